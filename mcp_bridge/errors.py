@@ -1,0 +1,36 @@
+"""The one exception type of the host side, with a stable code.
+
+Standard library only: every host layer may import it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class BridgeError(Exception):
+    """Something a user can understand and mend.
+
+    Attributes:
+        code: Stable, snake_case, part of the public interface (for example `no_runtime`).
+        message: One sentence: what is wrong, and where.
+        hint: How to mend it, or None where nothing useful can be said.
+        details: JSON-compatible extras for programs (file, line, nearest names).
+    """
+
+    def __init__(self, code: str, message: str, *, hint: str | None = None, **details: Any) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.hint = hint
+        self.details = details
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}" if self.hint else self.message
+
+    def record(self) -> dict[str, Any]:
+        """The error as a JSON object: `code`, `message`, and `hint` and details where there are any."""
+        out: dict[str, Any] = {"code": self.code, "message": self.message}
+        if self.hint:
+            out["hint"] = self.hint
+        return out | self.details
