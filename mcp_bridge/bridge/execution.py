@@ -1,0 +1,352 @@
+"""One execution, from its container's start to the record of how it ended."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mcp_bridge.bridge.channel import ChannelLimits, HostChannel
+from mcp_bridge.bridge.clock import ScriptClock
+from mcp_bridge.bridge.outputs import OutputLimitError, Outputs
+from mcp_bridge.bridge.record import ExecutionRecord, Status
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.wire import exits, jsonrpc, messages
+from mcp_bridge.wire.errors import WireError
+from mcp_bridge.wire.framing import LineDecoder
+
+if TYPE_CHECKING:
+    from mcp_bridge.bridge.requests import Requests
+    from mcp_bridge.sandbox.engine import ExitStatus, SandboxProcess
+
+logger = logging.getLogger(__name__)
+
+SILENCE_SECONDS = 60.0
+"""A sandbox says every five seconds that it lives; after so long without, it is taken for lost."""
+
+CLOCK_STEP_SECONDS = 0.05
+"""How late a time-out may be noticed when the script's clock stood still in between."""
+
+LAST_WORDS_SECONDS = 5.0
+"""How long a container whose channel has closed may take to end by itself before it is killed."""
+
+MAX_VALUE_BYTES = 8 << 20
+"""Longest shown form of the last value that the guest may send."""
+
+Progress = Callable[[float, "float | None", "str | None"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionLimits:
+    """Bounds on one execution, in seconds and bytes.
+
+    Attributes:
+        timeout: The script's own time.
+        wall: The whole, from the guest's start.
+        start: Until the guest answers.
+        output: What it may print.
+        channel: What it may ask.
+    """
+
+    timeout: float
+    wall: float
+    start: float
+    output: int
+    channel: ChannelLimits
+
+
+@dataclass(slots=True)
+class _Ending:
+    """Why the host ended an execution, when it did."""
+
+    status: Status
+    code: str
+    message: str
+    hint: str | None = None
+
+
+class Execution:
+    """Runs one script in one sandbox.
+
+    Args:
+        process: The started container; it is ours until `run` returns, and then the caller's to close.
+        execution: Its id.
+        first: The first bytes for the guest: itself, and the frame that says what to run.
+        limits: Bounds.
+        requests: Answers what the script asks.
+        progress: Told what the script reports.
+    """
+
+    def __init__(
+        self,
+        process: SandboxProcess,
+        execution: str,
+        first: bytes,
+        limits: ExecutionLimits,
+        requests: Requests,
+        progress: Progress | None,
+    ) -> None:
+        self._process = process
+        self._execution = execution
+        self._first = first
+        self._limits = limits
+        self._progress = progress
+        self._clock = ScriptClock(time.monotonic)
+        self._outputs = Outputs(limits.output)
+        self._ready = anyio.Event()
+        self._exited: messages.InitExited | None = None
+        self._last_beat = time.monotonic()
+        self._ending: _Ending | None = None
+        self._scope = anyio.CancelScope()
+        self._began = time.monotonic()
+        self._ready_at: float | None = None
+        self._channel = HostChannel(
+            process.stdin, process.stdout, limits.channel, requests.answer, self._notified, self._waits
+        )
+
+    async def run(self) -> ExecutionRecord:
+        """Run to the end. When it returns, the script has ended or must be killed: close the process.
+
+        Raises:
+            BridgeError: The container never ran: as `SandboxProcess.wait`.
+        """
+        finish: messages.ExecutionFinish | None = None
+        exit_status: ExitStatus | None = None
+        never_ran: BridgeError | None = None
+        error_reader_done = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._read_reports, error_reader_done)
+            with self._scope:
+                async with anyio.create_task_group() as watchers:
+                    for watcher in (self._watch_start, self._watch_clock, self._watch_silence, self._channel.beat):
+                        watchers.start_soon(watcher)
+                    watchers.start_soon(self._channel.start, self._first)
+                    try:
+                        finish = await self._channel.serve()
+                    except WireError as exc:
+                        self._end(
+                            "protocol_error", exc.code, f"The sandbox sent what is no message: {exc}.", exc.excerpt
+                        )
+                    except OutputLimitError:
+                        self._over_output()
+                    watchers.cancel_scope.cancel()
+            if finish is None and self._ending is None:
+                try:
+                    exit_status = await self._last_words(error_reader_done)
+                except BridgeError as exc:
+                    never_ran = exc
+            tasks.cancel_scope.cancel()
+        if never_ran is not None:
+            raise never_ran
+        return self._record(finish, exit_status)
+
+    # --- what comes from the guest ---
+
+    def _notified(self, message: Any) -> None:
+        match message:
+            case messages.GuestReady():
+                self._ready_at = time.monotonic()
+                self._last_beat = self._ready_at
+                self._clock.start()
+                self._ready.set()
+            case messages.OutputWrite():
+                self._outputs.write(message)
+            case messages.OutputDisplay():
+                self._outputs.display(message)
+            case messages.ProgressReport():
+                if self._progress:
+                    self._progress(message.done, message.total, message.message)
+
+    def _waits(self, change: int) -> None:
+        if change > 0:
+            self._clock.pause()
+        else:
+            self._clock.resume()
+
+    async def _read_reports(self, done: anyio.Event) -> None:
+        """Process 1's reports. What else comes there is the engine's, which keeps the tail of it."""
+        decoder = LineDecoder(1 << 20)
+        try:
+            async for chunk in self._process.stderr:
+                for line in decoder.feed(chunk):
+                    self._report(line)
+        except (WireError, OutputLimitError, anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
+            logger.debug("process 1's reports ended: %s", exc)
+        done.set()
+
+    def _report(self, line: bytes) -> None:
+        if not line.startswith(b"{"):
+            return
+        message = jsonrpc.decode(line)
+        if not isinstance(message, jsonrpc.Notification):
+            return
+        params = messages.decode_params(messages.method_params(message.method), message.params)
+        match params:
+            case messages.InitBeat():
+                self._last_beat = time.monotonic()
+            case messages.InitExited():
+                self._exited = params
+            case messages.OutputWrite():
+                self._outputs.write(params)
+
+    # --- what ends it ---
+
+    def _end(self, status: Status, code: str, message: str, hint: str | None = None) -> None:
+        if self._ending is None:
+            self._ending = _Ending(status, code, message, hint)
+        self._scope.cancel()
+
+    def _over_output(self) -> None:
+        self._end(
+            "output_limit",
+            "output_limit",
+            f"The script printed more than {self._limits.output} bytes and was ended.",
+            "Print less, or keep a file with artifact(path).",
+        )
+
+    async def _watch_start(self) -> None:
+        with anyio.move_on_after(self._limits.start):
+            await self._ready.wait()
+            return
+        self._end("timeout", "sandbox_start_timeout", f"The sandbox did not answer within {self._limits.start:g} s.")
+
+    async def _watch_clock(self) -> None:
+        await self._ready.wait()
+        began = time.monotonic()
+        while True:
+            script = self._limits.timeout - self._clock.seconds
+            wall = self._limits.wall - (time.monotonic() - began)
+            if script <= 0:
+                self._end(
+                    "timeout",
+                    "script_timeout",
+                    f"The script ran for {self._limits.timeout:g} s, its limit (waiting for tools not counted).",
+                    "Ask for more with timeout=, or do less.",
+                )
+            elif wall <= 0:
+                self._end("timeout", "wall_timeout", f"The run took {self._limits.wall:g} s, the bound on a whole run.")
+            await anyio.sleep(max(CLOCK_STEP_SECONDS, min(script, wall)))
+
+    async def _watch_silence(self) -> None:
+        await self._ready.wait()
+        while True:
+            quiet = time.monotonic() - self._last_beat
+            if quiet > SILENCE_SECONDS:
+                self._end("channel_closed", "sandbox_silent", f"Nothing was heard from the sandbox for {quiet:.0f} s.")
+            await anyio.sleep(SILENCE_SECONDS - quiet + 1)
+
+    async def _last_words(self, reports_done: anyio.Event) -> ExitStatus | None:
+        """The channel closed without a result: let process 1 and the engine say why.
+
+        Raises:
+            BridgeError: The engine never ran the container.
+        """
+        with anyio.move_on_after(LAST_WORDS_SECONDS):
+            await reports_done.wait()
+            return await self._process.wait()
+        return None
+
+    # --- the record ---
+
+    def _record(self, finish: messages.ExecutionFinish | None, exit_status: ExitStatus | None) -> ExecutionRecord:
+        now = time.monotonic()
+        record = ExecutionRecord(
+            execution=self._execution,
+            stdout=self._outputs.stream("stdout"),
+            stderr=self._outputs.stream("stderr"),
+            displays=self._outputs.displays,
+            duration_ms=(now - self._began) * 1000,
+            script_ms=self._clock.seconds * 1000,
+            start_ms=((self._ready_at or now) - self._began) * 1000,
+        )
+        if finish is not None:
+            _finished(record, finish)
+        elif self._ending is not None:
+            ending = self._ending
+            record.status = ending.status
+            record.exit_code = 124 if ending.status == "timeout" else 137
+            record.error = BridgeError(ending.code, ending.message, hint=ending.hint).record()
+        else:
+            self._died(record, exit_status)
+        return record
+
+    def _died(self, record: ExecutionRecord, exit_status: ExitStatus | None) -> None:
+        """The container ended by itself, without a result."""
+        said = self._exited
+        code = said.code if said else exit_status.code if exit_status else None
+        number = said.signal if said else code - 128 if code is not None and code > 128 else 0  # noqa: PLR2004
+        killed_for_memory = (said is not None and said.oom_kills > 0) or (
+            exit_status is not None and exit_status.oom_killed
+        )
+        record.exit_code = code or 137
+        if killed_for_memory and number in {0, signal.SIGKILL}:
+            record.status = "out_of_memory"
+            record.error = _out_of_memory("The kernel killed the script: it used more memory than the sandbox has.")
+            return
+        record.status = "killed"
+        if number:
+            name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+            error = BridgeError("interpreter_killed", f"The interpreter was ended by {name} (signal {number}).")
+        elif code in _SAID:
+            record.status, error = "channel_closed", BridgeError("channel_closed", _SAID[code])
+        elif code == exits.OLD_PYTHON:
+            error = BridgeError(
+                "image_python_too_old", "The image's Python is older than 3.11.", hint="Configure another image."
+            )
+        elif code is None:
+            record.status = "channel_closed"
+            error = BridgeError("channel_closed", "The script closed its channel to the bridge and went on.")
+        else:
+            error = BridgeError(
+                "interpreter_exited", f"The interpreter left with status {code} before the script's end (os._exit?)."
+            )
+            record.exit_code = code or 1
+        record.error = error.record()
+
+
+_SAID = {
+    exits.CHANNEL_CLOSED: "The script closed its channel to the bridge (did it close descriptors it didn't open?).",
+    exits.HOST_GONE: "The channel to the sandbox was closed.",
+    exits.HOST_SILENT: "The sandbox heard nothing from the bridge for too long and ended itself.",
+    exits.BAD_FRAME: "The sandbox could not read what the bridge sent.",
+    exits.NO_BUNDLE: "The sandbox's standard input ended before the runtime had arrived.",
+}
+
+
+def _finished(record: ExecutionRecord, finish: messages.ExecutionFinish) -> None:
+    record.exit_code = finish.exit_code & 0xFF
+    record.value = finish.value
+    if finish.error is not None:
+        record.status = "error"
+        record.exit_code = record.exit_code or 1
+        record.error = _script_error(finish.error)
+        if record.error["type"] == "MemoryError":
+            record.status = "out_of_memory"
+            record.error["code"] = "out_of_memory"
+    elif record.exit_code:
+        record.status = "exit"
+        record.error = BridgeError("exit", f"The script left with sys.exit({record.exit_code}).").record()
+
+
+def _script_error(claimed: dict[str, Any]) -> dict[str, Any]:
+    """The guest's account of an exception, taken field by field."""
+    line = claimed.get("line")
+    name = str(claimed.get("type", "Exception"))[:200]
+    return {
+        "code": "syntax_error" if name in {"SyntaxError", "IndentationError", "TabError"} else "script_error",
+        "type": name,
+        "message": str(claimed.get("message", "")),
+        "line": line if isinstance(line, int) else None,
+        "traceback": str(claimed.get("traceback", "")),
+    }
+
+
+def _out_of_memory(message: str) -> dict[str, Any]:
+    return BridgeError(
+        "out_of_memory", message, hint="Work in smaller parts, or raise memory in the configuration."
+    ).record()

@@ -1,0 +1,72 @@
+"""What a script printed and showed, gathered in order, with a limit."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING
+
+from mcp_bridge.wire.errors import WireError
+
+if TYPE_CHECKING:
+    from mcp_bridge.wire.messages import OutputDisplay, OutputWrite
+
+MAX_DISPLAYS = 100
+
+
+class OutputLimitError(Exception):
+    """The script printed more than it may."""
+
+
+class Outputs:
+    """Gathers output.
+
+    Args:
+        limit: The most bytes kept, all streams and displays together.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._size = 0
+        self._streams: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
+        self.displays: list[dict[str, str]] = []
+
+    def write(self, message: OutputWrite) -> None:
+        """Take a piece.
+
+        Raises:
+            WireError: `bad_params`: neither text nor base64, or both, or base64 that is none.
+            OutputLimitError: It is too much; what fits was kept.
+        """
+        if (message.text is None) == (message.base64 is None):
+            raise WireError("bad_params", "output.write needs either 'text' or 'base64'")
+        if message.text is not None:
+            data = message.text.encode("utf-8")
+        else:
+            try:
+                data = base64.b64decode(message.base64 or "", validate=True)
+            except (binascii.Error, ValueError):
+                raise WireError("bad_params", "output.write: 'base64' is none") from None
+        room = self._limit - self._size
+        self._streams[message.stream].append(data[:room])
+        self._size += len(data)
+        if len(data) > room:
+            raise OutputLimitError
+
+    def display(self, message: OutputDisplay) -> None:
+        """Take a shown object.
+
+        Raises:
+            WireError: `bad_params`.
+            OutputLimitError: It is too much.
+        """
+        if not message.data or not all(isinstance(value, str) for value in message.data.values()):
+            raise WireError("bad_params", "output.display: 'data' maps MIME types to text")
+        self._size += sum(len(value) for value in message.data.values())
+        if self._size > self._limit or len(self.displays) >= MAX_DISPLAYS:
+            raise OutputLimitError
+        self.displays.append(dict(message.data))
+
+    def stream(self, name: str) -> bytes:
+        """All of one stream."""
+        return b"".join(self._streams[name])

@@ -1,0 +1,219 @@
+"""What the guest may ask for, and the answers. Each request has been decoded into its type before it comes here."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.downstream import describe
+from mcp_bridge.downstream.aliases import nearest
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.wire import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mcp_bridge.bridge.keep import ArtifactWriter, Memories
+    from mcp_bridge.downstream.catalog import Catalog
+    from mcp_bridge.downstream.fleet import Fleet
+    from mcp_bridge.downstream.tools import ToolInfo
+
+MAX_SEARCH_HITS = 100
+
+
+class Requests:
+    """Answers one execution's requests.
+
+    Args:
+        fleet: The servers.
+        catalog: Their tools.
+        allowed: Configured names of the servers that this execution may use, with their aliases.
+        memories: What scripts keep.
+        artifacts: This execution's artifacts.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        catalog: Catalog,
+        allowed: Mapping[str, str],
+        memories: Memories,
+        artifacts: ArtifactWriter,
+    ) -> None:
+        self._fleet = fleet
+        self._catalog = catalog
+        self._allowed = allowed
+        self._memories = memories
+        self._artifacts = artifacts
+        self.calls = 0
+
+    async def answer(self, request: Any) -> Any:
+        """The result of a request.
+
+        Raises:
+            BridgeError: Its code and message go to the guest.
+        """
+        match request:
+            case messages.ToolCall():
+                return await self._call(request)
+            case messages.CatalogServers():
+                return {"servers": self._servers()}
+            case messages.CatalogTools():
+                return await self._tools(request.server)
+            case messages.CatalogSearch():
+                return await self._search(request)
+            case messages.CatalogDescribe():
+                return await self._describe(request)
+            case messages.MemorySave():
+                self._memories.save(request.key, request.value, update=request.update)
+                return {}
+            case messages.MemoryLoad():
+                found, value = self._memories.load(request.key)
+                return {"found": found, "value": value}
+            case messages.MemoryDelete():
+                return {"found": self._memories.delete(request.key)}
+            case messages.MemoryList():
+                return {"keys": self._memories.keys(request.prefix)}
+            case messages.ArtifactWrite():
+                return self._artifact(request)
+        raise BridgeError("unknown_request", f"The host answers no {type(request).__name__}.")
+
+    async def _call(self, request: messages.ToolCall) -> Any:
+        name = self._resolve(request.server)
+        self.calls += 1
+        tool = await self._catalog.tool(name, request.tool)
+        result = await self._fleet.call_tool(name, tool.name, request.arguments)
+        from mcp_bridge.downstream.results import convert  # noqa: PLC0415  (needs the SDK, loaded by now)
+
+        converted = convert(result, tool)
+        if request.raw:
+            return {"raw": converted["raw"]}
+        if converted["is_error"]:
+            shown = converted["value"]
+            message = shown if isinstance(shown, str) else "the tool reported an error without a text"
+            raise BridgeError("tool_error", message, content=converted["raw"].get("content"))
+        return {"value": converted["value"]}
+
+    def _servers(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": status.name,
+                "alias": status.alias,
+                "status": status.state,
+                "tools": status.tool_count,
+                "error": status.error,
+            }
+            for status in self._catalog.servers()
+            if status.name in self._allowed
+        ]
+
+    async def _tools(self, server: str) -> dict[str, Any]:
+        name = self._resolve(server)
+        tools = await self._catalog.tools(name)
+        return {"server": name, "alias": self._allowed[name], "tools": [_proxy(tool) for tool in tools]}
+
+    async def _search(self, request: messages.CatalogSearch) -> dict[str, Any]:
+        limit = max(1, min(request.limit, MAX_SEARCH_HITS))
+        found = await self._catalog.search(request.query, limit, strict=request.strict, servers=self._allowed.keys())
+        matches = [
+            {
+                "server": hit.tool.server,
+                "tool": hit.tool.name,
+                "name": f"{hit.tool.server_alias}.{hit.tool.alias}",
+                "line": describe.line(hit.tool),
+            }
+            for hit in found.hits
+        ]
+        return {"matches": matches, "notices": found.notices}
+
+    async def _describe(self, request: messages.CatalogDescribe) -> dict[str, Any]:
+        server, _, tool_name = self._split(request.name)
+        if not tool_name:
+            tools = await self._catalog.tools(server)
+            if request.detail == "schema":
+                return {"schema": {tool.name: describe.schemas(tool) for tool in tools}}
+            render = describe.line if request.detail == "line" else describe.render
+            return {"text": "\n".join(render(tool) for tool in tools)}
+        tool = await self._find(server, tool_name)
+        if request.detail == "schema":
+            return {"schema": describe.schemas(tool)}
+        return {"text": describe.line(tool) if request.detail == "line" else describe.render(tool)}
+
+    async def _find(self, server: str, name: str) -> ToolInfo:
+        """By name or alias, and where that fails without regard to case."""
+        folded = name.casefold()
+        for tool in await self._catalog.tools(server):
+            if name in {tool.name, tool.alias}:
+                return tool
+        for tool in await self._catalog.tools(server):
+            if folded in {tool.name.casefold(), tool.alias.casefold()}:
+                return tool
+        return await self._catalog.tool(server, name)
+
+    def _split(self, name: str) -> tuple[str, str, str]:
+        """`git.git_log` into server and tool. A server's own name may hold dots: the longest that fits wins."""
+        for cut in [len(name), *(index for index in range(len(name) - 1, 0, -1) if name[index] == ".")]:
+            try:
+                return self._resolve(name[:cut]), ".", name[cut + 1 :]
+            except BridgeError:
+                continue
+        return self._resolve(name.partition(".")[0]), ".", ""
+
+    def _resolve(self, name: str) -> str:
+        """A configured name from a name or an alias, regardless of case if nothing else fits."""
+        return resolve(name, self._allowed)
+
+    def _artifact(self, request: messages.ArtifactWrite) -> dict[str, Any]:
+        try:
+            data = base64.b64decode(request.base64, validate=True)
+        except (binascii.Error, ValueError):
+            raise BridgeError("bad_artifact", "A part of an artifact is no base64.") from None
+        row = self._artifacts.write(request.name, data, first=request.first, last=request.last)
+        return {"uri": row["uri"], "size": row["size"]} if row else {}
+
+
+def resolve(name: str, allowed: Mapping[str, str]) -> str:
+    """A configured name from a name or an alias.
+
+    Raises:
+        BridgeError: `unknown_server`, with the nearest names; it doesn't tell of servers outside `allowed`.
+    """
+    if name in allowed:
+        return name
+    folded = name.casefold()
+    for configured, alias in allowed.items():
+        if folded in {alias.casefold(), configured.casefold()}:
+            return configured
+    known: Sequence[str] = [*allowed, *allowed.values()]
+    close = nearest(name, known)
+    if close:
+        hint = f"Did you mean {', '.join(dict.fromkeys(close))}?"
+    else:
+        hint = f"Servers: {', '.join(sorted(allowed))}." if allowed else "None is configured."
+    raise BridgeError(
+        "unknown_server", f"There is no server {name[:100]!r}.", hint=hint, server=name[:100], nearest=close
+    )
+
+
+def _proxy(tool: ToolInfo) -> dict[str, Any]:
+    signature = describe.signature(tool)
+    params = []
+    for param in signature.params:
+        row: dict[str, Any] = {
+            "name": param.py_name,
+            "json": param.json_name,
+            "type": param.annotation,
+            "required": param.required,
+            "kind": param.kind,
+        }
+        if param.has_default:
+            row["default"] = param.default
+        params.append(row)
+    return {
+        "name": tool.name,
+        "alias": tool.alias,
+        "params": params,
+        "returns": signature.returns,
+        "doc": signature.doc,
+    }

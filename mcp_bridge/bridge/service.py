@@ -1,0 +1,282 @@
+"""The bridge as a whole: one engine, one image, one fleet of servers, and the executions that use them.
+
+The only place that knows of every part. Whatever serves the bridge (an MCP server, a command) enters it once, calls
+`run`, and leaves it; leaving ends every container and every server.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mcp_bridge.bridge import bundle
+from mcp_bridge.bridge.channel import ChannelLimits, start_line
+from mcp_bridge.bridge.execution import MAX_VALUE_BYTES, Execution, ExecutionLimits, Progress
+from mcp_bridge.bridge.keep import ArtifactWriter, Files, Memories, private_directory
+from mcp_bridge.bridge.requests import Requests, resolve
+from mcp_bridge.downstream.catalog import Catalog
+from mcp_bridge.downstream.fleet import Fleet
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.sandbox.cli_engine import CliEngine
+from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, Engine, Limits, SandboxProcess, SandboxSpec
+from mcp_bridge.sandbox.image import ENVIRONMENT, ImageInfo, ImageRequest, ensure_image
+from mcp_bridge.sandbox.owner import owner_label, sweep
+from mcp_bridge.sandbox.probe import probe
+from mcp_bridge.wire import messages
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Sequence
+
+    from anyio.abc import TaskGroup
+
+    from mcp_bridge.bridge.record import ExecutionRecord
+    from mcp_bridge.downstream.spec import ServerSpec
+    from mcp_bridge.sandbox.probe_report import ProbeReport
+    from mcp_bridge.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+GUEST_SILENCE_SECONDS = 120
+"""After so long without a word from the host a sandbox ends itself."""
+
+LEAVE_SECONDS = 2.0
+"""How long a container whose result has come may take to end by itself before it is killed."""
+
+MAX_CODE_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What every execution needs and is found out once."""
+
+    report: ProbeReport
+    engine: Engine
+    image: ImageInfo
+
+
+class Bridge:
+    """Runs scripts. An async context manager, made by `open_bridge`."""
+
+    def __init__(self, settings: Settings, fleet: Fleet, tasks: TaskGroup) -> None:
+        self.settings = settings
+        self.fleet = fleet
+        self.catalog = Catalog(fleet, settings.state_dir)
+        self.files = Files(settings.state_dir)
+        self._memories = Memories(settings.state_dir)
+        self._tasks = tasks
+        self._places = anyio.Semaphore(settings.max_concurrent)
+        self._preparing = anyio.Lock()
+        self._prepared: Prepared | None = None
+
+    async def prepare(self, notify: Callable[[str], None] | None = None) -> Prepared:
+        """Find the engine and the image, building it if need be. The first call works, later ones are free.
+
+        Args:
+            notify: Told in a sentence what takes time.
+
+        Raises:
+            BridgeError: No working sandbox: `no_runtime`, `image_missing`, `image_build_failed`, `disk_full`, ….
+        """
+        async with self._preparing:
+            if self._prepared is None:
+                private_directory(self.settings.state_dir)
+                self._prepared = await prepare(self.settings, notify)
+                self._tasks.start_soon(self._sweep, self._prepared.engine)
+            return self._prepared
+
+    async def run(
+        self,
+        code: str,
+        *,
+        servers: Sequence[str] | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+        progress: Progress | None = None,
+        notify: Callable[[str], None] | None = None,
+    ) -> ExecutionRecord:
+        """Run a script in a fresh sandbox.
+
+        Args:
+            code: Python source.
+            servers: Names or aliases of the servers it may use; all by default.
+            timeout: Seconds of its own time.
+            progress: Told what the script reports.
+            notify: Told what takes time before it starts.
+
+        Raises:
+            BridgeError: It never ran. Bad requests: `empty_code`, `code_too_large`, `bad_timeout`, `unknown_server`.
+                No working sandbox: as `prepare` and `SandboxProcess.wait`.
+        """
+        limit = self._check(code, timeout)
+        allowed = self._narrow(servers)
+        async with self._places:
+            prepared = await self.prepare(notify)
+            execution = secrets.token_hex(8)
+            artifacts = ArtifactWriter(self.files, execution, self.settings.max_artifact_size)
+            requests = Requests(self.fleet, self.catalog, allowed, self._memories, artifacts)
+            start = messages.ExecutionStart(
+                execution, code, [{"name": name, "alias": alias} for name, alias in allowed.items()], MAX_VALUE_BYTES
+            )
+            first = bundle.bundle(prepared.image.magic) + start_line(start)
+            process = await prepared.engine.start(self._spec(execution, prepared))
+            runner = Execution(process, execution, first, limit, requests, progress)
+            try:
+                record = await runner.run()
+            except BaseException as exc:
+                await process.aclose()
+                artifacts.abort()
+                if isinstance(exc, BridgeError):
+                    raise _clearer(exc, prepared.image) from None
+                raise
+            if record.status in {"success", "error", "exit"}:
+                # The answer doesn't wait for the container's removal; leaving the bridge does.
+                self._tasks.start_soon(_leave, process)
+            else:
+                await process.aclose()
+            artifacts.abort()
+            record.calls = requests.calls
+            record.artifacts = artifacts.written
+            record.limits_not_enforced = not_enforced(prepared.report)
+            return record
+
+    def _check(self, code: str, timeout: float | None) -> ExecutionLimits:
+        settings = self.settings
+        if not code.strip():
+            raise BridgeError("empty_code", "There is no code to run.", hint="Pass Python source in 'code'.")
+        if len(code) > MAX_CODE_BYTES:
+            raise BridgeError("code_too_large", f"The code has {len(code)} characters; the limit is {MAX_CODE_BYTES}.")
+        seconds = settings.timeout if timeout is None else timeout
+        if not 0 < seconds <= settings.max_timeout:
+            raise BridgeError(
+                "bad_timeout",
+                f"timeout is {seconds:g}; it must be over 0 and at most {settings.max_timeout:g} seconds.",
+                hint="The operator can raise max_timeout.",
+                maximum=settings.max_timeout,
+            )
+        return ExecutionLimits(
+            timeout=seconds,
+            wall=max(settings.wall_timeout, seconds),
+            start=settings.sandbox_start_timeout,
+            output=settings.max_output_size,
+            channel=ChannelLimits(settings.max_in_flight, settings.max_calls, settings.max_call_size),
+        )
+
+    def _narrow(self, servers: Sequence[str] | None) -> dict[str, str]:
+        """Configured names with aliases; the argument can only leave servers out."""
+        everything = {name: server.alias for name, server in self.fleet.servers.items() if server.spec.enabled}
+        if servers is None:
+            return everything
+        return {(name := resolve(asked, everything)): everything[name] for asked in servers}
+
+    def _spec(self, execution: str, prepared: Prepared) -> SandboxSpec:
+        settings = self.settings
+        user = settings.container_user
+        # Where no control group holds the memory, process 1 holds every process inside by rlimits.
+        rlimit = 0 if prepared.report.choice.enforced.memory else settings.memory
+        return SandboxSpec(
+            image=prepared.image.reference,
+            name=f"mcp-bridge-{execution}",
+            argv=["python3", "-I", "-S", "-E", "-c", bundle.loader(), str(rlimit), str(GUEST_SILENCE_SECONDS)],
+            limits=Limits(
+                memory=settings.memory,
+                pids=settings.pids,
+                cpus=settings.cpus,
+                tmp=settings.tmp_size,
+                workspace=settings.workspace_size,
+            ),
+            user=user if ":" in user else f"{user}:{user}",
+            labels={OWNER_LABEL: owner_label(), EXECUTION_LABEL: execution},
+            environment=ENVIRONMENT,
+        )
+
+    async def _sweep(self, engine: Engine) -> None:
+        """Remove what bridges that are gone left behind."""
+        try:
+            for container in await sweep(engine):
+                logger.warning("removed the container %s of a bridge that is gone", container)
+            self.files.sweep()
+        except (BridgeError, OSError) as exc:
+            logger.warning("the sweep for left-over containers failed: %s", exc)
+
+
+def not_enforced(report: ProbeReport) -> list[str]:
+    """The limits that this host can't hold by control groups, by name."""
+    enforced = report.choice.enforced
+    return [name for name in ("memory", "pids", "cpus") if not getattr(enforced, name)]
+
+
+@asynccontextmanager
+async def open_bridge(settings: Settings, specs: Sequence[ServerSpec]) -> AsyncGenerator[Bridge]:
+    """A bridge over these servers. Leaving it ends every container and server, even under cancellation."""
+    async with (
+        Fleet(specs, idle_timeout=settings.runtime_idle_timeout) as fleet,
+        anyio.create_task_group() as tasks,
+    ):
+        # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
+        yield Bridge(settings, fleet, tasks)
+
+
+async def prepare(
+    settings: Settings, notify: Callable[[str], None] | None = None, *, refresh: bool = False
+) -> Prepared:
+    """Probe for an engine and make sure of the image.
+
+    Raises:
+        BridgeError: As `Bridge.prepare`.
+    """
+    request = ImageRequest(settings.profile, tuple(settings.packages))
+
+    async def ensure(command: str, global_args: Sequence[str]) -> ImageInfo:
+        return await ensure_image(
+            command,
+            request,
+            configured=settings.image,
+            engine_args=global_args,
+            progress=notify,
+            state_dir=settings.state_dir,
+        )
+
+    async def reference(command: str, global_args: Sequence[str]) -> str:
+        return (await ensure(command, global_args)).reference
+
+    report = await probe(
+        runtime=settings.runtime,
+        oci_runtime=settings.oci_runtime,
+        state_dir=settings.state_dir,
+        image=settings.image,
+        refresh=refresh,
+        ensure=reference,
+    )
+    choice = report.choice
+    image = await ensure(choice.path, choice.global_args)
+    return Prepared(report, CliEngine(choice, settings.state_dir), image)
+
+
+async def _leave(process: SandboxProcess) -> None:
+    """See a container to its end after its result has come."""
+    with anyio.CancelScope(shield=True):
+        await process.stdin.aclose()
+        with anyio.move_on_after(LEAVE_SECONDS):
+            try:
+                await process.wait()
+            except BridgeError as exc:
+                logger.debug("the container of a finished execution: %s", exc)
+        await process.aclose()
+
+
+def _clearer(exc: BridgeError, image: ImageInfo) -> BridgeError:
+    """An engine's complaint that the image has no interpreter, as what it is."""
+    output: Any = exc.details.get("output", "")
+    text = output if isinstance(output, str) else "\n".join(map(str, output))
+    if exc.code == "sandbox_start_failed" and "python3" in text and ("not found" in text or "no such file" in text):
+        return BridgeError(
+            "image_without_python",
+            f"The image {image.reference} has no python3.",
+            hint="Use an image with Python 3.11 or later, or none, and one is built.",
+            output=output,
+        )
+    return exc

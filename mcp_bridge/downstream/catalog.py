@@ -1,0 +1,166 @@
+"""Every server's tools, running or not: listed live, from the cache, or by starting those never seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import anyio
+
+from mcp_bridge.downstream.search import Hit, SearchIndex
+from mcp_bridge.downstream.store import ListingStore
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+    from mcp_bridge.downstream.fleet import Fleet
+    from mcp_bridge.downstream.status import ServerStatus
+    from mcp_bridge.downstream.supervisor import DownstreamServer
+    from mcp_bridge.downstream.tools import Listing, ToolInfo
+
+# What a search waits for servers whose tools nobody has listed yet; they go on starting behind it.
+LISTING_WAIT = 10.0
+
+# Servers that a search starts at the same time.
+_STARTS_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """What a search found, and which servers it could not look into, in plain words."""
+
+    hits: list[Hit]
+    notices: list[str]
+
+
+class Catalog:
+    """The tools of a fleet."""
+
+    def __init__(self, fleet: Fleet, state_dir: Path | None = None) -> None:
+        """Look over a fleet's servers.
+
+        Args:
+            fleet: The servers.
+            state_dir: Listings are kept in its directory `catalog`; None keeps nothing.
+        """
+        self._fleet = fleet
+        self._store = ListingStore(state_dir / "catalog") if state_dir else None
+        self._tools: dict[str, tuple[ToolInfo, ...]] = {}
+        self._looked_up: set[str] = set()
+        self._index: SearchIndex | None = None
+        fleet.add_listener(self._on_listing)
+
+    def servers(self) -> list[ServerStatus]:
+        """Every configured server; the tool count comes from the cache where it doesn't run."""
+        out = []
+        for status in self._fleet.statuses():
+            known = self._known(self._fleet.servers[status.name])
+            count = status.tool_count if status.tool_count is not None else (None if known is None else len(known))
+            out.append(replace(status, tool_count=count))
+        return out
+
+    async def tools(self, server: str) -> tuple[ToolInfo, ...]:
+        """A server's tools: live while it runs, else as cached, else it is started.
+
+        Raises:
+            BridgeError: `unknown_server`; or, when it must be started, `server_start_failed` or `server_unavailable`.
+        """
+        found = self._fleet.server(server)
+        if found.running:
+            return await found.tools()
+        known = self._known(found)
+        return await found.tools() if known is None else known
+
+    async def tool(self, server: str, name: str) -> ToolInfo:
+        """One tool, by its name or alias.
+
+        Raises:
+            BridgeError: `unknown_server`, `unknown_tool`, or as `tools`.
+        """
+        found = self._fleet.server(server)
+        if not found.running:
+            known = self._known(found) or ()
+            for attribute in ("name", "alias"):
+                for tool in known:
+                    if getattr(tool, attribute) == name:
+                        return tool
+        # The cache may be old: a name it doesn't have is for the server itself to deny.
+        return await found.find_tool(name)
+
+    async def search(
+        self,
+        query: str,
+        limit: int = 10,
+        *,
+        strict: bool = False,
+        servers: Collection[str] | None = None,
+        wait: float = LISTING_WAIT,
+    ) -> SearchResult:
+        """Search the tools of all servers, running or not.
+
+        Args:
+            query: Plain words; see `SearchIndex.search`.
+            limit: At most so many hits.
+            strict: Only tools that have every word.
+            servers: Only those of these configured names; others are neither started nor mentioned.
+            wait: Seconds to wait for servers that were never listed.
+
+        Returns:
+            The hits, and a notice for each server that could not be looked into.
+        """
+        chosen = [server for name, server in self._fleet.servers.items() if servers is None or name in servers]
+        notices = await self._list_missing(chosen, wait)
+        names = {server.spec.name for server in chosen}
+        hits = self._ready_index().search(query, limit, strict=strict, allowed=lambda tool: tool.server in names)
+        return SearchResult(hits, notices)
+
+    async def _list_missing(self, servers: list[DownstreamServer], wait: float) -> list[str]:
+        notices: dict[str, str] = {}
+        limiter = anyio.CapacityLimiter(_STARTS_AT_ONCE)
+
+        async def list_one(server: DownstreamServer) -> None:
+            name = server.spec.name
+            notices[name] = f"server {name!r} was not searched: it has not listed its tools within {wait:g} s."
+            async with limiter:
+                try:
+                    await server.tools()
+                except BridgeError as error:
+                    notices[name] = f"not searched: {error.message}"
+                else:
+                    del notices[name]
+
+        missing = [
+            server for server in servers if server.spec.enabled and (server.stale or self._known(server) is None)
+        ]
+        with anyio.move_on_after(wait):
+            async with anyio.create_task_group() as tasks:
+                for server in missing:
+                    tasks.start_soon(list_one, server)
+        return [notices[name] for name in sorted(notices)]
+
+    def _known(self, server: DownstreamServer) -> tuple[ToolInfo, ...] | None:
+        name = server.spec.name
+        if name not in self._tools and name not in self._looked_up:
+            self._looked_up.add(name)
+            if self._store is not None and server.spec.problem is None:
+                cached = self._store.load(server.spec.fingerprint(), name, server.alias)
+                if cached is not None:
+                    self._tools[name] = cached
+                    self._index = None
+        return self._tools.get(name)
+
+    def _on_listing(self, server: DownstreamServer, listing: Listing) -> None:
+        name = server.spec.name
+        if self._tools.get(name) == listing.tools:
+            return
+        self._tools[name] = listing.tools
+        self._index = None
+        if self._store is not None:
+            self._store.save(server.spec.fingerprint(), listing.tools)
+
+    def _ready_index(self) -> SearchIndex:
+        if self._index is None:
+            self._index = SearchIndex(tool for tools in self._tools.values() for tool in tools)
+        return self._index

@@ -1,0 +1,248 @@
+"""One life of one server process, from its start to its end, in a task of its own.
+
+Loads the MCP SDK: import it only where a server is started.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from mcp import Client
+from mcp_types import (
+    METHOD_NOT_FOUND,
+    CallToolRequest,
+    CallToolRequestParams,
+    CallToolResult,
+    EmptyResult,
+    Implementation,
+    InputRequiredResult,
+    ListToolsRequest,
+    ListToolsResult,
+    PaginatedRequestParams,
+    PingRequest,
+    ToolListChangedNotification,
+)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import TypeAdapter
+
+from mcp_bridge import __version__
+from mcp_bridge.downstream.tools import Listing, listing_from_wire
+from mcp_bridge.downstream.transport import OversizedResult, StdioTransport
+
+# For the supervisor, which imports this module late and through it what it needs of the SDK.
+from mcp.shared.exceptions import MCPError  # isort: skip
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskStatus
+
+    from mcp_bridge.downstream.spec import ServerSpec
+
+__all__ = ["CallToolResult", "Connection", "InputRequiredResult", "MCPError", "OversizedResult"]
+
+logger = logging.getLogger(__name__)
+
+NESTED_VARIABLE = "MCP_BRIDGE_NESTED"
+
+# A listing that goes on beyond these is cut; no model or person could choose among more.
+MAX_TOOLS = 5_000
+MAX_PAGES = 500
+
+# What a server may take to acknowledge that it will announce changes of its tools.
+SUBSCRIBE_TIMEOUT = 2.0
+
+_CallResult: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(CallToolResult | InputRequiredResult)
+
+
+class Connection:
+    """A started server. `run` is its task; everything else may be used from any task of the event loop.
+
+    Attributes:
+        settled: Set once the server is ready or has failed.
+        ended: Set once its process is gone.
+        failure: Why it never became ready, or None.
+        listing: Its tools, once ready.
+        stale: True when the server said that its tools have changed since.
+        stopping: Why we are ending it, or None.
+        death_noted: For the supervisor: whether it has reckoned with the end of it.
+        last_used: When it last did something for us, on the event loop's clock.
+    """
+
+    def __init__(self, spec: ServerSpec, alias: str, mode: str, *, max_message: int) -> None:
+        self._spec = spec
+        self._alias = alias
+        self._scope = anyio.CancelScope()
+        self._client: Client | None = None
+        self._busy = 0
+        self.mode = mode
+        self.transport = StdioTransport(
+            [spec.command, *spec.args],
+            env={**spec.env, NESTED_VARIABLE: "1"},
+            cwd=spec.cwd,
+            max_message=max_message,
+        )
+        self.settled = anyio.Event()
+        self.ended = anyio.Event()
+        self.failure: BaseException | None = None
+        self.listing = Listing(())
+        self.listed_at = 0.0
+        self.stale = False
+        self.stopping: str | None = None
+        self.death_noted = False
+        self.started_at = anyio.current_time()
+        self.last_used = self.started_at
+        self.calls_done = 0
+        self.in_flight: set[float] = set()
+
+    @property
+    def usable(self) -> bool:
+        """Whether calls can be sent on it now."""
+        return self._client is not None and self.stopping is None and not self.transport.closed.is_set()
+
+    @property
+    def protocol(self) -> str | None:
+        """The protocol version agreed on, once ready."""
+        return self._client.protocol_version if self._client else None
+
+    def stop(self, reason: str) -> None:
+        """Begin to end it; calls in flight fail."""
+        self.stopping = self.stopping or reason
+        self._scope.cancel()
+
+    async def run(self, idle_timeout: float) -> None:
+        """Start the server, serve until it dies, is stopped or has been idle, end its processes. Never raises."""
+        try:
+            with self._scope:
+                await self._run(idle_timeout)
+        except Exception as error:  # noqa: BLE001 - whatever a server makes the SDK raise is this server's failure
+            if not self.settled.is_set():
+                self.failure = _innermost(error)
+            logger.debug("server %r ended: %r", self._spec.name, error)
+        finally:
+            self._client = None
+            if self.failure is None and not self.settled.is_set():
+                self.failure = RuntimeError(self.stopping or "it was stopped")
+            self.settled.set()
+            self.ended.set()
+
+    async def _run(self, idle_timeout: float) -> None:
+        client = Client(
+            self.transport,
+            mode=self.mode,
+            client_info=Implementation(name="mcp-code-bridge", version=__version__),
+            message_handler=self._on_message,
+            cache=None,
+        )
+        async with client, anyio.create_task_group() as tasks:
+            if self._announces_changes(client):
+                # First the subscription, then the listing: a change between the two would be missed.
+                with anyio.move_on_after(SUBSCRIBE_TIMEOUT):
+                    await tasks.start(self._listen, client)
+            self.listing = await self._list(client)
+            self.listed_at = anyio.current_time()
+            self._client = client
+            self.settled.set()
+            await self._until_over(idle_timeout)
+            tasks.cancel_scope.cancel()
+
+    async def _until_over(self, idle_timeout: float) -> None:
+        self.last_used = anyio.current_time()
+        while not self.transport.closed.is_set():
+            if idle_timeout <= 0:
+                await self.transport.closed.wait()
+                continue
+            left = self.last_used + idle_timeout - anyio.current_time()
+            if left <= 0 and not self.in_flight:
+                self.stopping = "it was idle"
+                return
+            with anyio.move_on_after(left if left > 0 else idle_timeout):
+                await self.transport.closed.wait()
+
+    # What the supervisor asks of it.
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> CallToolResult | InputRequiredResult:
+        """Call a tool. The structured result is not held against its schema: a side effect's result is never lost.
+
+        Raises:
+            MCPError: The server answered with an error, or the connection ended.
+            pydantic.ValidationError: It answered with something that isn't a result.
+        """
+        client = self._open_client()
+        request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))
+        return await client.session.send_request(request, _CallResult)
+
+    async def ask_for_life(self) -> None:
+        """Return when the server answers the smallest question of its era."""
+        client = self._open_client()
+        if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            await client.session.send_request(ListToolsRequest(params=None), ListToolsResult)
+        else:
+            await client.session.send_request(PingRequest(), EmptyResult)
+
+    async def relist(self) -> Listing:
+        """List the tools anew."""
+        self.stale = False
+        try:
+            self.listing = await self._list(self._open_client())
+        except BaseException:
+            self.stale = True
+            raise
+        self.listed_at = anyio.current_time()
+        return self.listing
+
+    def _open_client(self) -> Client:
+        if self._client is None:
+            raise MCPError(code=0, message="Connection closed")
+        return self._client
+
+    async def _list(self, client: Client) -> Listing:
+        raw: list[dict[str, Any]] = []
+        notices: list[str] = []
+        cursors: set[str] = set()
+        cursor: str | None = None
+        while True:
+            params = PaginatedRequestParams(cursor=cursor) if cursor is not None else None
+            try:
+                page = await client.session.send_request(ListToolsRequest(params=params), ListToolsResult)
+            except MCPError as error:
+                if error.code == METHOD_NOT_FOUND and cursor is None:
+                    break  # a server of prompts or resources only
+                raise
+            raw += [tool.model_dump(mode="json", by_alias=True, exclude_unset=True) for tool in page.tools]
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+            if cursor in cursors or len(cursors) >= MAX_PAGES or len(raw) >= MAX_TOOLS:
+                notices.append(f"server {self._spec.name!r} lists without end; cut after {len(raw)} tools")
+                break
+            cursors.add(cursor)
+        if len(raw) > MAX_TOOLS and not notices:
+            notices.append(f"server {self._spec.name!r} lists {len(raw)} tools; only {MAX_TOOLS} are used")
+        listing = listing_from_wire(self._spec.name, self._alias, raw[:MAX_TOOLS])
+        return Listing(listing.tools, (*listing.notices, *notices))
+
+    # What the server tells by itself.
+
+    def _announces_changes(self, client: Client) -> bool:
+        tools = client.server_capabilities.tools
+        return client.protocol_version in MODERN_PROTOCOL_VERSIONS and bool(tools and tools.list_changed)
+
+    async def _listen(self, client: Client, *, task_status: TaskStatus[None]) -> None:
+        try:
+            async with client.listen(tools_list_changed=True) as events:
+                task_status.started()
+                async for _ in events:
+                    self.stale = True
+        except Exception as error:  # noqa: BLE001 - the listing is then refreshed at the next start
+            logger.debug("server %r announces no changes: %r", self._spec.name, error)
+
+    async def _on_message(self, message: object) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            self.stale = True
+
+
+def _innermost(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup) and error.exceptions:
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,269 @@
+"""Which servers there are: our own TOML and Claude Code's files, merged by name.
+
+Precedence, highest first: our TOML, Claude Code's local scope (`projects[cwd]` of `~/.claude.json`), project
+scope (`.mcp.json` in the working directory), user scope (`mcpServers` of `~/.claude.json`).
+
+Client files belong to another program, so they are read leniently: unknown keys are ignored, a broken file or
+entry is a problem to report and never an exception. Our own TOML is read strictly (see `spec.spec_from_toml`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from mcp_bridge.downstream.itself import runs_the_bridge
+from mcp_bridge.downstream.spec import Scope, ServerSpec, ServerType, spec_from_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+# `$VAR` is left alone, as Claude Code leaves it.
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+_TYPE_NAMES: dict[str, ServerType] = {
+    "stdio": "stdio",
+    "http": "http",
+    "streamable-http": "http",
+    "streamable_http": "http",
+    "streamableHttp": "http",
+    "sse": "sse",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something in a configuration file that was passed over.
+
+    Attributes:
+        code: Stable, for example `bad_client_config`.
+        file: The file it is in.
+        line: Where in the file, counted from 1, or None where that isn't known.
+        message: What is wrong, in one sentence.
+    """
+
+    code: str
+    file: str
+    line: int | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A configured server that was left out on purpose, and why."""
+
+    name: str
+    file: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """All that was found. A server with a `problem` is in `servers` too: it is listed, and never started."""
+
+    servers: dict[str, ServerSpec] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+
+
+class _MissingVariableError(Exception):
+    pass
+
+
+def expand(text: str, environ: Mapping[str, str]) -> str:
+    """Replace `${VAR}` and `${VAR:-default}`, once: what a variable holds is not expanded again.
+
+    Raises:
+        KeyError: A variable that isn't set and has no default; its name is the argument.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        name, default = match.group(1), match.group(2)
+        found = environ.get(name, default)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    return _VARIABLE.sub(value, text)
+
+
+def _expanded(spec: ServerSpec, environ: Mapping[str, str]) -> ServerSpec:
+    def of(what: str, text: str) -> str:
+        try:
+            return expand(text, environ)
+        except KeyError as error:
+            raise _MissingVariableError(
+                f"{what} uses ${{{error.args[0]}}}, which is not set in the environment and has no default."
+            ) from None
+
+    try:
+        return replace(
+            spec,
+            command=of("command", spec.command),
+            args=tuple(of(f"args[{index}]", arg) for index, arg in enumerate(spec.args)),
+            env={name: of(f"env.{name}", value) for name, value in spec.env.items()},
+            cwd=None if spec.cwd is None else of("cwd", spec.cwd),
+            url=None if spec.url is None else of("url", spec.url),
+            headers={name: of(f"headers.{name}", value) for name, value in spec.headers.items()},
+        )
+    except _MissingVariableError as error:
+        return replace(spec, problem=str(error))
+
+
+def _text_map(value: Any) -> dict[str, str] | None:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        return None
+    out: dict[str, str] = {}
+    for name, item in value.items():
+        if isinstance(item, bool) or not isinstance(item, (str, int, float)):
+            return None
+        out[name] = str(item)
+    return out
+
+
+def _spec_from_client(name: str, entry: Any, file: str, scope: Scope) -> ServerSpec:
+    """One entry of a client's `mcpServers`; what is wrong with it becomes its `problem`."""
+    spec = ServerSpec(name=name, source=file, scope=scope)
+    if not isinstance(entry, dict):
+        return replace(spec, problem="the entry is not an object.")
+    raw_type = entry.get("type")
+    kind = _TYPE_NAMES.get(raw_type) if isinstance(raw_type, str) else None
+    if raw_type is not None and kind is None:
+        return replace(spec, problem=f"type {raw_type!r} is not one of stdio, http, sse.")
+    command, args, cwd, url = entry.get("command"), entry.get("args"), entry.get("cwd"), entry.get("url")
+    kind = kind or ("http" if command is None and url is not None else "stdio")
+    env, headers = _text_map(entry.get("env")), _text_map(entry.get("headers"))
+    wrong: str | None = None
+    if kind == "stdio" and not (isinstance(command, str) and command):
+        wrong = "command is missing or not a string."
+    elif args is not None and not (isinstance(args, list) and all(isinstance(arg, str) for arg in args)):
+        wrong = "args is not an array of strings."
+    elif env is None or headers is None:
+        wrong = f"{'env' if env is None else 'headers'} is not an object of strings."
+    elif cwd is not None and not isinstance(cwd, str):
+        wrong = "cwd is not a string."
+    elif kind != "stdio" and not (isinstance(url, str) and url):
+        wrong = "url is missing or not a string."
+    if wrong is not None:
+        return replace(spec, type=kind, problem=wrong)
+    return replace(
+        spec,
+        type=kind,
+        command=command if isinstance(command, str) else "",
+        args=tuple(args or ()),
+        env=env or {},
+        cwd=cwd,
+        url=url if isinstance(url, str) else None,
+        headers=headers or {},
+        enabled=entry.get("disabled") is not True,
+    )
+
+
+def _read_json(path: Path, problems: list[Problem]) -> dict[str, Any]:
+    """The file's object; `{}` when there is no such file, or it is broken (which is reported)."""
+
+    def report(message: str, line: int | None = None) -> dict[str, Any]:
+        problems.append(Problem("bad_client_config", str(path), line, message))
+        return {}
+
+    try:
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except json.JSONDecodeError as error:
+        return report(f"not valid JSON: {error.msg} (line {error.lineno}, column {error.colno}).", error.lineno)
+    except UnicodeDecodeError as error:
+        return report(f"not valid UTF-8 at byte {error.start}.")
+    except RecursionError:
+        return report("not readable: nested too deeply.")
+    except OSError as error:
+        return report(f"cannot be read: {error.strerror}.")
+    if not isinstance(content, dict):
+        return report("not a JSON object.")
+    return content
+
+
+def _object(container: Mapping[str, Any], key: str, path: Path, problems: list[Problem]) -> dict[str, Any]:
+    value = container.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        problems.append(Problem("bad_client_config", str(path), None, f"{key} is not an object."))
+        return {}
+    return cast("dict[str, Any]", value)
+
+
+def _claude_code(cwd: Path, home: Path, problems: list[Problem]) -> Iterator[ServerSpec]:
+    """Claude Code's servers, highest precedence first."""
+    user_file, project_file = home / ".claude.json", cwd / ".mcp.json"
+    user = _read_json(user_file, problems)
+    projects = _object(user, "projects", user_file, problems)
+    local: dict[str, Any] = {}
+    for directory in dict.fromkeys((str(cwd), str(cwd.resolve()))):
+        local = local or _object(projects, directory, user_file, problems)
+    refused = local.get("disabledMcpjsonServers")
+    refused = refused if isinstance(refused, list) else []
+
+    for name, entry in _object(local, "mcpServers", user_file, problems).items():
+        yield _spec_from_client(name, entry, str(user_file), "local")
+    project = _read_json(project_file, problems)
+    for name, entry in _object(project, "mcpServers", project_file, problems).items():
+        spec = _spec_from_client(name, entry, str(project_file), "project")
+        yield replace(spec, enabled=False) if name in refused else spec
+    for name, entry in _object(user, "mcpServers", user_file, problems).items():
+        yield _spec_from_client(name, entry, str(user_file), "user")
+
+
+def discover(
+    tables: Mapping[str, Mapping[str, Any]],
+    *,
+    config_file: str | Path,
+    environ: Mapping[str, str],
+    cwd: Path,
+    home: Path,
+    client_configs: bool = True,
+    allow_self_server: bool = False,
+    runs_itself: Callable[[str, tuple[str, ...]], bool] = runs_the_bridge,
+) -> Discovery:
+    """Find every configured server.
+
+    Args:
+        tables: The `[servers.NAME]` tables of our own TOML.
+        config_file: Where they came from.
+        environ: For `${VAR}`.
+        cwd: The working directory: whose `.mcp.json` and local scope count.
+        home: The home directory: whose `.claude.json` counts.
+        client_configs: False to read nothing but `tables`.
+        allow_self_server: Keep servers that are this bridge.
+        runs_itself: Tells whether a command line runs this bridge.
+
+    Returns:
+        Servers by name, what was wrong in clients' files, and what was left out.
+
+    Raises:
+        BridgeError: `bad_config`, for our own TOML only.
+    """
+    found = Discovery()
+    own = [spec_from_toml(name, table, config_file) for name, table in tables.items()]
+    theirs = list(_claude_code(cwd, home, found.problems)) if client_configs else []
+    for unexpanded in [*own, *theirs]:
+        name, file = unexpanded.name, unexpanded.source
+        if name in found.servers:
+            winner = found.servers[name]
+            found.skipped.append(
+                Skipped(name, file, f"{winner.scope} scope ({winner.source}) has a server of this name.")
+            )
+            continue
+        spec = _expanded(unexpanded, environ)
+        if not allow_self_server and spec.type == "stdio" and runs_itself(spec.command, spec.args):
+            found.skipped.append(
+                Skipped(name, file, "it is this bridge; a bridge behind itself would start itself for ever.")
+            )
+            continue
+        found.servers[name] = spec
+    return found

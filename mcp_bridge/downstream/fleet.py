@@ -1,0 +1,148 @@
+"""All configured servers together, and the task group that their tasks live in."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+
+from mcp_bridge.downstream.aliases import assign, nearest
+from mcp_bridge.downstream.supervisor import MAX_RESULT_BYTES, DownstreamServer
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+    from types import TracebackType
+
+    from anyio.abc import TaskGroup
+    from mcp_types import CallToolResult
+
+    from mcp_bridge.downstream.spec import ServerSpec
+    from mcp_bridge.downstream.status import ServerStatus
+    from mcp_bridge.downstream.tools import Listing
+
+logger = logging.getLogger(__name__)
+
+# Beyond the bounded waits of each transport's own closing; runs out only if one of those is broken.
+_CLOSE_TIMEOUT = 10.0
+
+
+class Fleet:
+    """The supervised servers. An async context manager; enter and leave it in the same task.
+
+    Attributes:
+        servers: By configured name.
+    """
+
+    def __init__(
+        self,
+        specs: Iterable[ServerSpec],
+        *,
+        idle_timeout: float = 0.0,
+        max_result_bytes: int = MAX_RESULT_BYTES,
+    ) -> None:
+        """Configure servers; none is started before it is used.
+
+        Args:
+            specs: The servers.
+            idle_timeout: Seconds after which an unused server is stopped; 0 for never.
+            max_result_bytes: Bytes of JSON one result may have.
+        """
+        specs = list(specs)
+        aliases = assign((spec.name for spec in specs), lower=True)
+        self._tasks: TaskGroup | None = None
+        self._closed = False
+        self._listeners: list[Callable[[DownstreamServer, Listing], None]] = []
+        self.servers = {
+            spec.name: DownstreamServer(
+                spec,
+                aliases[spec.name],
+                spawn=self._spawn,
+                idle_timeout=idle_timeout,
+                max_result_bytes=max_result_bytes,
+                on_listing=self._on_listing,
+            )
+            for spec in specs
+        }
+        self._by_alias = {server.alias: server for server in self.servers.values()}
+
+    async def __aenter__(self) -> Self:
+        self._tasks = await anyio.create_task_group().__aenter__()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """End every server and all of its processes. Bounded, and finished even if the caller is cancelled."""
+        tasks, self._tasks = self._tasks, None
+        self._closed = True
+        if tasks is None:
+            return
+        with anyio.CancelScope(shield=True):
+            for server in self.servers.values():
+                server.close("the bridge is shutting down")
+            with anyio.move_on_after(_CLOSE_TIMEOUT):
+                for server in self.servers.values():
+                    await server.wait_ended()
+        tasks.cancel_scope.cancel()
+        tasks.cancel_scope.shield = True
+        await tasks.__aexit__(None, None, None)
+
+    def server(self, name: str) -> DownstreamServer:
+        """The server of this name, or else of this alias.
+
+        Raises:
+            BridgeError: `unknown_server`, with the nearest names.
+        """
+        found = self.servers.get(name) or self._by_alias.get(name)
+        if found is None:
+            close = nearest(name, [*self.servers, *self._by_alias])
+            if close:
+                hint = f"Did you mean {', '.join(close)}?"
+            else:
+                hint = f"Servers: {', '.join(sorted(self.servers))}." if self.servers else "None is configured."
+            raise BridgeError("unknown_server", f"There is no server {name!r}.", hint=hint, server=name, nearest=close)
+        return found
+
+    async def call_tool(
+        self,
+        server: str,
+        tool: str,
+        arguments: dict[str, Any] | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> CallToolResult:
+        """Call a tool of a server; see `DownstreamServer.call_tool`.
+
+        Raises:
+            BridgeError: `unknown_server`, or as `DownstreamServer.call_tool`.
+        """
+        return await self.server(server).call_tool(tool, arguments, timeout)
+
+    def statuses(self) -> list[ServerStatus]:
+        """What is known of every server, by name."""
+        return [self.servers[name].status() for name in sorted(self.servers)]
+
+    def add_listener(self, listener: Callable[[DownstreamServer, Listing], None]) -> None:
+        """Have `listener` called with every listing that a server gives."""
+        self._listeners.append(listener)
+
+    def _on_listing(self, server: DownstreamServer, listing: Listing) -> None:
+        for listener in self._listeners:
+            listener(server, listing)
+
+    def _spawn(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
+        if self._tasks is None:
+            raise BridgeError("server_unavailable", "The bridge's servers are not running: it is shut down.")
+        self._tasks.start_soon(_contained, function, *args)
+
+
+async def _contained(function: Callable[..., Awaitable[None]], *args: Any) -> None:
+    """Run one server's task: no fault of it may end the group, and so the other servers."""
+    try:
+        await function(*args)
+    except Exception:
+        logger.exception("a server's task failed")

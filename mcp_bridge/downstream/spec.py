@@ -1,0 +1,209 @@
+"""How one downstream server is started, and the strict reading of it from our own TOML."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from mcp_bridge.downstream.aliases import nearest
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+ServerType = Literal["stdio", "http", "sse"]
+Era = Literal["auto", "legacy", "2026-07-28"]
+Scope = Literal["config", "local", "project", "user"]
+
+TYPES: tuple[ServerType, ...] = ("stdio", "http", "sse")
+ERAS: tuple[Era, ...] = ("auto", "legacy", "2026-07-28")
+
+# What one tool call may take once its server is up; the same as the time-out most MCP clients have.
+CALL_TIMEOUT = 60.0
+
+# From starting the process to its listed tools; package runners may have to download first.
+START_TIMEOUT = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSpec:
+    """One server as configured, with variables expanded.
+
+    `repr` and `str` show no argument, no value of `env`, no URL and no header: each may hold a secret.
+
+    Attributes:
+        name: The name in the configuration.
+        type: How it is reached. Only `stdio` can be used as yet; others are listed as unsupported.
+        command: Executable, found on the PATH of the child's environment.
+        args: Its arguments.
+        env: Added to the few variables a child inherits.
+        cwd: Its working directory, or None for ours.
+        url: For `http` and `sse`.
+        headers: For `http` and `sse`.
+        call_timeout: Seconds one call may take.
+        start_timeout: Seconds from starting the process to its listed tools.
+        era: Protocol era to speak; `auto` probes.
+        enabled: False for a server that is listed but never started.
+        source: The file it came from.
+        scope: Which kind of file that is; `project` files come with a checkout and so from others.
+        problem: Why it can't be used as configured, or None.
+    """
+
+    name: str
+    type: ServerType = "stdio"
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+    url: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    call_timeout: float = CALL_TIMEOUT
+    start_timeout: float = START_TIMEOUT
+    era: Era = "auto"
+    enabled: bool = True
+    source: str = ""
+    scope: Scope = "config"
+    problem: str | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"ServerSpec(name={self.name!r}, type={self.type!r}, command={self.command!r}, "
+            f"args=<{len(self.args)}>, env={sorted(self.env)}, headers={sorted(self.headers)}, source={self.source!r})"
+        )
+
+    __str__ = __repr__
+
+    def fingerprint(self) -> str:
+        """SHA-256, in hex, of everything that decides which tools the server has; shows no secret."""
+        identity = [
+            self.name,
+            self.type,
+            self.command,
+            list(self.args),
+            sorted(self.env.items()),
+            self.cwd,
+            self.url,
+            sorted(self.headers.items()),
+        ]
+        return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+
+
+class _Table:
+    """One `[servers.NAME]` table, read key by key; every complaint names the key's path and the file."""
+
+    def __init__(self, name: str, table: Mapping[str, Any], file: str) -> None:
+        self._path = f"servers.{name}"
+        self._table = table
+        self._file = file
+
+    def error(self, key: str, message: str, hint: str | None = None) -> BridgeError:
+        return BridgeError("bad_config", f"{self._file}: {self._path}.{key} {message}", hint=hint, file=self._file)
+
+    def refuse_unknown(self, known: tuple[str, ...]) -> None:
+        for key in self._table:
+            if key not in known:
+                close = nearest(key, known, count=1)
+                hint = f"Did you mean {close[0]}?" if close else f"Known keys: {', '.join(known)}."
+                raise self.error(key, "is not a known key.", hint)
+
+    def text(self, key: str) -> str | None:
+        value = self._table.get(key)
+        if value is not None and not isinstance(value, str):
+            raise self.error(key, "must be a string.")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        value = self._table.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.error(key, "must be an array of strings.")
+        return tuple(value)
+
+    def mapping(self, key: str) -> dict[str, str]:
+        value = self._table.get(key, {})
+        if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
+            raise self.error(key, "must be a table of strings.")
+        return value
+
+    def seconds(self, key: str, default: float) -> float:
+        value = self._table.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+            raise self.error(key, "must be a number of seconds above 0.")
+        return float(value)
+
+    def choice(self, key: str, options: tuple[str, ...], default: str) -> str:
+        value = self._table.get(key, default)
+        if value not in options:
+            raise self.error(key, f"must be one of {', '.join(options)}.")
+        return str(value)
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        value = self._table.get(key, default)
+        if not isinstance(value, bool):
+            raise self.error(key, "must be true or false.")
+        return value
+
+
+_KEYS = (
+    "type",
+    "command",
+    "args",
+    "env",
+    "cwd",
+    "url",
+    "headers",
+    "call_timeout",
+    "start_timeout",
+    "era",
+    "enabled",
+)
+
+
+def spec_from_toml(name: str, table: Mapping[str, Any], file: str | Path) -> ServerSpec:
+    """Read one `[servers.NAME]` table.
+
+    Args:
+        name: The table's name.
+        table: Its content, as the TOML reader gives it. Variables are left as they are.
+        file: Where it came from, for messages.
+
+    Returns:
+        The spec, with `${VAR}` not yet expanded.
+
+    Raises:
+        BridgeError: `bad_config`, for an unknown key (the nearest known one is the hint), a value of the wrong
+            type, or a server with neither a command nor a URL.
+    """
+    if not isinstance(table, dict):
+        raise BridgeError("bad_config", f"{file}: servers.{name} must be a table.", file=str(file))
+    reader = _Table(name, table, str(file))
+    reader.refuse_unknown(_KEYS)
+    kind = cast("ServerType", reader.choice("type", TYPES, "http" if "url" in table else "stdio"))
+    command, url = reader.text("command"), reader.text("url")
+    if kind == "stdio":
+        if not command:
+            raise reader.error("command", "is missing.", "Give the executable that starts the server.")
+        if url is not None:
+            raise reader.error("url", "has no meaning for a stdio server.", 'Set type = "http".')
+    else:
+        if not url:
+            raise reader.error("url", f"is missing for a server of type {kind}.")
+        if command is not None:
+            raise reader.error("command", f"has no meaning for a server of type {kind}.")
+    return ServerSpec(
+        name=name,
+        type=kind,
+        command=command or "",
+        args=reader.texts("args"),
+        env=reader.mapping("env"),
+        cwd=reader.text("cwd"),
+        url=url,
+        headers=reader.mapping("headers"),
+        call_timeout=reader.seconds("call_timeout", CALL_TIMEOUT),
+        start_timeout=reader.seconds("start_timeout", START_TIMEOUT),
+        era=cast("Era", reader.choice("era", ERAS, "auto")),
+        enabled=reader.flag("enabled", default=True),
+        source=str(file),
+    )

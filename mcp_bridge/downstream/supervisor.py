@@ -1,0 +1,437 @@
+"""A supervised server: started on first use, started again after it died, never able to hold up another."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+
+from mcp_bridge.downstream import failures
+from mcp_bridge.downstream.aliases import nearest
+from mcp_bridge.downstream.arguments import ArgumentCheck, ArgumentError
+from mcp_bridge.downstream.starting import first_ready, load_sdk
+from mcp_bridge.downstream.status import ServerStatus, State
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from mcp_types import CallToolResult
+
+    from mcp_bridge.downstream.connection import Connection
+    from mcp_bridge.downstream.spec import ServerSpec
+    from mcp_bridge.downstream.tools import Listing, ToolInfo
+    from mcp_bridge.errors import BridgeError
+
+logger = logging.getLogger(__name__)
+
+# A result over this many bytes is refused before it is decoded.
+MAX_RESULT_BYTES = 8 * 1024 * 1024
+
+# Room for the envelope around a result.
+_ENVELOPE_BYTES = 16 * 1024
+
+# Wait before the second start after a failure; doubled by each further failure.
+BACKOFF_BASE = 0.5
+
+# The longest wait between two starts.
+BACKOFF_CAP = 30.0
+
+# A server that lived so long, or answered a call, was healthy: its death costs no wait.
+HEALTHY_AFTER = 30.0
+
+# What a server may take to answer a ping (or a listing) after one of its calls has timed out.
+LIVENESS_TIMEOUT = 5.0
+
+# A tool that isn't in a listing older than this is looked for in a new one.
+RELIST_AFTER = 5.0
+
+# What a new listing may take while a call waits for it.
+RELIST_TIMEOUT = 5.0
+
+
+class _Start:
+    """One attempt to start a server, shared by everyone who waits for it."""
+
+    def __init__(self) -> None:
+        self.done = anyio.Event()
+        self.connection: Connection | None = None
+        self.error: BridgeError | None = None
+
+
+class DownstreamServer:
+    """One configured server. Made by a `Fleet`, whose task group runs its tasks.
+
+    Attributes:
+        spec: Its configuration.
+        alias: Its Python identifier.
+    """
+
+    def __init__(
+        self,
+        spec: ServerSpec,
+        alias: str,
+        *,
+        spawn: Callable[..., None],
+        idle_timeout: float,
+        max_result_bytes: int,
+        on_listing: Callable[[DownstreamServer, Listing], None],
+    ) -> None:
+        self.spec = spec
+        self.alias = alias
+        self._spawn = spawn
+        self._idle_timeout = idle_timeout
+        self._max_result_bytes = max_result_bytes
+        self._on_listing = on_listing
+        self._connection: Connection | None = None
+        self._connections: set[Connection] = set()
+        self._starting: _Start | None = None
+        self._speaks_legacy_only = False
+        self._failures = 0
+        self._retry_at = 0.0
+        self._last_error: BridgeError | None = None
+        self._listing: Listing | None = None
+        self._checks: dict[str, tuple[ToolInfo, ArgumentCheck]] = {}
+        self._by_name: dict[str, ToolInfo] = {}
+        self._by_alias: dict[str, ToolInfo] = {}
+        self._relisting: anyio.Event | None = None
+        self._checking_life = False
+        self._closed = False
+        self._starts = 0
+
+    # State.
+
+    @property
+    def listing(self) -> Listing | None:
+        """Its last listing in this process's life, or None."""
+        return self._listing
+
+    @property
+    def stale(self) -> bool:
+        """Whether it runs and said that its tools have changed since they were listed."""
+        return self._connection is not None and self._connection.usable and self._connection.stale
+
+    @property
+    def running(self) -> bool:
+        """Whether a call could be sent without starting it."""
+        return self._connection is not None and self._connection.usable
+
+    def status(self) -> ServerStatus:
+        """What is known of it now."""
+        connection = self._connection if self.running else None
+        refusal = failures.refusal(self.spec)
+        error = refusal or (None if connection else self._last_error)
+        process = connection.transport.process if connection else None
+        return ServerStatus(
+            name=self.spec.name,
+            alias=self.alias,
+            state=self._state(),
+            tool_count=len(self._listing.tools) if self._listing else None,
+            error=error.message if error else None,
+            protocol=connection.protocol if connection else None,
+            pid=process.pid if process else None,
+            starts=self._starts,
+            source=self.spec.source,
+            scope=self.spec.scope,
+        )
+
+    def _state(self) -> State:
+        if self.spec.problem is not None:
+            return "misconfigured"
+        if not self.spec.enabled:
+            return "disabled"
+        if self.spec.type != "stdio":
+            return "unsupported"
+        if self.running:
+            return "ready"
+        if self._starting is not None:
+            return "starting"
+        return "failed" if self._failures else "idle"
+
+    def log_tail(self, lines: int = 20) -> list[str]:
+        """The last lines its latest process wrote to stderr."""
+        return self._connection.transport.log.tail(lines) if self._connection else []
+
+    # Starting.
+
+    async def start(self) -> None:
+        """Start it unless it runs.
+
+        Raises:
+            BridgeError: `server_start_failed`, or `server_unavailable` for one that can't be started at all, or
+                not yet again.
+        """
+        await self._ready()
+
+    async def _ready(self) -> Connection:
+        connection = self._connection
+        if connection is not None:
+            if connection.usable:
+                return connection
+            self._note_death(connection)
+        if self._closed:
+            raise failures.error(self.spec, "server_unavailable", f"server {self.spec.name!r} is shut down.")
+        refusal = failures.refusal(self.spec)
+        if refusal is not None:
+            raise refusal
+        if self._starting is None:
+            wait = self._retry_at - anyio.current_time()
+            if wait > 0:
+                raise failures.backoff(self.spec, wait, self._last_error)
+            start = _Start()
+            self._spawn(self._start, start)
+            self._starting = start
+        start = self._starting
+        await start.done.wait()
+        if start.connection is None:
+            assert start.error is not None  # noqa: S101 - one of both is set before `done`
+            raise failures.again(start.error)
+        return start.connection
+
+    async def _start(self, start: _Start) -> None:
+        """Settle `start`, whatever happens; runs apart from callers, so that none of them can cancel it."""
+        launched: list[Connection] = []
+        try:
+            await anyio.to_thread.run_sync(load_sdk)
+            with anyio.move_on_after(self.spec.start_timeout):
+                era = "legacy" if self._speaks_legacy_only and self.spec.era == "auto" else self.spec.era
+                start.connection = await first_ready(self._launch, era, self.spec.start_timeout, launched)
+            if start.connection is not None and start.connection.usable:
+                self._connection = start.connection
+                self._speaks_legacy_only = self.spec.era == "auto" and start.connection.mode == "legacy"
+                self._last_error = None
+                self._adopt(start.connection.listing)
+            else:
+                start.connection = None
+                start.error = failures.start_failure(self.spec, launched[-1])
+        except Exception as error:
+            logger.exception("starting server %r failed inside the bridge", self.spec.name)
+            start.error = failures.error(
+                self.spec, "server_start_failed", f"server {self.spec.name!r} did not start: {error!r}"
+            )
+        finally:
+            for connection in launched:
+                if connection is not start.connection:
+                    connection.stop("it was not needed")
+            if start.connection is None:
+                start.error = start.error or failures.error(
+                    self.spec, "server_start_failed", f"server {self.spec.name!r} was stopped while it started."
+                )
+                self._failed(start.error)
+            self._starting = None
+            start.done.set()
+
+    def _launch(self, mode: str) -> Connection:
+        from mcp_bridge.downstream.connection import Connection  # noqa: PLC0415 - see `load_sdk`
+
+        connection = Connection(self.spec, self.alias, mode, max_message=self._max_result_bytes + _ENVELOPE_BYTES)
+        self._starts += 1
+        self._connections.add(connection)
+        self._spawn(self._run, connection)
+        return connection
+
+    async def _run(self, connection: Connection) -> None:
+        try:
+            await connection.run(self._idle_timeout)
+        finally:
+            self._connections.discard(connection)
+            self._note_death(connection)
+
+    def _note_death(self, connection: Connection) -> None:
+        """Draw the consequences of a death, once: whoever sees it first, the next caller or the clean-up behind it."""
+        if connection is not self._connection or connection.stopping is not None or connection.death_noted:
+            return
+        connection.death_noted = True
+        healthy = connection.calls_done > 0 or anyio.current_time() - connection.started_at >= HEALTHY_AFTER
+        error = failures.death(self.spec, connection)
+        if healthy:
+            self._failures = 0
+            self._last_error = error
+        elif self._failures == 0:
+            # The first early death costs no wait either; only a series of them does.
+            self._failures = 1
+            self._last_error = error
+        else:
+            self._failed(error)
+
+    def _failed(self, error: BridgeError) -> None:
+        self._failures += 1
+        self._last_error = error
+        wait = min(BACKOFF_CAP, BACKOFF_BASE * 2 ** min(self._failures - 1, 16))
+        self._retry_at = anyio.current_time() + wait
+
+    # Tools.
+
+    async def tools(self) -> tuple[ToolInfo, ...]:
+        """Its tools, starting it if need be, listed anew if it said that they changed.
+
+        Raises:
+            BridgeError: As `start`.
+        """
+        connection = await self._ready()
+        if connection.stale:
+            await self._relist(connection)
+        return self._listing.tools if self._listing else ()
+
+    async def find_tool(self, name: str) -> ToolInfo:
+        """The tool of this name, or else of this alias.
+
+        Raises:
+            BridgeError: `unknown_tool` with the nearest names, or as `start`.
+        """
+        connection = await self._ready()
+        tool = self._by_name.get(name) or self._by_alias.get(name)
+        old = anyio.current_time() - connection.listed_at > RELIST_AFTER
+        if tool is None and (connection.stale or old):
+            await self._relist(connection)
+            tool = self._by_name.get(name) or self._by_alias.get(name)
+        if tool is None:
+            close = nearest(name, [*self._by_name, *self._by_alias])
+            hint = f"Did you mean {', '.join(close)}?" if close else None
+            message = f"server {self.spec.name!r} has no tool {name!r}."
+            raise failures.error(self.spec, "unknown_tool", message, hint=hint, tool=name, nearest=close)
+        return tool
+
+    async def _relist(self, connection: Connection) -> None:
+        """List anew, once however many ask; a server that can't keeps its old listing."""
+        if self._relisting is not None:
+            await self._relisting.wait()
+            return
+        self._relisting = done = anyio.Event()
+        try:
+            with anyio.move_on_after(RELIST_TIMEOUT):
+                self._adopt(await connection.relist())
+        except Exception as error:  # noqa: BLE001 - the old listing serves; a dead server shows at the next call
+            logger.debug("listing %r anew failed: %r", self.spec.name, error)
+        finally:
+            self._relisting = None
+            done.set()
+
+    def _adopt(self, listing: Listing) -> None:
+        self._listing = listing
+        self._by_name = {tool.name: tool for tool in listing.tools}
+        self._by_alias = {tool.alias: tool for tool in listing.tools}
+        self._on_listing(self, listing)
+
+    # Calling.
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: dict[str, Any] | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> CallToolResult:
+        """Call a tool, starting the server if need be.
+
+        Args:
+            name: The tool's name, or its alias.
+            arguments: By their names in the schema.
+            timeout: Seconds the call may take once the server is up (its start has a limit of its own); the
+                configured `call_timeout` by default.
+
+        Returns:
+            What the server answered; it may say `is_error`.
+
+        Raises:
+            BridgeError: `server_start_failed`, `server_unavailable`, `unknown_tool`, `bad_arguments` (refused
+                here or by the server), `tool_timeout`, `server_died`, `tool_cancelled` (the server was stopped
+                meanwhile), `result_too_large`, `bad_result` (not a tool result), `tool_failed` (a protocol error
+                as answer).
+        """
+        connection = await self._ready()
+        tool = self._by_name.get(name)
+        if tool is None or connection.stale:
+            if connection.stale:
+                await self._relist(connection)
+            tool = await self.find_tool(name)
+            connection = await self._ready()
+        arguments = arguments or {}
+        try:
+            self._check(tool).check(arguments)
+        except ArgumentError as error:
+            message = f"{self.spec.name}.{tool.name}: {error}"
+            raise failures.error(self.spec, "bad_arguments", message, tool=tool.name) from None
+        return await self._call(connection, tool, arguments, self.spec.call_timeout if timeout is None else timeout)
+
+    def _check(self, tool: ToolInfo) -> ArgumentCheck:
+        known = self._checks.get(tool.name)
+        if known is None or known[0] is not tool:
+            known = self._checks[tool.name] = (tool, ArgumentCheck(tool.input_schema))
+        return known[1]
+
+    async def _call(
+        self, connection: Connection, tool: ToolInfo, arguments: dict[str, Any], limit: float
+    ) -> CallToolResult:
+        began = anyio.current_time()
+        while began in connection.in_flight:
+            began += 1e-9
+        connection.in_flight.add(began)
+        result: Any = None
+        try:
+            with anyio.move_on_after(limit):
+                result = await connection.call(tool.name, arguments)
+        except Exception as error:  # noqa: BLE001 - each kind gets its code
+            raise await failures.call_failure(
+                self.spec, connection, tool, error, limit=self._max_result_bytes
+            ) from None
+        finally:
+            connection.in_flight.discard(began)
+            connection.last_used = anyio.current_time()
+        if result is None:
+            self._spawn(self._check_life, connection)
+            message = f"{self.spec.name}.{tool.name} gave no answer within {limit:g} s; it was cancelled."
+            raise failures.error(self.spec, "tool_timeout", message, tool=tool.name, timeout=limit)
+        connection.calls_done += 1
+        self._failures = 0
+        if not hasattr(result, "is_error"):
+            message = f"{self.spec.name}.{tool.name} asks for input from a person, which is not supported."
+            raise failures.error(self.spec, "tool_failed", message, tool=tool.name)
+        return result  # type: ignore[no-any-return]
+
+    async def _check_life(self, connection: Connection) -> None:
+        """After a time-out: end the server if it answers nothing at all, so that the next call gets a fresh one.
+
+        A server that runs one thing at a time may be busy with another call, begun earlier: that call's own
+        time-out decides first.
+        """
+        if self._checking_life or not connection.usable:
+            return
+        self._checking_life = True
+        asked_at = anyio.current_time()
+        try:
+            while connection.usable:
+                with anyio.move_on_after(LIVENESS_TIMEOUT) as scope:
+                    await _ignoring_errors(connection.ask_for_life)
+                if not scope.cancelled_caught:
+                    return
+                if not any(began < asked_at for began in connection.in_flight):
+                    connection.stop("it no longer answered")
+                    return
+        finally:
+            self._checking_life = False
+
+    # Ending.
+
+    def stop(self, reason: str = "it was stopped") -> None:
+        """End its processes; the next use starts it again."""
+        for connection in self._connections:
+            connection.stop(reason)
+
+    def close(self, reason: str) -> None:
+        """End its processes for good."""
+        self._closed = True
+        self.stop(reason)
+
+    async def wait_ended(self) -> None:
+        """Return when none of its processes is left."""
+        for connection in list(self._connections):
+            await connection.ended.wait()
+
+
+async def _ignoring_errors(ask: Callable[[], Awaitable[None]]) -> None:
+    """Any answer, an error too, is a sign of life."""
+    try:
+        await ask()
+    except Exception as error:  # noqa: BLE001
+        logger.debug("liveness check answered %r", error)

@@ -1,0 +1,398 @@
+"""A child process as an MCP transport: the SDK's stdio transport, with what a supervisor needs besides.
+
+Besides: stderr is always drained, into a bounded ring; a line is never held beyond a limit; what isn't a message
+on stdout is noted and passed over; the death of the child itself ends the connection at once, even while a
+grandchild holds the pipes open; a write never waits for a server that has stopped reading, except a request's own;
+and closing ends the whole process group, with every wait bounded and shielded from cancellation.
+
+Loads the MCP SDK: import it only where a server is started.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections import deque
+from contextlib import suppress
+from subprocess import PIPE
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+import anyio.lowlevel
+from mcp.client.stdio import get_default_environment
+from mcp.shared.message import SessionMessage
+from mcp_types import ErrorData, JSONRPCError, JSONRPCRequest, jsonrpc_message_adapter
+
+from mcp_bridge.downstream.lines import LineSplitter, Oversized
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    from anyio.abc import ByteReceiveStream, ByteSendStream, Process, TaskGroup
+
+# Kept of a server's stderr (and of what isn't a message on its stdout).
+LOG_BYTES = 64 * 1024
+
+# What the process may take to end by itself after its stdin was closed.
+EXIT_GRACE = 2.0
+
+# What its group may take to end after SIGTERM, before SIGKILL.
+TERMINATE_GRACE = 1.0
+
+# What the event loop may take to see a killed process end; only one in an uninterruptible wait runs this out.
+_REAP_GRACE = 1.0
+
+# What a dead child's last output may take to arrive while another process holds its pipes open.
+_LAST_OUTPUT_GRACE = 0.3
+
+# How often to look at a process's state where the kernel can't tell us of a change.
+_POLL_INTERVAL = 0.02
+_EXIT_POLL_INTERVAL = 0.25
+
+# Above this many unwritten bytes a request waits until the server has read some.
+_WRITE_HIGH_WATER = 1024 * 1024
+
+# Above this many the server is held to have stopped reading for good.
+_WRITE_LIMIT = 64 * 1024 * 1024
+
+_CHUNK = 64 * 1024
+
+# From the range JSON-RPC leaves to implementations; told from a server's own use by the type of its data.
+_OVERSIZED_CODE = -32098
+
+
+class OversizedResult:
+    """Data of the error that stands in for an answer over the limit; no peer can send one."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+class LogRing:
+    """The last bytes of a log."""
+
+    def __init__(self, limit: int = LOG_BYTES) -> None:
+        self._limit = limit
+        self._chunks: deque[bytes] = deque()
+        self._size = 0
+
+    def add(self, chunk: bytes) -> None:
+        """Append, forgetting the oldest beyond the limit."""
+        chunk = chunk[-self._limit :]
+        self._chunks.append(chunk)
+        self._size += len(chunk)
+        while self._size > self._limit:
+            self._size -= len(self._chunks.popleft())
+
+    def tail(self, lines: int = 20, columns: int = 400) -> list[str]:
+        """The last lines, each cut to `columns` characters."""
+        text = b"".join(self._chunks).decode("utf-8", "replace")
+        return [line[:columns] for line in text.splitlines() if line.strip()][-lines:]
+
+
+class StdioTransport:
+    """One child process and the two message streams over its pipes; an async context manager.
+
+    Attributes:
+        process: The child, once entered.
+        log: What it wrote to stderr.
+        closed: Set when no further message will come.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: str | None,
+        max_message: int,
+    ) -> None:
+        self._argv = list(argv)
+        self._env = get_default_environment() | dict(env)
+        self._cwd = cwd
+        self._max_message = max_message
+        self._tasks: TaskGroup | None = None
+        self._sink: _Sink | None = None
+        self.process: Process | None = None
+        self.log = LogRing()
+        self.closed = anyio.Event()
+        self.end_reason: str | None = None
+
+    async def __aenter__(self) -> tuple[_Messages, _Sink]:
+        """Start the child.
+
+        Raises:
+            OSError: It can't be started.
+            ValueError: NUL bytes in the command, its arguments or its environment.
+        """
+        process = await anyio.open_process(
+            self._argv,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            env=self._env,
+            cwd=self._cwd,
+            start_new_session=True,
+        )
+        # No await until the task group is entered: a cancellation in the gap would leak the process.
+        self.process = process
+        tasks = anyio.create_task_group()
+        await tasks.__aenter__()
+        self._tasks = tasks
+        assert process.stdin is not None  # noqa: S101 - opened with pipes
+        assert process.stdout is not None  # noqa: S101
+        assert process.stderr is not None  # noqa: S101
+        self._sink = sink = _Sink(self, process.stdin)
+        tasks.start_soon(sink.write_loop)
+        tasks.start_soon(_drain, process.stderr, self.log)
+        tasks.start_soon(self._watch_exit, process)
+        return _Messages(self, process.stdout, self._max_message), sink
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End the child and everything it started; bounded, whatever they do."""
+        process, tasks, sink = self.process, self._tasks, self._sink
+        assert process is not None  # noqa: S101 - entered
+        assert tasks is not None  # noqa: S101
+        assert sink is not None  # noqa: S101
+        self.closed.set()
+        with anyio.CancelScope(shield=True):
+            assert process.stdout is not None  # noqa: S101
+            # A server that is stuck writing its last output would never come to read our end of file.
+            tasks.start_soon(_drain, process.stdout, None)
+            await _close(process.stdin)
+            await _wait_exit(process, EXIT_GRACE)
+            await _end_group(process)
+            await _close(process.stdout)
+            await _close(process.stderr)
+            _release(process)
+        sink.close()
+        tasks.cancel_scope.cancel()
+        tasks.cancel_scope.shield = True
+        await tasks.__aexit__(None, None, None)
+
+    def exit_status(self) -> str | None:
+        """How the child ended (`exit code 3`, `signal SIGKILL`), or None while it runs."""
+        code = self.process.returncode if self.process else None
+        if code is None:
+            return None
+        if code >= 0:
+            return f"exit code {code}"
+        try:
+            return f"signal {signal.Signals(-code).name}"
+        except ValueError:
+            return f"signal {-code}"
+
+    async def end_stream(self, reason: str) -> None:
+        """Let the reader see the end of the stream, whoever holds the pipe open."""
+        self.end_reason = self.end_reason or reason
+        if self.process is not None:
+            await _close(self.process.stdout)
+
+    async def _watch_exit(self, process: Process) -> None:
+        await _exited(process)
+        with anyio.move_on_after(_LAST_OUTPUT_GRACE):
+            await self.closed.wait()
+        await self.end_stream("its process ended")
+
+
+class _Messages:
+    """The SDK's read stream over the child's stdout."""
+
+    def __init__(self, transport: StdioTransport, stdout: ByteReceiveStream, limit: int) -> None:
+        self._transport = transport
+        self._stdout = stdout
+        self._splitter = LineSplitter(limit)
+        self._ready: deque[SessionMessage | Exception] = deque()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        while not self._ready:
+            try:
+                chunk = await self._stdout.receive(_CHUNK)
+            except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
+                self._transport.closed.set()
+                raise StopAsyncIteration from None
+            for line in self._splitter.feed(chunk):
+                await self._take(line)
+        return self._ready.popleft()
+
+    async def _take(self, line: bytes | Oversized) -> None:
+        if isinstance(line, Oversized):
+            if line.request_id is None:
+                await self._transport.end_stream(f"it sent a message of {line.size} bytes that answers no known call")
+                return
+            error = ErrorData(code=_OVERSIZED_CODE, message="oversized", data=OversizedResult(line.size))
+            self._ready.append(SessionMessage(JSONRPCError(jsonrpc="2.0", id=line.request_id, error=error)))
+            return
+        line = line.strip()
+        if not line:
+            return
+        if line[:1] == b"{":
+            with suppress(ValueError):
+                self._ready.append(SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False)))
+                return
+        self._transport.log.add(b"(stdout) " + line[:_CHUNK] + b"\n")
+
+    async def receive(self) -> SessionMessage | Exception:
+        try:
+            return await self.__anext__()
+        except StopAsyncIteration:
+            raise anyio.EndOfStream from None
+
+    async def aclose(self) -> None:
+        self._ready.clear()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+class _Sink:
+    """The SDK's write stream over the child's stdin."""
+
+    def __init__(self, transport: StdioTransport, stdin: ByteSendStream) -> None:
+        self._transport = transport
+        self._stdin = stdin
+        self._outgoing, self._incoming = anyio.create_memory_object_stream[bytes](math.inf)
+        self._unwritten = 0
+        self._drained = anyio.Event()
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Queue one message; a request also waits its turn when the server reads slowly.
+
+        Raises:
+            anyio.BrokenResourceError: The connection has ended.
+            ValueError: No JSON can carry the message.
+        """
+        data = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+        if self._transport.closed.is_set() or self._unwritten > _WRITE_LIMIT:
+            raise anyio.BrokenResourceError
+        self._unwritten += len(data)
+        # Serialised here, in the caller's task, so that what can't be serialised is the caller's error alone.
+        self._outgoing.send_nowait(data)
+        if isinstance(item.message, JSONRPCRequest):
+            while self._unwritten > _WRITE_HIGH_WATER and not self._transport.closed.is_set():
+                await self._drained.wait()
+
+    async def write_loop(self) -> None:
+        with self._incoming:
+            try:
+                async for data in self._incoming:
+                    await self._stdin.send(data)
+                    self._unwritten -= len(data)
+                    self._wake()
+            except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
+                # It may still run with its stdin closed: nothing can be asked of it any more.
+                await self._transport.end_stream("it closed its standard input")
+            finally:
+                self._wake()
+
+    def _wake(self) -> None:
+        self._drained.set()
+        self._drained = anyio.Event()
+
+    def close(self) -> None:
+        self._outgoing.close()
+        self._incoming.close()
+
+    async def aclose(self) -> None:
+        self._outgoing.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+async def _drain(stream: ByteReceiveStream, log: LogRing | None) -> None:
+    with suppress(
+        anyio.EndOfStream,
+        anyio.ClosedResourceError,
+        anyio.BrokenResourceError,
+        anyio.BusyResourceError,
+        OSError,
+    ):
+        while True:
+            chunk = await stream.receive(_CHUNK)
+            if log is not None:
+                log.add(chunk)
+
+
+async def _close(stream: Any) -> None:
+    with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        await stream.aclose()
+
+
+async def _exited(process: Process) -> None:
+    """Return when the child itself has ended, whoever holds its pipes (`process.wait` waits for those too)."""
+    if hasattr(os, "pidfd_open"):
+        try:
+            descriptor = os.pidfd_open(process.pid)
+        except OSError:
+            descriptor = -1  # gone already, or a kernel without it
+        if descriptor >= 0:
+            try:
+                await anyio.wait_readable(descriptor)
+            finally:
+                os.close(descriptor)
+    while process.returncode is None:  # noqa: ASYNC110 - nothing announces it
+        await anyio.sleep(_EXIT_POLL_INTERVAL)
+
+
+async def _wait_exit(process: Process, seconds: float) -> bool:
+    deadline = anyio.current_time() + seconds
+    while process.returncode is None:
+        if anyio.current_time() >= deadline:
+            return False
+        await anyio.sleep(_POLL_INTERVAL)
+    return True
+
+
+async def _end_group(process: Process) -> None:
+    """SIGTERM, then SIGKILL, to whatever is left of the child's process group.
+
+    The group's id is the child's pid, and stays reserved while a member lives. Processes that made a session of
+    their own are out of reach.
+    """
+    if not _signal_group(process.pid, signal.SIGTERM):
+        return
+    deadline = anyio.current_time() + TERMINATE_GRACE
+    while _group_lives(process):
+        if anyio.current_time() >= deadline:
+            _signal_group(process.pid, signal.SIGKILL)
+            await _wait_exit(process, _REAP_GRACE)
+            return
+        await anyio.sleep(_POLL_INTERVAL)
+
+
+def _group_lives(process: Process) -> bool:
+    return _signal_group(process.pid, 0)
+
+
+def _signal_group(group: int, number: int) -> bool:
+    """Whether the group exists. macOS answers EPERM for zombies: that proves nothing, so it counts as existing."""
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _release(process: Process) -> None:
+    """Close asyncio's subprocess transport, which stays open, and warns, while a survivor holds a pipe."""
+    transport = getattr(getattr(process, "_process", None), "_transport", None)
+    close = getattr(transport, "close", None)
+    if callable(close):
+        with suppress(PermissionError):
+            close()

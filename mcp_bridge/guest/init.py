@@ -1,0 +1,220 @@
+"""Process 1 of the container: starts the guest, reaps orphans, and says what the guest can't say itself.
+
+It never runs the agent's code and never takes the interpreter lock from it, so its heartbeat is honest while the
+guest is busy in C. It holds the host's end in view: when the host is gone, everything here ends, however stuck the
+guest is. Process 1 can't be killed from inside its own namespace.
+"""
+
+import mmap
+import os
+import resource
+import select
+import signal
+import time
+from typing import NoReturn
+
+from mcp_bridge.wire import exits, jsonrpc
+from mcp_bridge.wire.messages import InitBeat, InitExited, OutputWrite, notification
+
+BEAT_SECONDS = 5.0
+"""How often a sandbox says that it lives."""
+
+GRACE_SECONDS = 1.0
+"""How long the guest may take to end by itself once the host's side is closed."""
+
+OOM_COUNTERS = (
+    ("/sys/fs/cgroup/memory.events", "oom_kill"),
+    ("/sys/fs/cgroup/memory/memory.oom_control", "oom_kill"),
+)
+
+
+class Settings:
+    """The words on the command line: `memory silence`.
+
+    Attributes:
+        memory: Bytes the sandbox is held to by rlimits, or 0 where a cgroup holds it.
+        silence: Seconds without a word from the host after which the sandbox ends itself.
+    """
+
+    def __init__(self, words: list[str]) -> None:
+        self.memory = int(words[0]) if words else 0
+        self.silence = float(words[1]) if len(words) > 1 else 120.0
+
+
+class Heard:
+    """A counter in memory shared with the guest: frames that came from the host."""
+
+    def __init__(self) -> None:
+        self._page = mmap.mmap(-1, mmap.PAGESIZE)
+
+    def mark(self) -> None:
+        """One more frame (called by the guest)."""
+        self._page[0] = (self._page[0] + 1) & 0xFF
+
+    def count(self) -> int:
+        """The count, modulo 256: only a change of it means anything."""
+        return self._page[0]
+
+
+def main(words: list[str]) -> NoReturn:
+    """Run as process 1. Never returns; the exit status is the guest's, 128 + n for signal n."""
+    settings = Settings(words)
+    _limit(settings.memory)
+    heard = Heard()
+    outputs = (os.pipe(), os.pipe())
+    child = os.fork()
+    if child == 0:
+        from mcp_bridge.guest import main as guest
+
+        guest.main(outputs, heard)
+    # The channel's end of file must mean that the guest is gone: this process keeps no end of it open for writing.
+    os.dup2(2, 1)
+    for _, writer in outputs:
+        os.close(writer)
+    _supervise(child, settings, heard, [reader for reader, _ in outputs])
+
+
+def _limit(memory: int) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if memory:
+        # Private writable memory is what a program uses; address space beyond it is bounded too, but more loosely,
+        # since libraries reserve much that they never touch.
+        _lower(resource.RLIMIT_DATA, memory)
+        _lower(resource.RLIMIT_AS, 2 * memory + (1 << 30))
+
+
+def _lower(which: int, value: int) -> None:
+    _, hard = resource.getrlimit(which)
+    if hard == resource.RLIM_INFINITY or hard > value:
+        resource.setrlimit(which, (value, value))
+
+
+def _supervise(child: int, settings: Settings, heard: Heard, readers: list[int]) -> NoReturn:
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_read, False)
+    os.set_blocking(wake_write, False)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    poller = select.poll()
+    poller.register(0, select.POLLIN)
+    poller.register(wake_read, select.POLLIN)
+    last_count, last_heard = heard.count(), time.monotonic()
+    next_beat = time.monotonic() + BEAT_SECONDS
+    watched_in = select.POLLIN
+    while True:
+        events = dict(poller.poll(max(0.0, next_beat - time.monotonic()) * 1000))
+        now = time.monotonic()
+        if wake_read in events:
+            _empty(wake_read)
+        status = _reap(child)
+        if status is not None:
+            _leave(status, readers)
+        if events.get(0, 0) & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
+            _host_gone(child, readers)
+        if events.get(0, 0) & select.POLLIN:
+            # Unread input is a word from the host; look again only at the next beat, or this would spin.
+            last_heard = now
+            watched_in = 0
+            poller.modify(0, watched_in)
+        if now >= next_beat:
+            next_beat = now + BEAT_SECONDS
+            _report(InitBeat())
+            if heard.count() != last_count:
+                last_count, last_heard = heard.count(), now
+            if now - last_heard > settings.silence:
+                _end(child, exits.HOST_SILENT, 0, readers)
+            if not watched_in:
+                watched_in = select.POLLIN
+                poller.modify(0, watched_in)
+
+
+def _empty(fd: int) -> None:
+    try:
+        while os.read(fd, 4096):
+            pass
+    except BlockingIOError:
+        pass
+
+
+def _reap(child: int) -> int | None:
+    """Reap whatever has ended; the guest's wait status if it was among them."""
+    found = None
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return found
+        if pid == 0:
+            return found
+        if pid == child:
+            found = status
+
+
+def _host_gone(child: int, readers: list[int]) -> NoReturn:
+    deadline = time.monotonic() + GRACE_SECONDS
+    while time.monotonic() < deadline:
+        status = _reap(child)
+        if status is not None:
+            _leave(status, readers)
+        time.sleep(0.01)
+    _end(child, 128 + signal.SIGKILL, signal.SIGKILL, readers)
+
+
+def _leave(status: int, readers: list[int]) -> NoReturn:
+    code = os.waitstatus_to_exitcode(status)
+    _end(0, code if code >= 0 else 128 - code, max(0, -code), readers)
+
+
+def _end(child: int, code: int, signum: int, readers: list[int]) -> NoReturn:
+    if os.getpid() == 1:
+        # Only ever as process 1 of a namespace: anywhere else this would end processes that aren't the sandbox's.
+        try:
+            os.kill(-1, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    elif child:
+        os.kill(child, signal.SIGKILL)
+    if child:
+        os.waitpid(child, 0)
+    for reader, stream in zip(readers, ("stdout", "stderr"), strict=True):
+        _send_rest(reader, stream)
+    _report(InitExited(code, signum, _oom_kills()))
+    os._exit(code)
+
+
+def _send_rest(reader: int, stream: str) -> None:
+    """What the guest wrote and didn't live to send: a crash loses nothing that was printed before it."""
+    os.set_blocking(reader, False)
+    try:
+        while chunk := os.read(reader, 65536):
+            _report(OutputWrite(stream, base64=_base64(chunk)))  # type: ignore[arg-type]
+    except BlockingIOError:
+        pass
+
+
+def _base64(data: bytes) -> str:
+    import binascii
+
+    return binascii.b2a_base64(data, newline=False).decode("ascii")
+
+
+def _oom_kills() -> int:
+    for path, key in OOM_COUNTERS:
+        try:
+            with open(path) as file:
+                for line in file:
+                    name, _, count = line.partition(" ")
+                    if name == key:
+                        return int(count)
+        except (OSError, ValueError):
+            continue
+    return -1
+
+
+def _report(params: InitBeat | InitExited | OutputWrite) -> None:
+    data = jsonrpc.encode(notification(params))
+    try:
+        while data:
+            data = data[os.write(2, data) :]
+    except OSError:
+        pass  # nobody listens any more: that is noticed on standard input

@@ -1,0 +1,49 @@
+# The text of the container's `python3 -c`: takes a bundle of modules from standard input and starts process 1.
+# A bundle is twelve decimal digits (the length) and a marshalled dict {name: (is_package, code or source bytes)}.
+import marshal
+import os
+import sys
+
+if sys.version_info < (3, 11):
+    os._exit(78)
+
+
+def read_exactly(count):
+    data = b""
+    while len(data) < count:
+        more = os.read(0, count - len(data))
+        if not more:
+            os._exit(70)
+        data += more
+    return data
+
+
+modules = marshal.loads(read_exactly(int(read_exactly(12))))
+
+
+class Bundle:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name in modules:
+            spec = type(sys.__spec__)(name, Bundle, origin="<bridge>", is_package=modules[name][0])
+            spec.cached = None
+            return spec
+        return None
+
+    @staticmethod
+    def create_module(spec):
+        return None
+
+    @staticmethod
+    def exec_module(module):
+        code = modules[module.__name__][1]
+        if isinstance(code, bytes):
+            code = compile(code, "<bridge>/" + module.__name__, "exec", dont_inherit=True)
+        exec(code, module.__dict__)
+
+
+sys.meta_path.insert(0, Bundle)
+
+import mcp_bridge.guest.init
+
+mcp_bridge.guest.init.main(sys.argv[1:])

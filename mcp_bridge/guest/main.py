@@ -1,0 +1,102 @@
+"""The guest: takes one execution from the host, runs it, and leaves when the host has everything."""
+
+import builtins
+import fcntl
+import os
+import queue
+import sys
+from typing import Any, NoReturn
+
+from mcp_bridge.guest import runner
+from mcp_bridge.guest.channel import Channel
+from mcp_bridge.guest.display import Display
+from mcp_bridge.guest.modules import Modules
+from mcp_bridge.guest.output import Capture
+from mcp_bridge.guest.proxies import Calls
+from mcp_bridge.wire import exits
+from mcp_bridge.wire.errors import WireError
+from mcp_bridge.wire.messages import ExecutionFinish, ExecutionStart, GuestReady, HostBeat, decode_params, method_params
+
+SITE_PACKAGES = "/opt/site-packages"
+
+PRIVATE_FD = 100
+"""Descriptors of the channel are moved here and above, out of the way of what a script opens and closes."""
+
+
+def main(outputs: tuple[tuple[int, int], tuple[int, int]], heard: Any) -> NoReturn:
+    """Run one execution. Never returns."""
+    read_fd = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, PRIVATE_FD)
+    write_fd = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, PRIVATE_FD)
+    _redirect(outputs)
+    starts: queue.SimpleQueue[ExecutionStart] = queue.SimpleQueue()
+
+    def on_notification(method: str, params: dict[str, Any]) -> None:
+        try:
+            message = decode_params(method_params(method), params)
+        except WireError:
+            os._exit(exits.BAD_FRAME)
+        if isinstance(message, ExecutionStart):
+            starts.put(message)
+        elif not isinstance(message, HostBeat):
+            os._exit(exits.BAD_FRAME)
+
+    channel = Channel(read_fd, write_fd, on_notification, heard)
+    capture = Capture(channel, (outputs[0][0], outputs[1][0]))
+    channel.start()
+    channel.notify(GuestReady("{}.{}.{}".format(*sys.version_info)))
+    _prepare_interpreter()
+    execute(channel, capture, starts.get())
+    os._exit(0)
+
+
+def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
+    """Run the script and give the host its outcome; returns when the host has acknowledged it."""
+    capture.start()
+    calls = Calls(channel)
+    shower = Display(channel, capture)
+    shower.max_value = start.max_value_bytes
+    modules = Modules(channel, calls, start.servers)
+    names = {"display": shower.display, "artifact": shower.artifact, "progress": shower.progress}
+    for name, value in names.items():
+        setattr(sys.modules["mcp"], name, value)
+    outcome = runner.run(start.code, names | modules.names(start.servers), shower.show, calls.check_awaited)
+    error = outcome.error
+    if error and error["type"] != "NotAwaitedError" and (note := calls.unawaited_note()):
+        error["message"] += f" ({note})"
+        error["traceback"] += f"\n({note})"
+    capture.finish()
+    channel.request(ExecutionFinish(outcome.exit_code, outcome.value, error))
+
+
+def _redirect(outputs: tuple[tuple[int, int], tuple[int, int]]) -> None:
+    null = os.open("/dev/null", os.O_RDWR)
+    os.dup2(null, 0)
+    for fd, (_, writer) in zip((1, 2), outputs, strict=True):
+        os.dup2(writer, fd)
+        os.close(writer)
+    os.close(null)
+    for fd in (0, 1, 2):
+        os.set_inheritable(fd, True)  # noqa: FBT003
+
+
+def _prepare_interpreter() -> None:
+    """What `site` and the usual start would have done, as far as a script can tell."""
+    sys.argv = ["script"]
+    sys.path[:] = ["/workspace", *(path for path in sys.path if path not in {"", "/workspace"})]
+    if os.path.isdir(SITE_PACKAGES):
+        sys.path.append(SITE_PACKAGES)
+    try:
+        os.chdir("/workspace")
+    except OSError:
+        pass
+    for name in ("exit", "quit"):
+        setattr(builtins, name, sys.exit)
+    builtins.help = _help  # type: ignore[assignment]
+
+
+def _help(*args: Any, **kwargs: Any) -> None:
+    """The interpreter's `help`, on plain output."""
+    import pydoc
+
+    pydoc.pager = pydoc.plainpager
+    pydoc.help(*args, **kwargs)

@@ -1,0 +1,89 @@
+"""The `mcp` package that the script imports from, and the names that need no import."""
+
+import sys
+import types
+from typing import Any
+
+from mcp_bridge.guest import output, runtime
+from mcp_bridge.guest.channel import Channel
+from mcp_bridge.guest.proxies import Calls, ServerModule, nearest
+
+
+class Modules:
+    """Makes and finds `mcp`, `mcp.runtime`, `mcp.servers.*`, `mcp.sync.servers.*` and `mcp.tools`."""
+
+    def __init__(self, channel: Channel, calls: Calls, servers: list[dict[str, Any]]) -> None:
+        self._aliases = [row["alias"] for row in servers]
+        self._functions = runtime._Functions(channel, calls, servers)  # noqa: SLF001
+        root = self._package("mcp", "The bridge: mcp.servers, mcp.sync.servers, mcp.runtime.")
+        self.servers = self._server_package("mcp.servers", servers, calls, blocking=False)
+        sync = self._package("mcp.sync", "The blocking forms.")
+        sync.servers = self._server_package("mcp.sync.servers", servers, calls, blocking=True)  # type: ignore[attr-defined]
+        self.runtime = runtime.build(channel, calls, servers)
+        tools = self._package("mcp.tools", "Functions kept by runtime.save_tool.")
+        tools.__getattr__ = self._saved_tool  # type: ignore[method-assign]
+        sys.modules["mcp.runtime"] = self.runtime
+        root.servers, root.sync, root.runtime, root.tools = self.servers, sync, self.runtime, tools  # type: ignore[attr-defined]
+        root.ToolError, root.MCPError = runtime.ToolError, runtime.MCPError  # type: ignore[attr-defined]
+        sys.meta_path.insert(0, self)
+
+    def names(self, servers: list[dict[str, Any]]) -> dict[str, Any]:
+        """The names that the script finds without an import."""
+        by_name = {row["name"]: getattr(self.servers, row["alias"]) for row in servers}
+        return {f"mcp_{row['alias']}": by_name[row["name"]] for row in servers} | {
+            "mcp_servers": by_name,
+            "LOADED_MCP_SERVERS": tuple(by_name),
+        }
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002
+        """Reached for what isn't there: names the nearest server; also the moment to unbuffer C's output."""
+        for prefix in ("mcp.servers.", "mcp.sync.servers."):
+            if name.startswith(prefix):
+                wanted = name.removeprefix(prefix)
+                # Without `name=`, or "from mcp.servers import x" would swallow the message.
+                raise ModuleNotFoundError(f"no MCP server {wanted!r}{nearest(wanted, self._aliases)}")
+        if name == "ctypes" and not getattr(self, "_unbuffering", False):
+            self._unbuffering = True
+            output.unbuffer_c()
+            return type(sys.__spec__)(name, _Already)  # type: ignore[arg-type]
+        return None
+
+    def _package(self, name: str, doc: str) -> types.ModuleType:
+        module = types.ModuleType(name, doc)
+        module.__path__ = []
+        sys.modules[name] = module
+        return module
+
+    def _server_package(
+        self, name: str, servers: list[dict[str, Any]], calls: Calls, *, blocking: bool
+    ) -> types.ModuleType:
+        package = self._package(name, "One module a server: " + (", ".join(self._aliases) or "none configured"))
+        for row in servers:
+            full = f"{name}.{row['alias']}"
+            module = ServerModule(full, row["name"], row["alias"], calls, blocking=blocking)
+            sys.modules[full] = module
+            setattr(package, row["alias"], module)
+        package.__all__ = list(self._aliases)  # type: ignore[attr-defined]
+        return package
+
+    def _saved_tool(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        source = self._functions.load_tool_source(name)
+        if source is None:
+            raise AttributeError(f"no saved tool {name!r}")
+        namespace: dict[str, Any] = {"__name__": f"mcp.tools.{name}"}
+        exec(compile(source, f"/workspace/mcp.tools.{name}", "exec", dont_inherit=True), namespace)  # noqa: S102
+        return namespace[name]
+
+
+class _Already:
+    """A loader for a module that was imported in the meantime."""
+
+    @staticmethod
+    def create_module(spec: Any) -> Any:
+        return sys.modules[spec.name]
+
+    @staticmethod
+    def exec_module(module: Any) -> None:
+        pass

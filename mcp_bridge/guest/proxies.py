@@ -1,0 +1,299 @@
+"""`mcp.servers.<name>`: a tool as a function with the tool's true signature."""
+
+import sys
+import types
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
+
+from mcp_bridge.guest.channel import Channel, RequestError
+from mcp_bridge.wire.errors import LocalMessageError
+from mcp_bridge.wire.messages import CatalogTools, ToolCall
+
+
+class MCPError(Exception):
+    """Something that a call to the outside met. `code` is stable; `details` is a dict."""
+
+    def __init__(self, message: str, *, code: str = "error", details: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.details = details or {}
+
+
+class ToolError(MCPError):
+    """A tool reported an error, or could not be called."""
+
+    def __init__(
+        self, message: str, *, server: str, tool: str, code: str = "tool_error", details: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(message, code=code, details=details)
+        self.server = server
+        self.tool = tool
+
+
+class NotAwaitedError(MCPError):
+    """A tool's call was made and never awaited, so nothing happened. `line` is the call's."""
+
+    def __init__(self, message: str, line: int) -> None:
+        super().__init__(message, code="not_awaited")
+        self.line = line
+
+
+for _public in (MCPError, ToolError, NotAwaitedError):
+    _public.__module__ = "mcp"
+
+
+class Calls:
+    """Makes calls and knows which of them nobody has awaited."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self._unawaited: dict[int, tuple[str, int]] = {}
+        self._serial = 0
+
+    def call(self, request: ToolCall, shown: str, depth: int) -> "PendingCall":
+        """A call that starts when it is awaited. `depth` finds the caller's frame, for its line."""
+        self._serial += 1
+        serial = self._serial
+        self._unawaited[serial] = (shown, sys._getframe(depth).f_lineno)  # noqa: SLF001
+        return PendingCall(self._run(request), lambda: self._unawaited.pop(serial, None))
+
+    def call_blocking(self, request: ToolCall) -> Any:
+        """Call and wait.
+
+        Raises:
+            ToolError: The tool reported an error, or could not be called.
+        """
+        try:
+            return _value(self.channel.request(request), raw=request.raw)
+        except (RequestError, LocalMessageError) as exc:
+            raise _tool_error(request, exc) from None
+
+    async def _run(self, request: ToolCall) -> Any:
+        try:
+            return _value(await self.channel.request_async(request), raw=request.raw)
+        except (RequestError, LocalMessageError) as exc:
+            raise _tool_error(request, exc) from None
+
+    def check_awaited(self) -> None:
+        """Refuse to end well while a call was never awaited.
+
+        Raises:
+            NotAwaitedError: Names the call and its line.
+        """
+        for _, line in self._unawaited.values():
+            raise NotAwaitedError(self.unawaited_note() or "", line)
+
+    def unawaited_note(self) -> str | None:
+        """One sentence on the first call that was never awaited, or None."""
+        for shown, line in self._unawaited.values():
+            return f"line {line}: {shown}(...) was never awaited, so it never ran; write: await {shown}(...)"
+        return None
+
+
+class PendingCall(Coroutine[Any, Any, Any]):
+    """A call's coroutine (for `await`, `asyncio.gather`, `create_task`), which notices that it was started."""
+
+    def __init__(self, inner: Coroutine[Any, Any, Any], started: Callable[[], Any]) -> None:
+        self._inner = inner
+        self._started = started
+
+    def send(self, value: Any) -> Any:
+        """As a coroutine's."""
+        self._started()
+        return self._inner.send(value)
+
+    def throw(self, *args: Any) -> Any:
+        """As a coroutine's."""
+        self._started()
+        return self._inner.throw(*args)
+
+    def close(self) -> None:
+        """As a coroutine's."""
+        self._inner.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        # A generator, so that this object lives (and isn't closed by __del__) as long as it is awaited.
+        self._started()
+        return (yield from self._inner.__await__())
+
+    def __del__(self) -> None:
+        # Closing an unstarted coroutine keeps the interpreter's own warning from saying worse what we report.
+        self._inner.close()
+
+
+def _value(result: Any, *, raw: bool) -> Any:
+    return result.get("raw" if raw else "value")
+
+
+def _tool_error(request: ToolCall, exc: RequestError | LocalMessageError) -> ToolError:
+    if isinstance(exc, LocalMessageError):
+        return ToolError(
+            f"{request.server}.{request.tool}: {exc}", server=request.server, tool=request.tool, code=exc.code
+        )
+    data = dict(exc.data)
+    code = data.pop("code", "tool_error")
+    return ToolError(exc.message, server=request.server, tool=request.tool, code=code, details=data)
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """`; nearest: a, b`, or the names there are when none is near, or nothing."""
+    import difflib
+
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if close:
+        return f"; nearest: {', '.join(close)}"
+    return f"; there are: {', '.join(known[:20])}{', …' if len(known) > 20 else ''}" if known else ""
+
+
+class ServerModule(types.ModuleType):
+    """One server. Its tools become attributes when the first of them is asked for; the server starts then."""
+
+    def __init__(self, fullname: str, server: str, alias: str, calls: Calls, *, blocking: bool) -> None:
+        super().__init__(fullname, f"Tools of the MCP server {server!r}.")
+        self.__path__: list[str] = []
+        self.__dict__["_server"] = server
+        self.__dict__["_alias"] = alias
+        self.__dict__["_calls"] = calls
+        self.__dict__["_blocking"] = blocking
+        self.__dict__["_rows"] = None
+
+    def _tools(self) -> dict[str, dict[str, Any]]:
+        rows = self.__dict__["_rows"]
+        if rows is None:
+            try:
+                result = self.__dict__["_calls"].channel.request(CatalogTools(self._server))
+            except RequestError as exc:
+                data = dict(exc.data)
+                raise MCPError(exc.message, code=data.pop("code", "error"), details=data) from None
+            rows = {row["alias"]: row for row in result["tools"]}
+            self.__dict__["_rows"] = rows
+        return rows  # type: ignore[no-any-return]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            if name == "__all__":
+                return list(self._tools())
+            raise AttributeError(name)
+        rows = self._tools()
+        row = rows.get(name) or next((row for row in rows.values() if row["name"] == name), None)
+        if row is None:
+            raise AttributeError(f"server {self._server!r} has no tool {name!r}{nearest(name, list(rows))}")
+        function = make_function(row, self._server, self._alias, self._calls, blocking=self._blocking)
+        setattr(self, name, function)
+        return function
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted(self._tools())
+
+    def __repr__(self) -> str:
+        return f"<MCP server {self._server!r}>"
+
+
+def make_function(row: dict[str, Any], server: str, alias: str, calls: Calls, *, blocking: bool) -> Any:
+    """A tool as a plain function (so that `help()` and `inspect.signature()` are true) with a `.raw` beside it."""
+    shown = f"{alias}.{row['alias']}"
+    params = row["params"]
+
+    def request(args: tuple[Any, ...], kwargs: dict[str, Any], *, raw: bool) -> ToolCall:
+        return ToolCall(server, row["name"], bind(shown, params, args, kwargs), raw)
+
+    if blocking:
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return calls.call_blocking(request(args, kwargs, raw=False))
+
+        def call_raw(*args: Any, **kwargs: Any) -> Any:
+            return calls.call_blocking(request(args, kwargs, raw=True))
+
+    else:
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return calls.call(request(args, kwargs, raw=False), shown, 2)
+
+        def call_raw(*args: Any, **kwargs: Any) -> Any:
+            return calls.call(request(args, kwargs, raw=True), shown + ".raw", 2)
+
+    for function, name, returns in ((call, row["alias"], row["returns"]), (call_raw, "raw", "dict[str, Any]")):
+        function.__name__ = name
+        function.__qualname__ = name if name != "raw" else f"{row['alias']}.raw"
+        function.__module__ = f"mcp.servers.{alias}"
+        function.__doc__ = row["doc"]
+        function.__signature__ = signature(params, returns)  # type: ignore[attr-defined]
+    call.raw = call_raw  # type: ignore[attr-defined]
+    return call
+
+
+class _Omitted:
+    """The default of an optional parameter whose schema names none: the argument is not sent."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+OMITTED = _Omitted()
+
+
+class _Annotation(str):
+    """A type as the text that it is shown by."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def signature(params: list[dict[str, Any]], returns: str) -> Any:
+    """The `inspect.Signature` of a tool."""
+    import inspect
+
+    made = []
+    for param in params:
+        if param["kind"] == "var_keyword":
+            annotation = _Annotation(param["type"])
+            made.append(inspect.Parameter(param["name"], inspect.Parameter.VAR_KEYWORD, annotation=annotation))
+            continue
+        default = inspect.Parameter.empty if param["required"] else param.get("default", OMITTED)
+        made.append(
+            inspect.Parameter(
+                param["name"],
+                inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                default=default,
+                annotation=_Annotation(param["type"]),
+            )
+        )
+    return inspect.Signature(made, return_annotation=_Annotation(returns))
+
+
+def bind(shown: str, params: list[dict[str, Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by their JSON names. A JSON name that is no identifier is accepted too, by `**{...}`.
+
+    Raises:
+        TypeError: Worded as Python words it for a function, with the nearest names.
+    """
+    extra = any(param["kind"] == "var_keyword" for param in params)
+    params = [param for param in params if param["kind"] != "var_keyword"]
+    if len(args) > len(params):
+        raise TypeError(f"{shown}() takes {len(params)} positional arguments but {len(args)} were given")
+    bound = {param["json"]: value for param, value in zip(params, args, strict=False)}
+    names = {param["json"]: param["json"] for param in params} | {param["name"]: param["json"] for param in params}
+    for name, value in kwargs.items():
+        if name not in names and extra:
+            names[name] = name
+        if name not in names:
+            raise TypeError(
+                f"{shown}() got an unexpected keyword argument {name!r}{nearest(name, [p['name'] for p in params])}"
+            )
+        if names[name] in bound:
+            raise TypeError(f"{shown}() got multiple values for argument {name!r}")
+        bound[names[name]] = value
+    bound = {name: value for name, value in bound.items() if value is not OMITTED}
+    missing = [param["name"] for param in params if param["required"] and param["json"] not in bound]
+    if missing:
+        raise TypeError(
+            f"{shown}() missing required argument{'s' * (len(missing) > 1)}: {', '.join(map(repr, missing))}"
+        )
+    return bound

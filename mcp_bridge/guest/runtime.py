@@ -1,0 +1,227 @@
+"""`mcp.runtime`: what servers and tools there are, and calls by name.
+
+The asynchronous functions have a blocking form with `_sync` at the end. The second half keeps the names by which an
+earlier bridge offered the same.
+"""
+
+import types
+from collections.abc import Callable, Generator
+from typing import Any
+
+from mcp_bridge.guest.channel import Channel, RequestError
+from mcp_bridge.guest.proxies import Calls, MCPError, NotAwaitedError, ToolError
+from mcp_bridge.wire.messages import (
+    CatalogDescribe,
+    CatalogSearch,
+    CatalogServers,
+    CatalogTools,
+    MemoryDelete,
+    MemoryList,
+    MemoryLoad,
+    MemorySave,
+    ToolCall,
+)
+
+TOOL_PREFIX = "tool:"
+"""Saved tools live among the memories, under this prefix."""
+
+
+class Rows(list[Any]):
+    """A list that prints a line an item, and that may be awaited or not."""
+
+    def __await__(self) -> Generator[Any, Any, "Rows"]:
+        yield from ()
+        return self
+
+    def __repr__(self) -> str:
+        return "\n".join(str(row) for row in self) or "(none)"
+
+    __str__ = __repr__
+
+
+class Match(dict[str, Any]):
+    """One found tool, as a dict; prints as its line."""
+
+    def __repr__(self) -> str:
+        return str(self["line"])
+
+    __str__ = __repr__
+
+
+def build(channel: Channel, calls: Calls, servers: list[dict[str, Any]]) -> types.ModuleType:
+    """The module, bound to one channel."""
+    module = types.ModuleType("mcp.runtime", __doc__)
+    functions = _Functions(channel, calls, servers)
+    public: dict[str, Any] = {"MCPError": MCPError, "ToolError": ToolError, "NotAwaitedError": NotAwaitedError}
+    for name in _BLOCKING_TOO:
+        blocking = getattr(functions, name)
+        public[name] = _asynchronous(name, blocking)
+        public[f"{name}_sync"] = blocking
+    for name in _PLAIN:
+        public[name] = getattr(functions, name)
+    public["call_tool"] = functions.call_tool_async
+    public["call_tool_sync"] = functions.call_tool
+    module.__dict__.update(public)
+    module.__dict__["__all__"] = sorted(public)
+    return module
+
+
+_BLOCKING_TOO = (
+    "list_servers",
+    "list_tools",
+    "search",
+    "describe",
+    "describe_server",
+    "query_tool_docs",
+    "search_tool_docs",
+    "save_memory",
+    "load_memory",
+    "update_memory",
+    "delete_memory",
+    "list_memories",
+    "save_tool",
+)
+
+_PLAIN = ("discovered_servers", "list_loaded_server_metadata", "capability_summary")
+
+
+def _asynchronous(name: str, blocking: Callable[..., Any]) -> Any:
+    """The asynchronous form: the same logic on a thread, so that it neither blocks the loop nor is written twice."""
+
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        import asyncio
+
+        return await asyncio.to_thread(blocking, *args, **kwargs)
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = blocking.__doc__
+    call.__module__ = "mcp.runtime"
+    call.__wrapped__ = blocking  # type: ignore[attr-defined]  # inspect.signature follows it
+    return call
+
+
+class _Functions:
+    def __init__(self, channel: Channel, calls: Calls, servers: list[dict[str, Any]]) -> None:
+        self._channel = channel
+        self._calls = calls
+        self._servers = servers
+
+    def _ask(self, params: Any) -> Any:
+        try:
+            return self._channel.request(params)
+        except RequestError as exc:
+            data = dict(exc.data)
+            raise MCPError(exc.message, code=data.pop("code", "error"), details=data) from None
+
+    def discovered_servers(self) -> Rows:
+        """Names of every server this script may use, started or not."""
+        return Rows(row["name"] for row in self._servers)
+
+    def list_servers(self) -> Rows:
+        """Names of every server this script may use, started or not."""
+        return self.discovered_servers()
+
+    def list_loaded_server_metadata(self) -> Rows:
+        """A dict a server: `name`, `alias`, `status`, `tools` (a count or None), `error`."""
+        return Rows(self._ask(CatalogServers())["servers"])
+
+    def list_tools(self, server: str) -> Rows:
+        """A dict a tool: `name`, `alias`, `params`, `returns`, `doc`."""
+        return Rows(self._ask(CatalogTools(server))["tools"])
+
+    def search(self, query: str = "", limit: int = 10) -> Rows:
+        """Tools of every server, best first; each has `server`, `tool`, `name` (`alias.tool`) and `line`."""
+        return self._search(query, limit, strict=False)
+
+    def _search(self, query: str, limit: int, *, strict: bool) -> Rows:
+        result = self._ask(CatalogSearch(query, limit, strict))
+        rows = Rows(Match(match) for match in result["matches"])
+        for notice in result["notices"]:
+            print(notice)  # noqa: T201
+        return rows
+
+    def describe(self, name: str, detail: str = "signature") -> Any:
+        """One tool (`git.git_log`) or server (`git`): detail is "line", "signature" or "schema"."""
+        result = self._ask(CatalogDescribe(name, detail))  # type: ignore[arg-type]
+        return result["schema"] if detail == "schema" else result["text"]
+
+    def call_tool(self, server: str, tool: str, arguments: dict[str, Any] | None = None, /, **kwargs: Any) -> Any:
+        """Call a tool by its server's and its own name; returns its value.
+
+        Raises:
+            ToolError: The tool reported an error, or could not be called.
+        """
+        return self._calls.call_blocking(ToolCall(server, tool, (arguments or {}) | kwargs))
+
+    def call_tool_async(self, server: str, tool: str, arguments: dict[str, Any] | None = None, /, **kwargs: Any) -> Any:
+        """Call a tool by its server's and its own name; await it for its value.
+
+        Raises:
+            ToolError: The tool reported an error, or could not be called.
+        """
+        return self._calls.call(ToolCall(server, tool, (arguments or {}) | kwargs), "runtime.call_tool", 2)
+
+    # --- the earlier bridge's names ---
+
+    def describe_server(self, name: str) -> Any:
+        """A server's tools, a line each."""
+        return self.describe(name, "line")
+
+    def query_tool_docs(self, server: str, tool: str | None = None, detail: str = "summary") -> Any:
+        """Docs of one tool (a dict), or of all tools of a server (a list); detail is "summary" or "full"."""
+        if tool is None:
+            return Rows(self._document(f"{server}.{row['name']}", detail) for row in self.list_tools(server))
+        return self._document(f"{server}.{tool}", detail)
+
+    def search_tool_docs(self, query: str, limit: int = 5, detail: str = "summary") -> Rows:
+        """Docs of the tools that match every word of the query."""
+        return Rows(self._document(match["name"], detail) for match in self._search(query, limit, strict=True))
+
+    def _document(self, name: str, detail: str) -> dict[str, Any]:
+        level = "schema" if detail in {"full", "schema"} else "line"
+        shown = self.describe(name, level)
+        return {"name": name, "description": shown} if level == "line" else {"name": name, **shown}
+
+    def capability_summary(self) -> str:
+        """What can be done here, in a few lines."""
+        names = ", ".join(row["alias"] for row in self._servers) or "none configured"
+        return (
+            f"servers: {names}. from mcp.servers import NAME; await NAME.TOOL(...). "
+            "mcp.runtime: await search('words'), await describe('NAME.TOOL')."
+        )
+
+    def save_memory(self, key: str, value: Any) -> None:
+        """Keep a JSON value under a key, for later executions."""
+        self._ask(MemorySave(key, value))
+
+    def update_memory(self, key: str, value: Any) -> Any:
+        """Merge a dict into the dict kept under a key (or replace another value); returns what is kept now."""
+        self._ask(MemorySave(key, value, update=True))
+        return self.load_memory(key)
+
+    def load_memory(self, key: str, default: Any = None) -> Any:
+        """The value kept under a key."""
+        result = self._ask(MemoryLoad(key))
+        return result["value"] if result["found"] else default
+
+    def delete_memory(self, key: str) -> bool:
+        """Forget a key; whether there was one."""
+        return bool(self._ask(MemoryDelete(key))["found"])
+
+    def list_memories(self) -> Rows:
+        """The keys there are."""
+        return Rows(key for key in self._ask(MemoryList())["keys"] if not key.startswith(TOOL_PREFIX))
+
+    def save_tool(self, function: Callable[..., Any]) -> str:
+        """Keep a function's source for later executions: `from mcp.tools import NAME`."""
+        import inspect
+        import textwrap
+
+        name = function.__name__
+        self._ask(MemorySave(TOOL_PREFIX + name, textwrap.dedent(inspect.getsource(function))))
+        return name
+
+    def load_tool_source(self, name: str) -> str | None:
+        """The source kept by `save_tool`, or None."""
+        source = self.load_memory(TOOL_PREFIX + name)
+        return source if isinstance(source, str) else None

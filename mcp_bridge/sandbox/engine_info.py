@@ -1,0 +1,226 @@
+"""What an engine says of itself, and how it has to be called on this host."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import resource
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.sandbox.flags import RuntimeChoice
+from mcp_bridge.sandbox.probe_report import Finding
+from mcp_bridge.sandbox.tool import ToolResult, run_tool
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mcp_bridge.sandbox.flags import EngineName
+
+INFO_SECONDS = 60.0
+"""For the engine to describe itself: after a boot Podman looks through its store, and a daemon may be starting."""
+
+_NPROC_MOST = 32768
+"""Podman's own default; conmon holds to it where it has no CAP_SYS_RESOURCE, whatever our hard limit is."""
+
+_NOFILE_MOST = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """An engine that answers.
+
+    Attributes:
+        choice: How to call it, with no OCI runtime chosen and nothing tried.
+        default_runtime: Its default OCI runtime.
+        cgroup_version: `1` or `2`.
+        remote: Whether containers run on another machine, or in a virtual one.
+        findings: What can be said without starting a container.
+    """
+
+    choice: RuntimeChoice
+    default_runtime: str
+    cgroup_version: str
+    remote: bool
+    findings: tuple[Finding, ...]
+
+
+async def engine_info(name: EngineName, path: str) -> EngineInfo | Finding:
+    """Ask the engine at `path`; a finding when it doesn't answer."""
+    findings: list[Finding] = []
+    environment = _environment(findings) if name == "podman" else {}
+    logging = ("--log-level=error",) if name == "podman" else ()
+    try:
+        result = await run_tool(
+            [path, *logging, "info", "--format={{json .}}"], seconds=INFO_SECONDS, environment=environment
+        )
+    except TimeoutError:
+        return Finding("error", "engine_silent", f"{name} did not answer within {INFO_SECONDS:.0f} s.")
+    except OSError as error:
+        return Finding("error", "engine_broken", f"{path} can't be started: {error.strerror}.")
+    try:
+        facts: dict[str, Any] = json.loads(result.stdout)
+        if name == "podman":
+            return _podman(path, facts, environment, findings)
+        if "host" in facts:
+            return Finding("warning", "engine_alias", "The docker command is an alias of podman.")
+        if facts.get("ServerErrors") or not facts.get("ServerVersion"):
+            return _silent(name, result, str((facts.get("ServerErrors") or [""])[0]))
+        return _docker(path, facts, findings)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return _silent(name, result, "")
+
+
+def _silent(name: EngineName, result: ToolResult, said: str) -> Finding:
+    hints = {
+        "podman": "Run `podman info` and see; on macOS `podman machine start`; a rootless user needs ranges in "
+        "/etc/subuid and /etc/subgid and the package uidmap.",
+        "docker": "Start the Docker daemon, and see that this user may speak to it (group docker, or DOCKER_HOST).",
+    }
+    return Finding("error", "engine_silent", f"{name} does not work: {said or result.tail()}", hints[name])
+
+
+def _podman(path: str, facts: dict[str, Any], environment: Mapping[str, str], findings: list[Finding]) -> EngineInfo:
+    host = facts["host"]
+    rootless = bool(host["security"]["rootless"])
+    remote = bool(host.get("serviceIsRemote"))
+    # Warnings would arrive on the stderr that is PID 1's to report on.
+    arguments = ["--log-level=error"]
+    if not remote:
+        if host.get("cgroupManager") == "systemd" and not _systemd_session(rootless=rootless):
+            arguments.append("--cgroup-manager=cgroupfs")
+        if host.get("eventLogger") == "journald" and not Path("/run/systemd/journal/socket").exists():
+            arguments.append("--events-backend=file")
+    driver = str(facts["store"]["graphDriverName"])
+    if driver == "vfs":
+        findings.append(
+            Finding(
+                "warning",
+                "storage_vfs",
+                "Podman's storage driver is vfs: every start copies the whole image.",
+                'Install fuse-overlayfs, put `[storage]` and `driver = "overlay"` into '
+                f"{facts['store'].get('configFile', 'storage.conf')}, then `podman system reset`, "
+                "which removes this user's images and containers.",
+            )
+        )
+    if rootless and not remote and not _has_ranges():
+        findings.append(
+            Finding(
+                "error",
+                "no_subordinate_ids",
+                "This user has no ranges in /etc/subuid and /etc/subgid, so a sandbox can't have a user of its own.",
+                "As root: `usermod --add-subuids 100000-165535 --add-subgids 100000-165535 NAME`, "
+                "then `podman system migrate`.",
+            )
+        )
+    return EngineInfo(
+        RuntimeChoice(
+            engine="podman",
+            path=path,
+            version=str(facts["version"]["Version"]),
+            rootless=rootless,
+            global_args=tuple(arguments),
+            nofile_max=_hard(resource.RLIMIT_NOFILE, _NOFILE_MOST),
+            nproc_max=_hard(resource.RLIMIT_NPROC, _NPROC_MOST),
+            environment=environment,
+        ),
+        default_runtime=str(host["ociRuntime"]["name"]),
+        cgroup_version=str(host.get("cgroupVersion", "")).removeprefix("v"),
+        remote=remote,
+        findings=tuple(findings),
+    )
+
+
+def _docker(path: str, facts: dict[str, Any], findings: list[Finding]) -> EngineInfo:
+    options = " ".join(facts.get("SecurityOptions") or ())
+    if facts.get("Driver") == "vfs":
+        findings.append(
+            Finding(
+                "warning",
+                "storage_vfs",
+                "Docker's storage driver is vfs: every start copies the whole image.",
+                'Set `"storage-driver": "overlay2"` in /etc/docker/daemon.json.',
+            )
+        )
+    return EngineInfo(
+        RuntimeChoice(
+            engine="docker",
+            path=path,
+            version=str(facts["ServerVersion"]),
+            rootless="name=rootless" in options,
+            # Our own limits say nothing of the daemon's, but what we may have it may give.
+            nofile_max=_hard(resource.RLIMIT_NOFILE, _NOFILE_MOST),
+            nproc_max=_hard(resource.RLIMIT_NPROC, _NPROC_MOST),
+        ),
+        default_runtime=str(facts.get("DefaultRuntime") or ""),
+        cgroup_version=str(facts.get("CgroupVersion") or ""),
+        remote=str(facts.get("Name")) != os.uname().nodename,
+        findings=tuple(findings),
+    )
+
+
+def _environment(findings: list[Finding]) -> dict[str, str]:
+    """Podman refuses to start with an XDG_RUNTIME_DIR of somebody else, as `su` and `sudo` leave it."""
+    named = os.environ.get("XDG_RUNTIME_DIR")
+    if not named or _is_ours(Path(named)):
+        return {}
+    own = Path(tempfile.gettempdir()) / f"mcp-bridge-run-{os.getuid()}"
+    try:
+        own.mkdir(mode=0o700, exist_ok=True)
+    except OSError:
+        return {}
+    if not _is_ours(own):
+        return {}
+    findings.append(
+        Finding(
+            "warning",
+            "runtime_directory",
+            f"XDG_RUNTIME_DIR is {named}, which this user can't use; {own} stands in.",
+            "Log in anew rather than by `su`, or unset XDG_RUNTIME_DIR.",
+        )
+    )
+    return {"XDG_RUNTIME_DIR": str(own)}
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and os.access(path, os.W_OK | os.X_OK)
+
+
+def _systemd_session(*, rootless: bool) -> bool:
+    if not rootless:
+        return Path("/run/systemd/system").exists()
+    return Path(os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}"), "systemd", "private").exists()
+
+
+def _has_ranges() -> bool:
+    user = pwd.getpwuid(os.getuid()).pw_name
+    names = {user, str(os.getuid())}
+    for path in (Path("/etc/subuid"), Path("/etc/subgid")):
+        try:
+            lines = path.read_text().splitlines()
+        except OSError:
+            return False
+        if not any(line.partition(":")[0] in names for line in lines):
+            # The ranges may come from a directory service.
+            return "subid:" in _nsswitch()
+    return True
+
+
+def _nsswitch() -> str:
+    try:
+        return Path("/etc/nsswitch.conf").read_text()
+    except OSError:
+        return ""
+
+
+def _hard(limit: int, most: int) -> int:
+    value = resource.getrlimit(limit)[1]
+    return most if value == resource.RLIM_INFINITY else min(value, most)

@@ -1,0 +1,85 @@
+"""From an engine's complaints to an error that a user can mend.
+
+Engines answer every failure with one exit status and a line of prose; the prose is all there is to tell them apart.
+"""
+
+from __future__ import annotations
+
+from mcp_bridge.errors import BridgeError
+
+TAIL_BYTES = 8192
+"""How much of an engine's complaints is kept."""
+
+_TAIL_LINES = 8
+
+_CAUSES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    (
+        "disk_full",
+        "The disk is full",
+        "Free some space where the engine keeps its containers.",
+        ("no space left on device", "disk quota exceeded"),
+    ),
+    (
+        "image_missing",
+        "The image isn't on this machine, and images are never pulled",
+        "Build one with `mcp-bridge image build`.",
+        ("image not known", "no such image", "unable to find image", "not found in local storage"),
+    ),
+    (
+        "no_runtime",
+        "The engine does not answer",
+        "Run `mcp-bridge doctor`.",
+        ("cannot connect to", "is the docker daemon running", "failed to connect to the docker api"),
+    ),
+    (
+        "no_runtime",
+        "The engine has no such OCI runtime",
+        "Run `mcp-bridge doctor`, or set another OCI runtime.",
+        ("unknown runtime", "invalid runtime", "default oci runtime", "no valid executable found for oci runtime"),
+    ),
+    (
+        "sandbox_start_failed",
+        "The command isn't in the image",
+        "The image needs a python3 on its PATH: `mcp-bridge image build` makes one that has.",
+        ("executable file not found", "attempted to invoke a command that was not found"),
+    ),
+    (
+        "sandbox_start_failed",
+        "The engine may not set the sandbox's limits",
+        "Run `mcp-bridge doctor --refresh`: this host's limits may have changed.",
+        ("rlimit",),
+    ),
+    (
+        "sandbox_start_failed",
+        "The engine was refused a permission",
+        "Run `mcp-bridge doctor`.",
+        ("permission denied", "operation not permitted"),
+    ),
+)
+"""Code, what it means, what to do, and the phrases that tell it; the first match counts."""
+
+
+def start_failure(engine: str, output: str) -> BridgeError:
+    """The error for a container that was never started.
+
+    Args:
+        engine: `podman` or `docker`.
+        output: What the engine wrote to stderr.
+
+    Returns:
+        An error with the code `disk_full`, `image_missing`, `no_runtime` or `sandbox_start_failed`, and the last
+        lines as `details["output"]`.
+    """
+    lines = [line.rstrip() for line in output.splitlines() if line.strip() and "--help'" not in line]
+    tail = "\n".join(lines[-_TAIL_LINES:])
+    text = tail.lower()
+    said = lines[-1] if lines else "nothing"
+    for code, meaning, hint, phrases in _CAUSES:
+        if any(phrase in text for phrase in phrases):
+            return BridgeError(code, f"{meaning}. {engine} says: {said}", hint=hint, output=tail)
+    return BridgeError(
+        "sandbox_start_failed",
+        f"{engine} could not start the container and says: {said}",
+        hint="Run `mcp-bridge doctor`.",
+        output=tail,
+    )

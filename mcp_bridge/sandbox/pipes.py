@@ -1,0 +1,195 @@
+"""A child process and its three pipes, read and written without a layer in between.
+
+Every message to and from a sandbox passes here, so a receive is one `read` into a fresh buffer when data is waiting,
+with no buffer of its own that could fill up behind a slow reader. The child's end is learnt from a pidfd where
+the kernel has them: no SIGCHLD handler, and no thread for each child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+from anyio.abc import ByteReceiveStream, ByteSendStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+PIPE_SIZE = 1 << 18
+"""A message of this size passes without waiting for the other side; unprivileged users may have 1 MiB."""
+
+_SET_PIPE_SIZE = getattr(fcntl, "F_SETPIPE_SZ", None)
+
+
+class PipeReader(ByteReceiveStream):
+    """The reading end of a pipe.
+
+    Args:
+        descriptor: Owned from here on.
+        on_data: Told of every chunk before it is handed out.
+    """
+
+    def __init__(
+        self,
+        descriptor: int,
+        on_data: Callable[[bytes], None] | None = None,
+    ) -> None:
+        os.set_blocking(descriptor, False)
+        self._descriptor = descriptor
+        self._on_data = on_data
+        self._guard = anyio.ResourceGuard("reading from")
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        """At least one byte, at most `max_bytes`.
+
+        Raises:
+            EndOfStream: Every writer is gone. ClosedResourceError, BusyResourceError: as anyio's streams.
+        """
+        with self._guard:
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            waited = False
+            while True:
+                if self._descriptor < 0:
+                    raise anyio.ClosedResourceError
+                try:
+                    data = os.read(self._descriptor, max_bytes)
+                except BlockingIOError:
+                    await anyio.wait_readable(self._descriptor)
+                    waited = True
+                    continue
+                break
+            if not waited:
+                # A sandbox that floods its output must not starve the others; shielded, for the data is read already.
+                await anyio.lowlevel.cancel_shielded_checkpoint()
+            if not data:
+                raise anyio.EndOfStream
+            if self._on_data is not None:
+                self._on_data(data)
+            return data
+
+    async def aclose(self) -> None:
+        """Close the descriptor; a task that waits on it is woken with ClosedResourceError."""
+        self.close()
+        await anyio.lowlevel.checkpoint()
+
+    def close(self) -> None:
+        """As `aclose`, without a checkpoint."""
+        self._descriptor = _close(self._descriptor)
+
+
+class PipeWriter(ByteSendStream):
+    """The writing end of a pipe; owns the descriptor."""
+
+    def __init__(self, descriptor: int) -> None:
+        os.set_blocking(descriptor, False)
+        self._descriptor = descriptor
+        self._guard = anyio.ResourceGuard("writing to")
+
+    async def send(self, item: bytes) -> None:
+        """Write all of it. Cancelled half way, a part of it is in the pipe.
+
+        Raises:
+            BrokenResourceError: The reader is gone. ClosedResourceError, BusyResourceError: as anyio's streams.
+        """
+        with self._guard:
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            left = memoryview(item)
+            while left:
+                if self._descriptor < 0:
+                    raise anyio.ClosedResourceError
+                try:
+                    left = left[os.write(self._descriptor, left) :]
+                except BlockingIOError:
+                    await anyio.wait_writable(self._descriptor)
+                except BrokenPipeError as error:
+                    raise anyio.BrokenResourceError from error
+
+    async def aclose(self) -> None:
+        """Close the descriptor: the child reads EOF."""
+        self.close()
+        await anyio.lowlevel.checkpoint()
+
+    def close(self) -> None:
+        """As `aclose`, without a checkpoint."""
+        self._descriptor = _close(self._descriptor)
+
+
+class Child:
+    """A child process, leader of a session of its own: a terminal's Ctrl-C does not reach it.
+
+    Raises:
+        OSError: It could not be started.
+    """
+
+    def __init__(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(environment),
+            start_new_session=True,
+            bufsize=0,
+        )
+        self._pidfd = -1
+        # Without one (macOS, an old kernel) a thread waits instead.
+        with contextlib.suppress(AttributeError, OSError):
+            self._pidfd = os.pidfd_open(self._process.pid)
+        self._turn = anyio.Lock()
+
+    def descriptors(self) -> tuple[int, int, int]:
+        """stdin, stdout and stderr, which are the caller's from here on."""
+        process = self._process
+        assert process.stdin is not None  # noqa: S101 - for the type checker
+        assert process.stdout is not None  # noqa: S101
+        assert process.stderr is not None  # noqa: S101
+        out = []
+        for stream in (process.stdin, process.stdout, process.stderr):
+            out.append(os.dup(stream.fileno()))
+            stream.close()
+            if _SET_PIPE_SIZE is not None:
+                # Over the user's share of pipe memory: the default size serves too.
+                with contextlib.suppress(OSError):
+                    fcntl.fcntl(out[-1], _SET_PIPE_SIZE, PIPE_SIZE)
+        return out[0], out[1], out[2]
+
+    @property
+    def returncode(self) -> int | None:
+        """As `subprocess.Popen.poll`; reaps."""
+        code = self._process.poll()
+        if code is not None and self._pidfd >= 0 and not self._turn.locked():
+            os.close(self._pidfd)
+            self._pidfd = -1
+        return code
+
+    async def wait(self) -> int:
+        """Wait for its end, by as many tasks at once as like to."""
+        while (code := self.returncode) is None:
+            async with self._turn:
+                if self._process.poll() is not None:
+                    continue
+                if self._pidfd >= 0:
+                    await anyio.wait_readable(self._pidfd)
+                else:
+                    await anyio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
+        return code
+
+    def kill_session(self) -> None:
+        """SIGKILL to it and the children that stayed in its session's process group."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _close(descriptor: int) -> int:
+    if descriptor >= 0:
+        anyio.notify_closing(descriptor)
+        os.close(descriptor)
+    return -1

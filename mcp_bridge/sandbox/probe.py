@@ -1,0 +1,266 @@
+"""Which engine to use on this host, how to call it, and which of its promises it keeps.
+
+The probe tries Podman, then Docker; for each the OCI runtimes that may do; and for each of those gives up one wall
+after another until a trial container starts. What it gave up, and what the trial found to hold nothing, become
+findings in plain words with a way to mend them. The result is cached: reading it back runs no engine.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.sandbox.engine_info import EngineInfo, engine_info
+from mcp_bridge.sandbox.flags import Enforced, RuntimeChoice
+from mcp_bridge.sandbox.probe_report import Finding, ProbeReport, load_report, report_path, store_report
+from mcp_bridge.sandbox.trial import Trial, run_trial
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from pathlib import Path
+
+    from mcp_bridge.sandbox.flags import EngineName
+
+    Ensure = Callable[[str, Sequence[str]], Awaitable[str]]
+
+USERNS = "0:1879113728:65536"
+"""Host ids that nobody else hands out: above systemd-nspawn's (up to 1879048191), far above /etc/subuid's customs."""
+
+_ATTEMPTS = 8
+_LEAST_NPROC = 1024
+
+_OCI_RUNTIMES = ("runc", "crun")
+"""Tried in this order after the engine's default."""
+
+_INSTALL = {
+    "Darwin": "Install Podman (`brew install podman`), then `podman machine init` and `podman machine start`.",
+    "Linux": "Install one, on Debian: `apt-get install podman runc uidmap slirp4netns fuse-overlayfs`.",
+}
+
+
+async def probe(
+    *,
+    runtime: Literal["auto", "podman", "docker"] = "auto",
+    oci_runtime: str = "auto",
+    state_dir: Path,
+    ensure: Ensure,
+    image: str | None = None,
+    refresh: bool = False,
+) -> ProbeReport:
+    """Find the engine to use, by trial.
+
+    Args:
+        runtime: An engine, or `auto` for the first that works.
+        oci_runtime: An OCI runtime's name, or `auto` for the first that works.
+        state_dir: For the cached report and the trial's files; made when missing.
+        ensure: Given an engine's executable and the arguments to put right after it, gives an image to try with.
+        image: To try with, instead of asking `ensure`.
+        refresh: Try again though there is a cached report.
+
+    Returns:
+        The choice and the findings. Cached for this boot, user, engine and these options.
+
+    Raises:
+        BridgeError: `no_runtime` when no engine works, with the findings in `details["findings"]`; what `ensure`
+            raises; `disk_full`, `state_unwritable`.
+    """
+    path = report_path(state_dir, runtime, oci_runtime, image)
+    if not refresh and (cached := load_report(path)):
+        return cached
+    search = _Search(state_dir, oci_runtime, ensure, image)
+    names: tuple[EngineName, ...] = ("podman", "docker") if runtime == "auto" else (runtime,)
+    for name in names:
+        choice = await search.engine(name)
+        if choice is not None:
+            report = ProbeReport(choice, tuple(search.findings))
+            store_report(path, report)
+            return report
+    raise BridgeError(
+        "no_runtime",
+        f"No container engine works here: {' '.join(found.message for found in search.findings)}",
+        hint=next((found.hint for found in search.findings if found.level == "error" and found.hint), None)
+        or _INSTALL.get(platform.system()),
+        findings=[found.record() for found in search.findings],
+    )
+
+
+@dataclass
+class _Search:
+    """The way to a choice, and what was found on it."""
+
+    state_dir: Path
+    oci_runtime: str
+    ensure: Ensure
+    image: str | None
+    findings: list[Finding] = field(default_factory=list)
+
+    async def engine(self, name: EngineName) -> RuntimeChoice | None:
+        """The choice for one engine, or None when no trial container starts."""
+        path = shutil.which(name)
+        if path is None:
+            self._note("warning", "engine_absent", f"{name} is not installed.", _INSTALL.get(platform.system()))
+            return None
+        info = await engine_info(name, path)
+        if isinstance(info, Finding):
+            self.findings.append(info)
+            return None
+        self.findings += info.findings
+        first = info.choice
+        image = self.image or await self.ensure(*_with_environment(first))
+        for candidate in self._candidates(info):
+            found = await self._settle(candidate, image)
+            if found is not None:
+                choice, trial = found
+                self._report(info, choice, trial)
+                return choice
+        return None
+
+    def _candidates(self, info: EngineInfo) -> list[RuntimeChoice]:
+        """One choice an OCI runtime, with every wall up."""
+        first = info.choice
+        if first.engine == "podman" and not first.rootless and not info.remote:
+            first = replace(first, userns=USERNS)
+        if self.oci_runtime != "auto":
+            names = [self.oci_runtime]
+        elif info.remote or first.engine == "docker":
+            names = [""]
+        else:
+            others = (name for name in _OCI_RUNTIMES if name != info.default_runtime and shutil.which(name))
+            names = ["", *others]
+        return [_with_runtime(first, name) for name in names]
+
+    async def _settle(self, choice: RuntimeChoice, image: str) -> tuple[RuntimeChoice, Trial] | None:
+        """Give up one wall after another until a trial starts with what is left, and what holds is known."""
+        for _ in range(_ATTEMPTS):
+            try:
+                trial = await run_trial(choice, image, self.state_dir)
+            except BridgeError as error:
+                if error.code in {"image_missing", "disk_full", "state_unwritable"}:
+                    raise
+                weaker = self._concede(choice, error)
+                if weaker is None:
+                    return None
+                choice = weaker
+                continue
+            enforced = Enforced(
+                memory=trial.memory and choice.enforced.memory,
+                pids=trial.pids and choice.enforced.pids,
+                cpus=trial.cpus and choice.enforced.cpus,
+            )
+            if enforced == choice.enforced:
+                return choice, trial
+            # Other flags now: once more, to see that these start.
+            choice = replace(choice, enforced=enforced)
+        return None
+
+    def _concede(self, choice: RuntimeChoice, error: BridgeError) -> RuntimeChoice | None:
+        """The next weaker choice after a failed trial, or None when nothing is left to give up."""
+        # Without words from the engine it is not known to be a wall's fault.
+        text = str(error.details.get("output", "")).lower()
+        last = (str(error.details.get("output", "")).strip() or error.message).splitlines()[-1]
+        runtime = choice.oci_runtime or "the default OCI runtime"
+        if "rlimit" in text and choice.nproc_max > _LEAST_NPROC:
+            return replace(choice, nproc_max=choice.nproc_max // 2, nofile_max=min(choice.nofile_max, 4096))
+        if "hybrid" not in text and "cgroup" in text and choice.enforced != _NOTHING:
+            self._note("warning", "limits_refused", f"{choice.engine} refuses limits: {last}")
+            only_cpus = "cpu" in text and "memory" not in text and "pids" not in text and choice.enforced.cpus
+            return replace(choice, enforced=replace(choice.enforced, cpus=False) if only_cpus else _NOTHING)
+        if "seccomp" in text and choice.seccomp:
+            self._note("warning", "seccomp_refused", f"{choice.engine} refuses the seccomp profile: {last}")
+            return replace(choice, seccomp=False)
+        if choice.userns and text and "hybrid" not in text:
+            self._note("warning", "userns_refused", f"{choice.engine} with {runtime} refuses a user mapping: {last}")
+            return replace(choice, userns="")
+        self._note(
+            "warning",
+            "oci_runtime_unusable",
+            f"{choice.engine} with {runtime} can't start a container here: {last}",
+            error.hint,
+        )
+        return None
+
+    def _report(self, info: EngineInfo, choice: RuntimeChoice, trial: Trial) -> None:
+        kind = "rootless" if choice.rootless else "as root"
+        runtime = choice.oci_runtime or info.default_runtime or "its default OCI runtime"
+        self._note("ok", "engine", f"Using {choice.engine} {choice.version} {kind}, with {runtime}.")
+        self._limits(info, choice)
+        if not trial.seccomp:
+            self._note(
+                "error",
+                "seccomp_off",
+                "The seccomp profile is not in force: the sandbox reaches kernel interfaces it should not.",
+                "Use an engine and a kernel with seccomp support.",
+            )
+        if trial.capabilities or not trial.no_new_privileges:
+            self._note("error", "privileges", "The sandbox keeps capabilities or may gain privileges.")
+        if not trial.mapped:
+            self._note(
+                "warning",
+                "no_user_namespace",
+                "Users in the sandbox are the host's users of the same numbers.",
+                "Run Podman rootless, or Docker with `userns-remap`."
+                if choice.engine == "docker"
+                else "A kernel from 5.19 on lets Podman map users as root; rootless Podman always does.",
+            )
+        if trial.command_line:
+            self._note(
+                "warning",
+                "kernel_command_line",
+                f"{choice.engine} can't hide the host's /proc/cmdline from the sandbox.",
+                "Podman can.",
+            )
+        if trial.security_module not in {"", "unconfined"}:
+            self._note("ok", "security_module", f"Confined as {trial.security_module} as well.")
+
+    def _limits(self, info: EngineInfo, choice: RuntimeChoice) -> None:
+        held = choice.enforced
+        mend = (
+            "Version 1 control groups can't be delegated to a user: boot with `systemd.unified_cgroup_hierarchy=1`, or "
+            "run the engine as root."
+            if choice.rootless and info.cgroup_version == "1"
+            else "Give the user's session the memory, pids and cpu controllers (systemd: `Delegate=yes`)."
+        )
+        if held == Enforced(memory=True, pids=True, cpus=True):
+            self._note("ok", "limits", "Limits of memory, processes and CPU are in force.")
+        if not held.memory:
+            self._note(
+                "warning",
+                "memory_not_enforced",
+                "The memory limit holds for each process by itself, not for a sandbox as a whole.",
+                mend,
+            )
+        if not held.pids:
+            self._note(
+                "warning",
+                "pids_not_enforced",
+                "Processes are counted by user id (RLIMIT_NPROC), so each sandbox gets a user id of its own.",
+                mend,
+            )
+        if not held.cpus:
+            self._note("warning", "cpus_not_enforced", "A sandbox may take every CPU there is.", mend)
+
+    def _note(self, level: Literal["ok", "warning", "error"], code: str, message: str, hint: str | None = None) -> None:
+        self.findings.append(Finding(level, code, message, hint))
+
+
+_NOTHING = Enforced(memory=False, pids=False, cpus=False)
+
+
+def _with_runtime(choice: RuntimeChoice, name: str) -> RuntimeChoice:
+    if not name:
+        return choice
+    arguments = choice.global_args
+    if choice.engine == "podman":
+        arguments = (*arguments, f"--runtime={name}")
+    return replace(choice, oci_runtime=name, global_args=arguments)
+
+
+def _with_environment(choice: RuntimeChoice) -> tuple[str, tuple[str, ...]]:
+    """An executable and arguments that call the engine in its environment."""
+    if not choice.environment:
+        return choice.path, choice.global_args
+    assignments = (f"{name}={value}" for name, value in choice.environment.items())
+    return shutil.which("env") or "/usr/bin/env", (*assignments, *choice.command)

@@ -1,0 +1,84 @@
+"""A directory for one image build at a time, on this machine's state directory."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+LOCK_SECONDS = 1200.0
+"""How long to wait for another process that is building."""
+
+_POLL_SECONDS = 0.1
+_PREFIX = "image-build-work-"
+
+
+@asynccontextmanager
+async def workshop(state_dir: Path, progress: Callable[[str], None]) -> AsyncGenerator[Path]:
+    """Hold the build lock, with an empty directory that is gone afterwards.
+
+    What a killed build left there is swept first.
+
+    Args:
+        state_dir: Made if it isn't there.
+        progress: Told once when another process holds the lock.
+
+    Raises:
+        BridgeError: `image_build_failed` when the lock isn't free within LOCK_SECONDS.
+        OSError: The state directory can't be used.
+    """
+    lock = await anyio.to_thread.run_sync(_open_lock, state_dir)
+    try:
+        await _acquire(lock, progress)
+        try:
+            yield await anyio.to_thread.run_sync(_make, state_dir)
+        finally:
+            # Half a gigabyte stays behind if a cancelled build's cancellation reaches its clean-up too.
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(_sweep, state_dir)
+    finally:
+        os.close(lock)
+
+
+def _open_lock(state_dir: Path) -> int:
+    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return os.open(state_dir / "image-build.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+async def _acquire(lock: int, progress: Callable[[str], None]) -> None:
+    told = False
+    with anyio.move_on_after(LOCK_SECONDS):
+        while True:
+            try:
+                # The kernel drops it with the process, so a killed build blocks nobody.
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not told:
+                    progress("Waiting for another process that is building an image.")
+                    told = True
+                await anyio.sleep(_POLL_SECONDS)
+            else:
+                return
+    raise BridgeError("image_build_failed", f"Another process has been building for {LOCK_SECONDS:.0f} s.")
+
+
+def _make(state_dir: Path) -> Path:
+    _sweep(state_dir)
+    return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=state_dir.resolve()))
+
+
+def _sweep(state_dir: Path) -> None:
+    for left in state_dir.glob(f"{_PREFIX}*"):
+        shutil.rmtree(left, ignore_errors=True)

@@ -1,0 +1,249 @@
+"""The MCP server: `run_python`, in both protocol eras."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import logging
+import signal
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import anyio
+import mcp_types as types
+from mcp.server import Server, ServerRequestContext
+from mcp.shared.exceptions import MCPError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from mcp_bridge import __version__
+from mcp_bridge.bridge.service import open_bridge
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.server import render
+from mcp_bridge.server.stdio import stdio_transport
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_bridge.bridge.record import ExecutionRecord
+    from mcp_bridge.bridge.service import Bridge
+    from mcp_bridge.downstream.spec import ServerSpec
+    from mcp_bridge.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_SECONDS = 5.0
+"""How often a client that gave a progress token hears that a run goes on; clients give up after sixty."""
+
+RECORD_META = "mcp-code-bridge/record"
+
+TOOL = "run_python"
+
+DESCRIPTION = (
+    "Run Python in a sealed sandbox that can call other MCP servers. Top-level await works; print what you need, "
+    "the last expression is shown. No network, no state between calls.\n"
+    "from mcp import runtime; runtime.discovered_servers(); await runtime.search('words'); "
+    "await runtime.describe('server.tool')\n"
+    "from mcp.servers import NAME; r = await NAME.tool(arg=1)"
+)
+
+
+class RunArguments(BaseModel):
+    """Arguments of `run_python`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    code: str
+    servers: list[str] | None = None
+    timeout: Annotated[float, Field(allow_inf_nan=False)] | None = None
+
+
+def tool(settings: Settings) -> types.Tool:
+    """The one tool. Its schema is written by hand: every token of it is paid in every conversation."""
+    return types.Tool(
+        name=TOOL,
+        description=DESCRIPTION,
+        input_schema={
+            "type": "object",
+            "properties": {
+                "code": {"type": "string"},
+                "servers": {"type": "array", "items": {"type": "string"}, "description": "use only these"},
+                "timeout": {
+                    "type": "number",
+                    "description": f"seconds, default {settings.timeout:g}, max {settings.max_timeout:g}",
+                },
+            },
+            "required": ["code"],
+        },
+    )
+
+
+def build_server(bridge: Bridge) -> Server[dict[str, Any]]:
+    """The server over a bridge."""
+
+    async def list_tools(
+        _: ServerRequestContext[dict[str, Any]], __: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[tool(bridge.settings)])
+
+    async def call_tool(
+        ctx: ServerRequestContext[dict[str, Any]], params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
+        if params.name != TOOL:
+            raise MCPError(types.INVALID_PARAMS, f"There is no tool {params.name!r}; the one tool is {TOOL}.")
+        return await _run(bridge, ctx, params.arguments or {})
+
+    async def read_resource(
+        _: ServerRequestContext[dict[str, Any]], params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
+        uri = str(params.uri)
+        try:
+            data = bridge.files.read(uri)
+        except BridgeError as exc:
+            raise MCPError(types.INVALID_PARAMS, str(exc), {"code": exc.code}) from None
+        blob = base64.b64encode(data).decode("ascii")
+        return types.ReadResourceResult(contents=[types.BlobResourceContents(uri=uri, blob=blob)])
+
+    async def list_resources(
+        _: ServerRequestContext[dict[str, Any]], __: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        # Artifacts are named by the answers that made them; a list over all conversations would help nobody.
+        return types.ListResourcesResult(resources=[])
+
+    return Server(
+        "mcp-code-bridge",
+        version=__version__,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+        on_list_resources=list_resources,
+        on_read_resource=read_resource,
+    )
+
+
+async def serve_stdio(settings: Settings, specs: Sequence[ServerSpec]) -> None:
+    """Serve until standard input ends, or SIGTERM or SIGINT comes; then leave nothing running."""
+    async with open_bridge(settings, specs) as bridge:
+        server = build_server(bridge)
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_end_on_signal, scope)
+                tasks.start_soon(_prepare_ahead, bridge)
+                async with stdio_transport() as (read, write):
+                    await server.run(read, write, server.create_initialization_options())
+                scope.cancel()
+
+
+async def _end_on_signal(scope: anyio.CancelScope) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            logger.info("%s: leaving", signal.Signals(number).name)
+            scope.cancel()
+
+
+async def _prepare_ahead(bridge: Bridge) -> None:
+    """The first call shouldn't wait for the probe and the image; what goes wrong is told when there is a call."""
+    with contextlib.suppress(BridgeError):
+        await bridge.prepare()
+
+
+class _Reporter:
+    """Progress of one call, as the protocol wants it: only ever rising."""
+
+    def __init__(self, ctx: ServerRequestContext[dict[str, Any]]) -> None:
+        self._ctx = ctx
+        self._last = 0.0
+        self._total: float | None = None
+        self._scripted = False
+        self._message: str | None = None
+        self._news = anyio.Event()
+        self._began = time.monotonic()
+
+    def progress(self, done: float, total: float | None, message: str | None) -> None:
+        """What the script says."""
+        self._scripted = True
+        self._last, self._total, self._message = max(done, self._last), total, message
+        self._news.set()
+
+    def notify(self, message: str) -> None:
+        """What the bridge does before the script runs."""
+        self._message = message
+        self._news.set()
+
+    async def report(self) -> None:
+        """Send until cancelled: news at once, else a sign of life at intervals."""
+        sent = -1.0
+        while True:
+            self._news = anyio.Event()
+            with anyio.move_on_after(HEARTBEAT_SECONDS):
+                await self._news.wait()
+            value = self._last if self._scripted else time.monotonic() - self._began
+            # A script that reports the same twice, or nothing new for a while, still has to rise.
+            sent = value if value > sent else sent + 1e-6
+            await self._ctx.session.report_progress(sent, self._total, self._message)
+
+
+async def _run(
+    bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], arguments: dict[str, Any]
+) -> types.CallToolResult:
+    try:
+        request = RunArguments.model_validate(arguments)
+    except ValidationError as exc:
+        return _refused(_bad_arguments(exc))
+    reporter = _Reporter(ctx)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(reporter.report)
+        try:
+            record = await bridge.run(
+                request.code,
+                servers=request.servers,
+                timeout=request.timeout,
+                progress=reporter.progress,
+                notify=reporter.notify,
+            )
+            result = _answer(bridge, ctx, record)
+        except BridgeError as exc:
+            result = _refused(exc)
+        tasks.cancel_scope.cancel()
+    return result
+
+
+def _bad_arguments(exc: ValidationError) -> BridgeError:
+    first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
+    name = ".".join(map(str, first["loc"])) or "arguments"
+    return BridgeError(
+        "bad_arguments", f"{name}: {first['msg']}.", hint=f"{TOOL} takes code, and optionally servers and timeout."
+    )
+
+
+def _refused(error: BridgeError) -> types.CallToolResult:
+    return types.CallToolResult(
+        content=[types.TextContent(text=render.refusal(error))],
+        structured_content={"status": "refused", "error": error.record()},
+        is_error=True,
+    )
+
+
+def _answer(bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], record: ExecutionRecord) -> types.CallToolResult:
+    content: list[types.ContentBlock] = [
+        types.TextContent(text=render.text(record, bridge.settings, bridge.files)),
+        *_shown(record),
+    ]
+    result = types.CallToolResult(content=content, is_error=record.status != "success")
+    mode = bridge.settings.structured
+    client = ctx.session.client_params.client_info.name if ctx.session.client_params else None
+    if mode == "always" or (mode == "auto" and not render.shows_structured_content(client)):
+        result.structured_content = record.to_json()
+    elif mode == "auto":
+        result.meta = {RECORD_META: record.to_json()}
+    return result
+
+
+def _shown(record: ExecutionRecord) -> list[types.ContentBlock]:
+    """What `display` showed: images as images, text as text."""
+    blocks: list[types.ContentBlock] = []
+    for data in record.displays:
+        mime, body = next(iter(data.items()))
+        if mime in render.IMAGE_TYPES:
+            blocks.append(types.ImageContent(data=body, mime_type=mime))
+        else:
+            blocks.append(types.TextContent(text=body))
+    return blocks

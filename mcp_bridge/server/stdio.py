@@ -1,0 +1,136 @@
+"""MCP over standard input and output, ended by signals as cleanly as by end of file.
+
+The SDK's own transport reads in a worker thread that cancellation has to wait for, so a server on it can't leave on
+SIGTERM before its client sends another line. Here the reading thread is a daemon that nobody waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+import mcp_types as types
+from mcp.shared.message import SessionMessage
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+logger = logging.getLogger(__name__)
+
+READ_BYTES = 1 << 16
+
+WAITING_MESSAGES = 64
+"""Messages read and not yet taken; beyond that the client's writes wait."""
+
+ReadStream = "MemoryObjectReceiveStream[SessionMessage | Exception]"
+WriteStream = "MemoryObjectSendStream[SessionMessage]"
+
+
+@asynccontextmanager
+async def stdio_transport() -> AsyncGenerator[tuple[Any, Any]]:
+    """The read and write stream for `Server.run`.
+
+    Descriptors 0 and 1 are moved away while it is open: a stray print, here or in a child, can't break a frame.
+    """
+    wire_in, wire_out = _claim(0, os.O_RDONLY), _claim(1, None)
+    read_send: MemoryObjectSendStream[SessionMessage | Exception]
+    read_send, read_receive = anyio.create_memory_object_stream(WAITING_MESSAGES)
+    write_send: MemoryObjectSendStream[SessionMessage]
+    write_send, write_receive = anyio.create_memory_object_stream(0)
+    loop = asyncio.get_running_loop()
+    reader = threading.Thread(target=_read, args=(wire_in, read_send, loop), name="stdin", daemon=True)
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_write, wire_out, write_receive, read_send)
+            reader.start()
+            yield read_receive, write_send
+            tasks.cancel_scope.cancel()
+    finally:
+        for stream in (read_send, read_receive, write_send, write_receive):
+            stream.close()
+
+
+def _claim(fd: int, null_flags: int | None) -> int:
+    """Move a descriptor away; 0 then reads nothing, 1 goes where 2 goes."""
+    private = os.dup(fd)
+    if null_flags is None:
+        os.dup2(2, fd)
+    else:
+        null = os.open(os.devnull, null_flags)
+        os.dup2(null, fd)
+        os.close(null)
+    return private
+
+
+def _read(fd: int, send: MemoryObjectSendStream[SessionMessage | Exception], loop: asyncio.AbstractEventLoop) -> None:
+    pending: list[bytes] = []
+    while chunk := _read_chunk(fd):
+        *lines, rest = chunk.split(b"\n")
+        for line in lines:
+            pending.append(line)
+            if not _deliver(b"".join(pending), send, loop):
+                return
+            pending.clear()
+        if rest:
+            pending.append(rest)
+    try:
+        loop.call_soon_threadsafe(send.close)
+    except RuntimeError:
+        logger.debug("the loop ended before standard input")
+
+
+def _read_chunk(fd: int) -> bytes:
+    try:
+        return os.read(fd, READ_BYTES)
+    except OSError:
+        return b""
+
+
+def _deliver(
+    line: bytes, send: MemoryObjectSendStream[SessionMessage | Exception], loop: asyncio.AbstractEventLoop
+) -> bool:
+    if not line.strip():
+        return True
+    message: SessionMessage | Exception
+    try:
+        message = SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except ValueError as exc:
+        message = exc
+    sending = send.send(message)
+    try:
+        asyncio.run_coroutine_threadsafe(sending, loop).result()
+    except Exception as exc:  # noqa: BLE001  (the loop, or the receiver, is gone: nothing is left to read for)
+        sending.close()
+        logger.debug("a message came after the end: %r", exc)
+        return False
+    return True
+
+
+async def _write(
+    fd: int,
+    receive: MemoryObjectReceiveStream[SessionMessage],
+    read_send: MemoryObjectSendStream[SessionMessage | Exception],
+) -> None:
+    async for message in receive:
+        data = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+        try:
+            # In a thread: a client that doesn't read must not stop the executions of others, nor the heartbeats.
+            await anyio.to_thread.run_sync(_write_all, fd, data, abandon_on_cancel=True)
+        except OSError as exc:
+            logger.debug("the client is gone: %s", exc)
+            read_send.close()
+            return
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

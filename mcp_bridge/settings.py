@@ -1,0 +1,239 @@
+"""Every setting: its name, type, default, and where its value came from.
+
+A setting is a key of the TOML file and, in capitals after `MCP_BRIDGE_`, an environment variable, which wins. The file
+is the first there is of `--config`, `$MCP_BRIDGE_CONFIG`, `./mcp-bridge.toml` and the user's configuration directory.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import platformdirs
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ENV_PREFIX = "MCP_BRIDGE_"
+FILE_NAME = "mcp-bridge.toml"
+
+ENV_ALIASES = {"OUTPUT_MODE": "output"}
+"""Names of an earlier bridge that differ from ours."""
+
+ENV_OTHER = {"CONFIG", "NESTED"}
+"""Variables with our prefix that are no settings."""
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+
+
+def parse_size(value: Any) -> int:
+    """Bytes from an integer or a text such as `512m`, `64 MiB`, `1g` (powers of 1024)."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = _SIZE.fullmatch(str(value).strip())
+    if match is None:
+        raise ValueError("a size is a number of bytes, or text such as '512m' or '1g'")
+    return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+def _listed(value: Any) -> Any:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Settings(BaseModel):
+    """The settings. Sizes are bytes, times are seconds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    image: Annotated[str | None, Field(description="Local image to use instead of a built one; never pulled")] = None
+    profile: Annotated[str, Field(description="Package profile of the built image: base or data")] = "base"
+    packages: Annotated[
+        tuple[str, ...], BeforeValidator(_listed), Field(description="More packages for the built image")
+    ] = ()
+    runtime: Annotated[Literal["auto", "podman", "docker"], Field(description="Container engine")] = "auto"
+    oci_runtime: Annotated[str, Field(description="Low-level runtime, such as runc or crun")] = "auto"
+
+    timeout: Annotated[Seconds, Field(description="A script's own running time, unless the call says otherwise")] = 30.0
+    max_timeout: Annotated[Seconds, Field(description="The most a call may ask for")] = 120.0
+    wall_timeout: Annotated[Seconds, Field(description="Bound on a run, waiting for tools included")] = 600.0
+    sandbox_start_timeout: Annotated[Seconds, Field(description="Until a sandbox answers")] = 60.0
+
+    memory: Annotated[Size, Field(description="A sandbox's memory")] = 512 << 20
+    pids: Annotated[int, Field(ge=8, description="A sandbox's processes and threads")] = 128
+    cpus: Annotated[float, Field(gt=0, description="A sandbox's processors")] = 1.0
+    tmp_size: Annotated[Size, Field(description="Size of /tmp")] = 64 << 20
+    workspace_size: Annotated[Size, Field(description="Size of /workspace")] = 128 << 20
+    container_user: Annotated[
+        str, Field(pattern=r"^[1-9]\d*(:\d+)?$", description="uid[:gid] in the sandbox; never 0")
+    ] = "65534:65534"
+
+    output: Annotated[Literal["compact", "toon", "json"], Field(description="Form of the answer's text")] = "compact"
+    structured: Annotated[
+        Literal["auto", "always", "never"],
+        Field(description="Structured content: auto leaves it out for clients that show it to the model"),
+    ] = "auto"
+    max_output_chars: Annotated[int, Field(ge=1000, description="Longest text that an answer carries")] = 30_000
+    max_output_size: Annotated[Size, Field(description="Most a script may print before it is ended")] = 32 << 20
+    max_artifact_size: Annotated[Size, Field(description="Most a run may keep in files")] = 64 << 20
+
+    max_in_flight: Annotated[int, Field(ge=1, description="Tool calls of one run under way at once")] = 64
+    max_calls: Annotated[int, Field(ge=1, description="Requests one run may make")] = 10_000
+    max_call_size: Annotated[Size, Field(description="Bytes one run may send in requests")] = 256 << 20
+    max_concurrent: Annotated[int, Field(ge=1, description="Runs at once; further ones wait")] = 8
+
+    client_configs: Annotated[bool, Field(description="Read servers from Claude Code's and .mcp.json files")] = True
+    allow_self_server: Annotated[bool, Field(description="Allow this bridge behind itself")] = False
+    runtime_idle_timeout: Annotated[float, Field(ge=0, description="Stop a server unused for so long; 0 for never")] = (
+        300.0
+    )
+
+    state_dir: Annotated[Path, Field(description="Where probes, catalogues, artifacts and memories are kept")] = Field(
+        default_factory=lambda: platformdirs.user_state_path("mcp-bridge")
+    )
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),
+        Field(description="What is logged to standard error"),
+    ] = "warning"
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Settings:
+        if self.timeout > self.max_timeout:
+            raise ValueError(f"timeout ({self.timeout:g}) is over max_timeout ({self.max_timeout:g})")
+        return self
+
+
+class Loaded(BaseModel):
+    """Settings with the servers' tables, which `downstream.discovery` reads.
+
+    Attributes:
+        file: The configuration file read, or None.
+        servers: The `[servers.NAME]` tables, undecoded.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    settings: Settings
+    file: Path | None
+    servers: dict[str, dict[str, Any]]
+
+
+def load(explicit: Path | None = None, *, environ: Mapping[str, str] = os.environ, cwd: Path | None = None) -> Loaded:
+    """Read the configuration.
+
+    Args:
+        explicit: The file of `--config`; it must exist.
+        environ: The environment.
+        cwd: Where `./mcp-bridge.toml` is looked for.
+
+    Raises:
+        BridgeError: `bad_config`, naming file, line and key; `config_missing` for a named file that isn't there.
+    """
+    file = _find(explicit, environ, cwd or Path.cwd())
+    table = _read(file) if file else {}
+    servers = table.pop("servers", {})
+    if not isinstance(servers, dict) or not all(isinstance(entry, dict) for entry in servers.values()):
+        raise _bad("servers are tables: write [servers.NAME]", file, "servers")
+    known = list(Settings.model_fields)
+    for key in table:
+        if key not in Settings.model_fields:
+            raise _bad(f"there is no setting {key!r}", file, key, _nearest(key, [*known, "servers"]))
+    values = table | _from_environment(environ, known)
+    try:
+        settings = Settings.model_validate(values)
+    except ValidationError as exc:
+        raise _from_validation(exc, file, environ) from None
+    return Loaded(settings=settings, file=file, servers=servers)
+
+
+def _find(explicit: Path | None, environ: Mapping[str, str], cwd: Path) -> Path | None:
+    named = explicit or (Path(environ[ENV_PREFIX + "CONFIG"]) if environ.get(ENV_PREFIX + "CONFIG") else None)
+    if named is not None:
+        named = named.expanduser()
+        if not named.is_file():
+            raise BridgeError(
+                "config_missing",
+                f"There is no configuration file {named}.",
+                hint="It was named by --config or MCP_BRIDGE_CONFIG.",
+                file=str(named),
+            )
+        return named
+    candidates = (cwd / FILE_NAME, platformdirs.user_config_path("mcp-bridge") / "config.toml")
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_bytes().decode("utf-8"))
+    except OSError as exc:
+        raise BridgeError("bad_config", f"{file} can't be read: {exc.strerror}.", file=str(file)) from None
+    except UnicodeDecodeError:
+        raise BridgeError("bad_config", f"{file} is not UTF-8 text.", file=str(file)) from None
+    except tomllib.TOMLDecodeError as exc:
+        found = re.search(r"line (\d+)", str(exc))
+        line = int(found[1]) if found else None
+        raise BridgeError("bad_config", f"{file}: not TOML: {exc}.", file=str(file), line=line) from None
+
+
+def _from_environment(environ: Mapping[str, str], known: list[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, text in environ.items():
+        if not name.startswith(ENV_PREFIX) or name.startswith(ENV_PREFIX + "TEST_"):
+            continue
+        short = name.removeprefix(ENV_PREFIX)
+        key = ENV_ALIASES.get(short, short.lower())
+        if short in ENV_OTHER or text == "":
+            continue
+        if key not in known:
+            choices = [ENV_PREFIX + field.upper() for field in known] + [ENV_PREFIX + alias for alias in ENV_ALIASES]
+            raise BridgeError(
+                "bad_config",
+                f"The environment has {name}, and there is no such setting.",
+                hint=_nearest(name, choices),
+                variable=name,
+            )
+        values[key] = text
+    return values
+
+
+def _from_validation(exc: ValidationError, file: Path | None, environ: Mapping[str, str]) -> BridgeError:
+    first = exc.errors(include_url=False, include_context=False)[0]
+    key = str(first["loc"][0]) if first["loc"] else ""
+    message = f"{key}: {first['msg']}" if key else first["msg"]
+    for short in (key.upper(), *(alias for alias, field in ENV_ALIASES.items() if field == key)):
+        if environ.get(ENV_PREFIX + short):
+            return BridgeError("bad_config", f"{ENV_PREFIX}{short}: {first['msg']}.", variable=ENV_PREFIX + short)
+    return _bad(message, file, key)
+
+
+def _bad(message: str, file: Path | None, key: str, hint: str | None = None) -> BridgeError:
+    line = _line_of(file, key) if file else None
+    where = f"{file}, line {line}: " if line else f"{file}: " if file else ""
+    return BridgeError(
+        "bad_config", f"{where}{message}.", hint=hint, file=str(file) if file else None, line=line, key=key
+    )
+
+
+def _line_of(file: Path, key: str) -> int | None:
+    pattern = re.compile(rf"""^\s*(?:\[\[?\s*)?["']?{re.escape(key)}["']?\s*[=.\]]""")
+    for number, text in enumerate(file.read_text("utf-8").splitlines(), 1):
+        if pattern.match(text):
+            return number
+    return None
+
+
+def _nearest(name: str, known: list[str]) -> str | None:
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"Did you mean {close[0]}?" if close else f"Settings: {', '.join(sorted(known))}."

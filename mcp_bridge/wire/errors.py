@@ -1,0 +1,28 @@
+"""Whose fault it is."""
+
+
+class WireError(Exception):
+    """The other side sent something that is no message of this channel.
+
+    Attributes:
+        code: `frame_too_large`, `frame_too_deep`, `bad_frame` (not JSON, or not JSON-RPC), `bad_params`,
+            `unknown_method`, `unexpected_response`.
+        excerpt: The first bytes of what came, as printable ASCII, for the report to the operator.
+    """
+
+    def __init__(self, code: str, message: str, excerpt: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.excerpt = excerpt
+
+
+class LocalMessageError(ValueError):
+    """We were about to send something that JSON, or the channel's limits, can't carry.
+
+    Attributes:
+        code: `not_json`, `frame_too_large`, `frame_too_deep`.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code

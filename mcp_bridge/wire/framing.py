@@ -1,0 +1,56 @@
+"""Bytes into lines, with a limit on what is kept while a line is incomplete."""
+
+from mcp_bridge.wire.errors import WireError
+
+MAX_FRAME_BYTES = 16 * 1024 * 1024
+"""Longest line either side accepts, its newline not counted."""
+
+EXCERPT_BYTES = 120
+
+
+def excerpt(line: bytes) -> str:
+    """The start of `line` as printable ASCII: safe in a log, an error and a terminal."""
+    shown = line[:EXCERPT_BYTES].decode("ascii", "backslashreplace").encode("unicode_escape").decode("ascii")
+    return shown + ("…" if len(line) > EXCERPT_BYTES else "")
+
+
+class LineDecoder:
+    """Collects bytes and gives back whole lines.
+
+    Linear in the bytes fed, whatever their division into chunks.
+    """
+
+    def __init__(self, max_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._max = max_bytes
+        self._parts: list[bytes] = []
+        self._held = 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Take bytes as they came; return the lines that they complete, without their newlines.
+
+        Raises:
+            WireError: `frame_too_large`, as soon as a line is over the limit, complete or not.
+        """
+        lines = chunk.split(b"\n")
+        rest = lines.pop()
+        if lines and self._parts:
+            lines[0] = b"".join([*self._parts, lines[0]])
+            self._parts.clear()
+            self._held = 0
+        if rest:
+            self._parts.append(rest)
+            self._held += len(rest)
+        for line in lines:
+            if len(line) > self._max:
+                raise self._too_large(line)
+        if self._held > self._max:
+            raise self._too_large(self._parts[0])
+        return lines
+
+    @property
+    def incomplete(self) -> bytes:
+        """What came after the last newline: a frame that was cut off, when the stream has ended."""
+        return b"".join(self._parts)
+
+    def _too_large(self, line: bytes) -> WireError:
+        return WireError("frame_too_large", f"a frame is over the limit of {self._max} bytes", excerpt(line))

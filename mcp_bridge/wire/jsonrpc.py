@@ -1,0 +1,156 @@
+"""JSON-RPC 2.0 messages, to and from one line of UTF-8 (https://www.jsonrpc.org/specification).
+
+Narrower than the specification where that closes a door: ids are positive integers, parameters are objects, batches
+don't exist, numbers are finite, text is valid Unicode.
+"""
+
+import json
+from typing import Any, NamedTuple, NoReturn, TypeAlias
+
+from mcp_bridge.wire.errors import LocalMessageError, WireError
+from mcp_bridge.wire.framing import MAX_FRAME_BYTES, excerpt
+
+MAX_DEPTH = 64
+"""Deepest nesting of arrays and objects either side accepts, the message itself counted."""
+
+MAX_ID = 2**53
+
+
+class Request(NamedTuple):
+    """A call that wants an answer."""
+
+    id: int
+    method: str
+    params: dict[str, Any]
+
+
+class Notification(NamedTuple):
+    """A call that wants none."""
+
+    method: str
+    params: dict[str, Any]
+
+
+class Response(NamedTuple):
+    """The answer to a request."""
+
+    id: int
+    result: Any
+
+
+class ErrorResponse(NamedTuple):
+    """The answer to a request that failed; `data` carries our stable string code and details."""
+
+    id: int
+    code: int
+    message: str
+    data: dict[str, Any]
+
+
+Message: TypeAlias = "Request | Notification | Response | ErrorResponse"
+
+APPLICATION_ERROR = -32000
+"""The one numeric code we send: programs read the string code in `data`."""
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError(f"the number {text[:40]} is too large for a 64-bit float")
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _depth_exceeds(value: Any, limit: int) -> bool:
+    level: list[Any] = [value]
+    for _ in range(limit + 1):
+        level = [
+            child
+            for node in level
+            for child in (node.values() if isinstance(node, dict) else node)
+            if isinstance(child, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
+
+
+def decode(line: bytes, *, max_depth: int = MAX_DEPTH) -> Message:
+    """Decode one line, or say why not.
+
+    Raises:
+        WireError: `bad_frame` or `frame_too_deep`. Never anything else, whatever the bytes.
+    """
+    try:
+        value = json.loads(line.decode("utf-8"), parse_float=_finite, parse_constant=_refuse_constant)
+        # A line with fewer brackets than the limit can't be too deep: most skip the walk.
+        if line.count(b"[") + line.count(b"{") > max_depth and _depth_exceeds(value, max_depth):
+            raise WireError("frame_too_deep", f"a frame nests deeper than {max_depth} levels", excerpt(line))
+        if b"\\u" in line:
+            # A lone surrogate escape makes text that can't be written as UTF-8 anywhere further on.
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except RecursionError:
+        raise WireError("frame_too_deep", f"a frame nests deeper than {max_depth} levels", excerpt(line)) from None
+    except ValueError as exc:
+        raise WireError("bad_frame", f"a frame is not JSON in UTF-8: {exc}", excerpt(line)) from None
+    return _classify(value, line)
+
+
+def _classify(value: Any, line: bytes) -> Message:
+    def bad(why: str) -> WireError:
+        return WireError("bad_frame", f"a frame is not a message of this channel: {why}", excerpt(line))
+
+    if not isinstance(value, dict) or value.pop("jsonrpc", None) != "2.0":
+        raise bad('no object with "jsonrpc": "2.0"')
+    keys = value.keys()
+    if "id" in keys and not (type(value["id"]) is int and 0 < value["id"] <= MAX_ID):
+        raise bad("the id is no positive integer")
+    if "method" in keys:
+        method, params = value["method"], value.get("params", {})
+        if not isinstance(method, str) or not isinstance(params, dict) or not keys <= {"id", "method", "params"}:
+            raise bad("a request has a method, parameters as an object, and an id")
+        return Request(value["id"], method, params) if "id" in keys else Notification(method, params)
+    if keys == {"id", "result"}:
+        return Response(value["id"], value["result"])
+    if keys == {"id", "error"}:
+        error = value["error"]
+        if (
+            isinstance(error, dict)
+            and error.keys() <= {"code", "message", "data"}
+            and type(error.get("code")) is int
+            and isinstance(error.get("message"), str)
+            and isinstance(error.get("data", {}), dict)
+        ):
+            return ErrorResponse(value["id"], error["code"], error["message"], error.get("data", {}))
+        raise bad("an error has a code, a message and data as an object")
+    raise bad("neither a request nor a response")
+
+
+def encode(message: Message, *, max_bytes: int = MAX_FRAME_BYTES, max_depth: int = MAX_DEPTH) -> bytes:
+    """One line, its newline included.
+
+    Raises:
+        LocalMessageError: `not_json` (a type, a NaN, a lone surrogate), `frame_too_deep`, `frame_too_large`.
+    """
+    body: dict[str, Any] = {"jsonrpc": "2.0"}
+    if isinstance(message, ErrorResponse):
+        body["id"] = message.id
+        body["error"] = {"code": message.code, "message": message.message, "data": message.data}
+    else:
+        body.update(message._asdict())
+    try:
+        line = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
+    except RecursionError:
+        raise LocalMessageError("frame_too_deep", f"the value nests deeper than {max_depth} levels") from None
+    except UnicodeEncodeError:
+        raise LocalMessageError("not_json", "the text holds a lone surrogate, which UTF-8 can't carry") from None
+    except (TypeError, ValueError) as exc:
+        raise LocalMessageError("not_json", f"the value can't be written as JSON: {exc}") from None
+    if len(line) > max_bytes:
+        raise LocalMessageError("frame_too_large", f"the message has {len(line)} bytes; the limit is {max_bytes}")
+    if line.count(b"[") + line.count(b"{") > max_depth and _depth_exceeds(body, max_depth):
+        raise LocalMessageError("frame_too_deep", f"the value nests deeper than {max_depth} levels")
+    return line + b"\n"

@@ -1,0 +1,255 @@
+"""Every method of the channel, who sends it, and the type of its parameters and result.
+
+A method's parameters are a `NamedTuple`; `decode_params` turns an untrusted object into one, strictly: an unknown or
+missing name and a value of another type are refused. `json` stands for any JSON value.
+
+Flow: the host starts the guest and sends `execution.start`; the guest reports output and asks for what lies outside;
+it ends with `execution.finish` and leaves only after the answer to that. Process 1 of the container reports on
+standard error, with the same framing, what the guest itself can't: `init.beat` and `init.exited`.
+"""
+
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from mcp_bridge.wire.errors import WireError
+from mcp_bridge.wire.jsonrpc import Notification
+
+Stream = Literal["stdout", "stderr"]
+
+
+# --- host → guest, notifications ---------------------------------------------------------------------------------
+
+
+class ExecutionStart(NamedTuple):
+    """Run this code. `servers` are rows of `CatalogServers`: `{name, alias}`."""
+
+    execution: str
+    code: str
+    servers: list[Any]
+    max_value_bytes: int
+
+
+class HostBeat(NamedTuple):
+    """The host is alive. A guest that hears nothing for a long time ends itself."""
+
+
+# --- guest → host, notifications ---------------------------------------------------------------------------------
+
+
+class GuestReady(NamedTuple):
+    """The runtime is loaded."""
+
+    python: str
+
+
+class OutputWrite(NamedTuple):
+    """A piece of output, in order. Exactly one of `text` and `base64` (bytes that are no UTF-8) is given."""
+
+    stream: Stream
+    text: str | None = None
+    base64: str | None = None
+
+
+class OutputDisplay(NamedTuple):
+    """A shown object: MIME type → text, or base64 for binary types. Placed in order among the output."""
+
+    data: dict[str, Any]
+
+
+class RequestCancel(NamedTuple):
+    """The guest no longer wants the answer to its request `id`; the host cancels the work and answers nothing."""
+
+    id: int
+
+
+class ProgressReport(NamedTuple):
+    """How far the script says it is."""
+
+    done: float
+    total: float | None = None
+    message: str | None = None
+
+
+# --- guest → host, requests --------------------------------------------------------------------------------------
+
+
+class ToolCall(NamedTuple):
+    """Call a tool. Result: `{"value": json}`, or with `raw` the whole CallToolResult: `{"raw": object}`.
+
+    A tool that reports an error, and any refusal, is an error response; its `data` has `code`.
+    """
+
+    server: str
+    tool: str
+    arguments: dict[str, Any]
+    raw: bool = False
+
+
+class CatalogServers(NamedTuple):
+    """Result: `{"servers": [{name, alias, status, tools, error}]}`; `tools` is a count, or None if not known yet."""
+
+
+class CatalogTools(NamedTuple):
+    """Result: `{"server", "alias", "tools": [{name, alias, params, returns, doc}]}`: what a proxy is made from."""
+
+    server: str
+
+
+class CatalogSearch(NamedTuple):
+    """Result: `{"matches": [{server, tool, name, line}], "notices": [str]}`, best first."""
+
+    query: str
+    limit: int = 10
+    strict: bool = False
+
+
+class CatalogDescribe(NamedTuple):
+    """Result: `{"text": str}` for `line` and `signature`, `{"schema": object}` for `schema`."""
+
+    name: str
+    detail: Literal["line", "signature", "schema"] = "signature"
+
+
+class MemorySave(NamedTuple):
+    """Keep a JSON value under a key, across executions; `update` merges it into the object kept. Result `{}`."""
+
+    key: str
+    value: Any
+    update: bool = False
+
+
+class MemoryLoad(NamedTuple):
+    """Result: `{"found": bool, "value": json}`."""
+
+    key: str
+
+
+class MemoryDelete(NamedTuple):
+    """Result: `{"found": bool}`."""
+
+    key: str
+
+
+class MemoryList(NamedTuple):
+    """Result: `{"keys": [str]}`, those that begin with `prefix`, sorted."""
+
+    prefix: str = ""
+
+
+class ArtifactWrite(NamedTuple):
+    """A part of a file that outlives the sandbox, in order. Result of the last part: `{"uri", "size"}`."""
+
+    name: str
+    base64: str
+    first: bool
+    last: bool
+
+
+class ExecutionFinish(NamedTuple):
+    """The script has ended. Result `{}`: the host has everything, the guest may leave.
+
+    `value` is the shown form of the last expression's value. `error` has `type`, `message`, `line`, `traceback`.
+    """
+
+    exit_code: int
+    value: str | None = None
+    error: dict[str, Any] | None = None
+
+
+# --- process 1 → host, notifications on standard error ------------------------------------------------------------
+
+
+class InitBeat(NamedTuple):
+    """The sandbox is alive, however busy its interpreter."""
+
+
+class InitExited(NamedTuple):
+    """The guest's process has ended. `oom_kills` counts what the kernel killed for memory, -1 if unknown."""
+
+    code: int
+    signal: int
+    oom_kills: int
+
+
+METHODS: dict[str, type[Any]] = {
+    "execution.start": ExecutionStart,
+    "host.beat": HostBeat,
+    "guest.ready": GuestReady,
+    "output.write": OutputWrite,
+    "output.display": OutputDisplay,
+    "request.cancel": RequestCancel,
+    "progress.report": ProgressReport,
+    "tool.call": ToolCall,
+    "catalog.servers": CatalogServers,
+    "catalog.tools": CatalogTools,
+    "catalog.search": CatalogSearch,
+    "catalog.describe": CatalogDescribe,
+    "memory.save": MemorySave,
+    "memory.load": MemoryLoad,
+    "memory.delete": MemoryDelete,
+    "memory.list": MemoryList,
+    "artifact.write": ArtifactWrite,
+    "execution.finish": ExecutionFinish,
+    "init.beat": InitBeat,
+    "init.exited": InitExited,
+}
+
+NAMES: dict[type[Any], str] = {params: method for method, params in METHODS.items()}
+
+_T = TypeVar("_T")
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    if annotation is Any:
+        return True
+    if annotation is None or annotation is type(None):
+        return value is None
+    origin = getattr(annotation, "__origin__", None)
+    if origin is Literal:
+        return isinstance(value, str) and value in annotation.__args__
+    if origin is not None:
+        return isinstance(value, origin)
+    if annotation is float:
+        return type(value) in (int, float)
+    if isinstance(annotation, type):
+        # bool is an int to isinstance, and not to us.
+        return type(value) is annotation
+    return any(_fits(value, member) for member in annotation.__args__)
+
+
+def decode_params(kind: type[_T], params: dict[str, Any]) -> _T:
+    """An untrusted object as the parameters of a method.
+
+    Raises:
+        WireError: `bad_params`, naming the method and the parameter.
+    """
+    fields: dict[str, Any] = kind.__annotations__
+    defaults: dict[str, Any] = kind._field_defaults  # type: ignore[attr-defined]
+    method = NAMES[kind]
+    for name in params:
+        if name not in fields:
+            raise WireError("bad_params", f"{method} has no parameter {name[:40]!r}")
+    for name, annotation in fields.items():
+        if name not in params:
+            if name not in defaults:
+                raise WireError("bad_params", f"{method} needs {name!r}")
+        elif not _fits(params[name], annotation):
+            shown = getattr(annotation, "__name__", str(annotation))
+            raise WireError("bad_params", f"{method}: {name!r} is no {shown} but {type(params[name]).__name__}")
+    return kind(**params)
+
+
+def method_params(method: str) -> type[Any]:
+    """The parameters' type of a method that came in a frame.
+
+    Raises:
+        WireError: `unknown_method`.
+    """
+    kind = METHODS.get(method)
+    if kind is None:
+        raise WireError("unknown_method", f"this channel has no method {method[:60]!r}")
+    return kind
+
+
+def notification(params: Any) -> Notification:
+    """The notification that carries these parameters."""
+    return Notification(NAMES[type(params)], {k: v for k, v in params._asdict().items() if v is not None})

@@ -1,0 +1,169 @@
+"""A small MCP server with faults to order, for what no real server can be made to do.
+
+    python faulty.py MODE [VALUE]
+
+Standard library only, so that it starts at once. Speaks the 2025-11-25 era. Every mode but those that never answer has
+the tools `echo`, `sleep`, `refuse` (isError), `die`, `hang`, `big`, `pid`, `shout`, `grow` and `cancelled`.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+MODE = sys.argv[1] if len(sys.argv) > 1 else "plain"
+VALUE = sys.argv[2] if len(sys.argv) > 2 else ""
+
+STRING = {"type": "string"}
+NUMBER = {"type": "number"}
+lock = threading.Lock()
+cancelled: list[int] = []
+grown: list[str] = []
+
+
+def tool(name, properties=None, required=(), **more):
+    schema = {"type": "object", "properties": properties or {}, "required": list(required)}
+    return {"name": name, "description": f"The tool {name}.", "inputSchema": schema, **more}
+
+
+TOOLS = [
+    tool("echo", {"text": STRING, "times": {"type": "integer", "minimum": 1, "default": 1}}, ["text"]),
+    tool("sleep", {"seconds": NUMBER}, ["seconds"]),
+    tool("refuse"),
+    tool("die"),
+    tool("hang"),
+    tool("big", {"bytes": {"type": "integer"}}, ["bytes"]),
+    tool("pid"),
+    tool("shout", {"bytes": {"type": "integer"}}, ["bytes"]),
+    tool("grow"),
+    tool("cancelled"),
+    tool("environment"),
+]
+if MODE == "many":
+    TOOLS += [tool(f"tool_{number:04}", {"value": STRING}) for number in range(int(VALUE or "989"))]
+if MODE == "twins":
+    TOOLS += [tool("a-b"), tool("a_b"), tool("a_b_2"), tool("a-b", description="a second one"), tool("class")]
+
+
+def send(message):
+    data = json.dumps(message).encode()
+    with lock:
+        if MODE == "garbage":
+            sys.stdout.buffer.write(b"Loading\xff\xfe model...\n{not json}\n[]\n\n{\"jsonrpc\":\"2.0\"}\n")
+        sys.stdout.buffer.write(data + b"\n")
+        sys.stdout.buffer.flush()
+
+
+def text(value, **more):
+    return {"content": [{"type": "text", "text": value}], **more}
+
+
+def list_tools(params):
+    tools = TOOLS + [tool(name) for name in grown]
+    if MODE == "endless":
+        return {"tools": TOOLS, "nextCursor": str(time.monotonic_ns())}
+    if MODE == "circle":
+        return {"tools": TOOLS, "nextCursor": "again"}
+    if MODE == "many":
+        start = int((params or {}).get("cursor", "0"))
+        page = {"tools": tools[start : start + 100]}
+        return page | ({"nextCursor": str(start + 100)} if start + 100 < len(tools) else {})
+    return {"tools": tools}
+
+
+def call(name, arguments):
+    if name == "echo":
+        return text(arguments["text"] * arguments.get("times", 1))
+    if name == "sleep":
+        time.sleep(arguments["seconds"])
+        return text("slept")
+    if name == "refuse":
+        return text("no, I will not", isError=True)
+    if name == "die":
+        print("dying as told", file=sys.stderr, flush=True)
+        os._exit(7)
+    if name == "hang":
+        os.kill(os.getpid(), signal.SIGSTOP) if MODE == "stopped" else time.sleep(3600)
+    if name == "big":
+        return text("x" * arguments["bytes"])
+    if name == "pid":
+        return text(str(os.getpid()))
+    if name == "shout":
+        sys.stderr.write("e" * arguments["bytes"] + "\nthe last line\n")
+        sys.stderr.flush()
+        return text("shouted")
+    if name == "grow":
+        grown.append(f"grown_{len(grown)}")
+        send({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+        return text(grown[-1])
+    if name == "cancelled":
+        return text(json.dumps(cancelled))
+    if name == "environment":
+        return text(json.dumps(dict(os.environ)))
+    return text(f"called {name}")
+
+
+def answer(message):
+    method, params = message["method"], message.get("params") or {}
+    if method == "initialize":
+        result = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {"tools": {"listChanged": True}},
+            "serverInfo": {"name": "faulty", "version": "1"},
+        }
+    elif method == "ping":
+        result = {}
+    elif method == "tools/list":
+        result = list_tools(params)
+    elif method == "tools/call":
+        if MODE == "malformed":
+            result = {"content": "not a list"}
+        else:
+            result = call(params["name"], params.get("arguments") or {})
+    else:
+        error = {"code": -32601, "message": "Method not found"}
+        send({"jsonrpc": "2.0", "id": message["id"], "error": error})
+        return
+    send({"jsonrpc": "2.0", "id": message["id"], "result": result})
+
+
+def main():
+    if MODE == "dead":
+        print("cannot find my configuration", file=sys.stderr)
+        sys.exit(3)
+    if MODE == "flaky" and not os.path.exists(VALUE):
+        print("not yet", file=sys.stderr)
+        sys.exit(4)
+    if MODE == "silent":
+        time.sleep(3600)
+    if MODE == "slow":
+        time.sleep(float(VALUE))
+    if MODE == "grandchild":
+        subprocess.Popen(["sleep", VALUE], stdin=subprocess.DEVNULL)
+    if MODE == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    first = True
+    for line in sys.stdin.buffer:
+        message = json.loads(line)
+        if first and message.get("method") != "initialize":
+            if MODE == "crash-on-unknown":
+                sys.exit("unknown first message")
+            if MODE == "hang-on-unknown":
+                time.sleep(3600)
+        first = False
+        if message.get("method") == "notifications/cancelled":
+            cancelled.append(message["params"]["requestId"])
+        if "id" not in message:
+            continue
+        if MODE == "single" or (MODE == "deaf" and message.get("params", {}).get("name") == "hang"):
+            answer(message)
+        else:
+            threading.Thread(target=answer, args=(message,), daemon=True).start()
+    if MODE == "stubborn":
+        time.sleep(3600)
+
+
+main()

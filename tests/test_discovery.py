@@ -1,0 +1,325 @@
+"""Which servers there are, and what they are called."""
+
+import json
+import keyword
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_bridge.downstream.aliases import assign, derive, nearest
+from mcp_bridge.downstream.discovery import discover, expand
+from mcp_bridge.downstream.itself import runs_the_bridge
+from mcp_bridge.downstream.spec import ServerSpec, spec_from_toml
+from mcp_bridge.errors import BridgeError
+
+
+@pytest.fixture
+def find(tmp_path):
+    """Run discovery over a home and a working directory made from dicts (or texts)."""
+    home, cwd = tmp_path / "home", tmp_path / "work"
+    home.mkdir()
+    cwd.mkdir()
+
+    def run(tables=None, *, user=None, project=None, environ=None, **options):
+        for path, content in ((home / ".claude.json", user), (cwd / ".mcp.json", project)):
+            if content is not None:
+                text = content if isinstance(content, str) else json.dumps(content).replace("CWD", str(cwd))
+                path.write_text(text)
+        return discover(tables or {}, config_file="bridge.toml", environ=environ or {}, cwd=cwd, home=home, **options)
+
+    return run
+
+
+def servers(**commands):
+    return {"mcpServers": {name: {"command": command} for name, command in commands.items()}}
+
+
+def test_our_toml_wins_over_local_over_project_over_user_scope(find):
+    user = servers(a="user", b="user", c="user", d="user") | {"projects": {"CWD": servers(a="local", b="local")}}
+    found = find({"a": {"command": "own"}}, user=user, project=servers(a="project", b="project", c="project"))
+    commands = {name: (spec.command, spec.scope) for name, spec in found.servers.items()}
+    assert commands == {
+        "a": ("own", "config"),
+        "b": ("local", "local"),
+        "c": ("project", "project"),
+        "d": ("user", "user"),
+    }
+    assert {(skip.name, skip.file.rsplit("/", 1)[1]) for skip in found.skipped} == {
+        ("a", ".claude.json"), ("a", ".mcp.json"), ("b", ".mcp.json"), ("b", ".claude.json"), ("c", ".claude.json"),
+    }  # fmt: skip
+
+
+def test_another_projects_servers_do_not_count(find):
+    assert not find(user={"projects": {"/somewhere/else": servers(a="x")}}).servers
+
+
+def test_client_files_are_left_alone_when_they_are_switched_off(find):
+    assert list(find({"own": {"command": "x"}}, user=servers(a="x"), client_configs=False).servers) == ["own"]
+
+
+def test_a_project_server_that_was_refused_in_the_client_is_disabled(find):
+    user = {"projects": {"CWD": {"disabledMcpjsonServers": ["a"]}}}
+    found = find(user=user, project=servers(a="x", b="x"))
+    assert {name: spec.enabled for name, spec in found.servers.items()} == {"a": False, "b": True}
+
+
+def test_braced_variables_are_expanded_everywhere_and_bare_ones_nowhere(find):
+    entry = {
+        "command": "${BIN}/server",
+        "args": ["$BIN", "${MISSING:-fallback}", "${EMPTY:-unused}", "${MISSING:-}", "${BIN"],
+        "env": {"TOKEN": "t-${SECRET}"},
+        "cwd": "${BIN}",
+    }
+    remote = {"type": "http", "url": "https://${HOST}/mcp", "headers": {"Authorization": "Bearer ${SECRET}"}}
+    environ = {"BIN": "/opt", "SECRET": "${BIN}", "EMPTY": "", "HOST": "h"}
+    found = find(user={"mcpServers": {"s": entry, "r": remote}}, environ=environ).servers
+    assert found["s"].command == "/opt/server"
+    assert found["s"].args == ("$BIN", "fallback", "", "", "${BIN")
+    assert found["s"].env == {"TOKEN": "t-${BIN}"}
+    assert found["s"].cwd == "/opt"
+    assert found["r"].url == "https://h/mcp"
+    assert found["r"].headers == {"Authorization": "Bearer ${BIN}"}
+
+
+def test_a_missing_variable_is_a_problem_of_its_server_alone(find):
+    tables = {
+        "bad": {"command": "x", "env": {"KEY": "${NOT_SET}"}},
+        "good": {"command": "y"},
+    }
+    found = find(tables, user=servers(also="${NOT_SET_EITHER}"))
+    assert found.servers["bad"].problem == (
+        "env.KEY uses ${NOT_SET}, which is not set in the environment and has no default."
+    )
+    assert "NOT_SET_EITHER" in found.servers["also"].problem
+    assert found.servers["good"].problem is None
+
+
+def test_expand_names_the_missing_variable():
+    with pytest.raises(KeyError, match="NOPE"):
+        expand("${NOPE}", {})
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "part"),
+    [
+        ('{"mcpServers": {\n  "a": \n}}', 3, "not valid JSON"),
+        ("[]", None, "not a JSON object"),
+        ('{"mcpServers": []}', None, "mcpServers is not an object"),
+        ("[" * 100_000, None, "nested too deeply"),
+    ],
+)
+def test_a_broken_client_file_is_reported_with_its_place_and_is_not_fatal(find, text, line, part):
+    found = find({"own": {"command": "x"}}, project=text)
+    [problem] = found.problems
+    assert (problem.code, problem.line) == ("bad_client_config", line)
+    assert problem.file.endswith(".mcp.json")
+    assert part in problem.message
+    assert list(found.servers) == ["own"]
+
+
+def test_a_client_file_that_is_no_text_is_reported(find, tmp_path):
+    (tmp_path / "work" / ".mcp.json").write_bytes(b"\xff\xfe\x00")
+    assert "UTF-8" in find().problems[0].message
+
+
+@pytest.mark.parametrize(
+    ("entry", "part"),
+    [
+        (7, "not an object"),
+        ({"args": []}, "command is missing"),
+        ({"command": "x", "args": "y"}, "args"),
+        ({"command": "x", "env": {"A": []}}, "env"),
+        ({"command": "x", "cwd": 1}, "cwd"),
+        ({"type": "carrier-pigeon", "command": "x"}, "carrier-pigeon"),
+        ({"type": "sse"}, "url"),
+    ],
+)
+def test_a_broken_entry_is_a_problem_of_its_server_alone(find, entry, part):
+    found = find(user={"mcpServers": {"bad": entry, "good": {"command": "x"}}})
+    assert part in found.servers["bad"].problem
+    assert found.servers["good"].problem is None
+
+
+def test_remote_servers_are_kept_with_their_type(find):
+    entries = {"a": {"url": "https://x/mcp"}, "b": {"type": "sse", "url": "https://x"}, "c": {"type": "streamable-http", "url": "u"}}
+    found = find(user={"mcpServers": entries})
+    assert {name: spec.type for name, spec in found.servers.items()} == {"a": "http", "b": "sse", "c": "http"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mcp-bridge serve",
+        "/usr/local/bin/mcp-code-bridge",
+        "mcp-server-code-execution-mode",
+        "python -m mcp_bridge serve",
+        "python3.12 -X dev -m mcp_bridge.cli",
+        "/venv/bin/python /venv/bin/mcp-bridge",
+        "uvx mcp-code-bridge",
+        "uvx mcp-code-bridge@latest serve",
+        "uvx --from mcp-code-bridge==1.0 mcp-bridge",
+        "uvx --from ./mcp-code-bridge something",
+        "uvx --python 3.12 --with numpy mcp-code-bridge",
+        "uvx --from git+https://example.org/x/mcp-code-bridge.git tool",
+        "uv run --directory /x mcp-bridge",
+        "uv tool run mcp-code-bridge",
+        "uv run python -m mcp_bridge",
+        "pipx run --spec mcp-code-bridge mcp-bridge",
+        "env A=1 mcp-bridge",
+        "sh -c 'exec mcp-bridge serve'",
+    ],
+)
+def test_every_way_to_run_the_bridge_itself_is_skipped(find, line):
+    import shlex
+
+    command, *args = shlex.split(line)
+    assert runs_the_bridge(command, args)
+    found = find({"self": {"command": command, "args": args}, "other": {"command": "x"}})
+    assert list(found.servers) == ["other"]
+    assert found.skipped[0].name == "self"
+    kept = find({"self": {"command": command, "args": args}}, allow_self_server=True)
+    assert list(kept.servers) == ["self"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mcp-server-filesystem /home/me/mcp-bridge",
+        "npx -y @modelcontextprotocol/server-filesystem /src/mcp-code-bridge",
+        "uvx mcp-server-git --repository /src/mcp-bridge",
+        "uvx --directory /src/mcp-bridge mcp-server-git",
+        "python server.py mcp-bridge",
+        "python -m mcp_server_git",
+        "python -c 'import mcp_bridge'",
+        "sh -c 'cat mcp-bridge'",
+        "sh -c \"unclosed 'quote\"",
+        "env",
+        "uvx",
+        "git",
+    ],
+)
+def test_a_server_that_only_mentions_the_bridge_is_kept(line):
+    command, *args = line.split(" ", 3)
+    assert not runs_the_bridge(command, args)
+
+
+# Specs.
+
+
+def test_a_toml_table_is_read_with_its_defaults():
+    table = {"command": "x", "args": ["a"], "env": {"K": "v"}, "call_timeout": 5, "era": "legacy", "enabled": False}
+    spec = spec_from_toml("s", table, "bridge.toml")
+    assert (spec.command, spec.args, spec.env, spec.call_timeout, spec.start_timeout) == ("x", ("a",), {"K": "v"}, 5, 30)
+    assert (spec.era, spec.enabled, spec.type, spec.source) == ("legacy", False, "stdio", "bridge.toml")
+    assert spec_from_toml("s", {"url": "https://x"}, "f").type == "http"
+
+
+@pytest.mark.parametrize(
+    ("table", "message", "hint"),
+    [
+        ({"command": "x", "argz": []}, "bridge.toml: servers.s.argz is not a known key.", "Did you mean args?"),
+        ({"command": "x", "zzz": 1}, "servers.s.zzz", "Known keys"),
+        ({}, "servers.s.command is missing", "Give the executable"),
+        ({"command": 7}, "servers.s.command must be a string", None),
+        ({"command": "x", "args": [1]}, "servers.s.args must be an array of strings", None),
+        ({"command": "x", "env": {"A": 1}}, "servers.s.env must be a table of strings", None),
+        ({"command": "x", "call_timeout": 0}, "servers.s.call_timeout must be a number", None),
+        ({"command": "x", "call_timeout": True}, "servers.s.call_timeout must be a number", None),
+        ({"command": "x", "era": "new"}, "servers.s.era must be one of auto, legacy", None),
+        ({"command": "x", "enabled": "yes"}, "servers.s.enabled must be true or false", None),
+        ({"command": "x", "type": "http", "url": "u"}, "servers.s.command has no meaning", None),
+        ({"type": "http"}, "servers.s.url is missing", None),
+        ({"type": "stdio", "command": "x", "url": "u"}, "servers.s.url has no meaning", "Set type"),
+        ("x", "servers.s must be a table", None),
+    ],
+)
+def test_a_mistake_in_our_toml_names_its_key_and_file(table, message, hint):
+    with pytest.raises(BridgeError) as caught:
+        spec_from_toml("s", table, "bridge.toml")
+    assert caught.value.code == "bad_config"
+    assert message in caught.value.message
+    assert hint is None or hint in caught.value.hint
+
+
+def test_a_spec_never_shows_what_may_be_secret():
+    spec = ServerSpec(
+        name="s", command="x", args=("--key=hunter2",), env={"K": "hunter2"}, url="https://hunter2", headers={"H": "hunter2"}
+    )
+    assert "hunter2" not in repr(spec) + str(spec) + f"{spec}" + spec.fingerprint()
+    assert "'K'" in repr(spec)
+
+
+def test_a_fingerprint_changes_with_what_decides_the_tools_and_with_nothing_else():
+    spec = ServerSpec(name="s", command="x", env={"A": "1", "B": "2"})
+    assert spec.fingerprint() == ServerSpec(name="s", command="x", env={"B": "2", "A": "1"}, call_timeout=3).fingerprint()
+    assert spec.fingerprint() != ServerSpec(name="s", command="x", env={"A": "1", "B": "3"}).fingerprint()
+
+
+# Aliases.
+
+
+@pytest.mark.parametrize(
+    ("name", "alias"),
+    [("Foo-Bar", "foo_bar"), ("123x", "_123x"), ("class", "class_"), ("git", "git"), ("@org/pkg", "_org_pkg")],
+)
+def test_server_aliases_follow_the_rules(name, alias):
+    assert assign([name], lower=True) == {name: alias}
+
+
+@pytest.mark.parametrize(
+    ("name", "alias"),
+    [
+        ("getUser", "getUser"),
+        ("get-user", "get_user"),
+        ("Foo-Bar", "Foo_Bar"),
+        ("from", "from_"),
+        ("__init__", "_init__"),
+        ("", "unnamed"),
+        ("---", "unnamed"),
+        ("größe", "größe"),
+        ("ﬁle", "_le"),
+        ("match", "match"),
+    ],
+)
+def test_tool_aliases_keep_what_is_an_identifier(name, alias):
+    assert assign([name]) == {name: alias}
+
+
+def test_names_that_collide_once_made_identifiers_stay_distinct():
+    assert assign(["a-b", "a_b", "a_b_2"]) == {"a-b": "a_b_3", "a_b": "a_b", "a_b_2": "a_b_2"}
+    assert assign(["class", "class_"]) == {"class": "class_2", "class_": "class_"}
+    assert assign(["Foo", "foo", "FOO"], lower=True) == {"FOO": "foo_2", "Foo": "foo_3", "foo": "foo"}
+
+
+def test_reserved_identifiers_are_not_given_out():
+    assert assign(["raw", "x"], reserved=frozenset({"raw"})) == {"raw": "raw_", "x": "x"}
+
+
+names = st.one_of(st.text(max_size=12), st.text(alphabet="ab-_. 12A", max_size=6), st.sampled_from(keyword.kwlist))
+
+
+@given(st.lists(names, max_size=30), st.booleans(), st.randoms(use_true_random=False))
+def test_aliases_are_injective_valid_and_independent_of_order(given_names, lower, rng: random.Random):
+    import unicodedata
+
+    aliases = assign(given_names, lower=lower)
+    assert set(aliases) == set(given_names)
+    assert len(set(aliases.values())) == len(aliases)
+    # Python folds identifiers to NFKC: they must be distinct after that too.
+    assert len({unicodedata.normalize("NFKC", alias) for alias in aliases.values()}) == len(aliases)
+    for name, alias in aliases.items():
+        assert alias.isidentifier()
+        assert not keyword.iskeyword(alias)
+        assert not alias.startswith("__")
+        assert derive(alias, lower=lower) == alias
+        if derive(name, lower=lower) == name:
+            assert alias == name
+    shuffled = list(given_names)
+    rng.shuffle(shuffled)
+    assert assign(shuffled, lower=lower) == aliases
+
+
+def test_nearest_names_ignore_case():
+    assert nearest("GIT_STATSU", ["git_status", "unrelated"]) == ["git_status"]

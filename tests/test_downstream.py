@@ -1,0 +1,669 @@
+"""Supervised servers: real ones, and every fault that one of them can have."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import anyio
+import pytest
+from server_fixtures import (  # noqa: F401 - fixtures
+    everything_server,
+    faulty,
+    filesystem_server,
+    git_repository,
+    git_server,
+    memory_server,
+    time_server,
+)
+
+from mcp_bridge.downstream import connection as connection_module
+from mcp_bridge.downstream import supervisor as supervisor_module
+from mcp_bridge.downstream.arguments import ArgumentCheck, ArgumentError
+from mcp_bridge.downstream.fleet import Fleet
+from mcp_bridge.downstream.lines import LineSplitter, Oversized
+from mcp_bridge.downstream.results import convert
+from mcp_bridge.downstream.spec import ServerSpec
+from mcp_bridge.downstream.transport import LogRing
+from mcp_bridge.errors import BridgeError
+
+# Far above what any of these takes; a test that runs into it hangs.
+pytestmark = pytest.mark.timeout(60)
+
+
+async def value(fleet, server, tool, arguments=None, **options):
+    info = await fleet.server(server).find_tool(tool)
+    return convert(await fleet.call_tool(server, tool, arguments, **options), info)["value"]
+
+
+async def failure(fleet, server, tool, arguments=None, timeout=None):
+    with pytest.raises(BridgeError) as caught:
+        await fleet.call_tool(server, tool, arguments, timeout)
+    assert caught.value.details["server"] == server
+    return caught.value
+
+
+def process_state(pid):
+    """The state of a process as `ps` shows it, or None when there is no such process."""
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()
+    return state[:1] or None
+
+
+def is_gone(pid):
+    """Whether a process has ended: zombies, which only init can reap, count as ended."""
+    return process_state(pid) in {None, "Z"}
+
+
+def children(pid):
+    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True).stdout
+    return [int(child) for child in found.split()]
+
+
+async def until(condition, seconds=10.0):
+    with anyio.fail_after(seconds):
+        while not condition():
+            await anyio.sleep(0.01)
+
+
+# Real servers.
+
+
+async def test_the_everything_server_lists_and_calls(everything_server):  # noqa: F811
+    async with Fleet([everything_server]) as fleet:
+        tools = {tool.name: tool for tool in await fleet.server("everything").tools()}
+        assert "echo" in tools
+        assert await value(fleet, "everything", "echo", {"message": "hi"}) == "Echo: hi"
+        assert "5" in str(await value(fleet, "everything", "get-sum", {"a": 2, "b": 3}))
+        image = await value(fleet, "everything", "get-tiny-image")
+        assert [block["mime_type"] for block in image if isinstance(block, dict)] == ["image/png"]
+        assert (await value(fleet, "everything", "get_sum", {"a": 2, "b": 3})) is not None, "by its alias"
+        assert fleet.server("everything").status().protocol == "2025-11-25"
+
+
+async def test_the_filesystem_server_reads_a_file(filesystem_server):  # noqa: F811
+    async with Fleet([filesystem_server]) as fleet:
+        root = filesystem_server.cwd
+        got = await value(fleet, "filesystem", "read_text_file", {"path": f"{root}/hello.txt"})
+        assert "hello from a file" in str(got)
+        answer = await fleet.call_tool("filesystem", "read_text_file", {"path": "/etc/passwd"})
+        assert answer.is_error
+
+
+async def test_the_memory_server_keeps_what_it_is_told(memory_server):  # noqa: F811
+    async with Fleet([memory_server]) as fleet:
+        entity = {"name": "Ada", "entityType": "person", "observations": ["wrote programs"]}
+        await value(fleet, "memory", "create_entities", {"entities": [entity]})
+        assert (await value(fleet, "memory", "read_graph"))["entities"][0]["name"] == "Ada"
+        error = await failure(fleet, "memory", "create_entities", {"entities": [{"name": "x"}]})
+        assert error.code == "bad_arguments"
+        assert "entities[0]: 'entityType' is a required property" in error.message
+
+
+async def test_a_server_of_the_modern_era_is_spoken_to_in_it(git_server, git_repository):  # noqa: F811
+    async with Fleet([git_server]) as fleet:
+        log = await value(fleet, "git", "git_log", {"repo_path": str(git_repository)})
+        assert "First commit" in str(log)
+        assert fleet.server("git").status().protocol == "2026-07-28"
+
+
+async def test_a_server_of_both_eras_can_be_held_to_the_old_one(git_server, git_repository):  # noqa: F811
+    import dataclasses
+
+    async with Fleet([dataclasses.replace(git_server, era="legacy")]) as fleet:
+        assert "a.txt" not in str(await value(fleet, "git", "git_status", {"repo_path": str(git_repository)}))
+        assert fleet.server("git").status().protocol == "2025-11-25"
+
+
+@pytest.mark.parametrize("fixture", ["everything_server", "git_server", "time_server"])
+async def test_a_real_server_killed_in_mid_call_serves_the_next_call(fixture, request):
+    spec = request.getfixturevalue(fixture)
+    async with Fleet([spec]) as fleet:
+        server = fleet.server(spec.name)
+        await server.start()
+        pid = server.status().pid
+        await anyio.sleep(0.3)  # some announce a change of their tools just after the start
+        await server.tools()
+        os.kill(pid, signal.SIGSTOP)  # so that the call is surely in flight when it dies
+        await until(lambda: process_state(pid) == "T")
+        async with anyio.create_task_group() as tasks:
+            errors = []
+
+            async def call():
+                arguments = {"everything": {"message": "x"}, "git": {"repo_path": "/"}, "time": {"timezone": "UTC"}}
+                tool = {"everything": "echo", "git": "git_status", "time": "get_current_time"}[spec.name]
+                errors.append(await failure(fleet, spec.name, tool, arguments[spec.name]))
+
+            tasks.start_soon(call)
+            await anyio.sleep(0.1)
+            killed_at = time.monotonic()
+            os.kill(pid, signal.SIGKILL)
+        assert time.monotonic() - killed_at < 2
+        assert errors[0].code == "server_died"
+        assert errors[0].details["exit"] == "signal SIGKILL"
+        assert len(await server.tools()) > 1
+        assert server.status().pid != pid
+
+
+async def test_every_real_server_runs_beside_the_others(
+    everything_server, filesystem_server, memory_server, git_server, time_server  # noqa: F811
+):
+    specs = [everything_server, filesystem_server, memory_server, git_server, time_server]
+    async with Fleet(specs) as fleet:
+        counts = {}
+
+        async def count(name):
+            counts[name] = len(await fleet.server(name).tools())
+
+        async with anyio.create_task_group() as tasks:
+            for spec in specs:
+                tasks.start_soon(count, spec.name)
+        assert all(counts.values())
+        pids = [status.pid for status in fleet.statuses()]
+    assert all(map(is_gone, pids))
+
+
+# Starting.
+
+
+async def test_nothing_is_started_before_it_is_used():
+    async with Fleet([faulty()]) as fleet:
+        status = fleet.server("faulty").status()
+        assert (status.state, status.pid, status.starts, status.tool_count) == ("idle", None, 0, None)
+
+
+async def test_many_callers_start_a_server_once():
+    async with Fleet([faulty(era="legacy")]) as fleet:
+        pids = await asyncio.gather(*[value(fleet, "faulty", "pid") for _ in range(20)])
+        assert len(set(pids)) == 1
+        assert fleet.server("faulty").status().starts == 1
+
+
+async def test_a_cancelled_caller_does_not_stop_the_start_others_wait_for():
+    async with Fleet([faulty("slow", 0.5)]) as fleet:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fleet.call_tool, "faulty", "pid")
+            await anyio.sleep(0.1)
+            second = asyncio.create_task(value(fleet, "faulty", "pid"))
+            tasks.cancel_scope.cancel()
+        assert await second
+        assert fleet.server("faulty").status().starts == 1
+
+
+@pytest.mark.parametrize("mode", ["crash-on-unknown", "hang-on-unknown"])
+async def test_an_old_server_that_the_era_probe_breaks_is_started_afresh_in_the_old_era(mode):
+    async with Fleet([faulty(mode, start_timeout=4)]) as fleet:
+        assert await value(fleet, "faulty", "echo", {"text": "hi"}) == "hi"
+        server = fleet.server("faulty")
+        assert server.status().starts == 2
+        await failure(fleet, "faulty", "die")
+        assert await value(fleet, "faulty", "echo", {"text": "again"}) == "again"
+        assert server.status().starts == 3, "it is remembered which era it survives"
+
+
+async def test_a_server_slower_than_the_probe_is_not_given_up():
+    async with Fleet([faulty("slow", 1.2, start_timeout=2)]) as fleet:
+        assert await value(fleet, "faulty", "echo", {"text": "hi"}) == "hi"
+
+
+async def test_a_dead_server_says_why_and_delays_no_other():
+    async with Fleet([faulty("dead", name="dead"), faulty("silent", name="silent", start_timeout=3), faulty()]) as fleet:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(failure, fleet, "silent", "echo")
+            error = await failure(fleet, "dead", "echo")
+            began = time.monotonic()
+            assert await value(fleet, "faulty", "echo", {"text": "hi"}) == "hi"
+            assert time.monotonic() - began < 2
+            assert "silent" in str([status for status in fleet.statuses() if status.state == "starting"])
+        assert error.code == "server_start_failed"
+        assert "exit code 3" in error.message
+        assert error.details["stderr"] == ["cannot find my configuration"]
+
+
+async def test_a_server_that_never_answers_fails_within_its_start_timeout():
+    async with Fleet([faulty("silent", start_timeout=0.6)]) as fleet:
+        began = time.monotonic()
+        error = await failure(fleet, "faulty", "echo")
+        assert time.monotonic() - began < 2
+        assert (error.code, "not ready after 0.6 s" in error.message) == ("server_start_failed", True)
+        assert "start_timeout" in error.hint
+
+
+async def test_a_caller_in_backoff_is_told_when_it_is_tried_again_and_does_not_wait():
+    async with Fleet([faulty("dead")]) as fleet:
+        first = await failure(fleet, "faulty", "echo")
+        began = time.monotonic()
+        second = await failure(fleet, "faulty", "echo")
+        assert time.monotonic() - began < 0.1
+        assert (first.code, second.code, second.details["reason"]) == ("server_start_failed", "server_unavailable", "backoff")
+        assert 0 < second.details["retry_in"] <= supervisor_module.BACKOFF_BASE
+        assert "cannot find my configuration" in second.details["stderr"]
+        assert fleet.server("faulty").status().state == "failed"
+
+
+async def test_backoff_doubles_up_to_its_cap(monkeypatch):
+    monkeypatch.setattr(supervisor_module, "BACKOFF_BASE", 0.05)
+    monkeypatch.setattr(supervisor_module, "BACKOFF_CAP", 0.15)
+    waits = []
+    async with Fleet([ServerSpec(name="s", command="/does/not/exist")]) as fleet:
+        for _ in range(4):
+            assert (await failure(fleet, "s", "x")).code == "server_start_failed"
+            waits.append((await failure(fleet, "s", "x")).details["retry_in"])
+            await anyio.sleep(waits[-1] + 0.01)
+    assert [round(wait, 2) for wait in waits] == [0.05, 0.1, 0.15, 0.15]
+
+
+async def test_a_failed_server_works_once_what_it_lacked_is_there(monkeypatch, tmp_path):
+    monkeypatch.setattr(supervisor_module, "BACKOFF_BASE", 0.01)
+    async with Fleet([faulty("flaky", tmp_path / "ready")]) as fleet:
+        assert (await failure(fleet, "faulty", "echo")).code == "server_start_failed"
+        (tmp_path / "ready").touch()
+        await anyio.sleep(0.02)
+        assert await value(fleet, "faulty", "echo", {"text": "hi"}) == "hi"
+        status = fleet.server("faulty").status()
+        assert (status.state, status.error) == ("ready", None)
+
+
+@pytest.mark.parametrize(
+    ("spec", "part"),
+    [
+        (ServerSpec(name="s", command="no-such-command-anywhere"), "there is no command 'no-such-command-anywhere'"),
+        (ServerSpec(name="s", command="/etc/passwd"), "cannot be run: Permission denied"),
+        (ServerSpec(name="s", command=sys.executable, cwd="/no/such/place"), "there is no directory '/no/such/place'"),
+        (ServerSpec(name="s", command="nul\0byte"), "null byte"),
+    ],
+)
+async def test_a_command_that_cannot_be_run_is_named(spec, part):
+    async with Fleet([spec]) as fleet:
+        error = await failure(fleet, "s", "x")
+        assert error.code == "server_start_failed"
+        assert part in error.message
+        assert fleet.server("s").status().starts == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "state", "part"),
+    [
+        ({"type": "http", "url": "https://x"}, "unsupported", "http, which is not supported yet"),
+        ({"command": "x", "problem": "env.K is missing."}, "misconfigured", "env.K is missing."),
+        ({"command": "x", "enabled": False}, "disabled", "disabled"),
+    ],
+)
+async def test_a_server_that_cannot_be_used_is_listed_with_its_reason(settings, state, part):
+    async with Fleet([ServerSpec(name="s", **settings)]) as fleet:
+        status = fleet.server("s").status()
+        assert (status.state, part in status.error) == (state, True)
+        error = await failure(fleet, "s", "x")
+        assert (error.code, error.details["reason"]) == ("server_unavailable", state)
+
+
+async def test_a_child_gets_its_environment_and_the_mark_of_nesting_and_nothing_else(monkeypatch):
+    monkeypatch.setenv("MY_SECRET", "hunter2")
+    async with Fleet([faulty(env={"TOKEN": "t"})]) as fleet:
+        environment = json.loads(await value(fleet, "faulty", "environment"))
+        assert environment["TOKEN"] == "t"
+        assert environment[connection_module.NESTED_VARIABLE] == "1"
+        assert "MY_SECRET" not in environment
+
+
+# Calling.
+
+
+async def test_thirty_parallel_calls_run_at_the_same_time_and_get_their_own_answers():
+    async with Fleet([faulty()]) as fleet:
+        await fleet.server("faulty").start()
+        began = time.monotonic()
+        slept = [value(fleet, "faulty", "sleep", {"seconds": 0.3}) for _ in range(30)]
+        echoed = [value(fleet, "faulty", "echo", {"text": str(number)}) for number in range(30)]
+        results = await asyncio.gather(*slept, *echoed)
+        assert time.monotonic() - began < 2
+        assert results == ["slept"] * 30 + [str(number) for number in range(30)]
+
+
+async def test_an_unknown_tool_or_server_is_named_with_the_nearest():
+    async with Fleet([faulty()]) as fleet:
+        error = await failure(fleet, "faulty", "ecko")
+        assert (error.code, error.details["nearest"]) == ("unknown_tool", ["echo"])
+        with pytest.raises(BridgeError) as caught:
+            fleet.server("Faultyy")
+        assert (caught.value.code, caught.value.details["nearest"]) == ("unknown_server", ["faulty"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        ({}, "arguments: 'text' is a required property"),
+        ({"text": 7}, "text: 7 is not of type 'string'"),
+        ({"text": "x", "times": 0}, "times: 0 is less than the minimum of 1"),
+        ({"text": "\ud800"}, "lone surrogate"),
+        ({"text": "x", "extra": float("nan")}, "not JSON"),
+    ],
+)
+async def test_arguments_that_break_the_schema_never_reach_the_server(arguments, part):
+    async with Fleet([faulty()]) as fleet:
+        error = await failure(fleet, "faulty", "echo", arguments)
+        assert error.code == "bad_arguments"
+        assert part in error.message
+        assert await value(fleet, "faulty", "echo", {"text": "still here"}) == "still here"
+
+
+async def test_an_error_result_is_a_result():
+    async with Fleet([faulty()]) as fleet:
+        result = convert(await fleet.call_tool("faulty", "refuse"))
+        assert (result["is_error"], result["value"]) == (True, "no, I will not")
+
+
+async def test_an_answer_that_is_no_tool_result_is_an_error():
+    async with Fleet([faulty("malformed")]) as fleet:
+        assert (await failure(fleet, "faulty", "echo", {"text": "x"})).code == "bad_result"
+
+
+async def test_a_call_that_times_out_is_cancelled_and_the_server_stays():
+    async with Fleet([faulty()]) as fleet:
+        pid = await value(fleet, "faulty", "pid")
+        began = time.monotonic()
+        error = await failure(fleet, "faulty", "sleep", {"seconds": 30}, timeout=0.2)
+        assert time.monotonic() - began < 1
+        assert (error.code, error.details["timeout"]) == ("tool_timeout", 0.2)
+        assert json.loads(await value(fleet, "faulty", "cancelled")) != []
+        assert await value(fleet, "faulty", "pid") == pid
+
+
+async def test_a_cancelled_caller_cancels_its_request():
+    async with Fleet([faulty()]) as fleet:
+        await fleet.server("faulty").start()
+        with anyio.move_on_after(0.2):
+            await fleet.call_tool("faulty", "sleep", {"seconds": 30})
+        assert json.loads(await value(fleet, "faulty", "cancelled")) != []
+
+
+@pytest.mark.parametrize("mode", ["deaf", "stopped"])
+async def test_a_server_that_answers_nothing_after_a_timeout_is_replaced(mode, monkeypatch):
+    monkeypatch.setattr(supervisor_module, "LIVENESS_TIMEOUT", 0.3)
+    async with Fleet([faulty(mode)]) as fleet:
+        server = fleet.server("faulty")
+        await server.start()
+        pid = server.status().pid
+        assert (await failure(fleet, "faulty", "hang", timeout=0.2)).code == "tool_timeout"
+        await until(lambda: not server.running)
+        assert await value(fleet, "faulty", "echo", {"text": "hi"}) == "hi"
+        assert server.status().pid != pid
+    assert is_gone(pid)
+
+
+async def test_a_busy_server_is_not_replaced_while_an_earlier_call_may_still_end(monkeypatch):
+    monkeypatch.setattr(supervisor_module, "LIVENESS_TIMEOUT", 0.1)
+    async with Fleet([faulty("single")]) as fleet:
+        await fleet.server("faulty").start()
+        earlier = asyncio.create_task(value(fleet, "faulty", "sleep", {"seconds": 1.0}))
+        await anyio.sleep(0.1)
+        assert (await failure(fleet, "faulty", "echo", {"text": "x"}, timeout=0.1)).code == "tool_timeout"
+        assert await earlier == "slept"
+        assert fleet.server("faulty").status().starts == 1
+
+
+async def test_a_server_that_stops_reading_does_not_hold_up_its_callers():
+    async with Fleet([faulty("stopped"), faulty(name="other")]) as fleet:
+        await fleet.server("faulty").start()
+        os.kill(fleet.server("faulty").status().pid, signal.SIGSTOP)
+        began = time.monotonic()
+        text = "x" * 3_000_000
+        errors = await asyncio.gather(*[failure(fleet, "faulty", "echo", {"text": text}, 0.5) for _ in range(4)])
+        assert time.monotonic() - began < 3
+        assert {error.code for error in errors} == {"tool_timeout"}
+        assert await value(fleet, "other", "echo", {"text": "hi"}) == "hi"
+
+
+async def test_a_result_over_the_limit_is_refused_and_the_server_stays():
+    async with Fleet([faulty()], max_result_bytes=100_000) as fleet:
+        assert len(await value(fleet, "faulty", "big", {"bytes": 99_000})) == 99_000
+        pid = await value(fleet, "faulty", "pid")
+        error = await failure(fleet, "faulty", "big", {"bytes": 5_000_000})
+        assert (error.code, error.details["limit"]) == ("result_too_large", 100_000)
+        assert await value(fleet, "faulty", "pid") == pid
+
+
+async def test_a_server_that_dies_in_mid_call_fails_that_call_at_once_and_serves_the_next():
+    async with Fleet([faulty()]) as fleet:
+        for _ in range(3):
+            assert await value(fleet, "faulty", "echo", {"text": "hi"}) == "hi"
+            began = time.monotonic()
+            error = await failure(fleet, "faulty", "die")
+            assert time.monotonic() - began < 1
+            assert error.code == "server_died"
+            assert error.details["stderr"][-1] == "dying as told"
+            assert error.details["exit"] == "exit code 7"
+
+
+async def test_a_first_early_death_costs_no_wait_and_a_series_does():
+    async with Fleet([faulty()]) as fleet:
+        codes = [(await failure(fleet, "faulty", "die")).code for _ in range(3)]
+        assert codes == ["server_died", "server_died", "server_unavailable"]
+
+
+async def test_a_death_is_noticed_while_a_grandchild_holds_the_pipes():
+    async with Fleet([faulty("grandchild", 30)]) as fleet:
+        server = fleet.server("faulty")
+        await server.start()
+        pid = server.status().pid
+        grandchildren = children(pid)
+        assert len(grandchildren) == 1
+        began = time.monotonic()
+        assert (await failure(fleet, "faulty", "die")).code == "server_died"
+        assert time.monotonic() - began < 2
+        await until(lambda: all(map(is_gone, grandchildren)))
+
+
+async def test_garbage_on_stdout_is_passed_over_and_kept_for_messages():
+    async with Fleet([faulty("garbage")]) as fleet:
+        for number in range(10):
+            assert await value(fleet, "faulty", "echo", {"text": str(number)}) == str(number)
+        assert any("Loading" in line for line in fleet.server("faulty").log_tail())
+
+
+async def test_a_server_chatty_on_stderr_is_drained_and_only_its_last_lines_are_kept():
+    async with Fleet([faulty()]) as fleet:
+        assert await value(fleet, "faulty", "shout", {"bytes": 3_000_000}) == "shouted"
+        await until(lambda: fleet.server("faulty").log_tail()[-1:] == ["the last line"])
+        assert sum(map(len, fleet.server("faulty").log_tail(1000))) <= 64 * 1024
+
+
+# Listing.
+
+
+async def test_a_thousand_tools_in_pages_all_arrive():
+    async with Fleet([faulty("many")]) as fleet:
+        tools = await fleet.server("faulty").tools()
+        assert len(tools) == 1_000
+        assert await value(fleet, "faulty", "tool_0988", {"value": "x"}) == "called tool_0988"
+
+
+@pytest.mark.parametrize(("mode", "most"), [("endless", connection_module.MAX_TOOLS), ("circle", 22)])
+async def test_a_listing_without_end_is_cut(mode, most):
+    async with Fleet([faulty(mode)]) as fleet:
+        assert 0 < len(await fleet.server("faulty").tools()) <= most
+        assert "lists without end" in fleet.server("faulty").listing.notices[-1]
+
+
+async def test_names_that_collide_are_told_apart_and_a_repeated_name_is_reported():
+    async with Fleet([faulty("twins")]) as fleet:
+        aliases = {tool.name: tool.alias for tool in await fleet.server("faulty").tools()}
+        assert (aliases["a-b"], aliases["a_b"], aliases["a_b_2"], aliases["class"]) == ("a_b_3", "a_b", "a_b_2", "class_")
+        for name in ("a-b", "a_b", "a_b_2"):
+            assert await value(fleet, "faulty", name) == f"called {name}"
+            assert await value(fleet, "faulty", aliases[name]) == f"called {name}"
+        assert "more than one tool of the name a-b" in fleet.server("faulty").listing.notices[0]
+
+
+async def test_an_announced_change_of_tools_is_seen_by_the_next_call():
+    async with Fleet([faulty()]) as fleet:
+        server = fleet.server("faulty")
+        assert await value(fleet, "faulty", "grow") == "grown_0"
+        await until(lambda: server.stale)
+        assert await value(fleet, "faulty", "grown_0") == "called grown_0"
+        assert not server.stale
+
+
+async def test_a_change_announced_in_the_modern_era_is_seen_too(tmp_path):
+    script = tmp_path / "modern.py"
+    script.write_text(
+        "from mcp.server import MCPServer, NotificationOptions\n"
+        "from mcp.server.mcpserver import Context\n"
+        "server = MCPServer('modern')\n"
+        "def added() -> str:\n    return 'added'\n"
+        "@server.tool()\n"
+        "async def grow(ctx: Context) -> str:\n"
+        "    server.add_tool(added)\n"
+        "    await ctx.notify_tools_changed()\n"
+        "    return 'grown'\n"
+        "server.run()\n"
+    )
+    async with Fleet([ServerSpec(name="modern", command=sys.executable, args=(str(script),))]) as fleet:
+        server = fleet.server("modern")
+        assert await value(fleet, "modern", "grow") == "grown"
+        assert server.status().protocol == "2026-07-28"
+        await until(lambda: server.stale)
+        assert await value(fleet, "modern", "added") == "added"
+
+
+# Ending.
+
+
+async def test_an_idle_server_is_stopped_and_started_again_when_used():
+    async with Fleet([faulty()], idle_timeout=0.3) as fleet:
+        server = fleet.server("faulty")
+        pid = int(await value(fleet, "faulty", "pid"))
+        assert await value(fleet, "faulty", "sleep", {"seconds": 0.6}) == "slept", "not while a call runs"
+        await until(lambda: is_gone(pid))
+        assert (server.status().state, server.status().error) == ("idle", None)
+        assert int(await value(fleet, "faulty", "pid")) != pid
+
+
+async def test_closing_ends_every_process_of_every_server_within_its_bound():
+    specs = [faulty("stubborn", name="stubborn"), faulty("grandchild", 60, name="parent"), faulty()]
+    async with Fleet(specs) as fleet:
+        for spec in specs:
+            await fleet.server(spec.name).start()
+        pids = [status.pid for status in fleet.statuses()]
+        for pid in list(pids):
+            pids += children(pid)
+        assert len(pids) == 4
+        began = time.monotonic()
+    assert time.monotonic() - began < 5
+    assert all(map(is_gone, pids))
+
+
+async def test_closing_finishes_although_its_caller_is_cancelled():
+    pids = []
+    with anyio.move_on_after(0.5):
+        async with Fleet([faulty()]) as fleet:
+            pids.append(int(await value(fleet, "faulty", "pid")))
+            await anyio.sleep(30)
+    assert is_gone(pids[0])
+
+
+async def test_a_call_in_flight_when_all_is_closed_is_cancelled_with_a_reason():
+    async with anyio.create_task_group() as tasks:
+        errors = []
+        async with Fleet([faulty()]) as fleet:
+            await fleet.server("faulty").start()
+
+            async def call():
+                errors.append(await failure(fleet, "faulty", "sleep", {"seconds": 30}))
+
+            tasks.start_soon(call)
+            await anyio.sleep(0.1)
+    assert errors[0].code == "tool_cancelled"
+    assert (await failure(fleet, "faulty", "pid")).code == "server_unavailable"
+
+
+def test_importing_discovery_and_the_fleet_does_not_load_the_sdk():
+    modules = "discovery fleet catalog search describe results".split()
+    imports = "; ".join(f"import mcp_bridge.downstream.{module}" for module in modules)
+    code = f"import sys; {imports}; print([name for name in ('mcp', 'mcp_types', 'pydantic', 'jsonschema') if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+# Parts.
+
+
+def test_lines_arrive_whole_however_the_bytes_are_cut():
+    data = b"one\n\ntwo and more\nrest"
+    for size in range(1, len(data) + 1):
+        splitter = LineSplitter(100)
+        lines = [line for start in range(0, len(data), size) for line in splitter.feed(data[start : start + size])]
+        assert lines == [b"one", b"", b"two and more"]
+        assert splitter.held == 4
+
+
+@pytest.mark.parametrize(
+    ("line", "request_id"),
+    [
+        (b'{"jsonrpc":"2.0","id":12,"result":{"x":"%s"}}', 12),
+        (b'{"id": 3, "jsonrpc":"2.0","result":{"x":"%s"}}', 3),
+        (b'{"result":{"x":"%s"},"jsonrpc":"2.0","id":7}', 7),
+        (b'{"result":{"x":"%s"},"id":7,"jsonrpc":"2.0"}', 7),
+        (b'{"jsonrpc":"2.0","result":{"x":"%s","id":9}}', None),
+        (b'{"method":"x","params":{"id":9,"x":"%s"}}', None),
+    ],
+)
+@pytest.mark.parametrize("chunk", [7, 1000])
+def test_an_oversized_line_is_dropped_and_traced_to_its_request(line, request_id, chunk):
+    splitter = LineSplitter(2_000)
+    line %= b"y" * 5_000
+    data = line + b"\nafter\n"
+    out = [item for start in range(0, len(data), chunk) for item in splitter.feed(data[start : start + chunk])]
+    assert out == [Oversized(len(line), request_id), b"after"]
+    assert splitter.held == 0
+
+
+def test_the_log_ring_keeps_the_end():
+    ring = LogRing(10)
+    for number in range(100):
+        ring.add(b"%02d\n" % number)
+    assert ring.tail() == ["97", "98", "99"]
+    ring.add(b"x" * 1000)
+    assert ring.tail() == ["x" * 10]
+
+
+def test_a_schema_that_is_invalid_or_refers_elsewhere_checks_nothing():
+    for schema in (
+        {"type": 7},
+        {"$ref": "https://example.org/schema.json"},
+        {"$ref": "#/$defs/nowhere"},
+        {"$ref": "#"},
+        {"properties": {"a": {"$ref": "#/properties/a"}}},
+        {"$schema": "urn:unknown", "type": 7},
+    ):
+        ArgumentCheck(schema).check({"a": 1})
+
+
+def test_no_regular_expression_of_a_server_is_run_here():
+    evil = "^(a+)+$"
+    schema = {
+        "properties": {"x": {"type": "string", "pattern": evil}},
+        "patternProperties": {evil: {"type": "integer"}},
+        "additionalProperties": False,
+    }
+    began = time.monotonic()
+    ArgumentCheck(schema).check({"x": "a" * 40 + "!", "a" * 40 + "!": "y"})
+    assert time.monotonic() - began < 1
+
+
+def test_many_faults_are_summed_up_and_long_values_cut():
+    schema = {"additionalProperties": {"type": "integer"}}
+    with pytest.raises(ArgumentError) as caught:
+        ArgumentCheck(schema).check({name: "v" * 500 for name in "abcdef"})
+    assert str(caught.value).count("is not of type") == 3
+    assert str(caught.value).endswith("…")
+    assert len(str(caught.value)) < 500
+
+
+def test_arguments_too_deep_for_json_are_refused():
+    deep = {}
+    for _ in range(100_000):
+        deep = {"a": deep}
+    with pytest.raises(ArgumentError, match="nested too deeply"):
+        ArgumentCheck({}).check(deep)
