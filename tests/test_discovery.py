@@ -143,7 +143,11 @@ def test_a_broken_entry_is_a_problem_of_its_server_alone(find, entry, part):
 
 
 def test_remote_servers_are_kept_with_their_type(find):
-    entries = {"a": {"url": "https://x/mcp"}, "b": {"type": "sse", "url": "https://x"}, "c": {"type": "streamable-http", "url": "u"}}
+    entries = {
+        "a": {"url": "https://x/mcp"},
+        "b": {"type": "sse", "url": "https://x"},
+        "c": {"type": "streamable-http", "url": "u"},
+    }
     found = find(user={"mcpServers": entries})
     assert {name: spec.type for name, spec in found.servers.items()} == {"a": "http", "b": "sse", "c": "http"}
 
@@ -194,7 +198,7 @@ def test_every_way_to_run_the_bridge_itself_is_skipped(find, line):
         "python -m mcp_server_git",
         "python -c 'import mcp_bridge'",
         "sh -c 'cat mcp-bridge'",
-        "sh -c \"unclosed 'quote\"",
+        'sh -c "unclosed \'quote"',
         "env",
         "uvx",
         "git",
@@ -211,7 +215,13 @@ def test_a_server_that_only_mentions_the_bridge_is_kept(line):
 def test_a_toml_table_is_read_with_its_defaults():
     table = {"command": "x", "args": ["a"], "env": {"K": "v"}, "call_timeout": 5, "era": "legacy", "enabled": False}
     spec = spec_from_toml("s", table, "bridge.toml")
-    assert (spec.command, spec.args, spec.env, spec.call_timeout, spec.start_timeout) == ("x", ("a",), {"K": "v"}, 5, 30)
+    assert (spec.command, spec.args, spec.env, spec.call_timeout, spec.start_timeout) == (
+        "x",
+        ("a",),
+        {"K": "v"},
+        5,
+        30,
+    )
     assert (spec.era, spec.enabled, spec.type, spec.source) == ("legacy", False, "stdio", "bridge.toml")
     assert spec_from_toml("s", {"url": "https://x"}, "f").type == "http"
 
@@ -245,7 +255,12 @@ def test_a_mistake_in_our_toml_names_its_key_and_file(table, message, hint):
 
 def test_a_spec_never_shows_what_may_be_secret():
     spec = ServerSpec(
-        name="s", command="x", args=("--key=hunter2",), env={"K": "hunter2"}, url="https://hunter2", headers={"H": "hunter2"}
+        name="s",
+        command="x",
+        args=("--key=hunter2",),
+        env={"K": "hunter2"},
+        url="https://hunter2",
+        headers={"H": "hunter2"},
     )
     assert "hunter2" not in repr(spec) + str(spec) + f"{spec}" + spec.fingerprint()
     assert "'K'" in repr(spec)
@@ -253,7 +268,9 @@ def test_a_spec_never_shows_what_may_be_secret():
 
 def test_a_fingerprint_changes_with_what_decides_the_tools_and_with_nothing_else():
     spec = ServerSpec(name="s", command="x", env={"A": "1", "B": "2"})
-    assert spec.fingerprint() == ServerSpec(name="s", command="x", env={"B": "2", "A": "1"}, call_timeout=3).fingerprint()
+    assert (
+        spec.fingerprint() == ServerSpec(name="s", command="x", env={"B": "2", "A": "1"}, call_timeout=3).fingerprint()
+    )
     assert spec.fingerprint() != ServerSpec(name="s", command="x", env={"A": "1", "B": "3"}).fingerprint()
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.bridge.record import ExecutionRecord
     from mcp_bridge.downstream.spec import ServerSpec
+    from mcp_bridge.sandbox.flags import RuntimeChoice
     from mcp_bridge.sandbox.probe_report import ProbeReport
     from mcp_bridge.settings import Settings
 
@@ -84,7 +85,6 @@ class Bridge:
         """
         async with self._preparing:
             if self._prepared is None:
-                private_directory(self.settings.state_dir)
                 self._prepared = await prepare(self.settings, notify)
                 self._tasks.start_soon(self._sweep, self._prepared.engine)
             return self._prepared
@@ -228,32 +228,47 @@ async def prepare(
     Raises:
         BridgeError: As `Bridge.prepare`.
     """
-    request = ImageRequest(settings.profile, tuple(settings.packages))
+    private_directory(settings.state_dir)
+    report = await _probe(settings, notify, refresh=refresh)
+    image = await _image(settings, report.choice.path, report.choice.global_args, notify)
+    return Prepared(report, CliEngine(report.choice, settings.state_dir), image)
 
-    async def ensure(command: str, global_args: Sequence[str]) -> ImageInfo:
-        return await ensure_image(
-            command,
-            request,
-            configured=settings.image,
-            engine_args=global_args,
-            progress=notify,
-            state_dir=settings.state_dir,
-        )
 
-    async def reference(command: str, global_args: Sequence[str]) -> str:
-        return (await ensure(command, global_args)).reference
+async def choose_engine(settings: Settings) -> RuntimeChoice:
+    """The engine to use, for commands that look after images.
 
-    report = await probe(
+    Raises:
+        BridgeError: As `Bridge.prepare`.
+    """
+    private_directory(settings.state_dir)
+    return (await _probe(settings, None, refresh=False)).choice
+
+
+async def _probe(settings: Settings, notify: Callable[[str], None] | None, *, refresh: bool) -> ProbeReport:
+    async def ensure(command: str, global_args: Sequence[str]) -> str:
+        return (await _image(settings, command, global_args, notify)).reference
+
+    return await probe(
         runtime=settings.runtime,
         oci_runtime=settings.oci_runtime,
         state_dir=settings.state_dir,
         image=settings.image,
         refresh=refresh,
-        ensure=reference,
+        ensure=ensure,
     )
-    choice = report.choice
-    image = await ensure(choice.path, choice.global_args)
-    return Prepared(report, CliEngine(choice, settings.state_dir), image)
+
+
+async def _image(
+    settings: Settings, command: str, global_args: Sequence[str], notify: Callable[[str], None] | None
+) -> ImageInfo:
+    return await ensure_image(
+        command,
+        ImageRequest(settings.profile, tuple(settings.packages)),
+        configured=settings.image,
+        engine_args=global_args,
+        progress=notify,
+        state_dir=settings.state_dir,
+    )
 
 
 async def _leave(process: SandboxProcess) -> None:

@@ -162,15 +162,18 @@ class CliEngine(Engine):
         Raises:
             BridgeError: `engine_failed`.
         """
+        name, _, value = label.partition("=")
+        # By name only: Podman splits a filter's value at commas.
         result = await self._command(
-            "ps", "--all", "--no-trunc", f"--filter=label={label}", "--format", _LIST_FORMAT[self.name]
+            "ps", "--all", "--no-trunc", f"--filter=label={name}", "--format", _LIST_FORMAT[self.name]
         )
         if result.returncode:
             raise self._failed(result)
         try:
-            return _decode_podman(result.stdout) if self.name == "podman" else _decode_docker(result.stdout)
+            found = _decode_podman(result.stdout) if self.name == "podman" else _decode_docker(result.stdout)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BridgeError("engine_failed", f"{self.name} ps can't be understood: {error!r}.") from error
+        return [container for container in found if "=" not in label or container.labels.get(name) == value]
 
     def was_killed(self, container_id: str) -> bool:
         """Whether this object was asked to kill it; asking forgets it."""
@@ -283,6 +286,9 @@ class CliProcess(SandboxProcess):
                     self._stdin.close()
                     if self._child.returncode is None:
                         await self._end()
+                    elif self._child.returncode < 0:
+                        # Somebody killed the client, and the container lives on.
+                        await self._remove()
                 finally:
                     self._closed = True
                     self._child.kill_session()
@@ -307,10 +313,13 @@ class CliProcess(SandboxProcess):
             if self._child.returncode is None and not (self._id and await self._kill(self._id)):
                 # The client first: while it lives it may still make the container that we are about to remove.
                 self._child.kill_session()
-                for reference in filter(None, (self._read_id(), self._name)):
-                    with contextlib.suppress(BridgeError):
-                        await self._engine.remove(reference)
+                await self._remove()
             group.cancel_scope.cancel()
+
+    async def _remove(self) -> None:
+        """By id, and by name for a container that never got to tell its id."""
+        with contextlib.suppress(BridgeError):
+            await self._engine.remove(self._read_id() or self._name)
 
     async def _kill(self, container_id: str) -> bool:
         """Whether the client ended after a kill: then the engine has removed the container as well."""

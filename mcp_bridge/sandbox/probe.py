@@ -111,9 +111,14 @@ class _Search:
         first = info.choice
         image = self.image or await self.ensure(*_with_environment(first))
         for candidate in self._candidates(info):
-            found = await self._settle(candidate, image)
+            found = await self._settle(info, candidate, image)
             if found is not None:
                 choice, trial = found
+                # What was passed over on the way needs no mending now.
+                self.findings = [
+                    replace(finding, level="ok") if finding.code == "oci_runtime_unusable" else finding
+                    for finding in self.findings
+                ]
                 self._report(info, choice, trial)
                 return choice
         return None
@@ -132,7 +137,7 @@ class _Search:
             names = ["", *others]
         return [_with_runtime(first, name) for name in names]
 
-    async def _settle(self, choice: RuntimeChoice, image: str) -> tuple[RuntimeChoice, Trial] | None:
+    async def _settle(self, info: EngineInfo, choice: RuntimeChoice, image: str) -> tuple[RuntimeChoice, Trial] | None:
         """Give up one wall after another until a trial starts with what is left, and what holds is known."""
         for _ in range(_ATTEMPTS):
             try:
@@ -140,7 +145,7 @@ class _Search:
             except BridgeError as error:
                 if error.code in {"image_missing", "disk_full", "state_unwritable"}:
                     raise
-                weaker = self._concede(choice, error)
+                weaker = self._concede(info, choice, error)
                 if weaker is None:
                     return None
                 choice = weaker
@@ -156,12 +161,12 @@ class _Search:
             choice = replace(choice, enforced=enforced)
         return None
 
-    def _concede(self, choice: RuntimeChoice, error: BridgeError) -> RuntimeChoice | None:
+    def _concede(self, info: EngineInfo, choice: RuntimeChoice, error: BridgeError) -> RuntimeChoice | None:
         """The next weaker choice after a failed trial, or None when nothing is left to give up."""
         # Without words from the engine it is not known to be a wall's fault.
         text = str(error.details.get("output", "")).lower()
         last = (str(error.details.get("output", "")).strip() or error.message).splitlines()[-1]
-        runtime = choice.oci_runtime or "the default OCI runtime"
+        runtime = choice.oci_runtime or info.default_runtime or "its default OCI runtime"
         if "rlimit" in text and choice.nproc_max > _LEAST_NPROC:
             return replace(choice, nproc_max=choice.nproc_max // 2, nofile_max=min(choice.nofile_max, 4096))
         if "hybrid" not in text and "cgroup" in text and choice.enforced != _NOTHING:
@@ -178,7 +183,6 @@ class _Search:
             "warning",
             "oci_runtime_unusable",
             f"{choice.engine} with {runtime} can't start a container here: {last}",
-            error.hint,
         )
         return None
 

@@ -71,12 +71,14 @@ async def run_tool(argv: Sequence[str], *, seconds: float, environment: Mapping[
     """
     # Its own process group: an installer's workers are ended with it, and a terminal's Ctrl-C reaches only this
     # process, which then ends the tool in order.
-    process = await anyio.open_process(
-        argv,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, **environment} if environment else None,
-        start_new_session=True,
-    )
+    # A cancellation that met a half-opened process would end the tool alone, not the children it has by then.
+    with anyio.CancelScope(shield=True):
+        process = await anyio.open_process(
+            argv,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **environment} if environment else None,
+            start_new_session=True,
+        )
     out = bytearray()
     err = bytearray()
     try:

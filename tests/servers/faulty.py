@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 MODE = sys.argv[1] if len(sys.argv) > 1 else "plain"
 VALUE = sys.argv[2] if len(sys.argv) > 2 else ""
@@ -52,7 +53,7 @@ def send(message):
     data = json.dumps(message).encode()
     with lock:
         if MODE == "garbage":
-            sys.stdout.buffer.write(b"Loading\xff\xfe model...\n{not json}\n[]\n\n{\"jsonrpc\":\"2.0\"}\n")
+            sys.stdout.buffer.write(b'Loading\xff\xfe model...\n{not json}\n[]\n\n{"jsonrpc":"2.0"}\n')
         sys.stdout.buffer.write(data + b"\n")
         sys.stdout.buffer.flush()
 
@@ -130,11 +131,12 @@ def answer(message):
     send({"jsonrpc": "2.0", "id": message["id"], "result": result})
 
 
-def main():
+def misbehave():
+    """The faults that come before the first message."""
     if MODE == "dead":
         print("cannot find my configuration", file=sys.stderr)
         sys.exit(3)
-    if MODE == "flaky" and not os.path.exists(VALUE):
+    if MODE == "flaky" and not Path(VALUE).exists():
         print("not yet", file=sys.stderr)
         sys.exit(4)
     if MODE == "silent":
@@ -145,6 +147,10 @@ def main():
         subprocess.Popen(["sleep", VALUE], stdin=subprocess.DEVNULL)
     if MODE == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def main():
+    misbehave()
     first = True
     for line in sys.stdin.buffer:
         message = json.loads(line)

@@ -1,0 +1,90 @@
+"""The commands and their options."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mcp_bridge import __version__
+from mcp_bridge.cli.images import images
+from mcp_bridge.cli.servers import servers
+
+app = typer.Typer(
+    name="mcp-bridge",
+    help="One MCP tool, run_python, in front of every other MCP server. Without a command it serves on stdio.",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit status of run: the script's own; 124 time-out; 2 usage; 3 no working sandbox; 4 refused.",
+)
+app.add_typer(images, name="image")
+app.add_typer(servers, name="servers")
+
+Json = Annotated[bool, typer.Option("--json", help="For programs.")]
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    ctx: typer.Context,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="Instead of ./mcp-bridge.toml and the user's own.")
+    ] = None,
+) -> None:
+    """Take the options that come before a command."""
+    ctx.obj = config
+    if ctx.invoked_subcommand is None:
+        serve(ctx)
+
+
+@app.command()
+def serve(ctx: typer.Context) -> None:
+    """Serve MCP on standard input and output (the default)."""
+    from mcp_bridge.cli.serve import serve as work  # noqa: PLC0415
+
+    raise typer.Exit(work(ctx.obj))
+
+
+@app.command()
+def run(
+    ctx: typer.Context,
+    file: Annotated[str | None, typer.Argument(metavar="[FILE|-]", help="A script, or - for standard input.")] = None,
+    code: Annotated[str | None, typer.Option("-c", metavar="CODE", help="The script itself.")] = None,
+    server: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Allow only these; repeatable.")] = None,
+    timeout: Annotated[float | None, typer.Option(metavar="S", help="Seconds of running time.")] = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Run one script in a fresh sandbox, as run_python would."""
+    from mcp_bridge.cli.run import run as work  # noqa: PLC0415
+
+    raise typer.Exit(work(ctx.obj, file, code, servers=server or [], timeout=timeout, as_json=as_json))
+
+
+@app.command()
+def doctor(ctx: typer.Context, as_json: Json = False) -> None:  # noqa: FBT002
+    """Find out what works here, what this host can't enforce, and how to mend it."""
+    from mcp_bridge.cli.doctor import doctor as work  # noqa: PLC0415
+
+    raise typer.Exit(work(ctx.obj, as_json=as_json))
+
+
+@app.command()
+def demo(ctx: typer.Context) -> None:
+    """Show the main job on real servers."""
+    from mcp_bridge.cli.demo import demo as work  # noqa: PLC0415
+
+    raise typer.Exit(work(ctx.obj))
+
+
+@app.command()
+def version(as_json: Json = False) -> None:  # noqa: FBT002
+    """Show the version."""
+    if as_json:
+        facts = {"version": __version__, "python": platform.python_version(), "platform": platform.platform()}
+        sys.stdout.write(json.dumps(facts) + "\n")
+    else:
+        sys.stdout.write(f"mcp-bridge {__version__}\n")

@@ -1,0 +1,96 @@
+"""What the commands share: configuration, exit codes, and errors on standard error."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from mcp_bridge import settings
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from mcp_bridge.downstream.discovery import Discovery
+
+OK, FAILED, USAGE, NO_SANDBOX, REFUSED, TIMED_OUT = 0, 1, 2, 3, 4, 124
+
+USAGE_CODES = frozenset(
+    {
+        "bad_config",
+        "config_missing",
+        "empty_code",
+        "code_too_large",
+        "bad_code",
+        "bad_timeout",
+        "unknown_server",
+        "unknown_profile",
+        "script_missing",
+    }
+)
+REFUSED_CODES = frozenset({"nested_bridge"})
+
+NESTED = "MCP_BRIDGE_NESTED"
+
+
+class Configuration(NamedTuple):
+    """The settings, the file they came from, and the servers."""
+
+    settings: settings.Settings
+    file: Path | None
+    discovery: Discovery
+
+
+def configure(file: Path | None) -> Configuration:
+    """Read the configuration and find the servers.
+
+    Raises:
+        BridgeError: `bad_config`, `config_missing`.
+    """
+    from mcp_bridge.downstream.discovery import discover  # noqa: PLC0415  (`version` and `--help` need none of it)
+
+    loaded = settings.load(file)
+    logging.basicConfig(
+        level=loaded.settings.log_level.upper(), stream=sys.stderr, format="mcp-bridge: %(levelname)s: %(message)s"
+    )
+    if loaded.settings.log_level != "debug":
+        # A server's broken line is that server's: the SDK would log it whole, with whatever is in it.
+        logging.getLogger("mcp").setLevel(logging.CRITICAL)
+    found = discover(
+        loaded.servers,
+        config_file=loaded.file or "the configuration",
+        environ=os.environ,
+        cwd=Path.cwd(),
+        home=Path.home(),
+        client_configs=loaded.settings.client_configs,
+        allow_self_server=loaded.settings.allow_self_server,
+    )
+    return Configuration(loaded.settings, loaded.file, found)
+
+
+def refuse_nesting(configuration: Configuration) -> None:
+    """A bridge started by a bridge would start itself for ever.
+
+    Raises:
+        BridgeError: `nested_bridge`.
+    """
+    if os.environ.get(NESTED) and not configuration.settings.allow_self_server:
+        raise BridgeError(
+            "nested_bridge",
+            "This bridge was started by a bridge, as one of its servers.",
+            hint="Take it out of the servers, or set MCP_BRIDGE_ALLOW_SELF_SERVER=1.",
+        )
+
+
+def exit_code(error: BridgeError) -> int:
+    """The exit status that stands for an error."""
+    if error.code in USAGE_CODES:
+        return USAGE
+    return REFUSED if error.code in REFUSED_CODES else NO_SANDBOX
+
+
+def complain(error: BridgeError) -> int:
+    """Say an error on standard error; its exit status."""
+    print(f"mcp-bridge: {error.code}: {error}", file=sys.stderr)  # noqa: T201
+    return exit_code(error)

@@ -1,0 +1,173 @@
+"""`mcp-bridge demo`: the main job on real servers, shown step by step."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from rich.console import Console
+from rich.syntax import Syntax
+
+from mcp_bridge.bridge.service import open_bridge
+from mcp_bridge.cli import common
+from mcp_bridge.downstream.spec import ServerSpec, spec_from_toml
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from mcp_bridge.bridge.record import ExecutionRecord
+    from mcp_bridge.settings import Settings
+
+SCRIPTS = (
+    (
+        "An agent finds a tool among those of every server, without having their lists in its context:",
+        """\
+from mcp import runtime
+
+print(runtime.discovered_servers())
+print(await runtime.search("commit history"))
+print(await runtime.describe("git.git_log"))
+""",
+    ),
+    (
+        "It calls several servers at once, works on the results in the sandbox, and prints what matters:",
+        """\
+import asyncio
+from mcp.servers import filesystem, git, time
+
+log, now = await asyncio.gather(
+    git.git_log(repo_path=REPO, max_count=5),
+    time.get_current_time(timezone="Europe/Oslo"),
+)
+await filesystem.write_file(path=f"{REPO}/HISTORY.md", content=f"# History\\n\\n{log}\\n")
+listed = await filesystem.list_directory(path=REPO)
+print(str(listed))
+print(await git.git_status(repo_path=REPO))
+""",
+    ),
+    (
+        "The sandbox holds: no network, no files of the host, and no way to write to its own root:",
+        """\
+import os, socket
+
+for attempt in (
+    lambda: socket.create_connection(("192.0.2.1", 80), timeout=2),
+    lambda: open("/etc/shadow").read(),
+    lambda: open("/usr/local/lib/x", "w"),
+):
+    try:
+        attempt()
+        print("this should not have worked")
+    except OSError as error:
+        print(f"{type(error).__name__}: {error.strerror}")
+print("uid", os.getuid(), "on host", os.uname().nodename)
+""",
+    ),
+    (
+        "An error says what and where; the script's end is the sandbox's end:",
+        """\
+from mcp.servers import git
+
+await git.git_show(repo_path=REPO, revision="no-such-revision")
+""",
+    ),
+)
+
+PACKAGES = {
+    "git": ("mcp-server-git", "uvx", ()),
+    "time": ("mcp-server-time", "uvx", ("--local-timezone", "UTC")),
+    "filesystem": ("mcp-server-filesystem", "npx", ("DIRECTORY",)),
+}
+"""A server's command, what fetches and runs it where it isn't installed, and its arguments."""
+
+
+def demo(config: Path | None) -> int:
+    """Run the demonstration; the exit status."""
+    console = Console(highlight=False)
+    try:
+        configuration = common.configure(config)
+        with tempfile.TemporaryDirectory(prefix="mcp-bridge-demo-") as directory:
+            repository = Path(directory).resolve()
+            make_repository(repository)
+            records = anyio.run(_run, configuration.settings, demo_servers(repository), repository, console)
+    except BridgeError as exc:
+        return common.complain(exc)
+    expected = ["success", "success", "success", "error"]
+    if [record.status for record in records] != expected:
+        console.print("\nThe demonstration did not go as it should.", style="red")
+        return common.FAILED
+    console.print("\nThat was the demonstration. `claude mcp add bridge -- mcp-bridge` puts it behind Claude Code.")
+    return common.OK
+
+
+def demo_servers(directory: Path) -> list[ServerSpec]:
+    """Real servers: installed ones, else by the package runners.
+
+    Raises:
+        BridgeError: `demo_needs_servers`.
+    """
+    specs = []
+    for name, (command, runner, arguments) in PACKAGES.items():
+        args = [str(directory) if argument == "DIRECTORY" else argument for argument in arguments]
+        table: dict[str, Any] = {"command": command, "args": args, "start_timeout": 120}
+        if shutil.which(command) is None:
+            if shutil.which(runner) is None:
+                raise BridgeError(
+                    "demo_needs_servers",
+                    f"The demonstration needs {command} or {runner}.",
+                    hint="`make demo` in a checkout installs them.",
+                )
+            package = [command] if runner == "uvx" else ["-y", "@modelcontextprotocol/server-filesystem"]
+            table |= {"command": runner, "args": [*package, *args]}
+        specs.append(spec_from_toml(name, table, "the demonstration"))
+    return specs
+
+
+def make_repository(directory: Path) -> None:
+    """A small git repository.
+
+    Raises:
+        BridgeError: `demo_needs_git`.
+    """
+    identity = ["-c", "user.name=Demo", "-c", "user.email=demo@example.org", "-c", "commit.gpgsign=false"]
+    try:
+        subprocess.run(["git", "init", "-q", str(directory)], check=True)
+        for number, subject in enumerate(("Begin", "Describe the plan", "Finish the plan"), 1):
+            (directory / "plan.txt").write_text("step\n" * number)
+            subprocess.run(["git", "-C", str(directory), "add", "plan.txt"], check=True)
+            subprocess.run(["git", "-C", str(directory), *identity, "commit", "-q", "-m", subject], check=True)
+    except (OSError, subprocess.CalledProcessError) as exc:
+        raise BridgeError("demo_needs_git", f"git could not make a repository: {exc}.") from None
+
+
+async def _run(
+    settings: Settings, specs: list[ServerSpec], repository: Path, console: Console
+) -> list[ExecutionRecord]:
+    records = []
+    failure: BridgeError | None = None
+    async with open_bridge(settings, specs) as bridge:
+        try:
+            for title, script in SCRIPTS:
+                console.print(f"\n{title}", style="bold")
+                console.print(Syntax(script, "python", background_color="default"))
+                record = await bridge.run(f"REPO = {str(repository)!r}\n" + script, timeout=60, notify=console.print)
+                records.append(record)
+                console.print(record.stdout.decode().rstrip(), markup=False, style="green")
+                if record.error:
+                    shown = record.error.get("traceback") or record.error["message"]
+                    console.print(shown, markup=False, style="yellow")
+                console.print(
+                    f"{record.duration_ms:.0f} ms, of which {record.start_ms:.0f} to start the container; "
+                    f"{record.calls} tool calls",
+                    style="dim",
+                )
+        except BridgeError as exc:
+            failure = exc
+    if failure:
+        raise failure
+    sys.stdout.flush()
+    return records

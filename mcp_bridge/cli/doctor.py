@@ -1,0 +1,108 @@
+"""`mcp-bridge doctor`: what works here, what doesn't, and how to mend it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from rich.console import Console
+
+from mcp_bridge.bridge.service import Prepared, not_enforced, open_bridge, prepare
+from mcp_bridge.cli import common
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MARKS = {"ok": "[green]ok[/green]  ", "warning": "[yellow]warn[/yellow]", "error": "[red]fail[/red]"}
+
+
+def doctor(config: Path | None, *, as_json: bool) -> int:
+    """Probe anew, run a script, and say what was found; the exit status."""
+    console = Console(stderr=as_json)
+    findings: list[dict[str, Any]] = []
+
+    def find(level: str, code: str, message: str, hint: str | None = None) -> None:
+        findings.append({"level": level, "code": code, "message": message} | ({"hint": hint} if hint else {}))
+
+    prepared: Prepared | None = None
+    status = common.OK
+    try:
+        configuration = common.configure(config)
+        find("ok", "configuration", f"Configuration: {configuration.file or 'no file, defaults'}.")
+        with console.status("Probing the container engine…"):
+            prepared = anyio.run(_prepare, configuration)
+        findings += [finding.record() for finding in prepared.report.findings]
+        image = prepared.image
+        find("ok", "image", f"Image {image.reference}: Python {image.python or 'unknown'}, {image.size / 1e6:.0f} MB.")
+        with console.status("Running a script…"):
+            milliseconds = anyio.run(_try, configuration)
+        find("ok", "script", f"A script ran in a fresh container in {milliseconds:.0f} ms.")
+        _servers(configuration, find)
+    except BridgeError as exc:
+        for found in exc.details.get("findings", []):
+            findings.append(found)
+        find("error", exc.code, exc.message, exc.hint)
+        status = common.exit_code(exc)
+    if as_json:
+        sys.stdout.write(json.dumps({"ok": status == common.OK, "findings": findings, **_facts(prepared)}) + "\n")
+    else:
+        _print(console, findings)
+    return status
+
+
+async def _prepare(configuration: common.Configuration) -> Prepared:
+    return await prepare(configuration.settings, refresh=True)
+
+
+async def _try(configuration: common.Configuration) -> float:
+    began = time.monotonic()
+    failure: BridgeError | None = None
+    async with open_bridge(configuration.settings, []) as bridge:
+        await bridge.prepare()
+        began = time.monotonic()
+        record = await bridge.run("print('ok')")
+        took = (time.monotonic() - began) * 1000
+        if record.stdout != b"ok\n":
+            message = (record.error or {}).get("message", "it printed something else")
+            failure = BridgeError("sandbox_broken", f"A script in the sandbox failed: {message}")
+    if failure:
+        raise failure
+    return took
+
+
+def _servers(configuration: common.Configuration, find: Any) -> None:
+    discovery = configuration.discovery
+    for problem in discovery.problems:
+        where = f"{problem.file}, line {problem.line}" if problem.line else problem.file
+        find("warning", "client_config", f"{where}: {problem.message}")
+    for spec in discovery.servers.values():
+        if spec.problem:
+            find("warning", "server", f"Server {spec.name} ({spec.source}): {spec.problem}")
+    find("ok", "servers", f"{len(discovery.servers)} servers configured; `mcp-bridge servers list` shows them.")
+
+
+def _facts(prepared: Prepared | None) -> dict[str, Any]:
+    if prepared is None:
+        return {}
+    choice = prepared.report.choice
+    return {
+        "engine": choice.engine,
+        "engine_version": choice.version,
+        "oci_runtime": choice.oci_runtime,
+        "rootless": choice.rootless,
+        "seccomp": choice.seccomp,
+        "limits_not_enforced": not_enforced(prepared.report),
+        "image": prepared.image.reference,
+    }
+
+
+def _print(console: Console, findings: list[dict[str, Any]]) -> None:
+    for finding in findings:
+        console.print(MARKS[finding["level"]], end=" ")
+        console.print(finding["message"], markup=False, highlight=False)
+        if finding.get("hint"):
+            console.print("      " + finding["hint"], markup=False, highlight=False, style="dim")

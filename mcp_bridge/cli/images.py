@@ -1,0 +1,114 @@
+"""`mcp-bridge image build|list|inspect`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import anyio
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from mcp_bridge.bridge.service import choose_engine
+from mcp_bridge.cli import common
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.sandbox import image
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from mcp_bridge.sandbox.flags import RuntimeChoice
+
+images = typer.Typer(help="Build and look at the sandbox's images.", no_args_is_help=True)
+
+T = TypeVar("T")
+
+Json = Annotated[bool, typer.Option("--json", help="For programs.")]
+
+
+@images.command()
+def build(
+    ctx: typer.Context,
+    profile: Annotated[str | None, typer.Option(help="Package profile: base or data.")] = None,
+    with_: Annotated[list[str] | None, typer.Option("--with", metavar="NAME", help="Add a package.")] = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Build the image from the running interpreter, and packages from PyPI."""
+    console = Console(stderr=True)
+
+    async def work(choice: RuntimeChoice, configuration: common.Configuration) -> image.ImageInfo:
+        settings = configuration.settings
+        request = image.ImageRequest(profile or settings.profile, tuple(with_ or settings.packages))
+        with console.status("Building…") as status:
+            return await image.build_image(
+                choice.path,
+                request,
+                engine_args=choice.global_args,
+                progress=status.update,
+                state_dir=settings.state_dir,
+            )
+
+    built = _with_engine(ctx, work)
+    if as_json:
+        _dump(asdict(built))
+    else:
+        sys.stdout.write(f"{built.reference}\n")
+
+
+@images.command("list")
+def list_(ctx: typer.Context, as_json: Json = False) -> None:  # noqa: FBT002
+    """List the images that are here."""
+
+    async def work(choice: RuntimeChoice, _: common.Configuration) -> list[image.ImageInfo]:
+        return await image.list_images(choice.path, choice.global_args)
+
+    rows = _with_engine(ctx, work)
+    if as_json:
+        _dump([asdict(row) for row in rows])
+        return
+    table = Table("image", "profile", "python", "packages", "size")
+    for row in rows:
+        table.add_row(row.reference, row.profile, row.python, str(len(row.packages)), f"{row.size / 1e6:.0f} MB")
+    Console().print(table if rows else "No image yet: the first run builds one, or `mcp-bridge image build`.")
+
+
+@images.command()
+def inspect(
+    ctx: typer.Context,
+    reference: Annotated[str | None, typer.Argument(help="The configured one by default.")] = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Show what is in an image."""
+
+    async def work(choice: RuntimeChoice, configuration: common.Configuration) -> image.ImageInfo:
+        settings = configuration.settings
+        wanted = reference or settings.image
+        wanted = wanted or image.image_reference(image.ImageRequest(settings.profile, tuple(settings.packages)))
+        return await image.inspect_image(choice.path, wanted, choice.global_args)
+
+    found = _with_engine(ctx, work)
+    if as_json:
+        _dump(asdict(found))
+        return
+    for name, value in asdict(found).items():
+        if name != "labels":
+            sys.stdout.write(f"{name}: {', '.join(value) if isinstance(value, tuple) else value}\n")
+
+
+def _with_engine(ctx: typer.Context, work: Callable[[RuntimeChoice, common.Configuration], Awaitable[T]]) -> T:
+    async def both() -> T:
+        choice = await choose_engine(configuration.settings)
+        return await work(choice, configuration)
+
+    try:
+        configuration = common.configure(ctx.obj)
+        return anyio.run(both)
+    except BridgeError as exc:
+        raise typer.Exit(common.complain(exc)) from None
+
+
+def _dump(data: object) -> None:
+    sys.stdout.write(json.dumps(data, ensure_ascii=False) + "\n")

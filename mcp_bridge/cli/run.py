@@ -1,0 +1,106 @@
+"""`mcp-bridge run`: one script, its output, its exit status. For CI and for trying things out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mcp_bridge.bridge.service import open_bridge
+from mcp_bridge.cli import common
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mcp_bridge.bridge.record import ExecutionRecord
+
+
+def read_script(file: str | None, code: str | None) -> str:
+    """The script's text.
+
+    Raises:
+        BridgeError: `script_missing`: no file, no text, not UTF-8, or both a file and -c.
+    """
+    if code is not None and file is not None:
+        raise BridgeError("script_missing", "Give either a file or -c, not both.")
+    if code is not None:
+        return code
+    if file is None and sys.stdin.isatty():
+        raise BridgeError("script_missing", "There is no script.", hint="Give a file, - for stdin, or -c CODE.")
+    try:
+        if file in {None, "-"}:
+            return sys.stdin.buffer.read().decode("utf-8")
+        with open(str(file), "rb") as opened:  # noqa: PTH123
+            return opened.read().decode("utf-8")
+    except OSError as exc:
+        raise BridgeError("script_missing", f"{file} can't be read: {exc.strerror}.") from None
+    except UnicodeDecodeError:
+        raise BridgeError("script_missing", f"{file or 'standard input'} is not UTF-8 text.") from None
+
+
+def run(
+    config: Path | None, file: str | None, code: str | None, *, servers: list[str], timeout: float | None, as_json: bool
+) -> int:
+    """Run a script; the exit status."""
+    try:
+        script = read_script(file, code)
+        configuration = common.configure(config)
+        common.refuse_nesting(configuration)
+        record = anyio.run(_run, configuration, script, servers, timeout)
+    except BridgeError as exc:
+        if as_json:
+            _print_json({"status": "refused", "exit_code": common.exit_code(exc), "error": exc.record()})
+            return common.exit_code(exc)
+        return common.complain(exc)
+    except KeyboardInterrupt:
+        return 130
+    if as_json:
+        _print_json(record.to_json())
+    else:
+        _print(record)
+    return record.exit_code
+
+
+async def _run(
+    configuration: common.Configuration,
+    script: str,
+    servers: list[str],
+    timeout: float | None,  # noqa: ASYNC109
+) -> ExecutionRecord:
+    specs = list(configuration.discovery.servers.values())
+    error: BridgeError | None = None
+    record: ExecutionRecord | None = None
+    async with open_bridge(configuration.settings, specs) as bridge:
+        try:
+            record = await bridge.run(script, servers=servers or None, timeout=timeout, notify=_say)
+        except BridgeError as exc:
+            error = exc
+    if record is None:
+        raise error or RuntimeError
+    return record
+
+
+def _say(message: str) -> None:
+    print(f"mcp-bridge: {message}", file=sys.stderr)  # noqa: T201
+
+
+def _print_json(record: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+def _print(record: ExecutionRecord) -> None:
+    """Output as it came, byte for byte; what went wrong on standard error."""
+    sys.stdout.buffer.write(record.stdout)
+    if record.value is not None:
+        sys.stdout.buffer.write(record.value.encode() + b"\n")
+    sys.stdout.buffer.flush()
+    sys.stderr.buffer.write(record.stderr)
+    if record.error is not None and record.status != "exit":
+        shown = record.error.get("traceback") or f"mcp-bridge: {record.error['code']}: {record.error['message']}"
+        sys.stderr.buffer.write(str(shown).encode() + b"\n")
+    for row in record.artifacts:
+        sys.stderr.buffer.write(f"artifact {row['name']}: {row['path']}\n".encode())
+    sys.stderr.buffer.flush()

@@ -1,0 +1,26 @@
+"""`mcp-bridge serve`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mcp_bridge.cli import common
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def serve(config: Path | None) -> int:
+    """Serve MCP on standard input and output until it ends; the exit status."""
+    try:
+        configuration = common.configure(config)
+        common.refuse_nesting(configuration)
+    except BridgeError as exc:
+        return common.complain(exc)
+    import anyio  # noqa: PLC0415
+
+    from mcp_bridge.server.app import serve_stdio  # noqa: PLC0415  (the SDK takes most of a second)
+
+    anyio.run(serve_stdio, configuration.settings, list(configuration.discovery.servers.values()))
+    return common.OK

@@ -1,0 +1,300 @@
+"""The repository keeps its promises: locked packages, a whole wheel, set-up scripts that say what is wrong."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+LOCKS = sorted((REPOSITORY / "requirements").glob("*.txt"))
+PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+
+
+def run(*command, check=False, **options):
+    """A command's completed process, its output as text; never more than two minutes."""
+    options = {"cwd": REPOSITORY, "timeout": 120, "capture_output": True, "text": True, **options}
+    return subprocess.run([str(word) for word in command], check=check, **options)
+
+
+def tracked():
+    """Every file that is, or is about to be, in the repository."""
+    listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", check=True).stdout
+    return [path for name in listed.split("\0") if name and (path := REPOSITORY / name).is_file()]
+
+
+def locked(lock):
+    """The requirements of a lock file, each with the number of its hashes."""
+    found = {}
+    text = re.sub(r"#.*", "", lock.read_text())
+    for entry in re.sub(r"\\\n", " ", text).splitlines():
+        if entry.strip():
+            requirement = Requirement(entry.split("--hash")[0].strip())
+            found[requirement] = entry.count("--hash=sha256:")
+    return found
+
+
+def uv():
+    """The uv that the set-up found or installed."""
+    private = REPOSITORY / ".cache" / "bin" / "uv"
+    return shutil.which("uv") or (private if private.exists() else pytest.fail("no uv: run make setup-test"))
+
+
+# --- locked packages
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
+def test_every_locked_requirement_has_one_version_and_its_hashes(lock):
+    requirements = locked(lock)
+    assert requirements
+    for requirement, hashes in requirements.items():
+        assert re.fullmatch(r"==[^*,]+", str(requirement.specifier)), requirement
+        assert hashes, requirement
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
+def test_no_lock_file_names_the_host_of_a_registry(lock):
+    text = lock.read_text()
+    assert "://" not in text
+    options = {line.split("=")[0].strip() for line in text.splitlines() if line.strip().startswith("-")}
+    assert options == {"--hash"}
+
+
+def test_no_other_kind_of_lock_file_is_there():
+    others = {"uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "pylock.toml", "package-lock.json", "yarn.lock"}
+    assert not [path for path in tracked() if path.name in others]
+
+
+@pytest.mark.parametrize(
+    ("lock", "wanted"),
+    [
+        ("runtime", PYPROJECT["project"]["dependencies"]),
+        ("dev", PYPROJECT["project"]["dependencies"] + PYPROJECT["dependency-groups"]["dev"]),
+        ("build", PYPROJECT["build-system"]["requires"]),
+    ],
+)
+def test_the_lock_satisfies_what_pyproject_asks_for(lock, wanted):
+    versions = {
+        canonicalize_name(requirement.name): str(requirement.specifier).removeprefix("==")
+        for requirement in locked(REPOSITORY / "requirements" / f"{lock}.txt")
+    }
+    for requirement in map(Requirement, wanted):
+        assert requirement.specifier.contains(versions[canonicalize_name(requirement.name)]), requirement
+
+
+def test_the_development_lock_holds_the_same_versions_as_the_runtime_lock():
+    runtime, dev = (
+        {str(pin) for pin in locked(REPOSITORY / "requirements" / name)} for name in ("runtime.txt", "dev.txt")
+    )
+    assert runtime <= dev
+
+
+# --- files
+
+
+def test_no_file_mentions_where_this_checkout_is():
+    places = {str(REPOSITORY)} | ({str(Path.home())} - {"/root", "/"})
+    mentions = re.compile("|".join(rf"{re.escape(place)}(?![\w-])" for place in places).encode())
+    assert not [path for path in tracked() if mentions.search(path.read_bytes())]
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, "ARCHITECTURE.md"])
+def test_links_between_the_documents_lead_somewhere(document):
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", (REPOSITORY / document).read_text()):
+        if "://" not in target and not target.startswith("mailto:"):
+            assert (REPOSITORY / target).exists(), target
+
+
+def test_the_changelog_tells_of_this_version():
+    version = re.search(r'__version__ = "(.+)"', (REPOSITORY / "mcp_bridge" / "_version.py").read_text())[1]
+    headings = re.findall(r"^## \[(.+?)\]", (REPOSITORY / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == "Unreleased"
+    assert version in headings
+
+
+# --- what the documents tell a reader to type
+
+
+def typed(document, program):
+    """The words after `program` in a document's code blocks."""
+    blocks = re.findall(r"^```(?:\w*)\n(.*?)^```", (REPOSITORY / document).read_text(), re.MULTILINE | re.DOTALL)
+    return re.findall(rf"^(?:\$ )?{program} +([a-z][a-z-]*)", "\n".join(blocks), re.MULTILINE)
+
+
+@pytest.mark.parametrize("target", ["demo", "test"])
+def test_the_readme_shows_the_command(target):
+    assert target in typed("README.md", "make")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_make_target_in_a_document_exists(document):
+    known = set(re.findall(r"^([a-z-]+(?: [a-z-]+)*):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+    known = {target for rule in known for target in rule.split()}
+    assert set(typed(document, "make")) <= known
+
+
+@pytest.mark.parametrize(
+    ("document", "command"),
+    sorted({(document, command) for document in DOCUMENTS for command in typed(document, "mcp-bridge")}),
+)
+def test_every_command_in_a_document_exists(document, command):
+    main = "from mcp_bridge.cli import main; main()"
+    shown = run(sys.executable, "-c", main, command, "--help")
+    assert shown.returncode == 0, shown.stderr
+
+
+# --- the wheel
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    build = ("build", "--wheel", "--quiet", "--build-constraints", "requirements/build.txt", "--out-dir", folder)
+    built = run(uv(), *build)
+    assert built.returncode == 0, built.stderr
+    (path,) = folder.glob("*.whl")
+    with zipfile.ZipFile(path) as archive:
+        yield archive
+
+
+def test_the_wheel_holds_the_package_and_the_image_and_nothing_else(wheel):
+    names = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    package = {
+        str(path.relative_to(REPOSITORY)) for path in tracked() if path.is_relative_to(REPOSITORY / "mcp_bridge")
+    }
+    image = {
+        f"mcp_bridge/_sandbox_image/{path.relative_to(REPOSITORY / 'sandbox_image')}"
+        for path in tracked()
+        if path.is_relative_to(REPOSITORY / "sandbox_image")
+    }
+    assert "mcp_bridge/py.typed" in names
+    assert names == package | image
+
+
+def test_the_wheel_says_what_it_needs_and_offers_both_commands(wheel):
+    (info,) = {name.split("/")[0] for name in wheel.namelist() if ".dist-info/" in name}
+    metadata = Parser().parsestr(wheel.read(f"{info}/METADATA").decode())
+    assert metadata["Name"] == "mcp-code-bridge"
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert f"{info}/licenses/LICENSE" in wheel.namelist()
+    commands = wheel.read(f"{info}/entry_points.txt").decode()
+    assert re.findall(r"^(\S+) = (\S+)$", commands, re.MULTILINE) == [
+        ("mcp-bridge", "mcp_bridge.cli:main"),
+        ("mcp-code-bridge", "mcp_bridge.cli:main"),
+    ]
+
+
+# --- the set-up scripts
+
+
+@pytest.mark.parametrize(
+    "script", [".ci/run", *(f"scripts/{path.name}" for path in (REPOSITORY / "scripts").glob("*.sh"))]
+)
+def test_the_shell_script_parses(script):
+    first = (REPOSITORY / script).read_text().splitlines()[0]
+    checked = run("bash" if "bash" in first else "sh", "-n", script)
+    assert checked.returncode == 0, checked.stderr
+    assert os.access(REPOSITORY / script, os.X_OK) == first.startswith("#!")
+
+
+def registries(home, **environment):
+    """What scripts/registries.py exports for a user with this home."""
+    environment = {"HOME": str(home), "PATH": os.environ["PATH"], "XDG_CONFIG_DIRS": str(home), **environment}
+    printed = run(sys.executable, "-I", "scripts/registries.py", env=environment, check=True).stdout
+    return dict(line.removeprefix("export ").split("=", 1) for line in printed.splitlines())
+
+
+@pytest.fixture
+def pip_conf(tmp_path):
+    """A user's pip.conf that names a mirror."""
+    path = tmp_path / ".config" / "pip" / "pip.conf"
+    path.parent.mkdir(parents=True)
+    path.write_text("[global]\nindex-url = https://mirror.example/simple\nextra-index-url = https://other.example/\n")
+    return path
+
+
+def test_uv_is_pointed_at_the_mirror_that_pip_uses(pip_conf, tmp_path):
+    exported = registries(tmp_path)
+    assert exported["UV_DEFAULT_INDEX"] == "https://mirror.example/simple"
+    assert not any("other.example" in value for value in exported.values())
+
+
+def test_pips_environment_wins_over_its_files(pip_conf, tmp_path):
+    exported = registries(tmp_path, PIP_INDEX_URL="https://nearer.example/simple")
+    assert exported["UV_DEFAULT_INDEX"] == "https://nearer.example/simple"
+
+
+def test_what_the_user_told_uv_itself_stays(pip_conf, tmp_path):
+    assert "UV_DEFAULT_INDEX" not in registries(tmp_path, UV_INDEX_URL="https://mine.example/simple")
+    settings = tmp_path / ".config" / "uv" / "uv.toml"
+    settings.parent.mkdir()
+    settings.write_text("")
+    assert "UV_DEFAULT_INDEX" not in registries(tmp_path)
+
+
+def test_a_value_from_a_configuration_file_reaches_the_shell_as_one_word(pip_conf, tmp_path):
+    pip_conf.write_text("[global]\ncert = /etc/x y;$(touch z)\n")
+    assert registries(tmp_path)["SSL_CERT_FILE"] == "'/etc/x y;$(touch z)'"
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """A PATH with the least that a machine has; programs are added to it by name."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    least = "basename bash cat cut dirname env git grep head ln mkdir rm sed sort timeout tr"
+    for name in least.split():
+        (folder / name).symlink_to(shutil.which(name))
+
+    def add(name, script):
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+
+    add("id", "echo 1000")
+    # A copy: a set-up that did go on would write into its own .cache.
+    checkout = tmp_path / "checkout"
+    for name in ("scripts", "requirements"):
+        shutil.copytree(REPOSITORY / name, checkout / name)
+    add.setup = lambda: run("bash", "scripts/setup.sh", "demo", cwd=checkout, env={"PATH": str(folder), "HOME": "/"})
+    return add
+
+
+def test_setup_says_so_where_python_is_too_old(machine):
+    machine("python3", 'case "$1" in --version) echo Python 3.9.2 ;; *) exit 1 ;; esac')
+    done = machine.setup()
+    assert done.returncode == 1
+    assert "Python 3.11 or newer is needed; here is: Python 3.9.2" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("manager", "says"),
+    [
+        ("apt-get", "please have an administrator run: apt-get install --no-install-recommends podman"),
+        (None, "no apt-get here; please install: podman"),
+    ],
+)
+def test_setup_names_the_packages_where_it_may_not_install_them(machine, manager, says):
+    machine("python3", f'exec {sys.executable} "$@"')
+    machine("uv", "echo uv 99.0.0")
+    if manager:
+        machine(manager, "echo must not be called >&2; exit 9")
+    done = machine.setup()
+    assert done.returncode == 1
+    assert says in done.stderr
+    assert "must not be called" not in done.stderr
+
+
+def test_setup_refuses_an_unknown_word():
+    done = run("bash", "scripts/setup.sh", "everything")
+    assert done.returncode == 1
+    assert "usage" in done.stderr
