@@ -1,8 +1,10 @@
-"""Commands of the servers that tests talk to: real ones from the cache, and the faulty one."""
+"""The real servers that tests talk to, as specs; `scripts/test-servers.sh` installs them.
+
+A test module asks for them with `pytest_plugins = ["server_fixtures"]`.
+"""
 
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,12 +13,6 @@ from mcp_bridge.downstream.spec import ServerSpec
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 CACHE = Path(os.environ.get("MCP_BRIDGE_TEST_CACHE", REPOSITORY / ".cache" / "servers"))
-FAULTY = Path(__file__).resolve().parent / "servers" / "faulty.py"
-
-
-def faulty(mode="plain", value="", *, name="faulty", **settings):
-    """The spec of the faulty server in one of its modes."""
-    return ServerSpec(name=name, command=sys.executable, args=(str(FAULTY), mode, str(value)), **settings)
 
 
 def cached(relative):

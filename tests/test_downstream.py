@@ -10,7 +10,7 @@ import time
 
 import anyio
 import pytest
-from server_fixtures import faulty
+from servers.specs import faulty
 
 from mcp_bridge.downstream import connection as connection_module
 from mcp_bridge.downstream import supervisor as supervisor_module
