@@ -29,7 +29,7 @@ for requirement in $python_servers; do
     name=${requirement%%==*}
     if [ "$(cat "$cache/$name/.installed" 2>/dev/null || true)" != "$requirement" ]; then
         rm -rf "${cache:?}/$name"
-        uv venv --quiet --python 3.11 "$cache/$name"
+        uv venv --quiet "$cache/$name"
         uv pip install --quiet --python "$cache/$name/bin/python" "$requirement"
         printf '%s\n' "$requirement" >"$cache/$name/.installed"
     fi

@@ -78,6 +78,7 @@ def found(index, query, **options):
         ("readfile", "readFile"),
         ("git commit history", "git_log"),
         ("git status", "git_status"),
+        ("add ticket", "create_issue"),
         ("element reference", "browser_click"),
         ("stat", "git_status"),
         ("filesys writ", "write_file"),

@@ -403,10 +403,8 @@ async def test_statuses_of_the_engines_own_are_the_commands_when_it_has_spoken(r
 
 
 async def test_taking_more_memory_than_allowed_ends_in_the_way_the_host_can_enforce(runner: Runner) -> None:
-    limits = Limits(memory=48 * 1024 * 1024)
-    ended = await runner.run(
-        "b = bytearray(200 * 1024 * 1024)\nfor i in range(0, len(b), 4096): b[i] = 1", limits=limits
-    )
+    source = "b = bytearray(400 * 1024 * 1024)\nfor i in range(0, len(b), 4096): b[i] = 1"
+    ended = await runner.run(source, limits=Limits(memory=48 * 1024 * 1024))
     if runner.engine.choice.enforced.memory:
         assert ended.status.code == 137
         assert ended.status.oom_killed

@@ -21,6 +21,25 @@ _WEIGHTS = "12.0, 5.0, 3.0, 1.0"
 # Longer queries are cut: every word costs two terms.
 _WORDS_USED = 24
 
+# Tool authors and askers pick different words for these; a word also finds the others of its group.
+_SYNONYMS = (
+    ("history", "log"),
+    ("delete", "remove"),
+    ("find", "search", "query"),
+    ("create", "add", "new"),
+    ("edit", "update", "modify", "change"),
+    ("directory", "folder"),
+    ("get", "fetch", "read"),
+    ("run", "execute"),
+    ("send", "post"),
+    ("picture", "image", "photo"),
+    ("issue", "ticket"),
+)
+_SAME = {word: group for group in _SYNONYMS for word in group}
+
+# What is left of the score of a tool whose description says that it is deprecated.
+_DEPRECATED = 0.5
+
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _WORD = re.compile(r"[^\W_]+")
 
@@ -47,6 +66,7 @@ class SearchIndex:
 
     def __init__(self, tools: Iterable[ToolInfo]) -> None:
         self._tools = sorted(tools, key=lambda tool: (tool.server, tool.name))
+        self._names = [words(tool.name) for tool in self._tools]
         self._lock = threading.Lock()
         self._db = sqlite3.connect(":memory:", check_same_thread=False)
         try:
@@ -82,8 +102,8 @@ class SearchIndex:
         Args:
             query: Words; nothing in it is read as search syntax. Without a word in it, every tool matches.
             limit: At most so many hits.
-            strict: Only tools that have every word (or a word that begins with it). Otherwise, when there is
-                none, those that have any.
+            strict: Only tools that have every word (or a word that begins with it). Otherwise, when there is none,
+                those that have every word or a synonym of it, and then those that have any.
             allowed: Leaves out the tools for which it is false.
 
         Returns:
@@ -91,31 +111,42 @@ class SearchIndex:
         """
         if limit <= 0:
             return []
-        terms = [f'("{word}" OR "{word}"*)' for word in dict.fromkeys(words(query)[:_WORDS_USED])]
-        if not terms:
+        asked = list(dict.fromkeys(words(query)[:_WORDS_USED]))
+        if not asked:
             hits = [Hit(tool, 0.0) for tool in self._tools]
             return [hit for hit in hits if allowed is None or allowed(hit.tool)][:limit]
-        found = self._match(" AND ".join(terms), limit, allowed)
-        if not found and not strict and len(terms) > 1:
-            found = self._match(" OR ".join(terms), limit, allowed)
-        return found
+        exact = [f'("{word}" OR "{word}"*)' for word in asked]
+        found = self._match(" AND ".join(exact), asked, allowed)
+        if not found and not strict:
+            wider = [
+                f"({term} OR {' OR '.join(_SAME[word])})" if word in _SAME else term
+                for word, term in zip(asked, exact, strict=True)
+            ]
+            found = self._match(" AND ".join(wider), asked, allowed) or self._match(" OR ".join(wider), asked, allowed)
+        return found[:limit]
 
-    def _match(self, expression: str, limit: int, allowed: Callable[[ToolInfo], bool] | None) -> list[Hit]:
+    def _match(self, expression: str, asked: list[str], allowed: Callable[[ToolInfo], bool] | None) -> list[Hit]:
         hits: list[Hit] = []
         with self._lock:
-            # Rows are numbered by server and name, so the second key settles ties.
-            cursor = self._db.execute(
-                f"SELECT rowid, bm25(tool, {_WEIGHTS}) AS rank FROM tool WHERE tool MATCH ? ORDER BY rank, rowid",  # noqa: S608
-                (expression,),
-            )
-            for number, rank in cursor:
-                tool = self._tools[number]
-                if allowed is None or allowed(tool):
-                    hits.append(Hit(tool, -rank))
-                    if len(hits) == limit:
-                        break
-            cursor.close()
-        return hits
+            query = f"SELECT rowid, bm25(tool, {_WEIGHTS}) FROM tool WHERE tool MATCH ?"  # noqa: S608 - a constant
+            rows = self._db.execute(query, (expression,)).fetchall()
+        for number, rank in rows:
+            tool = self._tools[number]
+            if allowed is None or allowed(tool):
+                weight = 1 + self._likeness(number, asked)
+                weight *= _DEPRECATED if "deprecated" in tool.description.lower() else 1
+                hits.append(Hit(tool, -rank * weight))
+        return sorted(hits, key=lambda hit: (-round(hit.score, 9), hit.tool.server, hit.tool.name))
+
+    def _likeness(self, number: int, asked: list[str]) -> float:
+        """How much of the query is the tool's name and the other way round, 0 to 1.
+
+        BM25 reckons the length of a whole row, so it alone prefers a tool that is briefly described to one whose very
+        name was asked for.
+        """
+        name = self._names[number]
+        shared = sum(any(part.startswith(word) or word.startswith(part) for part in name) for word in asked)
+        return 2 * shared / (len(asked) + len(name)) if name else 0.0
 
 
 def _row(number: int, tool: ToolInfo) -> tuple[int, str, str, str, str]:

@@ -64,7 +64,7 @@ _FIRST_UID, _LAST_UID = 20_000, 60_000
 """Within the 65,536 subordinate ids that a rootless user has, and away from the ids that images use."""
 
 _INHERITED = (
-    "PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "DBUS_SESSION_BUS_ADDRESS", "SSH_AUTH_SOCK",
+    "PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "DBUS_SESSION_BUS_ADDRESS", "SSH_AUTH_SOCK",
     "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME",
     "DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY",
     "CONTAINER_HOST", "CONTAINER_CONNECTION", "CONTAINER_SSHKEY", "CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF",
@@ -192,7 +192,9 @@ class CliEngine(Engine):
                 return ()
             with contextlib.suppress(ValueError):
                 found = json.loads(result.stdout) or []
-                self._image_variables[image] = tuple(str(entry).partition("=")[0] for entry in found)
+                names = (str(entry).partition("=")[0] for entry in found)
+                # `--env NAME` drops the variable only where the client has none of that name; else it hands ours in.
+                self._image_variables[image] = tuple(name for name in names if name not in _INHERITED)
         return self._image_variables.get(image, ())
 
     async def _command(self, *arguments: str) -> ToolResult:

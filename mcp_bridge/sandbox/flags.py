@@ -75,6 +75,10 @@ COMMON = (
 )
 
 
+LEAST_DATA = 192 * 1024 * 1024
+"""RLIMIT_DATA binds the OCI runtime's own start as well: runc 1.1.5 fails at 64 MiB and starts at 96."""
+
+
 @dataclass(frozen=True, slots=True)
 class Enforced:
     """Which limits the control groups were seen to hold on this host."""
@@ -199,7 +203,8 @@ def _limits(choice: RuntimeChoice, spec: SandboxSpec) -> list[str]:
         out += [f"--memory={limits.memory}", f"--memory-swap={limits.memory}"]
     else:
         # For each process by itself: the best that is left without a control group.
-        out.append(f"--ulimit=data={limits.memory}:{limits.memory}")
+        data = max(limits.memory, LEAST_DATA)
+        out.append(f"--ulimit=data={data}:{data}")
     if enforced.cpus:
         out.append(f"--cpus={limits.cpus:g}")
     return out

@@ -32,6 +32,8 @@ USERNS = "0:1879113728:65536"
 _ATTEMPTS = 8
 _LEAST_NPROC = 1024
 
+_NO_SECCOMP = ("not supported", "not enabled", "unsupported", "not compiled in", "without seccomp")
+
 _OCI_RUNTIMES = ("runc", "crun")
 """Tried in this order after the engine's default."""
 
@@ -173,7 +175,8 @@ class _Search:
             self._note("warning", "limits_refused", f"{choice.engine} refuses limits: {last}")
             only_cpus = "cpu" in text and "memory" not in text and "pids" not in text and choice.enforced.cpus
             return replace(choice, enforced=replace(choice.enforced, cpus=False) if only_cpus else _NOTHING)
-        if "seccomp" in text and choice.seccomp:
+        # Only where the engine can't filter at all: a profile that fails for any other reason is no reason to run bare.
+        if choice.seccomp and "seccomp" in text and any(words in text for words in _NO_SECCOMP):
             self._note("warning", "seccomp_refused", f"{choice.engine} refuses the seccomp profile: {last}")
             return replace(choice, seccomp=False)
         if choice.userns and text and "hybrid" not in text:

@@ -43,7 +43,8 @@ DESCRIPTION = (
     "the last expression is shown. No network, no state between calls.\n"
     "from mcp import runtime; runtime.discovered_servers(); await runtime.search('words'); "
     "await runtime.describe('server.tool')\n"
-    "from mcp.servers import NAME; r = await NAME.tool(arg=1)"
+    "from mcp.servers import NAME; r = await NAME.tool(arg=1)  # plain data; failure raises mcp.ToolError\n"
+    "display(x) shows images, artifact(path) keeps a file."
 )
 
 

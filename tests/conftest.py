@@ -1,0 +1,3 @@
+"""Fixtures that the test modules share: real servers and real containers."""
+
+pytest_plugins = ["server_fixtures", "sandbox_fixtures"]

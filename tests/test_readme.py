@@ -1,0 +1,75 @@
+"""What the README says is so: its commands run, its table is the settings."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mcp_bridge.settings import Settings
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+README = (REPOSITORY / "README.md").read_text("utf-8")
+
+ELSEWHERE = {
+    "make demo": "scripts/bare-debian-test.sh",
+    "make test": ".ci/run",
+    "claude mcp add bridge -- uvx --from ./dist/mcp_code_bridge-0.1.0-py3-none-any.whl mcp-bridge": "tests/test_clients.py",
+    "claude mcp list": "tests/test_clients.py",
+}
+"""Commands that another file runs, since they need a machine or a client of their own."""
+
+
+def commands():
+    blocks = re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if line.strip()]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    home = tmp_path_factory.mktemp("home")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MCP_BRIDGE_")}
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return kept | {"PATH": path, "HOME": str(home), "MCP_BRIDGE_TEST_README": "1"}
+
+
+def test_the_commands_run_elsewhere_are_in_the_readme_and_where_they_are_said_to_be():
+    for command, place in ELSEWHERE.items():
+        assert command in commands()
+        assert (REPOSITORY / place).is_file()
+        assert command.split()[0] in (REPOSITORY / place).read_text("utf-8")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("command", [command for command in commands() if command not in ELSEWHERE])
+def test_every_command_of_the_readme_succeeds(command, environment):
+    result = subprocess.run(
+        ["sh", "-c", command], cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    words = shlex.split(command)
+    if "--json" in words:
+        assert json.loads(result.stdout)
+    if "--with" in words:
+        engine = "docker" if os.environ.get("MCP_BRIDGE_RUNTIME") == "docker" else "podman"
+        subprocess.run([engine, "rmi", result.stdout.strip()], capture_output=True, timeout=60, check=True)
+
+
+def test_the_table_names_every_setting_with_its_description():
+    rows = dict(re.findall(r"^\| `(\w+)` \| [^|]* \| ([^|]*) \|$", README, re.MULTILINE))
+    assert rows == {name: field.description for name, field in Settings.model_fields.items()}
+
+
+def test_the_configuration_in_the_readme_is_valid(tmp_path):
+    from mcp_bridge import settings
+    from mcp_bridge.downstream.spec import spec_from_toml
+
+    text = re.search(r"^```toml\n(.*?)^```", README, re.MULTILINE | re.DOTALL)[1]
+    file = tmp_path / "mcp-bridge.toml"
+    file.write_text(text)
+    loaded = settings.load(file, environ={})
+    assert [spec_from_toml(name, table, file).name for name, table in loaded.servers.items()] == ["git", "github"]
