@@ -1,4 +1,4 @@
-"""Real containers for tests: `pytest_plugins = ("sandbox_fixtures",)` in a module gives it these fixtures.
+"""Fixtures with real containers, for every test module.
 
 Without a container engine they fail; they never skip. `MCP_BRIDGE_RUNTIME=docker` chooses the engine.
 """
@@ -59,10 +59,8 @@ def image(probed: ProbeReport, sandbox_state_dir: Path) -> str:
     """The base image's reference."""
 
     async def run() -> str:
-        choice = probed.choice
-        found = await ensure_image(
-            choice.path, ImageRequest(), engine_args=choice.global_args, state_dir=sandbox_state_dir
-        )
+        executable, arguments = probed.choice.invocation
+        found = await ensure_image(executable, ImageRequest(), engine_args=arguments, state_dir=sandbox_state_dir)
         return found.reference
 
     return anyio.run(run)

@@ -25,8 +25,6 @@ from mcp_bridge.sandbox.owner import Owner, host_id, owner_label, sweep
 if TYPE_CHECKING:
     from sandbox_fixtures import Runner
 
-pytest_plugins = ("sandbox_fixtures",)
-
 PODMAN = RuntimeChoice("podman", "/usr/bin/podman", "4.3.1", rootless=False, global_args=("--runtime=runc",))
 DOCKER = RuntimeChoice("docker", "/usr/bin/docker", "20.10.24", rootless=False)
 SPEC = SandboxSpec(

@@ -38,6 +38,10 @@ LAST_WORDS_SECONDS = 5.0
 MAX_VALUE_BYTES = 8 << 20
 """Longest shown form of the last value that the guest may send."""
 
+MAX_PROGRESS_CHARS = 500
+MAX_ERROR_CHARS = 50_000
+"""Longest text of an error, and of its traceback, that a guest's account may have; the guest itself keeps to less."""
+
 Progress = Callable[[float, "float | None", "str | None"], None]
 
 
@@ -160,7 +164,8 @@ class Execution:
                 self._outputs.display(message)
             case messages.ProgressReport():
                 if self._progress:
-                    self._progress(message.done, message.total, message.message)
+                    text = message.message[:MAX_PROGRESS_CHARS] if message.message else None
+                    self._progress(message.done, message.total, text)
 
     def _waits(self, change: int) -> None:
         if change > 0:
@@ -340,9 +345,9 @@ def _script_error(claimed: dict[str, Any]) -> dict[str, Any]:
     return {
         "code": "syntax_error" if name in {"SyntaxError", "IndentationError", "TabError"} else "script_error",
         "type": name,
-        "message": str(claimed.get("message", "")),
+        "message": str(claimed.get("message", ""))[:MAX_ERROR_CHARS],
         "line": line if isinstance(line, int) else None,
-        "traceback": str(claimed.get("traceback", "")),
+        "traceback": str(claimed.get("traceback", ""))[:MAX_ERROR_CHARS],
     }
 
 

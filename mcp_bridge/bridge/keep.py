@@ -23,7 +23,8 @@ KEEP_SECONDS = 7 * 24 * 3600.0
 """Artifacts and outputs older than this are removed at the next start."""
 
 MAX_MEMORY_BYTES = 4 << 20
-MAX_MEMORIES = 10_000
+MAX_MEMORIES = 1000
+MAX_MEMORIES_BYTES = 64 << 20
 MAX_KEY_CHARS = 200
 
 ARTIFACT_SCHEME = "artifact"
@@ -226,8 +227,13 @@ class Memories:
         if len(data) > MAX_MEMORY_BYTES:
             raise BridgeError("bad_memory", f"The memory {key!r} is over {MAX_MEMORY_BYTES} bytes.")
         private_directory(self._root)
-        if not path.exists() and sum(1 for _ in self._root.iterdir()) >= MAX_MEMORIES:
-            raise BridgeError("too_many_memories", f"There are {MAX_MEMORIES} memories.", hint="Delete some.")
+        others = [other.stat().st_size for other in self._root.iterdir() if other != path]
+        if len(others) >= MAX_MEMORIES or sum(others) + len(data) > MAX_MEMORIES_BYTES:
+            raise BridgeError(
+                "too_many_memories",
+                f"Memories are limited to {MAX_MEMORIES} and {MAX_MEMORIES_BYTES} bytes together.",
+                hint="Delete some.",
+            )
         try:
             write_private(path, data)
         except OSError as exc:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,8 @@ def run(
         return common.complain(exc)
     except KeyboardInterrupt:
         return 130
+    if record is None:
+        return 128 + signal.SIGTERM
     if as_json:
         _print_json(record.to_json())
     else:
@@ -69,18 +72,31 @@ async def _run(
     script: str,
     servers: list[str],
     timeout: float | None,  # noqa: ASYNC109
-) -> ExecutionRecord:
+) -> ExecutionRecord | None:
+    """The record; None when SIGTERM ended the run.
+
+    Raises:
+        BridgeError: As `Bridge.run`.
+    """
     specs = list(configuration.discovery.servers.values())
     error: BridgeError | None = None
     record: ExecutionRecord | None = None
-    async with open_bridge(configuration.settings, specs) as bridge:
+    async with open_bridge(configuration.settings, specs) as bridge, anyio.create_task_group() as tasks:
+        tasks.start_soon(_end_on_sigterm, tasks.cancel_scope)
         try:
             record = await bridge.run(script, servers=servers or None, timeout=timeout, notify=_say)
         except BridgeError as exc:
             error = exc
-    if record is None:
-        raise error or RuntimeError
+        tasks.cancel_scope.cancel()
+    if error is not None:
+        raise error
     return record
+
+
+async def _end_on_sigterm(scope: anyio.CancelScope) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM) as signals:
+        async for _ in signals:
+            scope.cancel()
 
 
 def _say(message: str) -> None:

@@ -126,6 +126,14 @@ class RuntimeChoice:
         return (self.path, *self.global_args)
 
     @property
+    def invocation(self) -> tuple[str, tuple[str, ...]]:
+        """An executable and arguments that call the engine in its environment, for those who can't set one."""
+        if not self.environment:
+            return self.path, self.global_args
+        assignments = (f"{name}={value}" for name, value in self.environment.items())
+        return "/usr/bin/env", (*assignments, *self.command)
+
+    @property
     def uid_per_container(self) -> bool:
         """Whether RLIMIT_NPROC, which counts per uid, must stand in for the pids limit."""
         return not self.enforced.pids

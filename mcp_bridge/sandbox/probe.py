@@ -111,7 +111,7 @@ class _Search:
             return None
         self.findings += info.findings
         first = info.choice
-        image = self.image or await self.ensure(*_with_environment(first))
+        image = self.image or await self.ensure(*first.invocation)
         for candidate in self._candidates(info):
             found = await self._settle(info, candidate, image)
             if found is not None:
@@ -263,11 +263,3 @@ def _with_runtime(choice: RuntimeChoice, name: str) -> RuntimeChoice:
     if choice.engine == "podman":
         arguments = (*arguments, f"--runtime={name}")
     return replace(choice, oci_runtime=name, global_args=arguments)
-
-
-def _with_environment(choice: RuntimeChoice) -> tuple[str, tuple[str, ...]]:
-    """An executable and arguments that call the engine in its environment."""
-    if not choice.environment:
-        return choice.path, choice.global_args
-    assignments = (f"{name}={value}" for name, value in choice.environment.items())
-    return shutil.which("env") or "/usr/bin/env", (*assignments, *choice.command)

@@ -74,7 +74,7 @@ def load_report(path: Path) -> ProbeReport | None:
     """The cached report, or None for none or a damaged one."""
     try:
         return _decode(json.loads(path.read_bytes()))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

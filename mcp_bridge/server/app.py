@@ -188,7 +188,7 @@ async def _run(
     try:
         request = RunArguments.model_validate(arguments)
     except ValidationError as exc:
-        return _refused(_bad_arguments(exc))
+        return _refused(bridge, ctx, _bad_arguments(exc))
     reporter = _Reporter(ctx)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(reporter.report)
@@ -202,7 +202,7 @@ async def _run(
             )
             result = _answer(bridge, ctx, record)
         except BridgeError as exc:
-            result = _refused(exc)
+            result = _refused(bridge, ctx, exc)
         tasks.cancel_scope.cancel()
     return result
 
@@ -215,36 +215,47 @@ def _bad_arguments(exc: ValidationError) -> BridgeError:
     )
 
 
-def _refused(error: BridgeError) -> types.CallToolResult:
-    return types.CallToolResult(
-        content=[types.TextContent(text=render.refusal(error))],
-        structured_content={"status": "refused", "error": error.record()},
-        is_error=True,
-    )
+def _refused(bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], error: BridgeError) -> types.CallToolResult:
+    content: list[types.ContentBlock] = [types.TextContent(text=render.refusal(error))]
+    return _result(bridge, ctx, content, {"status": "refused", "error": error.record()}, is_error=True)
 
 
 def _answer(bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], record: ExecutionRecord) -> types.CallToolResult:
-    content: list[types.ContentBlock] = [
+    content = [
         types.TextContent(text=render.text(record, bridge.settings, bridge.files)),
-        *_shown(record),
+        *_shown(record, bridge.settings.max_output_chars),
     ]
-    result = types.CallToolResult(content=content, is_error=record.status != "success")
+    return _result(bridge, ctx, content, record.to_json(), is_error=record.status != "success")
+
+
+def _result(
+    bridge: Bridge,
+    ctx: ServerRequestContext[dict[str, Any]],
+    content: list[types.ContentBlock],
+    record: dict[str, Any],
+    *,
+    is_error: bool,
+) -> types.CallToolResult:
+    """The record as structured content, unless the model would have to read it besides the text, or instead."""
+    result = types.CallToolResult(content=content, is_error=is_error)
     mode = bridge.settings.structured
     client = ctx.session.client_params.client_info.name if ctx.session.client_params else None
     if mode == "always" or (mode == "auto" and not render.shows_structured_content(client)):
-        result.structured_content = record.to_json()
+        result.structured_content = record
     elif mode == "auto":
-        result.meta = {RECORD_META: record.to_json()}
+        result.meta = {RECORD_META: record}
     return result
 
 
-def _shown(record: ExecutionRecord) -> list[types.ContentBlock]:
-    """What `display` showed: images as images, text as text."""
+def _shown(record: ExecutionRecord, max_chars: int) -> list[types.ContentBlock]:
+    """What `display` showed: images as images, text as text, cut like the rest."""
     blocks: list[types.ContentBlock] = []
+    room = max_chars
     for data in record.displays:
         mime, body = next(iter(data.items()))
         if mime in render.IMAGE_TYPES:
             blocks.append(types.ImageContent(data=body, mime_type=mime))
         else:
-            blocks.append(types.TextContent(text=body))
+            blocks.append(types.TextContent(text=render.cut(body, max(room, render.LEAST_CHARS))))
+            room -= len(body)
     return blocks

@@ -25,6 +25,10 @@ IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 NOTHING = "(no output)"
 
+MAX_ERROR_CHARS = 8000
+LEAST_CHARS = 1000
+"""What is shown of a text however much came before it."""
+
 
 def shows_structured_content(client: str | None) -> bool:
     """Whether this client puts structured content before the model."""
@@ -54,10 +58,10 @@ def _compact(record: ExecutionRecord, limit: int, files: Files) -> str:
     return shown or (fields["stdout"] if fields["stdout"].strip("\n") else NOTHING)
 
 
-def error_text(error: dict[str, Any]) -> str:
+def error_text(error: dict[str, Any], limit: int = MAX_ERROR_CHARS) -> str:
     """An error for a reader: a traceback speaks for itself, anything else names its code."""
     if error.get("traceback"):
-        return str(error["traceback"])
+        return cut(str(error["traceback"]), limit)
     hint = f" {error['hint']}" if error.get("hint") else ""
     return f"[{error['code']}] {error['message']}{hint}"
 
@@ -73,7 +77,7 @@ def _fields(record: ExecutionRecord, limit: int, files: Files) -> dict[str, str]
     for name, share in (("stderr", limit // 4), ("value", limit // 2), ("stdout", limit)):
         allowed = min(share, room) if name != "stdout" else room
         if len(shown[name]) > allowed:
-            shown[name] = _cut(shown[name], allowed, _keep(files, record.execution, name, shown[name]))
+            shown[name] = cut(shown[name], allowed, _keep(files, record.execution, name, shown[name]))
         room = max(room - len(shown[name]), limit // 4)
     return shown
 
@@ -85,7 +89,10 @@ def _keep(files: Files, execution: str, name: str, whole: str) -> str:
         return ""
 
 
-def _cut(whole: str, limit: int, where: str) -> str:
+def cut(whole: str, limit: int, where: str = "") -> str:
+    """`whole`, or its two ends with a note between them when it is longer than `limit` characters."""
+    if len(whole) <= limit:
+        return whole
     half = limit // 2
     return f"{whole[:half]}\n[… {len(whole) - 2 * half} of {len(whole)} characters cut{where} …]\n{whole[-half:]}"
 

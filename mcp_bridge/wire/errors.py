@@ -20,7 +20,7 @@ class LocalMessageError(ValueError):
     """We were about to send something that JSON, or the channel's limits, can't carry.
 
     Attributes:
-        code: `not_json`, `frame_too_large`, `frame_too_deep`.
+        code: `not_json`, `frame_too_large`, `frame_too_deep`, `bad_params`.
     """
 
     def __init__(self, code: str, message: str) -> None:

@@ -10,7 +10,7 @@ standard error, with the same framing, what the guest itself can't: `init.beat` 
 
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from mcp_bridge.wire.errors import WireError
+from mcp_bridge.wire.errors import LocalMessageError, WireError
 from mcp_bridge.wire.jsonrpc import Notification
 
 Stream = Literal["stdout", "stderr"]
@@ -42,11 +42,16 @@ class GuestReady(NamedTuple):
 
 
 class OutputWrite(NamedTuple):
-    """A piece of output, in order. Exactly one of `text` and `base64` (bytes that are no UTF-8) is given."""
+    """A piece of output, in order. Exactly one of `text` and `base64` (bytes that are no UTF-8) is given.
+
+    `offset`, bytes of the stream before this piece, comes with what process 1 sends after the guest: the guest may
+    have sent a part of it before it died.
+    """
 
     stream: Stream
     text: str | None = None
     base64: str | None = None
+    offset: int | None = None
 
 
 class OutputDisplay(NamedTuple):
@@ -198,11 +203,21 @@ NAMES: dict[type[Any], str] = {params: method for method, params in METHODS.item
 _T = TypeVar("_T")
 
 
+_Union = type(str | None)
+
+MAX_NUMBER = 2**63
+"""Integers of the channel are below this; within a `json` value they may be longer."""
+
+
 def _fits(value: Any, annotation: Any) -> bool:
     if annotation is Any:
         return True
     if annotation is None or annotation is type(None):
         return value is None
+    if isinstance(annotation, _Union):
+        return any(_fits(value, member) for member in annotation.__args__)
+    if type(value) is int and not -MAX_NUMBER < value < MAX_NUMBER:
+        return False
     origin = getattr(annotation, "__origin__", None)
     if origin is Literal:
         return isinstance(value, str) and value in annotation.__args__
@@ -210,10 +225,28 @@ def _fits(value: Any, annotation: Any) -> bool:
         return isinstance(value, origin)
     if annotation is float:
         return type(value) in (int, float)
-    if isinstance(annotation, type):
-        # bool is an int to isinstance, and not to us.
-        return type(value) is annotation
-    return any(_fits(value, member) for member in annotation.__args__)
+    # bool is an int to isinstance, and not to us.
+    return type(value) is annotation
+
+
+def _fault(kind: type[Any], params: dict[str, Any]) -> str | None:
+    """Why these are no parameters of that method, or None."""
+    fields: dict[str, Any] = kind.__annotations__
+    defaults: dict[str, Any] = kind._field_defaults  # type: ignore[attr-defined]
+    method = NAMES[kind]
+    for name in params:
+        if name not in fields:
+            return f"{method} has no parameter {name[:40]!r}"
+    for name, annotation in fields.items():
+        if name not in params:
+            if name not in defaults:
+                return f"{method} needs {name!r}"
+        elif not _fits(params[name], annotation):
+            if getattr(annotation, "__origin__", None) is Literal:
+                return f"{method}: {name!r} is one of {', '.join(annotation.__args__)}"
+            shown = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+            return f"{method}: {name!r} is no {shown} but {type(params[name]).__name__}"
+    return None
 
 
 def decode_params(kind: type[_T], params: dict[str, Any]) -> _T:
@@ -222,20 +255,22 @@ def decode_params(kind: type[_T], params: dict[str, Any]) -> _T:
     Raises:
         WireError: `bad_params`, naming the method and the parameter.
     """
-    fields: dict[str, Any] = kind.__annotations__
-    defaults: dict[str, Any] = kind._field_defaults  # type: ignore[attr-defined]
-    method = NAMES[kind]
-    for name in params:
-        if name not in fields:
-            raise WireError("bad_params", f"{method} has no parameter {name[:40]!r}")
-    for name, annotation in fields.items():
-        if name not in params:
-            if name not in defaults:
-                raise WireError("bad_params", f"{method} needs {name!r}")
-        elif not _fits(params[name], annotation):
-            shown = getattr(annotation, "__name__", str(annotation))
-            raise WireError("bad_params", f"{method}: {name!r} is no {shown} but {type(params[name]).__name__}")
+    if fault := _fault(kind, params):
+        raise WireError("bad_params", fault)
     return kind(**params)
+
+
+def encode_params(params: Any) -> dict[str, Any]:
+    """Parameters as the object for a frame. None for an optional one is left out.
+
+    Raises:
+        LocalMessageError: `bad_params`: the other side would refuse them.
+    """
+    defaults = params._field_defaults
+    body = {name: value for name, value in params._asdict().items() if value is not None or name not in defaults}
+    if fault := _fault(type(params), body):
+        raise LocalMessageError("bad_params", fault)
+    return body
 
 
 def method_params(method: str) -> type[Any]:
@@ -251,5 +286,9 @@ def method_params(method: str) -> type[Any]:
 
 
 def notification(params: Any) -> Notification:
-    """The notification that carries these parameters."""
-    return Notification(NAMES[type(params)], {k: v for k, v in params._asdict().items() if v is not None})
+    """The notification that carries these parameters.
+
+    Raises:
+        LocalMessageError: As `encode_params`.
+    """
+    return Notification(NAMES[type(params)], encode_params(params))

@@ -75,6 +75,12 @@ def list_tools(params):
     return {"tools": tools}
 
 
+def hang():
+    if MODE == "stopped":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(3600)
+
+
 def call(name, arguments):
     if name == "echo":
         return text(arguments["text"] * arguments.get("times", 1))
@@ -87,7 +93,7 @@ def call(name, arguments):
         print("dying as told", file=sys.stderr, flush=True)
         os._exit(7)
     if name == "hang":
-        os.kill(os.getpid(), signal.SIGSTOP) if MODE == "stopped" else time.sleep(3600)
+        hang()
     if name == "big":
         return text("x" * arguments["bytes"])
     if name == "pid":

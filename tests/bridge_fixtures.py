@@ -1,0 +1,272 @@
+"""The bridge as its users have it: a process with a configuration file of its own.
+
+A test module asks for it with `pytest_plugins = ["bridge_fixtures"]`. The probe and the image are shared by a whole
+run of the tests; everything else, the home directory included, is the one test's.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+from mcp_bridge.sandbox.engine import OWNER_LABEL
+from mcp_bridge.sandbox.owner import Owner
+
+COMMAND = str(Path(sys.executable).parent / "mcp-bridge")
+
+DEADLINE_SECONDS = 60.0
+"""For anything a test waits for; far above what any of it takes, on a slow machine too."""
+
+MAX_LINE_BYTES = 64 << 20
+
+
+def toml(settings, servers):
+    """A configuration file's text. JSON's strings, numbers, truth values and arrays are TOML's too."""
+    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in settings.items()]
+    for spec in servers:
+        lines.append(f"\n[servers.{json.dumps(spec.name)}]")
+        table = {"type": spec.type, "command": spec.command, "args": list(spec.args), "cwd": spec.cwd}
+        table |= {"url": spec.url, "enabled": spec.enabled, "call_timeout": spec.call_timeout}
+        lines += [f"{key} = {json.dumps(value)}" for key, value in table.items() if value not in (None, "")]
+        for name in ("env", "headers"):
+            if values := getattr(spec, name):
+                lines.append(f"[servers.{json.dumps(spec.name)}.{name}]")
+                lines += [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in values.items()]
+    return "\n".join(lines) + "\n"
+
+
+async def until(condition, seconds=DEADLINE_SECONDS, every=0.05):
+    """Wait until a condition holds; the test fails when it doesn't in time."""
+    with anyio.move_on_after(seconds):
+        while True:
+            found = condition()
+            if asyncio.iscoroutine(found):
+                found = await found
+            if found:
+                return found
+            await anyio.sleep(every)
+    return pytest.fail(f"this did not become true in {seconds} s: {condition.__name__}")
+
+
+def is_gone(pid):
+    """Whether a process has ended; a zombie has."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state in {"Z", "X"}
+
+
+def children(pid):
+    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout
+    return [int(child) for child in found.split()]
+
+
+def descendants(pid):
+    direct = children(pid)
+    return direct + [one for child in direct for one in descendants(child)]
+
+
+@dataclass
+class Wire:
+    """A running bridge, spoken to in bytes: for what a well-behaved client never does."""
+
+    process: asyncio.subprocess.Process
+    lines: list[bytes] = field(default_factory=list)
+    notifications: list[dict] = field(default_factory=list)
+    answers: dict = field(default_factory=dict)
+    ids: itertools.count = field(default_factory=itertools.count)
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    async def send(self, message):
+        data = message if isinstance(message, bytes) else json.dumps(message).encode()
+        self.process.stdin.write(data + b"\n")
+        await self.process.stdin.drain()
+
+    async def ask(self, method, params=None):
+        """Send a request; its id."""
+        number = next(self.ids)
+        await self.send({"jsonrpc": "2.0", "id": number, "method": method, "params": params or {}})
+        return number
+
+    async def call(self, code, *, token=None, **arguments):
+        """Send a call of run_python; its id."""
+        params = {"name": "run_python", "arguments": {"code": code, **arguments}}
+        if token is not None:
+            params["_meta"] = {"progressToken": token}
+        return await self.ask("tools/call", params)
+
+    async def read(self):
+        """The next message, whatever it is; None at the end."""
+        with anyio.fail_after(DEADLINE_SECONDS):
+            line = await self.process.stdout.readline()
+        if not line:
+            return None
+        self.lines.append(line)
+        message = json.loads(line)
+        if "id" in message:
+            self.answers[message["id"]] = message
+        else:
+            self.notifications.append(message)
+        return message
+
+    async def answer(self, number):
+        while number not in self.answers:
+            assert await self.read() is not None, f"the bridge ended without an answer: {await self.errors()}"
+        return self.answers.pop(number)
+
+    async def notification(self, method):
+        """The next notification of that method."""
+        while True:
+            message = await self.read()
+            assert message is not None, "the bridge ended"
+            if message.get("method") == method:
+                return message["params"]
+
+    async def started(self, code, **arguments):
+        """Call run_python and wait until its script runs; the request's id."""
+        number = await self.call(f"progress(0, 1, 'running')\n{code}", token="t", **arguments)
+        while (await self.notification("notifications/progress")).get("message") != "running":
+            pass
+        return number
+
+    async def errors(self):
+        return (await self.process.stderr.read()).decode()
+
+    async def ended(self, seconds):
+        """The exit status."""
+        with anyio.fail_after(seconds):
+            # Read to the end: a process whose pipe is full can't leave.
+            while await self.read() is not None:
+                pass
+            return await self.process.wait()
+
+    async def initialize(self):
+        parameters = {"protocolVersion": "2025-11-25", "capabilities": {}}
+        parameters["clientInfo"] = {"name": "a-test", "version": "1"}
+        answer = await self.answer(await self.ask("initialize", parameters))
+        await self.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        return answer["result"]
+
+
+@dataclass
+class Setup:
+    """A configuration and its surroundings."""
+
+    config: Path
+    home: Path
+    env: dict
+    engine: object
+
+    def run(self, *arguments, stdin=b"", config=True, env=None, cwd=None, timeout=DEADLINE_SECONDS):
+        """Run the command to its end."""
+        named = ["--config", str(self.config)] if config else []
+        return subprocess.run(
+            [COMMAND, *named, *arguments],
+            input=stdin,
+            capture_output=True,
+            env=self.env | (env or {}),
+            cwd=cwd or self.home,
+            timeout=timeout,
+            check=False,
+        )
+
+    def parameters(self, **env):
+        return StdioServerParameters(
+            command=COMMAND, args=["--config", str(self.config)], env=self.env | env, cwd=self.home
+        )
+
+    @contextlib.asynccontextmanager
+    async def client(self, mode="legacy", *, log=None, env=None, **options):
+        """The SDK's own client, connected."""
+        target = self.parameters(**(env or {}))
+        if log is not None:
+            target = stdio_client(target, errlog=log)
+        async with Client(target, mode=mode, read_timeout_seconds=DEADLINE_SECONDS, **options) as client:
+            yield client
+
+    def server_pid(self):
+        """The process that serves this configuration."""
+        listed = subprocess.run(["pgrep", "-f", str(self.config)], capture_output=True, text=True, check=True)
+        pids = [int(pid) for pid in listed.stdout.split()]
+        assert len(pids) == 1
+        return pids[0]
+
+    @contextlib.asynccontextmanager
+    async def wire(self, *arguments, env=None):
+        """A bridge that is spoken to in bytes. Whatever the test does to it, nothing of it is left."""
+        process = await asyncio.create_subprocess_exec(
+            COMMAND,
+            "--config",
+            str(self.config),
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=self.env | (env or {}),
+            cwd=self.home,
+            limit=MAX_LINE_BYTES,
+        )
+        wire = Wire(process)
+        try:
+            yield wire
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGKILL)
+            process.stdin.close()
+            await process.communicate()
+
+    async def containers(self, pid):
+        """The containers that the bridge with this process id has started, ended ones included."""
+        found = await self.engine.list(OWNER_LABEL)
+        owners = [(row, Owner.parse(row.labels.get(OWNER_LABEL, ""))) for row in found]
+        return [row for row, owner in owners if owner is not None and owner.pid == pid]
+
+    async def no_container_of(self, pid, seconds=DEADLINE_SECONDS):
+        async def none_left():
+            return not await self.containers(pid)
+
+        await until(none_left, seconds)
+
+
+@pytest.fixture
+def configure(tmp_path, engine, image, sandbox_state_dir):
+    """Makes a `Setup`: `configure(SERVER…, setting=value…)`."""
+    home = tmp_path / "home"
+    home.mkdir()
+    env = {name: os.environ[name] for name in ("PATH", "USER", "LOGNAME", "XDG_RUNTIME_DIR") if name in os.environ}
+    # Podman keeps a user's images there: HOME alone must not move them.
+    env |= {
+        "HOME": str(home),
+        "XDG_DATA_HOME": os.environ.get("XDG_DATA_HOME", str(Path.home() / ".local/share")),
+        "XDG_CONFIG_HOME": os.environ.get("XDG_CONFIG_HOME", str(Path.home() / ".config")),
+    }
+    env |= {name: value for name, value in os.environ.items() if name.startswith(("DOCKER_", "CONTAINER"))}
+
+    def make(*servers, **settings):
+        file = tmp_path / "mcp-bridge.toml"
+        base = {"state_dir": str(sandbox_state_dir), "client_configs": False, "runtime": engine.choice.engine}
+        file.write_text(toml(base | settings, servers))
+        return Setup(file, home, env, engine)
+
+    return make
+
+
+@pytest.fixture
+def setup(configure):
+    """A bridge without servers."""
+    return configure()
