@@ -14,7 +14,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-readonly QUICK=20 # seconds that a second set-up, or a second demo, may take on a slow machine
+readonly QUICK=30 # seconds that a second set-up, or a second demo, may take on a slow machine
 suite=bookworm user=root with_test=yes keep=
 while [ $# != 0 ]; do
     case $1 in

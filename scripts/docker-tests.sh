@@ -30,7 +30,9 @@ clean_up() {
             waited=$((waited + 1))
         done
         wait "$daemon" 2>/dev/null || true
-        rm -rf --one-file-system "$work"
+        # A daemon that had to be killed leaves its mounts.
+        awk -v under="$work/" 'index($2, under) == 1 { print $2 }' /proc/mounts | sort -r | xargs -r umount || true
+        rm -rf --one-file-system "$work" || true
     fi
     exit "$code"
 }

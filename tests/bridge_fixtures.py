@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import anyio
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from sandbox_fixtures import RUNTIME
 
 from mcp_bridge.sandbox.engine import OWNER_LABEL
 from mcp_bridge.sandbox.owner import Owner
@@ -168,6 +170,7 @@ class Setup:
     """A configuration and its surroundings."""
 
     config: Path
+    state_dir: Path
     home: Path
     env: dict
     engine: object
@@ -243,8 +246,17 @@ class Setup:
         await until(none_left, seconds)
 
 
+@pytest.fixture(scope="session")
+def bridge_state_dir(tmp_path_factory, probed, image, sandbox_state_dir):
+    """A state directory that knows what the probe found; apart from the engine fixture's, which must end tidy."""
+    directory = tmp_path_factory.mktemp("bridge-state")
+    for report in sandbox_state_dir.glob("probe-*.json"):
+        shutil.copy(report, directory)
+    return directory
+
+
 @pytest.fixture
-def configure(tmp_path, engine, image, sandbox_state_dir):
+def configure(tmp_path, engine, bridge_state_dir):
     """Makes a `Setup`: `configure(SERVER…, setting=value…)`."""
     home = tmp_path / "home"
     home.mkdir()
@@ -259,9 +271,9 @@ def configure(tmp_path, engine, image, sandbox_state_dir):
 
     def make(*servers, **settings):
         file = tmp_path / "mcp-bridge.toml"
-        base = {"state_dir": str(sandbox_state_dir), "client_configs": False, "runtime": engine.choice.engine}
+        base = {"state_dir": str(bridge_state_dir), "client_configs": False, "runtime": RUNTIME}
         file.write_text(toml(base | settings, servers))
-        return Setup(file, home, env, engine)
+        return Setup(file, bridge_state_dir, home, env, engine)
 
     return make
 

@@ -111,7 +111,7 @@ class Requests:
     async def _tools(self, server: str) -> dict[str, Any]:
         name = self._resolve(server)
         tools = await self._catalog.tools(name)
-        return {"server": name, "alias": self._allowed[name], "tools": [_proxy(tool) for tool in tools]}
+        return {"server": name, "alias": self._allowed[name], "tools": [describe.proxy_row(tool) for tool in tools]}
 
     async def _search(self, request: messages.CatalogSearch) -> dict[str, Any]:
         limit = max(1, min(request.limit, MAX_SEARCH_HITS))
@@ -194,26 +194,3 @@ def resolve(name: str, allowed: Mapping[str, str]) -> str:
     raise BridgeError(
         "unknown_server", f"There is no server {name[:100]!r}.", hint=hint, server=name[:100], nearest=close
     )
-
-
-def _proxy(tool: ToolInfo) -> dict[str, Any]:
-    signature = describe.signature(tool)
-    params = []
-    for param in signature.params:
-        row: dict[str, Any] = {
-            "name": param.py_name,
-            "json": param.json_name,
-            "type": param.annotation,
-            "required": param.required,
-            "kind": param.kind,
-        }
-        if param.has_default:
-            row["default"] = param.default
-        params.append(row)
-    return {
-        "name": tool.name,
-        "alias": tool.alias,
-        "params": params,
-        "returns": signature.returns,
-        "doc": signature.doc,
-    }

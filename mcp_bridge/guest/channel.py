@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from mcp_bridge.wire import exits, jsonrpc
 from mcp_bridge.wire.errors import WireError
 from mcp_bridge.wire.framing import LineDecoder
-from mcp_bridge.wire.messages import NAMES, RequestCancel, notification
+from mcp_bridge.wire.messages import NAMES, RequestCancel, encode_params, notification
 
 READ_BYTES = 262_144
 
@@ -31,7 +31,7 @@ class RequestError(Exception):
 class Channel:
     """Requests to the host and notifications both ways.
 
-    Raises (every method that sends): `LocalMessageError` where JSON or the limits can't carry the value.
+    Raises (every method that sends): `LocalMessageError` where JSON, the limits or the method can't carry the value.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Channel:
         return _result(answer)
 
     def _send(self, params: Any, take: Callable[[Answer], None]) -> int:
-        body = {key: value for key, value in params._asdict().items() if value is not None}
+        body = encode_params(params)
         with self._write_lock:
             self._next_id += 1
             number = self._next_id

@@ -7,7 +7,7 @@ from typing import Any
 
 from mcp_bridge.guest.channel import Channel
 from mcp_bridge.guest.output import Capture
-from mcp_bridge.guest.runner import cut
+from mcp_bridge.guest.runner import cut, printable
 from mcp_bridge.wire.messages import ArtifactWrite, OutputDisplay, ProgressReport
 
 ARTIFACT_CHUNK_BYTES = 512 * 1024
@@ -41,7 +41,11 @@ class Display:
                 self._channel.notify(OutputDisplay(data))
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        """Tell the client how far the script is."""
+        """Tell the client how far the script is.
+
+        Raises:
+            ValueError: `done` or `total` is no number, or `message` no text.
+        """
         self._channel.notify(ProgressReport(done, total, message))
 
     def artifact(self, path: str | os.PathLike[str], name: str | None = None) -> str:
@@ -71,7 +75,7 @@ class Display:
         if rich_form(value) is not None:
             self.display(value)
             return None
-        return cut(repr(value), self.max_value)
+        return cut(printable(repr(value)), self.max_value)
 
     def show_figures(self) -> None:
         """Show what matplotlib has open, as a notebook does at the end of a cell."""

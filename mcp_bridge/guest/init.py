@@ -13,6 +13,7 @@ import signal
 import time
 from typing import NoReturn
 
+from mcp_bridge.guest.unsent import Unsent
 from mcp_bridge.wire import exits, jsonrpc
 from mcp_bridge.wire.messages import InitBeat, InitExited, OutputWrite, notification
 
@@ -56,22 +57,52 @@ class Heard:
         return self._page[0]
 
 
+class Leftovers:
+    """What the guest wrote and didn't live to send: a crash loses nothing that was printed before it.
+
+    Args:
+        readers: The read ends of the two output pipes.
+        unsent: What the guest had taken out of them.
+    """
+
+    def __init__(self, readers: list[int], unsent: tuple[Unsent, Unsent]) -> None:
+        self._readers = readers
+        self._unsent = unsent
+
+    def send(self) -> None:
+        """Report it, when nothing is left that could write to the pipes."""
+        for stream, reader, unsent in zip(("stdout", "stderr"), self._readers, self._unsent, strict=True):
+            offset, chunk = unsent.rest()
+            os.set_blocking(reader, False)
+            while True:
+                if chunk:
+                    _report(OutputWrite(stream, base64=_base64(chunk), offset=offset))  # type: ignore[arg-type]
+                    offset += len(chunk)
+                try:
+                    chunk = os.read(reader, 65536)
+                except BlockingIOError:
+                    break
+                if not chunk:
+                    break
+
+
 def main(words: list[str]) -> NoReturn:
     """Run as process 1. Never returns; the exit status is the guest's, 128 + n for signal n."""
     settings = Settings(words)
     _limit(settings.memory)
     heard = Heard()
     outputs = (os.pipe(), os.pipe())
+    unsent = (Unsent(), Unsent())
     child = os.fork()
     if child == 0:
         from mcp_bridge.guest import main as guest
 
-        guest.main(outputs, heard)
+        guest.main(outputs, unsent, heard)
     # The channel's end of file must mean that the guest is gone: this process keeps no end of it open for writing.
     os.dup2(2, 1)
     for _, writer in outputs:
         os.close(writer)
-    _supervise(child, settings, heard, [reader for reader, _ in outputs])
+    _supervise(child, settings, heard, Leftovers([reader for reader, _ in outputs], unsent))
 
 
 def _limit(memory: int) -> None:
@@ -89,7 +120,7 @@ def _lower(which: int, value: int) -> None:
         resource.setrlimit(which, (value, value))
 
 
-def _supervise(child: int, settings: Settings, heard: Heard, readers: list[int]) -> NoReturn:
+def _supervise(child: int, settings: Settings, heard: Heard, left: Leftovers) -> NoReturn:
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_read, False)
     os.set_blocking(wake_write, False)
@@ -108,9 +139,9 @@ def _supervise(child: int, settings: Settings, heard: Heard, readers: list[int])
             _empty(wake_read)
         status = _reap(child)
         if status is not None:
-            _leave(status, readers)
+            _leave(status, left)
         if events.get(0, 0) & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
-            _host_gone(child, readers)
+            _host_gone(child, left)
         if events.get(0, 0) & select.POLLIN:
             # Unread input is a word from the host; look again only at the next beat, or this would spin.
             last_heard = now
@@ -122,7 +153,7 @@ def _supervise(child: int, settings: Settings, heard: Heard, readers: list[int])
             if heard.count() != last_count:
                 last_count, last_heard = heard.count(), now
             if now - last_heard > settings.silence:
-                _end(child, exits.HOST_SILENT, 0, readers)
+                _end(child, exits.HOST_SILENT, 0, left)
             if not watched_in:
                 watched_in = select.POLLIN
                 poller.modify(0, watched_in)
@@ -150,22 +181,22 @@ def _reap(child: int) -> int | None:
             found = status
 
 
-def _host_gone(child: int, readers: list[int]) -> NoReturn:
+def _host_gone(child: int, left: Leftovers) -> NoReturn:
     deadline = time.monotonic() + GRACE_SECONDS
     while time.monotonic() < deadline:
         status = _reap(child)
         if status is not None:
-            _leave(status, readers)
+            _leave(status, left)
         time.sleep(0.01)
-    _end(child, 128 + signal.SIGKILL, signal.SIGKILL, readers)
+    _end(child, 128 + signal.SIGKILL, signal.SIGKILL, left)
 
 
-def _leave(status: int, readers: list[int]) -> NoReturn:
+def _leave(status: int, left: Leftovers) -> NoReturn:
     code = os.waitstatus_to_exitcode(status)
-    _end(0, code if code >= 0 else 128 - code, max(0, -code), readers)
+    _end(0, code if code >= 0 else 128 - code, max(0, -code), left)
 
 
-def _end(child: int, code: int, signum: int, readers: list[int]) -> NoReturn:
+def _end(child: int, code: int, signum: int, left: Leftovers) -> NoReturn:
     if os.getpid() == 1:
         # Only ever as process 1 of a namespace: anywhere else this would end processes that aren't the sandbox's.
         try:
@@ -176,20 +207,9 @@ def _end(child: int, code: int, signum: int, readers: list[int]) -> NoReturn:
         os.kill(child, signal.SIGKILL)
     if child:
         os.waitpid(child, 0)
-    for reader, stream in zip(readers, ("stdout", "stderr"), strict=True):
-        _send_rest(reader, stream)
+    left.send()
     _report(InitExited(code, signum, _oom_kills()))
     os._exit(code)
-
-
-def _send_rest(reader: int, stream: str) -> None:
-    """What the guest wrote and didn't live to send: a crash loses nothing that was printed before it."""
-    os.set_blocking(reader, False)
-    try:
-        while chunk := os.read(reader, 65536):
-            _report(OutputWrite(stream, base64=_base64(chunk)))  # type: ignore[arg-type]
-    except BlockingIOError:
-        pass
 
 
 def _base64(data: bytes) -> str:

@@ -13,17 +13,23 @@ from mcp_bridge.guest.display import Display
 from mcp_bridge.guest.modules import Modules
 from mcp_bridge.guest.output import Capture
 from mcp_bridge.guest.proxies import Calls
+from mcp_bridge.guest.unsent import Unsent
 from mcp_bridge.wire import exits
-from mcp_bridge.wire.errors import WireError
+from mcp_bridge.wire.errors import LocalMessageError, WireError
 from mcp_bridge.wire.messages import ExecutionFinish, ExecutionStart, GuestReady, HostBeat, decode_params, method_params
 
 SITE_PACKAGES = "/opt/site-packages"
+
+SAFE_VALUE_CHARS = 1_000_000
+"""A shown value of this length fits into a frame, whatever its characters."""
 
 PRIVATE_FD = 100
 """Descriptors of the channel are moved here and above, out of the way of what a script opens and closes."""
 
 
-def main(outputs: tuple[tuple[int, int], tuple[int, int]], heard: Any) -> NoReturn:
+def main(
+    outputs: tuple[tuple[int, int], tuple[int, int]], unsent: tuple[Unsent, Unsent], heard: Any
+) -> NoReturn:
     """Run one execution. Never returns."""
     read_fd = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, PRIVATE_FD)
     write_fd = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, PRIVATE_FD)
@@ -41,7 +47,7 @@ def main(outputs: tuple[tuple[int, int], tuple[int, int]], heard: Any) -> NoRetu
             os._exit(exits.BAD_FRAME)
 
     channel = Channel(read_fd, write_fd, on_notification, heard)
-    capture = Capture(channel, (outputs[0][0], outputs[1][0]))
+    capture = Capture(channel, (outputs[0][0], outputs[1][0]), unsent)
     channel.start()
     channel.notify(GuestReady("{}.{}.{}".format(*sys.version_info)))
     _prepare_interpreter()
@@ -65,7 +71,12 @@ def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
         error["message"] += f" ({note})"
         error["traceback"] += f"\n({note})"
     capture.finish()
-    channel.request(ExecutionFinish(outcome.exit_code, outcome.value, error))
+    try:
+        channel.request(ExecutionFinish(outcome.exit_code, outcome.value, error))
+    except LocalMessageError:
+        # Control characters take six bytes each: the value's limit in characters may be over the frame's in bytes.
+        value = outcome.value and runner.cut(outcome.value, SAFE_VALUE_CHARS)
+        channel.request(ExecutionFinish(outcome.exit_code, value, error))
 
 
 def _redirect(outputs: tuple[tuple[int, int], tuple[int, int]]) -> None:

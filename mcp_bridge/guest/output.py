@@ -10,14 +10,12 @@ import os
 import select
 import sys
 import threading
-import time
+from time import sleep
 from typing import Any
 
 from mcp_bridge.guest.channel import Channel
+from mcp_bridge.guest.unsent import Unsent
 from mcp_bridge.wire.messages import OutputWrite
-
-CHUNK_BYTES = 262_144
-"""Most that is sent in one message."""
 
 COALESCE_SECONDS = 0.002
 """How long the pump lets small writes gather: a loop of prints is then a few messages, not thousands."""
@@ -29,11 +27,14 @@ class Capture:
     Args:
         channel: Where the messages go.
         readers: The read ends of the pipes behind descriptors 1 and 2, non-blocking.
+        unsent: Where process 1 finds what was read from them, should this process die.
     """
 
-    def __init__(self, channel: Channel, readers: tuple[int, int]) -> None:
+    def __init__(self, channel: Channel, readers: tuple[int, int], unsent: tuple[Unsent, Unsent]) -> None:
         self._channel = channel
         self._readers = readers
+        self._unsent = unsent
+        self._sent = [0, 0]
         self._lock = threading.Lock()
         self._held = [b"", b""]
         self._pid = os.getpid()
@@ -59,10 +60,10 @@ class Capture:
 
     def finish(self) -> None:
         """Flush C's and Python's buffers and send everything, an incomplete character at the end included."""
-        for stream in (sys.stdout, sys.stderr):
+        for name in ("stdout", "stderr"):
             try:
-                stream.flush()
-            except (OSError, ValueError):
+                getattr(sys, name).flush()
+            except Exception:  # noqa: BLE001, S110  (the script may have put anything there, or nothing)
                 pass
         _flush_c()
         self.drain()
@@ -91,17 +92,18 @@ class Capture:
                     if event & (select.POLLHUP | select.POLLNVAL):
                         poller.unregister(fd)
                 continue
-            time.sleep(COALESCE_SECONDS)
+            sleep(COALESCE_SECONDS)
             self.drain()
 
     def _forward(self, index: int) -> bool:
         try:
-            chunk = os.read(self._readers[index], CHUNK_BYTES)
-        except (BlockingIOError, OSError):
+            held = self._held[index]
+            data = self._unsent[index].read(self._readers[index], self._sent[index], held)
+        except OSError:
             return False
-        if not chunk:
+        if len(data) == len(held):
             return False
-        self._held[index] += chunk
+        self._held[index] = data
         self._send(index)
         return True
 
@@ -119,6 +121,7 @@ class Capture:
             self._channel.notify(OutputWrite(stream, text=whole.decode("utf-8")))
         except UnicodeDecodeError:
             self._channel.notify(OutputWrite(stream, base64=binascii.b2a_base64(whole, newline=False).decode("ascii")))
+        self._sent[index] += cut
 
 
 class _Stream(io.FileIO):

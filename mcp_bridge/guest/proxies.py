@@ -199,7 +199,7 @@ def make_function(row: dict[str, Any], server: str, alias: str, calls: Calls, *,
     params = row["params"]
 
     def request(args: tuple[Any, ...], kwargs: dict[str, Any], *, raw: bool) -> ToolCall:
-        return ToolCall(server, row["name"], bind(shown, params, args, kwargs), raw)
+        return ToolCall(server, row["name"], bind(shown, row, args, kwargs), raw)
 
     if blocking:
 
@@ -222,7 +222,7 @@ def make_function(row: dict[str, Any], server: str, alias: str, calls: Calls, *,
         function.__qualname__ = name if name != "raw" else f"{row['alias']}.raw"
         function.__module__ = f"mcp.servers.{alias}"
         function.__doc__ = row["doc"]
-        function.__signature__ = signature(params, returns)  # type: ignore[attr-defined]
+        function.__signature__ = signature(params, returns, extra=row["extra"])  # type: ignore[attr-defined]
     call.raw = call_raw  # type: ignore[attr-defined]
     return call
 
@@ -246,16 +246,12 @@ class _Annotation(str):
         return str(self)
 
 
-def signature(params: list[dict[str, Any]], returns: str) -> Any:
+def signature(params: list[dict[str, Any]], returns: str, *, extra: bool) -> Any:
     """The `inspect.Signature` of a tool."""
     import inspect
 
     made = []
     for param in params:
-        if param["kind"] == "var_keyword":
-            annotation = _Annotation(param["type"])
-            made.append(inspect.Parameter(param["name"], inspect.Parameter.VAR_KEYWORD, annotation=annotation))
-            continue
         default = inspect.Parameter.empty if param["required"] else param.get("default", OMITTED)
         made.append(
             inspect.Parameter(
@@ -265,23 +261,27 @@ def signature(params: list[dict[str, Any]], returns: str) -> Any:
                 annotation=_Annotation(param["type"]),
             )
         )
+    if extra:
+        name = "more"
+        while any(param["name"] == name for param in params):
+            name += "_"
+        made.append(inspect.Parameter(name, inspect.Parameter.VAR_KEYWORD))
     return inspect.Signature(made, return_annotation=_Annotation(returns))
 
 
-def bind(shown: str, params: list[dict[str, Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def bind(shown: str, row: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Arguments by their JSON names. A JSON name that is no identifier is accepted too, by `**{...}`.
 
     Raises:
         TypeError: Worded as Python words it for a function, with the nearest names.
     """
-    extra = any(param["kind"] == "var_keyword" for param in params)
-    params = [param for param in params if param["kind"] != "var_keyword"]
+    params = row["params"]
     if len(args) > len(params):
         raise TypeError(f"{shown}() takes {len(params)} positional arguments but {len(args)} were given")
     bound = {param["json"]: value for param, value in zip(params, args, strict=False)}
     names = {param["json"]: param["json"] for param in params} | {param["name"]: param["json"] for param in params}
     for name, value in kwargs.items():
-        if name not in names and extra:
+        if name not in names and row["extra"]:
             names[name] = name
         if name not in names:
             raise TypeError(

@@ -86,41 +86,50 @@ def run(code: str, names: dict[str, Any], show: Callable[[Any], str | None], bef
     """
     module = main_module(code, names)
     home = os.getpid()
-    try:
-        compiled = compile_script(code)
-        if compiled.co_flags & CO_COROUTINE:
-            _run_async(compiled, module.__dict__)
-        else:
-            exec(compiled, module.__dict__)  # noqa: S102
-        _join_threads()
-        before_end()
-        value = show(module.__dict__.pop(VALUE_NAME, None))
-        outcome = Outcome(0, value)
-    except SystemExit as exc:
-        _join_threads()
-        outcome = _exit_outcome(exc)
-    except BaseException as exc:  # noqa: BLE001
-        outcome = Outcome(1, error=describe(exc))
+    outcome = _guarded(lambda: _execute(compile_script(code), module.__dict__))
     if os.getpid() != home:
         _end_of_fork(outcome)
+    # As at the interpreter's end: threads go on after an exception too.
+    ended = _guarded(_end_threads)
+    if outcome == _WELL:
+        outcome = ended if ended != _WELL else _guarded(before_end)
+    if outcome == _WELL:
+        outcome = _guarded(lambda: show(module.__dict__.pop(VALUE_NAME, None)))
     _run_exit_functions()
     return outcome
 
 
-def _run_async(compiled: types.CodeType, namespace: dict[str, Any]) -> None:
-    import asyncio
-
-    with asyncio.Runner() as runner:
-        runner.run(eval(compiled, namespace))  # noqa: S307
+_WELL = Outcome(0)
 
 
-def _join_threads() -> None:
-    """Wait for the script's own threads, as the interpreter does at its end."""
+def _guarded(action: Callable[[], str | None]) -> Outcome:
+    """How an action of the script's ended; the text that it gives is the value."""
+    try:
+        return Outcome(0, action())
+    except SystemExit as exc:
+        return _exit_outcome(exc)
+    except BaseException as exc:  # noqa: BLE001
+        return Outcome(1, error=describe(exc))
+
+
+def _execute(compiled: types.CodeType, namespace: dict[str, Any]) -> None:
+    if compiled.co_flags & CO_COROUTINE:
+        import asyncio
+
+        with asyncio.Runner() as runner:
+            runner.run(eval(compiled, namespace))  # noqa: S307
+    else:
+        exec(compiled, namespace)  # noqa: S102
+
+
+def _end_threads() -> None:
+    """Wait for the script's own threads, as the interpreter does at its end.
+
+    By the interpreter's own function: it also tells the idle threads of a forgotten executor to go.
+    """
     import threading
 
-    for thread in threading.enumerate():
-        if not thread.daemon and thread is not threading.current_thread():
-            thread.join()
+    threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def _exit_outcome(exc: SystemExit) -> Outcome:
@@ -128,16 +137,26 @@ def _exit_outcome(exc: SystemExit) -> Outcome:
         return Outcome(0)
     if isinstance(exc.code, int):
         return Outcome(exc.code & 0xFF)
-    print(exc.code, file=sys.stderr)  # noqa: T201  (what the interpreter does)
+    _complain(exc.code)  # what the interpreter does
     return Outcome(1)
+
+
+def _complain(what: Any) -> None:
+    """Print on standard error, whatever the script has put there."""
+    try:
+        print(what, file=sys.stderr or sys.__stderr__, flush=True)
+    except BaseException:  # noqa: BLE001, S110
+        pass
 
 
 def _end_of_fork(outcome: Outcome) -> None:
     """The end of a process that the script forked: it has no channel, and only its exit status speaks."""
-    if outcome.error:
-        os.write(2, outcome.error["traceback"].encode("utf-8", "backslashreplace"))
-    sys.stdout.flush()
-    os._exit(outcome.exit_code)
+    try:
+        if outcome.error:
+            os.write(2, outcome.error["traceback"].encode("utf-8") + b"\n")
+        sys.stdout.flush()
+    finally:
+        os._exit(outcome.exit_code)
 
 
 def _run_exit_functions() -> None:
@@ -146,20 +165,16 @@ def _run_exit_functions() -> None:
     try:
         atexit._run_exitfuncs()  # noqa: SLF001
     except BaseException as exc:  # noqa: BLE001
-        print(describe(exc)["traceback"], file=sys.stderr)  # noqa: T201
+        _complain(describe(exc)["traceback"])
 
 
 def describe(exc: BaseException) -> dict[str, Any]:
     """An exception as `{type, message, line, traceback}`; the traceback shows the user's frames only."""
     try:
         return _describe(exc)
-    except BaseException as second:  # noqa: BLE001  (an exception whose own text raises, or no memory left)
-        return {
-            "type": type(exc).__name__,
-            "message": f"(no text: {type(second).__name__})",
-            "line": None,
-            "traceback": type(exc).__name__,
-        }
+    except BaseException as second:  # noqa: BLE001  (no memory left, or a script that has sabotaged the library)
+        name = _name(exc)
+        return {"type": name, "message": f"(no text: {_name(second)})", "line": None, "traceback": name}
 
 
 def _describe(exc: BaseException) -> dict[str, Any]:
@@ -167,40 +182,57 @@ def _describe(exc: BaseException) -> dict[str, Any]:
 
     report = traceback.TracebackException.from_exception(exc, compact=True)
     lines: list[int] = []
-    _keep_user_frames(report, lines, set())
+    _keep_user_frames(report, lines)
     line = lines[0] if lines else getattr(exc, "line", None)
     if isinstance(exc, SyntaxError) and exc.filename == FILENAME:
         line = exc.lineno
     return {
-        "type": type(exc).__name__,
-        "message": cut(_text(exc), MAX_MESSAGE),
+        "type": _name(exc),
+        "message": cut(printable(_text(exc)), MAX_MESSAGE),
         "line": line if isinstance(line, int) else None,
-        "traceback": cut("".join(report.format()).rstrip("\n"), MAX_TRACEBACK),
+        "traceback": cut(printable("".join(report.format()).rstrip("\n")), MAX_TRACEBACK),
     }
+
+
+def _name(exc: BaseException) -> str:
+    # Not by attribute: a metaclass may have its own idea of it.
+    return printable(type.__dict__["__name__"].__get__(type(exc)))
 
 
 def _text(exc: BaseException) -> str:
     if isinstance(exc, SyntaxError) and exc.msg:
-        return exc.msg
-    text = str(exc)
-    notes = getattr(exc, "__notes__", None)
-    return "\n".join([text, *map(str, notes)]) if isinstance(notes, list) else text
+        return str(exc.msg)
+    try:
+        text = str(exc)
+        notes = getattr(exc, "__notes__", None)
+        return "\n".join([text, *map(str, notes)]) if isinstance(notes, list) else text
+    except Exception:  # noqa: BLE001  (the script's own __str__; these are the traceback's words for it)
+        return "<exception str() failed>"
 
 
-def _keep_user_frames(report: Any, lines: list[int], seen: set[int]) -> None:
+def _keep_user_frames(report: Any, lines: list[int]) -> None:
     """Drop the frames of the runtime and of libraries; `lines` gets the last user line of the outermost report."""
-    if report is None or id(report) in seen:
-        return
-    seen.add(id(report))
-    kept = [
-        frame for frame in report.stack if frame.filename == FILENAME or frame.filename.startswith(USER_DIRECTORIES)
-    ]
-    script = [frame.lineno for frame in kept if frame.filename == FILENAME and frame.lineno]
-    if not lines:
-        lines.extend(script[-1:])
-    report.stack[:] = kept
-    for other in (report.__cause__, report.__context__, *(getattr(report, "exceptions", None) or ())):
-        _keep_user_frames(other, lines, seen)
+    seen: set[int] = set()
+    waiting = [report]
+    # Not recursive: a chain of causes may be longer than the stack is deep.
+    while waiting:
+        report = waiting.pop()
+        if report is None or id(report) in seen:
+            continue
+        seen.add(id(report))
+        kept = [
+            frame for frame in report.stack if frame.filename == FILENAME or frame.filename.startswith(USER_DIRECTORIES)
+        ]
+        script = [frame.lineno for frame in kept if frame.filename == FILENAME and frame.lineno]
+        if not lines:
+            lines.extend(script[-1:])
+        report.stack[:] = kept
+        waiting += reversed([report.__cause__, report.__context__, *(getattr(report, "exceptions", None) or ())])
+
+
+def printable(text: str) -> str:
+    """`text` without lone surrogates, which no frame can carry."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def cut(text: str, limit: int) -> str:

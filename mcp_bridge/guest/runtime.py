@@ -10,6 +10,7 @@ from typing import Any
 
 from mcp_bridge.guest.channel import Channel, RequestError
 from mcp_bridge.guest.proxies import Calls, MCPError, NotAwaitedError, ToolError
+from mcp_bridge.wire.errors import LocalMessageError
 from mcp_bridge.wire.messages import (
     CatalogDescribe,
     CatalogSearch,
@@ -112,6 +113,8 @@ class _Functions:
         except RequestError as exc:
             data = dict(exc.data)
             raise MCPError(exc.message, code=data.pop("code", "error"), details=data) from None
+        except LocalMessageError as exc:
+            raise MCPError(str(exc), code=exc.code) from None
 
     def discovered_servers(self) -> Rows:
         """Names of every server this script may use, started or not."""

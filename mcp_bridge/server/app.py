@@ -216,28 +216,23 @@ def _bad_arguments(exc: ValidationError) -> BridgeError:
 
 
 def _refused(bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], error: BridgeError) -> types.CallToolResult:
-    content: list[types.ContentBlock] = [types.TextContent(text=render.refusal(error))]
-    return _result(bridge, ctx, content, {"status": "refused", "error": error.record()}, is_error=True)
+    result = types.CallToolResult(content=[types.TextContent(text=render.refusal(error))], is_error=True)
+    return _with_record(result, bridge, ctx, {"status": "refused", "error": error.record()})
 
 
 def _answer(bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], record: ExecutionRecord) -> types.CallToolResult:
-    content = [
+    content: list[types.ContentBlock] = [
         types.TextContent(text=render.text(record, bridge.settings, bridge.files)),
-        *_shown(record, bridge.settings.max_output_chars),
+        *_shown(record),
     ]
-    return _result(bridge, ctx, content, record.to_json(), is_error=record.status != "success")
+    result = types.CallToolResult(content=content, is_error=record.status != "success")
+    return _with_record(result, bridge, ctx, record.to_json())
 
 
-def _result(
-    bridge: Bridge,
-    ctx: ServerRequestContext[dict[str, Any]],
-    content: list[types.ContentBlock],
-    record: dict[str, Any],
-    *,
-    is_error: bool,
+def _with_record(
+    result: types.CallToolResult, bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], record: dict[str, Any]
 ) -> types.CallToolResult:
-    """The record as structured content, unless the model would have to read it besides the text, or instead."""
-    result = types.CallToolResult(content=content, is_error=is_error)
+    """For programs: where the client won't show it to the model in place of the text."""
     mode = bridge.settings.structured
     client = ctx.session.client_params.client_info.name if ctx.session.client_params else None
     if mode == "always" or (mode == "auto" and not render.shows_structured_content(client)):

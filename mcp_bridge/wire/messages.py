@@ -260,6 +260,14 @@ def decode_params(kind: type[_T], params: dict[str, Any]) -> _T:
     return kind(**params)
 
 
+def _plain(value: Any) -> Any:
+    """A string or number of a type of its own (an enum's, numpy's) as JSON will write it."""
+    for kind, method in ((str, str.__str__), (int, int.__int__), (float, float.__float__)):
+        if isinstance(value, kind) and not isinstance(value, bool):
+            return method(value)  # type: ignore[arg-type]
+    return value
+
+
 def encode_params(params: Any) -> dict[str, Any]:
     """Parameters as the object for a frame. None for an optional one is left out.
 
@@ -267,7 +275,7 @@ def encode_params(params: Any) -> dict[str, Any]:
         LocalMessageError: `bad_params`: the other side would refuse them.
     """
     defaults = params._field_defaults
-    body = {name: value for name, value in params._asdict().items() if value is not None or name not in defaults}
+    body = {n: _plain(value) for n, value in params._asdict().items() if value is not None or n not in defaults}
     if fault := _fault(type(params), body):
         raise LocalMessageError("bad_params", fault)
     return body
