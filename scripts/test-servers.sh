@@ -20,7 +20,7 @@ mcp-server-time==2026.10.19'
 
 if [ "$(cat "$cache/npm/.installed" 2>/dev/null || true)" != "$node_servers" ]; then
     mkdir -p "$cache/npm"
-    # shellcheck disable=SC2086 - one word a server
+    # shellcheck disable=SC2086 # one word a server
     npm install --prefix "$cache/npm" --no-audit --no-fund --no-save --loglevel=error $node_servers
     printf '%s\n' "$node_servers" >"$cache/npm/.installed"
 fi

@@ -1,6 +1,6 @@
 """The bridge as its users have it: a process with a configuration file of its own.
 
-A test module asks for it with `pytest_plugins = ["bridge_fixtures"]`. The probe and the image are shared by a whole
+
 run of the tests; everything else, the home directory included, is the one test's.
 """
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mcp_bridge import __version__
 from mcp_bridge.settings import Settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -18,7 +19,9 @@ README = (REPOSITORY / "README.md").read_text("utf-8")
 ELSEWHERE = {
     "make demo": "scripts/bare-debian-test.sh",
     "make test": ".ci/run",
-    "claude mcp add bridge -- uvx --from ./dist/mcp_code_bridge-0.1.0-py3-none-any.whl mcp-bridge": "tests/test_clients.py",
+    f"claude mcp add bridge -- uvx --from ./dist/mcp_code_bridge-{__version__}-py3-none-any.whl mcp-bridge": (
+        "tests/test_clients.py"
+    ),
     "claude mcp list": "tests/test_clients.py",
 }
 """Commands that another file runs, since they need a machine or a client of their own."""

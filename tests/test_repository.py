@@ -126,8 +126,10 @@ def test_the_changelog_tells_of_this_version():
 
 
 def typed(document, program):
-    """The words after `program` in a document's code blocks."""
-    blocks = re.findall(r"^```(?:\w*)\n(.*?)^```", (REPOSITORY / document).read_text(), re.MULTILINE | re.DOTALL)
+    """The words after `program` in a document's blocks of shell commands."""
+    blocks = re.findall(
+        r"^```(?:sh|bash|console)\n(.*?)^```", (REPOSITORY / document).read_text(), re.MULTILINE | re.DOTALL
+    )
     return re.findall(rf"^(?:\$ )?{program} +([a-z][a-z-]*)", "\n".join(blocks), re.MULTILINE)
 
 

@@ -31,6 +31,15 @@ HOST_BEAT_SECONDS = 15.0
 MAX_QUEUED = 1000
 """Requests that wait for their turn; beyond that the channel isn't read, and the guest's writes wait."""
 
+MAX_HELD_BYTES = 64 << 20
+"""Memory that requests may take while they wait or are worked on; beyond that too the channel isn't read."""
+
+VALUE_BYTES = 64
+"""What a value takes in memory, besides its text: an empty list or a short number is two bytes in a frame."""
+
+MAX_UNSENT_BYTES = 32 << 20
+"""Answers that the guest hasn't read; beyond that no further request is worked on."""
+
 FROM_GUEST = frozenset(
     {
         messages.GuestReady,
@@ -62,6 +71,10 @@ NOTIFICATIONS = frozenset(
 )
 
 
+class TooManyRequestsError(Exception):
+    """The guest didn't stop although its requests were refused."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChannelLimits:
     """Bounds on what one execution may ask of the host.
@@ -75,6 +88,26 @@ class ChannelLimits:
     in_flight: int
     total: int
     size: int
+
+
+class _Amount:
+    """Bytes of something, and a wait for room. One more is let in where nothing is, however large."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._now = 0
+        self._less = anyio.Event()
+
+    def add(self, size: int) -> None:
+        self._now += size
+        if size < 0:
+            self._less.set()
+
+    async def room(self, size: int) -> None:
+        while self._now and self._now + size > self._limit:
+            if self._less.is_set():
+                self._less = anyio.Event()
+            await self._less.wait()
 
 
 class HostChannel:
@@ -107,9 +140,13 @@ class HostChannel:
         self._send_lock = anyio.Lock()
         self._slots = anyio.Semaphore(limits.in_flight)
         self._queue = anyio.Semaphore(limits.in_flight + MAX_QUEUED)
+        self._held = _Amount(MAX_HELD_BYTES)
+        self._unsent = _Amount(MAX_UNSENT_BYTES)
         self._scopes: dict[int, anyio.CancelScope] = {}
         self._total = 0
         self._size = 0
+        self._refused = 0
+        self._refusing = False
 
     async def start(self, data: bytes) -> None:
         """Send the guest itself and what it is to run."""
@@ -122,11 +159,18 @@ class HostChannel:
             await anyio.sleep(HOST_BEAT_SECONDS)
             await self._send(line)
 
+    def refuse(self) -> None:
+        """Do nothing for the guest any more: cancel what is under way, and only take its output."""
+        self._refusing = True
+        for scope in self._scopes.values():
+            scope.cancel()
+
     async def serve(self) -> messages.ExecutionFinish | None:
         """Read until the guest finishes (its result is acknowledged) or its end of the channel closes (None).
 
         Raises:
             WireError: What came is no message of this channel.
+            TooManyRequestsError: It went on after its requests were refused.
         """
         decoder = LineDecoder()
         finish: messages.ExecutionFinish | None = None
@@ -164,6 +208,8 @@ class HostChannel:
             else:
                 self._on_notification(params)
             return None
+        if self._refusing:
+            return None
         if isinstance(params, messages.ExecutionFinish):
             await self._send(jsonrpc.encode(jsonrpc.Response(message.id, {})))
             return params
@@ -171,40 +217,64 @@ class HostChannel:
             raise WireError("bad_params", f"two requests under way have the id {message.id}", excerpt(line))
         self._total += 1
         self._size += len(line)
+        if (refusal := self._over()) is not None:
+            # At once, and before the next frame is read: what is over the limit takes no place and no memory.
+            self._refused += 1
+            if self._refused > self._limits.total:
+                raise TooManyRequestsError(f"The script went on after {self._limits.total} refusals: {refusal.message}")
+            await self._send(jsonrpc.encode(error_response(message.id, refusal)))
+            return None
+        size = len(line) + VALUE_BYTES * (line.count(b",") + line.count(b"[") + line.count(b"{"))
         # Acquired here and not in the task: a flood then waits in the pipe and not in our memory.
+        await self._held.room(size)
         await self._queue.acquire()
+        self._held.add(size)
         self._scopes[message.id] = anyio.CancelScope()
         self._on_wait(1)
-        tasks.start_soon(self._work, message.id, params)
+        tasks.start_soon(self._work, message.id, params, size)
         return None
 
-    async def _work(self, number: int, params: Any) -> None:
-        answer: jsonrpc.Response | jsonrpc.ErrorResponse | None = None
+    async def _work(self, number: int, params: Any, size: int) -> None:
+        answer: bytes | None = None
+        has_slot = False
         scope = self._scopes[number]
         try:
-            with scope:
-                async with self._slots:
-                    answer = await self._result(number, params)
+            try:
+                with scope:
+                    await self._slots.acquire()
+                    has_slot = True
+                    await self._unsent.room(1)
+                    answer = _encoded(await self._result(number, params))
+            finally:
+                # Before the answer is sent: what the guest does with it is its own time.
+                self._on_wait(-1)
+                del self._scopes[number]
+            if answer is not None:
+                self._unsent.add(len(answer))
+                await self._send(answer)
+                self._unsent.add(-len(answer))
         finally:
-            # Before the answer is sent: what the guest does with it is its own time.
-            self._on_wait(-1)
+            # After it: a guest that doesn't read its answers gets no more of them.
+            if has_slot:
+                self._slots.release()
+            self._held.add(-size)
             self._queue.release()
-            del self._scopes[number]
-        if answer is not None:
-            await self._send(_encoded(answer))
+
+    def _over(self) -> BridgeError | None:
+        if self._total > self._limits.total:
+            return BridgeError(
+                "too_many_calls", f"This run has made {self._limits.total} requests.", hint="Raise max_calls."
+            )
+        if self._size > self._limits.size:
+            return BridgeError(
+                "calls_too_large",
+                f"This run's requests are over {self._limits.size} bytes.",
+                hint="Raise max_call_size.",
+            )
+        return None
 
     async def _result(self, number: int, params: Any) -> jsonrpc.Response | jsonrpc.ErrorResponse:
         try:
-            if self._total > self._limits.total:
-                raise BridgeError(
-                    "too_many_calls", f"This run has made {self._limits.total} requests.", hint="Raise max_calls."
-                )
-            if self._size > self._limits.size:
-                raise BridgeError(
-                    "calls_too_large",
-                    f"This run's requests are over {self._limits.size} bytes.",
-                    hint="Raise max_call_size.",
-                )
             return jsonrpc.Response(number, await self._answer(params))
         except BridgeError as exc:
             return error_response(number, exc)

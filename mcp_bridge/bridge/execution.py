@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mcp_bridge.bridge.channel import ChannelLimits, HostChannel
+from mcp_bridge.bridge.channel import ChannelLimits, HostChannel, TooManyRequestsError
 from mcp_bridge.bridge.clock import ScriptClock
 from mcp_bridge.bridge.outputs import OutputLimitError, Outputs
 from mcp_bridge.bridge.record import ExecutionRecord, Status
@@ -35,9 +35,20 @@ CLOCK_STEP_SECONDS = 0.05
 LAST_WORDS_SECONDS = 5.0
 """How long a container whose channel has closed may take to end by itself before it is killed."""
 
+WIND_DOWN_SECONDS = 2.5
+"""How long a container whose time is up may take to tell what was printed and to end, before it is killed. Process 1
+gives a guest that is stuck one second."""
+
+MAX_REPORT_BYTES = 1 << 20
+"""Longest line of process 1's: a piece of output of a pipe's size takes a tenth of it."""
+
+MAX_LEFTOVER_BYTES = 4 << 20
+"""Most that process 1 may report as output: two pipes and two reads of them, in base64, are a tenth of it."""
+
 MAX_VALUE_BYTES = 8 << 20
 """Longest shown form of the last value that the guest may send."""
 
+MAX_LINE = 10_000_000
 MAX_PROGRESS_CHARS = 500
 MAX_ERROR_CHARS = 50_000
 """Longest text of an error, and of its traceback, that a guest's account may have; the guest itself keeps to less."""
@@ -104,6 +115,8 @@ class Execution:
         self._outputs = Outputs(limits.output)
         self._ready = anyio.Event()
         self._exited: messages.InitExited | None = None
+        self._leftovers: list[messages.OutputWrite] = []
+        self._leftover_size = 0
         self._last_beat = time.monotonic()
         self._ending: _Ending | None = None
         self._scope = anyio.CancelScope()
@@ -136,15 +149,21 @@ class Execution:
                         self._end(
                             "protocol_error", exc.code, f"The sandbox sent what is no message: {exc}.", exc.excerpt
                         )
-                    except OutputLimitError:
-                        self._over_output()
+                    except TooManyRequestsError as exc:
+                        self._end("call_limit", "too_many_calls", str(exc), "Raise max_calls or max_call_size.")
+                    except OutputLimitError as exc:
+                        self._over_output(exc)
                     watchers.cancel_scope.cancel()
             if finish is None and self._ending is None:
                 try:
                     exit_status = await self._last_words(error_reader_done)
                 except BridgeError as exc:
                     never_ran = exc
+            elif self._ending is not None and self._ending.status == "timeout":
+                with anyio.move_on_after(WIND_DOWN_SECONDS):
+                    await error_reader_done.wait()
             tasks.cancel_scope.cancel()
+        self._take_leftovers()
         if never_ran is not None:
             raise never_ran
         return self._record(finish, exit_status)
@@ -154,10 +173,10 @@ class Execution:
     def _notified(self, message: Any) -> None:
         match message:
             case messages.GuestReady():
-                self._ready_at = time.monotonic()
-                self._last_beat = self._ready_at
-                self._clock.start()
-                self._ready.set()
+                if not self._ready.is_set():
+                    self._ready_at = self._last_beat = time.monotonic()
+                    self._clock.start()
+                    self._ready.set()
             case messages.OutputWrite():
                 self._outputs.write(message)
             case messages.OutputDisplay():
@@ -175,29 +194,54 @@ class Execution:
 
     async def _read_reports(self, done: anyio.Event) -> None:
         """Process 1's reports. What else comes there is the engine's, which keeps the tail of it."""
-        decoder = LineDecoder(1 << 20)
+        decoder = LineDecoder(MAX_REPORT_BYTES)
         try:
             async for chunk in self._process.stderr:
-                for line in decoder.feed(chunk):
+                try:
+                    lines = decoder.feed(chunk)
+                except WireError:
+                    # Nothing of ours is so long. Read on: a full pipe would hold up process 1.
+                    decoder = LineDecoder(MAX_REPORT_BYTES)
+                    continue
+                for line in lines:
                     self._report(line)
-        except (WireError, OutputLimitError, anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
             logger.debug("process 1's reports ended: %s", exc)
         done.set()
 
     def _report(self, line: bytes) -> None:
         if not line.startswith(b"{"):
             return
-        message = jsonrpc.decode(line)
-        if not isinstance(message, jsonrpc.Notification):
+        try:
+            message = jsonrpc.decode(line)
+            if not isinstance(message, jsonrpc.Notification):
+                return
+            params = messages.decode_params(messages.method_params(message.method), message.params)
+        except WireError:
+            # An engine's own JSON, or a script that writes to process 1's descriptors: no report, and no harm.
             return
-        params = messages.decode_params(messages.method_params(message.method), message.params)
         match params:
             case messages.InitBeat():
                 self._last_beat = time.monotonic()
             case messages.InitExited():
                 self._exited = params
             case messages.OutputWrite():
-                self._outputs.write(params)
+                # It follows what is still on its way in the channel.
+                self._leftover_size += len(line)
+                if self._leftover_size <= MAX_LEFTOVER_BYTES:
+                    self._leftovers.append(params)
+
+    def _take_leftovers(self) -> None:
+        """What the guest had printed and didn't live to send."""
+        if self._ending is None or self._ending.status == "timeout":
+            try:
+                for message in self._leftovers:
+                    self._outputs.write(message)
+            except WireError as exc:
+                logger.debug("what process 1 sent of the output is none: %s", exc)
+            except OutputLimitError as exc:
+                if self._ending is None:
+                    self._over_output(exc)
 
     # --- what ends it ---
 
@@ -206,13 +250,23 @@ class Execution:
             self._ending = _Ending(status, code, message, hint)
         self._scope.cancel()
 
-    def _over_output(self) -> None:
+    def _over_output(self, exc: OutputLimitError) -> None:
         self._end(
             "output_limit",
             "output_limit",
-            f"The script printed more than {self._limits.output} bytes and was ended.",
+            f"{exc} and was ended.",
             "Print less, or keep a file with artifact(path).",
         )
+
+    async def _time_is_up(self, code: str, message: str, hint: str | None = None) -> None:
+        """End the guest by the end of its input, so that process 1 tells what was printed; then by force."""
+        if self._ending is not None:
+            return
+        self._ending = _Ending("timeout", code, message, hint)
+        self._channel.refuse()
+        await self._process.stdin.aclose()
+        await anyio.sleep(WIND_DOWN_SECONDS)
+        self._scope.cancel()
 
     async def _watch_start(self) -> None:
         with anyio.move_on_after(self._limits.start):
@@ -227,14 +281,15 @@ class Execution:
             script = self._limits.timeout - self._clock.seconds
             wall = self._limits.wall - (time.monotonic() - began)
             if script <= 0:
-                self._end(
-                    "timeout",
+                await self._time_is_up(
                     "script_timeout",
                     f"The script ran for {self._limits.timeout:g} s, its limit (waiting for tools not counted).",
                     "Ask for more with timeout=, or do less.",
                 )
             elif wall <= 0:
-                self._end("timeout", "wall_timeout", f"The run took {self._limits.wall:g} s, the bound on a whole run.")
+                await self._time_is_up(
+                    "wall_timeout", f"The run took {self._limits.wall:g} s, the bound on a whole run."
+                )
             await anyio.sleep(max(CLOCK_STEP_SECONDS, min(script, wall)))
 
     async def _watch_silence(self) -> None:
@@ -269,7 +324,7 @@ class Execution:
             script_ms=self._clock.seconds * 1000,
             start_ms=((self._ready_at or now) - self._began) * 1000,
         )
-        if finish is not None:
+        if finish is not None and self._ending is None:
             _finished(record, finish)
         elif self._ending is not None:
             ending = self._ending
@@ -285,11 +340,14 @@ class Execution:
         said = self._exited
         code = said.code if said else exit_status.code if exit_status else None
         number = said.signal if said else code - 128 if code is not None and code > 128 else 0  # noqa: PLR2004
-        killed_for_memory = (said is not None and said.oom_kills > 0) or (
-            exit_status is not None and exit_status.oom_killed
-        )
-        record.exit_code = code or 137
-        if killed_for_memory and number in {0, signal.SIGKILL}:
+        # Process 1 counts the kernel's kills; the engine can only infer them from how process 1 itself ended.
+        if said is not None and said.oom_kills >= 0:
+            killed_for_memory = said.oom_kills > 0
+        else:
+            killed_for_memory = exit_status is not None and exit_status.oom_killed
+        # Only process 1's word may be forged, and only by the script that it is about.
+        record.exit_code = (code or 137) & 0xFF or 137
+        if killed_for_memory and (number == signal.SIGKILL or code is None):
             record.status = "out_of_memory"
             record.error = _out_of_memory("The kernel killed the script: it used more memory than the sandbox has.")
             return
@@ -310,7 +368,7 @@ class Execution:
             error = BridgeError(
                 "interpreter_exited", f"The interpreter left with status {code} before the script's end (os._exit?)."
             )
-            record.exit_code = code or 1
+            record.exit_code = code & 0xFF or 1
         record.error = error.record()
 
 
@@ -325,7 +383,7 @@ _SAID = {
 
 def _finished(record: ExecutionRecord, finish: messages.ExecutionFinish) -> None:
     record.exit_code = finish.exit_code & 0xFF
-    record.value = finish.value
+    record.value = finish.value and finish.value[:MAX_VALUE_BYTES]
     if finish.error is not None:
         record.status = "error"
         record.exit_code = record.exit_code or 1
@@ -346,7 +404,7 @@ def _script_error(claimed: dict[str, Any]) -> dict[str, Any]:
         "code": "syntax_error" if name in {"SyntaxError", "IndentationError", "TabError"} else "script_error",
         "type": name,
         "message": str(claimed.get("message", ""))[:MAX_ERROR_CHARS],
-        "line": line if isinstance(line, int) else None,
+        "line": line if type(line) is int and 0 < line <= MAX_LINE else None,
         "traceback": str(claimed.get("traceback", ""))[:MAX_ERROR_CHARS],
     }
 

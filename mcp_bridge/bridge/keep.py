@@ -11,12 +11,16 @@ import os
 import re
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
+
+import anyio
 
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 KEEP_SECONDS = 7 * 24 * 3600.0
@@ -26,6 +30,10 @@ MAX_MEMORY_BYTES = 4 << 20
 MAX_MEMORIES = 1000
 MAX_MEMORIES_BYTES = 64 << 20
 MAX_KEY_CHARS = 200
+_HEAD_BYTES = 2048
+"""Enough of a memory's file for its key."""
+
+MAX_ARTIFACTS = 1000
 
 ARTIFACT_SCHEME = "artifact"
 
@@ -110,8 +118,11 @@ class Files:
                 shutil.rmtree(path, ignore_errors=True)
 
 
+_PART_NAME = ".part"
+
+
 def _valid_name(name: str) -> bool:
-    return bool(_NAME.fullmatch(name)) and name not in {".", ".."} and len(name.encode()) <= 255  # noqa: PLR2004
+    return bool(_NAME.fullmatch(name)) and name not in {".", "..", _PART_NAME} and len(name.encode()) <= 255  # noqa: PLR2004
 
 
 @dataclass(slots=True)
@@ -143,12 +154,15 @@ class ArtifactWriter:
         """Take a part; for the last one, the artifact's `name`, `uri`, `path` and `size`, else an empty dict.
 
         Raises:
-            BridgeError: `bad_artifact_name`, `artifact_too_large`, `disk_full`, `bad_artifact` (parts out of order).
+            BridgeError: `bad_artifact_name`, `artifact_too_large`, `too_many_artifacts`, `disk_full`, `bad_artifact`
+            (parts out of order).
         """
         if not _valid_name(name):
             raise BridgeError(
                 "bad_artifact_name", f"{name[:100]!r} is no name for an artifact.", hint="Use a plain file name."
             )
+        if first and len(self.written) >= MAX_ARTIFACTS:
+            raise BridgeError("too_many_artifacts", f"This run has kept {MAX_ARTIFACTS} artifacts.")
         self._total += len(data)
         if self._total > self._limit:
             self.abort()
@@ -160,7 +174,8 @@ class ArtifactWriter:
         try:
             if first:
                 self.abort()
-                path = self._files.directory(self._execution) / f".part-{len(self.written)}"
+                # No artifact can have this name.
+                path = self._files.directory(self._execution) / _PART_NAME
                 self._open = _Open(
                     name,
                     path,
@@ -211,6 +226,8 @@ class Memories:
 
     def __init__(self, state_dir: Path) -> None:
         self._root = state_dir / "memory"
+        self.turn = anyio.Lock()
+        """To be held around every call: a merge reads and then writes."""
 
     def save(self, key: str, value: Any, *, update: bool) -> None:
         """Keep a value; with `update`, an object is merged into the object that is there.
@@ -227,7 +244,7 @@ class Memories:
         if len(data) > MAX_MEMORY_BYTES:
             raise BridgeError("bad_memory", f"The memory {key!r} is over {MAX_MEMORY_BYTES} bytes.")
         private_directory(self._root)
-        others = [other.stat().st_size for other in self._root.iterdir() if other != path]
+        others = list(self._sizes(path))
         if len(others) >= MAX_MEMORIES or sum(others) + len(data) > MAX_MEMORIES_BYTES:
             raise BridgeError(
                 "too_many_memories",
@@ -238,6 +255,13 @@ class Memories:
             write_private(path, data)
         except OSError as exc:
             raise BridgeError("disk_full", f"The memory {key!r} can't be written: {exc.strerror}.") from None
+
+    def _sizes(self, but: Path) -> Iterator[int]:
+        for other in self._root.iterdir():
+            # Another bridge may remove it meanwhile.
+            with suppress(FileNotFoundError):
+                if other != but:
+                    yield other.stat().st_size
 
     def load(self, key: str) -> tuple[bool, Any]:
         """Whether there is such a key, and its value.
@@ -267,8 +291,11 @@ class Memories:
         found = []
         for path in self._root.glob("*.json") if self._root.is_dir() else ():
             try:
-                key = json.loads(path.read_bytes())["key"]
-            except (OSError, ValueError, KeyError, TypeError):
+                with path.open("rb") as file:
+                    head = file.read(_HEAD_BYTES).decode("utf-8", "ignore")
+                # The key comes first: the values, which may be long, are not read.
+                key, _ = json.JSONDecoder().raw_decode(head, head.index(":") + 2)
+            except (OSError, ValueError):
                 continue
             if isinstance(key, str) and key.startswith(prefix):
                 found.append(key)

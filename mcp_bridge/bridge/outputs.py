@@ -15,7 +15,7 @@ MAX_DISPLAYS = 100
 
 
 class OutputLimitError(Exception):
-    """The script printed more than it may."""
+    """The script printed or showed more than it may; the text says what."""
 
 
 class Outputs:
@@ -28,7 +28,8 @@ class Outputs:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._size = 0
-        self._streams: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
+        # Not lists of pieces: a piece of one byte would take fifty in memory, and an empty one is a piece too.
+        self._streams = {"stdout": bytearray(), "stderr": bytearray()}
         self.displays: list[dict[str, str]] = []
 
     def write(self, message: OutputWrite) -> None:
@@ -47,11 +48,14 @@ class Outputs:
                 data = base64.b64decode(message.base64 or "", validate=True)
             except (binascii.Error, ValueError):
                 raise WireError("bad_params", "output.write: 'base64' is none") from None
-        room = self._limit - self._size
-        self._streams[message.stream].append(data[:room])
+        kept = self._streams[message.stream]
+        if message.offset is not None and message.offset < len(kept):
+            data = data[len(kept) - message.offset :]
+        room = max(0, self._limit - self._size)
+        kept += data[:room]
         self._size += len(data)
         if len(data) > room:
-            raise OutputLimitError
+            raise OutputLimitError(f"The script printed more than {self._limit} bytes")
 
     def display(self, message: OutputDisplay) -> None:
         """Take a shown object.
@@ -62,11 +66,13 @@ class Outputs:
         """
         if not message.data or not all(isinstance(value, str) for value in message.data.values()):
             raise WireError("bad_params", "output.display: 'data' maps MIME types to text")
-        self._size += sum(len(value) for value in message.data.values())
-        if self._size > self._limit or len(self.displays) >= MAX_DISPLAYS:
-            raise OutputLimitError
+        self._size += sum(len(kind) + len(value) for kind, value in message.data.items())
+        if self._size > self._limit:
+            raise OutputLimitError(f"The script printed and showed more than {self._limit} bytes")
+        if len(self.displays) >= MAX_DISPLAYS:
+            raise OutputLimitError(f"The script showed more than {MAX_DISPLAYS} objects")
         self.displays.append(dict(message.data))
 
     def stream(self, name: str) -> bytes:
         """All of one stream."""
-        return b"".join(self._streams[name])
+        return bytes(self._streams[name])

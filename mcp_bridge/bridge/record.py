@@ -15,6 +15,7 @@ Status = Literal[
     "channel_closed",  # the guest closed its end, or fell silent
     "protocol_error",  # a frame that is none came out of the container
     "output_limit",  # it printed more than max_output_size
+    "call_limit",  # it went on and on with requests that were refused for max_calls or max_call_size
     "cancelled",  # the caller went away or took the call back
 ]
 

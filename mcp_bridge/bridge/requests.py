@@ -6,6 +6,9 @@ import base64
 import binascii
 from typing import TYPE_CHECKING, Any
 
+import anyio
+import anyio.to_thread
+
 from mcp_bridge.downstream import describe
 from mcp_bridge.downstream.aliases import nearest
 from mcp_bridge.errors import BridgeError
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.tools import ToolInfo
 
 MAX_SEARCH_HITS = 100
+
+MAX_NAME_CHARS = 1000
+"""Longest name or query that is looked at: the search for near names, and for words, takes its time."""
 
 
 class Requests:
@@ -54,7 +60,12 @@ class Requests:
         Raises:
             BridgeError: Its code and message go to the guest.
         """
+        _check_names(request)
         match request:
+            case messages.MemorySave() | messages.MemoryLoad() | messages.MemoryDelete() | messages.MemoryList():
+                # On a thread, one after the other: files and JSON of some megabytes would hold up every other run.
+                async with self._memories.turn:
+                    return await anyio.to_thread.run_sync(self._memory, request)
             case messages.ToolCall():
                 return await self._call(request)
             case messages.CatalogServers():
@@ -65,6 +76,12 @@ class Requests:
                 return await self._search(request)
             case messages.CatalogDescribe():
                 return await self._describe(request)
+            case messages.ArtifactWrite():
+                return self._artifact(request)
+        raise BridgeError("unknown_request", f"The host answers no {type(request).__name__}.")
+
+    def _memory(self, request: Any) -> dict[str, Any]:
+        match request:
             case messages.MemorySave():
                 self._memories.save(request.key, request.value, update=request.update)
                 return {}
@@ -75,9 +92,7 @@ class Requests:
                 return {"found": self._memories.delete(request.key)}
             case messages.MemoryList():
                 return {"keys": self._memories.keys(request.prefix)}
-            case messages.ArtifactWrite():
-                return self._artifact(request)
-        raise BridgeError("unknown_request", f"The host answers no {type(request).__name__}.")
+        raise AssertionError(request)
 
     async def _call(self, request: messages.ToolCall) -> Any:
         name = self._resolve(request.server)
@@ -171,6 +186,13 @@ class Requests:
             raise BridgeError("bad_artifact", "A part of an artifact is no base64.") from None
         row = self._artifacts.write(request.name, data, first=request.first, last=request.last)
         return {"uri": row["uri"], "size": row["size"]} if row else {}
+
+
+def _check_names(request: Any) -> None:
+    for field in ("server", "tool", "name", "query", "key", "prefix"):
+        value = getattr(request, field, "")
+        if len(value) > MAX_NAME_CHARS:
+            raise BridgeError("bad_request", f"{field!r} has {len(value)} characters; the limit is {MAX_NAME_CHARS}.")
 
 
 def resolve(name: str, allowed: Mapping[str, str]) -> str:

@@ -230,7 +230,7 @@ async def prepare(
     """
     private_directory(settings.state_dir)
     report = await _probe(settings, notify, refresh=refresh)
-    image = await _image(settings, report.choice.path, report.choice.global_args, notify)
+    image = await _image(settings, *report.choice.invocation, notify)
     return Prepared(report, CliEngine(report.choice, settings.state_dir), image)
 
 

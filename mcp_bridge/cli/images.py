@@ -43,10 +43,11 @@ def build(
         settings = configuration.settings
         request = image.ImageRequest(profile or settings.profile, tuple(with_ or settings.packages))
         with console.status("Building…") as status:
+            command, arguments = choice.invocation
             return await image.build_image(
-                choice.path,
+                command,
                 request,
-                engine_args=choice.global_args,
+                engine_args=arguments,
                 progress=status.update,
                 state_dir=settings.state_dir,
             )
@@ -63,7 +64,7 @@ def list_(ctx: typer.Context, as_json: Json = False) -> None:  # noqa: FBT002
     """List the images that are here."""
 
     async def work(choice: RuntimeChoice, _: common.Configuration) -> list[image.ImageInfo]:
-        return await image.list_images(choice.path, choice.global_args)
+        return await image.list_images(*choice.invocation)
 
     rows = _with_engine(ctx, work)
     if as_json:
@@ -87,7 +88,8 @@ def inspect(
         settings = configuration.settings
         wanted = reference or settings.image
         wanted = wanted or image.image_reference(image.ImageRequest(settings.profile, tuple(settings.packages)))
-        return await image.inspect_image(choice.path, wanted, choice.global_args)
+        command, arguments = choice.invocation
+        return await image.inspect_image(command, wanted, arguments)
 
     found = _with_engine(ctx, work)
     if as_json:

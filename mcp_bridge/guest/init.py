@@ -209,7 +209,8 @@ def _end(child: int, code: int, signum: int, left: Leftovers) -> NoReturn:
         os.waitpid(child, 0)
     left.send()
     _report(InitExited(code, signum, _oom_kills()))
-    os._exit(code)
+    # 137 from process 1 would tell the engine that the kernel killed it for memory.
+    os._exit(exits.GUEST_KILLED if code == 128 + signal.SIGKILL else code)
 
 
 def _base64(data: bytes) -> str:

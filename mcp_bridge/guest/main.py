@@ -27,9 +27,7 @@ PRIVATE_FD = 100
 """Descriptors of the channel are moved here and above, out of the way of what a script opens and closes."""
 
 
-def main(
-    outputs: tuple[tuple[int, int], tuple[int, int]], unsent: tuple[Unsent, Unsent], heard: Any
-) -> NoReturn:
+def main(outputs: tuple[tuple[int, int], tuple[int, int]], unsent: tuple[Unsent, Unsent], heard: Any) -> NoReturn:
     """Run one execution. Never returns."""
     read_fd = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, PRIVATE_FD)
     write_fd = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, PRIVATE_FD)
@@ -75,8 +73,8 @@ def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
         channel.request(ExecutionFinish(outcome.exit_code, outcome.value, error))
     except LocalMessageError:
         # Control characters take six bytes each: the value's limit in characters may be over the frame's in bytes.
-        value = outcome.value and runner.cut(outcome.value, SAFE_VALUE_CHARS)
-        channel.request(ExecutionFinish(outcome.exit_code, value, error))
+        shown = runner.cut(outcome.value, SAFE_VALUE_CHARS) if outcome.value else None
+        channel.request(ExecutionFinish(outcome.exit_code, shown, error))
 
 
 def _redirect(outputs: tuple[tuple[int, int], tuple[int, int]]) -> None:

@@ -12,7 +12,6 @@ import hashlib
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import platformdirs
@@ -25,6 +24,7 @@ from mcp_bridge.sandbox.workshop import workshop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
 REPOSITORY = "localhost/mcp-code-bridge"
 """No registry answers for this name, so an engine can't pull it by mistake."""
@@ -185,7 +185,7 @@ async def inspect_image(engine: str, reference: str, engine_args: Sequence[str] 
         raise BridgeError(
             "image_missing",
             f"The image {reference} isn't on this machine, and images are never pulled.",
-            hint=f"Build one with `mcp-bridge image build`, or load it with `{Path(engine).name} load`.",
+            hint="Build one with `mcp-bridge image build`, or load it with the engine's own `load`.",
             image=reference,
         )
     return found[0]
@@ -210,7 +210,7 @@ async def remove_image(engine: str, reference: str, engine_args: Sequence[str] =
     """
     result = await _engine(engine, engine_args, "image", "rm", reference)
     if result.returncode != 0 and not _is_missing(result):
-        raise _engine_failed(engine, result)
+        raise _engine_failed(result)
 
 
 def _silent(_: str) -> None:
@@ -285,11 +285,11 @@ async def _import(engine: str, engine_args: Sequence[str], tar: Path, reference:
         environment={"TMPDIR": str(tar.parent)},
     )
     if result.disk_full:
-        raise disk_full(f"{Path(engine).name} could not store {reference}.")
+        raise disk_full(f"The container engine could not store {reference}.")
     if result.returncode != 0:
         raise BridgeError(
             "image_build_failed",
-            f"{Path(engine).name} import failed: {result.tail()}",
+            f"The container engine's import failed: {result.tail()}",
             output=result.tail(),
         )
 
@@ -305,19 +305,19 @@ async def _image_ids(engine: str, engine_args: Sequence[str], *filters: str) -> 
     arguments = [part for text in filters for part in ("--filter", text)]
     result = await _engine(engine, engine_args, "images", "--quiet", "--no-trunc", *arguments)
     if result.returncode != 0:
-        raise _engine_failed(engine, result)
+        raise _engine_failed(result)
     return list(dict.fromkeys(result.stdout.split()))
 
 
 async def _inspect(engine: str, references: Sequence[str], engine_args: Sequence[str]) -> list[ImageInfo]:
     result = await _engine(engine, engine_args, "image", "inspect", *references)
     if result.returncode != 0 and not _is_missing(result):
-        raise _engine_failed(engine, result)
+        raise _engine_failed(result)
     try:
         rows = json.loads(result.stdout or "[]")
         return [_decode(row, references) for row in rows]
     except (ValueError, KeyError, TypeError) as error:
-        raise BridgeError("engine_failed", f"{Path(engine).name} describes an image unreadably: {error!r}.") from error
+        raise BridgeError("engine_failed", f"The container engine describes an image unreadably: {error!r}.") from error
 
 
 def _decode(row: dict[str, Any], asked: Sequence[str]) -> ImageInfo:
@@ -359,9 +359,9 @@ async def _engine(
         ) from error
     except TimeoutError:
         raise BridgeError(
-            "engine_failed", f"{Path(engine).name} {arguments[0]} did not end within {seconds:.0f} s."
+            "engine_failed", f"The container engine's {arguments[0]} did not end within {seconds:.0f} s."
         ) from None
 
 
-def _engine_failed(engine: str, result: ToolResult) -> BridgeError:
-    return BridgeError("engine_failed", f"{Path(engine).name} failed: {result.tail()}", output=result.tail())
+def _engine_failed(result: ToolResult) -> BridgeError:
+    return BridgeError("engine_failed", f"The container engine failed: {result.tail()}", output=result.tail())

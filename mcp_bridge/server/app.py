@@ -48,6 +48,9 @@ DESCRIPTION = (
 )
 
 
+INTERNAL_ERROR = BridgeError("internal_error", "The bridge met an internal error; its log has the details.")
+
+
 class RunArguments(BaseModel):
     """Arguments of `run_python`."""
 
@@ -203,6 +206,10 @@ async def _run(
             result = _answer(bridge, ctx, record)
         except BridgeError as exc:
             result = _refused(bridge, ctx, exc)
+        except Exception:
+            # A fault of ours goes to the operator's log; out of a task group the client would get only its wrapping.
+            logger.exception("running a script failed")
+            result = _refused(bridge, ctx, INTERNAL_ERROR)
         tasks.cancel_scope.cancel()
     return result
 
@@ -216,23 +223,28 @@ def _bad_arguments(exc: ValidationError) -> BridgeError:
 
 
 def _refused(bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], error: BridgeError) -> types.CallToolResult:
-    result = types.CallToolResult(content=[types.TextContent(text=render.refusal(error))], is_error=True)
-    return _with_record(result, bridge, ctx, {"status": "refused", "error": error.record()})
+    content: list[types.ContentBlock] = [types.TextContent(text=render.refusal(error))]
+    return _result(bridge, ctx, content, {"status": "refused", "error": error.record()}, is_error=True)
 
 
 def _answer(bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], record: ExecutionRecord) -> types.CallToolResult:
-    content: list[types.ContentBlock] = [
+    content = [
         types.TextContent(text=render.text(record, bridge.settings, bridge.files)),
-        *_shown(record),
+        *_shown(record, bridge.settings.max_output_chars),
     ]
-    result = types.CallToolResult(content=content, is_error=record.status != "success")
-    return _with_record(result, bridge, ctx, record.to_json())
+    return _result(bridge, ctx, content, record.to_json(), is_error=record.status != "success")
 
 
-def _with_record(
-    result: types.CallToolResult, bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], record: dict[str, Any]
+def _result(
+    bridge: Bridge,
+    ctx: ServerRequestContext[dict[str, Any]],
+    content: list[types.ContentBlock],
+    record: dict[str, Any],
+    *,
+    is_error: bool,
 ) -> types.CallToolResult:
-    """For programs: where the client won't show it to the model in place of the text."""
+    """The record as structured content, unless the model would have to read it besides the text, or instead."""
+    result = types.CallToolResult(content=content, is_error=is_error)
     mode = bridge.settings.structured
     client = ctx.session.client_params.client_info.name if ctx.session.client_params else None
     if mode == "always" or (mode == "auto" and not render.shows_structured_content(client)):

@@ -17,3 +17,6 @@ OLD_PYTHON = 78
 
 HOST_SILENT = 79
 """No word from the host for too long."""
+
+GUEST_KILLED = 80
+"""The guest's process was ended by SIGKILL, or says so."""

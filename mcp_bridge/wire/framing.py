@@ -37,9 +37,11 @@ class LineDecoder:
             lines[0] = bytes(self._held) + lines[0]
             self._held = bytearray()
         self._held += rest
-        for line in (*lines, self._held):
+        for line in lines:
             if len(line) > self._max:
                 raise self._too_large(line)
+        if len(self._held) > self._max:
+            raise self._too_large(self._held)
         return lines
 
     @property

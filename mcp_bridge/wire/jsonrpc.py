@@ -72,7 +72,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def _depth_exceeds(value: Any, limit: int) -> bool:
     level: list[Any] = [value]
-    for _ in range(limit + 1):
+    for _ in range(limit):
         level = [
             child
             for node in level

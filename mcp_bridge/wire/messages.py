@@ -202,8 +202,7 @@ NAMES: dict[type[Any], str] = {params: method for method, params in METHODS.item
 
 _T = TypeVar("_T")
 
-
-_Union = type(str | None)
+_Union: Any = type(str | None)
 
 MAX_NUMBER = 2**63
 """Integers of the channel are below this; within a `json` value they may be longer."""
@@ -232,7 +231,7 @@ def _fits(value: Any, annotation: Any) -> bool:
 def _fault(kind: type[Any], params: dict[str, Any]) -> str | None:
     """Why these are no parameters of that method, or None."""
     fields: dict[str, Any] = kind.__annotations__
-    defaults: dict[str, Any] = kind._field_defaults  # type: ignore[attr-defined]
+    defaults: dict[str, Any] = kind._field_defaults
     method = NAMES[kind]
     for name in params:
         if name not in fields:

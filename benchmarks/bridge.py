@@ -1,0 +1,94 @@
+"""Our server and the other servers as processes, reached with the SDK's client."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping, Sequence
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+CACHE = REPOSITORY / ".cache"
+COMMAND = str(Path(sys.executable).with_name("mcp-bridge"))
+
+SETTLE_SECONDS = 20.0
+"""For a finished container to be gone."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What every benchmark gets.
+
+    Attributes:
+        state_dir: The bridge's; a probe's result is in it.
+        work: A directory for anything else.
+        rounds: How many rounds to measure, the fewer with --quick.
+    """
+
+    state_dir: Path
+    work: Path
+    quick: bool
+
+    def rounds(self, usual: int) -> int:
+        """How often to repeat."""
+        return max(3, usual // 5) if self.quick else usual
+
+    def environment(self, servers: Mapping[str, Sequence[str]] | None = None) -> dict[str, str]:
+        """For a bridge over these servers (name → command line), and no others."""
+        lines = ["client_configs = false"]
+        for name, command in (servers or {}).items():
+            lines += [f"[servers.{name}]", f"command = {json.dumps(command[0])}", f"args = {json.dumps(command[1:])}"]
+        config = self.work / f"config-{abs(hash(tuple(lines)))}.toml"
+        config.write_text("\n".join(lines) + "\n")
+        return {
+            **os.environ,
+            "MCP_BRIDGE_CONFIG": str(config),
+            "MCP_BRIDGE_STATE_DIR": str(self.state_dir),
+            "PYTHONPATH": str(REPOSITORY),
+        }
+
+    async def settled(self) -> None:
+        """Wait until every finished container has been removed: what follows is measured without its end."""
+        with anyio.move_on_after(SETTLE_SECONDS):
+            while list((self.state_dir / "run").glob("*.cid")):  # noqa: ASYNC110 - another process's files
+                await anyio.sleep(0.01)
+
+
+def ours(name: str) -> list[str]:
+    """The command line of one of `benchmarks.servers`."""
+    return [sys.executable, "-m", f"benchmarks.servers.{name}"]
+
+
+@asynccontextmanager
+async def client(
+    command: Sequence[str], environment: Mapping[str, str], *, log: Path, mode: Any = "auto"
+) -> AsyncGenerator[Client]:
+    """The SDK's client on a server that it starts; the server's stderr goes to `log`."""
+    params = StdioServerParameters(command=command[0], args=list(command[1:]), env=dict(environment), cwd=log.parent)
+    with log.open("ab") as errors:
+        transport = stdio_client(params, errlog=errors)  # type: ignore[arg-type]  # only its descriptor is used
+        async with Client(transport, mode=mode, read_timeout_seconds=60) as connected:
+            yield connected
+
+
+async def run_python(connected: Client, code: str, **arguments: Any) -> str:
+    """The text that a model would read.
+
+    Raises:
+        RuntimeError: The run failed.
+    """
+    result = await connected.call_tool("run_python", {"code": code, **arguments})
+    text = "\n".join(getattr(block, "text", "") for block in result.content)
+    if result.is_error:
+        raise RuntimeError(text)
+    return text

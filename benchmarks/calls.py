@@ -1,0 +1,210 @@
+"""Rows 1, 2 and 4: run_python itself, and the calls made from inside."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from benchmarks.bridge import CACHE, COMMAND, Bench, client, ours, run_python
+from benchmarks.measure import Row, interleaved, timed
+from mcp_bridge import settings
+from mcp_bridge.bridge.service import prepare
+from mcp_bridge.sandbox import seccomp
+from mcp_bridge.sandbox.engine import Limits, SandboxSpec
+from mcp_bridge.sandbox.flags import run_argv
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from mcp import Client
+
+    from mcp_bridge.bridge.service import Prepared
+
+IN_FLIGHT = 32
+
+INSIDE = """
+import asyncio, json, time
+from mcp.servers import target
+async def one():
+    began = time.perf_counter()
+    await target.{tool}({arguments})
+    return time.perf_counter() - began
+for _ in range(20):
+    await one()
+alone = sorted([await one() for _ in range({count})])
+began = time.perf_counter()
+for _ in range({count} // {width}):
+    await asyncio.gather(*(one() for _ in range({width})))
+rate = {count} // {width} * {width} / (time.perf_counter() - began)
+print(json.dumps([alone[len(alone) // 2] * 1000, rate]))
+"""
+
+
+async def noop(bench: Bench) -> list[Row]:
+    """Row 1: run_python("pass") against a tool that does nothing."""
+    async with (
+        client([COMMAND], bench.environment(), log=bench.work / "bridge.log") as bridge,
+        client(ours("noop"), bench.environment(), log=bench.work / "noop.log") as peer,
+    ):
+
+        async def run() -> float:
+            await bench.settled()
+            return await timed(lambda: run_python(bridge, "pass"))
+
+        async def call() -> float:
+            return statistics.median([await timed(lambda: peer.call_tool("noop", {})) for _ in range(20)])
+
+        p50 = await interleaved(bench.rounds(25), {"run": run, "call": call})
+    note = "No pool yet: a container is started in every call. The goal is for a warm pool."
+    goal = "≤ 2.5 (warm pool, later)"
+    return [Row('1 run_python("pass") on stdio', p50["run"], p50["call"], "ms", "no-op tool, SDK", goal, None, note)]
+
+
+async def cold(bench: Bench) -> list[Row]:
+    """Row 2: a call of run_python, with nothing kept ready, against the engine's own `run`."""
+    config = settings.Settings(state_dir=bench.state_dir)
+    prepared = await prepare(config)
+    async with client([COMMAND], bench.environment(), log=bench.work / "bridge.log") as bridge:
+
+        async def call() -> float:
+            await bench.settled()
+            return await timed(lambda: run_python(bridge, "pass"))
+
+        async def to_the_end() -> float:
+            async def work() -> None:
+                await run_python(bridge, "pass")
+                await bench.settled()
+
+            await bench.settled()
+            return await timed(work)
+
+        def engine(arguments: Callable[[], list[str]]) -> Callable[[], Awaitable[float]]:
+            async def once() -> float:
+                await bench.settled()
+                return await timed(lambda: anyio.run_process(arguments(), stdin=subprocess.DEVNULL))
+
+            return once
+
+        measured = {
+            "call": call,
+            "same": engine(lambda: _same_flags(prepared, config, bench)),
+            "network": engine(lambda: _bare(prepared, "--network=none")),
+            "gone": to_the_end,
+            "bare": engine(lambda: _bare(prepared)),
+        }
+        p50 = await interleaved(bench.rounds(20), measured)
+    name = prepared.report.choice.engine
+    runtime = prepared.report.choice.oci_runtime or "default runtime"
+    goal = "≤ 1.15"
+
+    def row(what: str, ours_: str, peer: str, against: str, goal: str = goal, note: str = "") -> Row:
+        met = p50[ours_] <= 1.15 * p50[peer] if goal else None
+        return Row(what, p50[ours_], p50[peer], "ms", against, goal, met, note)
+
+    needed = (
+        f"`{name} run --rm IMAGE python3 -c pass` and only what this host needs to start anything: {runtime}, ulimits."
+    )
+    return [
+        row("2 cold run_python, to the answer", "call", "same", f"{name} run, the sandbox's flags"),
+        row("2 … to the answer", "call", "network", f"{name} run, bare, --network=none", goal, needed),
+        row("2 … to the answer", "call", "bare", f"{name} run, bare (with a network)", goal, needed),
+        row("2 … until its container is gone", "gone", "same", f"{name} run, the sandbox's flags", ""),
+    ]
+
+
+def _same_flags(prepared: Prepared, config: settings.Settings, bench: Bench) -> list[str]:
+    spec = SandboxSpec(
+        image=prepared.image.reference,
+        name=f"mcp-bridge-bench-{time.monotonic_ns()}",
+        argv=["python3", "-c", "pass"],
+        limits=Limits(
+            memory=config.memory,
+            pids=config.pids,
+            cpus=config.cpus,
+            tmp=config.tmp_size,
+            workspace=config.workspace_size,
+        ),
+        user=config.container_user,
+    )
+    cidfile = bench.work / f"{spec.name}.cid"
+    return run_argv(prepared.report.choice, spec, cidfile=cidfile, profile=seccomp.PROFILE)
+
+
+def _bare(prepared: Prepared, *flags: str) -> list[str]:
+    choice = prepared.report.choice
+    ulimits = (f"--ulimit=nofile={choice.nofile_max}", f"--ulimit=nproc={choice.nproc_max}")
+    return [*choice.command, "run", "--rm", *ulimits, *flags, prepared.image.reference, "python3", "-c", "pass"]
+
+
+async def proxied(bench: Bench) -> list[Row]:
+    """Row 4: a call from inside against the SDK's client calling the same server."""
+    rows = await _proxied(bench, "no-op of the SDK", ours("noop"), "noop", {})
+    script = CACHE / "servers/npm/node_modules/@modelcontextprotocol/server-everything/dist/index.js"
+    node = shutil.which("node")
+    if node is None or not script.exists():
+        note = "server-everything or node is not installed here; scripts/test-servers.sh installs them."
+        rows.append(Row("4 proxied call, server-everything", None, None, "ms", note=note))
+        return rows
+    everything = [node, str(script), "stdio"]
+    return rows + await _proxied(bench, "server-everything echo", everything, "echo", {"message": "hi"})
+
+
+async def _proxied(bench: Bench, name: str, command: list[str], tool: str, arguments: dict[str, Any]) -> list[Row]:
+    count = 320
+    code = INSIDE.format(
+        tool=tool,
+        arguments=", ".join(f"{key}={value!r}" for key, value in arguments.items()),
+        count=count,
+        width=IN_FLIGHT,
+    )
+    rates: dict[str, list[float]] = {"inside": [], "direct": []}
+    environment = bench.environment({"target": command})
+    async with (
+        client([COMMAND], environment, log=bench.work / "bridge.log") as bridge,
+        client(command, environment, log=bench.work / "target.log") as direct,
+    ):
+
+        async def inside() -> float:
+            alone, rate = json.loads(await run_python(bridge, code))
+            rates["inside"].append(rate)
+            await bench.settled()
+            return float(alone)
+
+        async def straight() -> float:
+            alone, rate = await _direct(direct, tool, arguments, count)
+            rates["direct"].append(rate)
+            return alone
+
+        p50 = await interleaved(bench.rounds(15), {"inside": inside, "direct": straight})
+    note = "Without the durable ledger, which is a later stage."
+    met = p50["inside"] <= 1.3 * p50["direct"]
+    against = "SDK client, direct"
+    # Of rates the peer's comes first, so that here too a ratio over one means that ours is the slower.
+    per_call = {key: 1000 / statistics.median(values[1:]) for key, values in rates.items()}
+    wide = per_call["inside"] <= 1.3 * per_call["direct"]
+    both = f"ms a call at {IN_FLIGHT} in flight"
+    return [
+        Row(f"4 proxied call, {name}, one by one", p50["inside"], p50["direct"], "ms", against, "≤ 1.3", met, note),
+        Row(f"4 … {both}", per_call["inside"], per_call["direct"], "ms", against, "≤ 1.3", wide),
+    ]
+
+
+async def _direct(connected: Client, tool: str, arguments: dict[str, Any], count: int) -> tuple[float, float]:
+    async def one() -> None:
+        await connected.call_tool(tool, arguments)
+
+    for _ in range(20):
+        await one()
+    alone = statistics.median([await timed(one) for _ in range(count)])
+    began = time.perf_counter()
+    for _ in range(count // IN_FLIGHT):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(IN_FLIGHT):
+                tasks.start_soon(one)
+    return alone, count // IN_FLIGHT * IN_FLIGHT / (time.perf_counter() - began)

@@ -1,0 +1,182 @@
+"""Rows 10 and 11: from the start to the first answer, and memory while nothing happens."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from subprocess import DEVNULL, PIPE
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from benchmarks.bridge import COMMAND, Bench, ours
+from benchmarks.measure import Row, interleaved
+from mcp_bridge import settings
+from mcp_bridge.bridge import bundle
+from mcp_bridge.bridge.service import Bridge, prepare
+from mcp_bridge.downstream.fleet import Fleet
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_bridge.sandbox.cli_engine import CliProcess
+
+MEBIBYTE = 1 << 20
+
+
+class Server:
+    """A server process spoken to in plain JSON lines: a client's own start is not what is measured."""
+
+    def __init__(self, process: anyio.abc.Process) -> None:
+        assert process.stdout is not None
+        self.process = process
+        self._lines = BufferedByteReceiveStream(process.stdout)
+        self._id = 0
+
+    @classmethod
+    async def start(cls, command: Sequence[str], bench: Bench) -> Server:
+        process = await anyio.open_process(
+            command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=bench.environment(), cwd=bench.work
+        )
+        return cls(process)
+
+    async def ask(self, method: str, **params: Any) -> dict[str, Any]:
+        """The answer to a request."""
+        self._id += 1
+        await self.tell(method, id=self._id, params=params)
+        while True:
+            answer: dict[str, Any] = json.loads(await self._lines.receive_until(b"\n", 1 << 20))
+            if answer.get("id") == self._id:
+                return answer
+
+    async def tell(self, method: str, **fields: Any) -> None:
+        assert self.process.stdin is not None
+        await self.process.stdin.send(json.dumps({"jsonrpc": "2.0", "method": method} | fields).encode() + b"\n")
+
+    async def list_tools(self) -> None:
+        """As a client begins."""
+        about = {"name": "bench", "version": "1"}
+        await self.ask("initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo=about)
+        await self.tell("notifications/initialized")
+        answer = await self.ask("tools/list")
+        assert "result" in answer, answer
+
+    async def end(self) -> None:
+        assert self.process.stdin is not None
+        await self.process.stdin.aclose()
+        await self.process.wait()
+        await self.process.aclose()
+
+
+async def start(bench: Bench) -> list[Row]:
+    """Row 10: process start to tools/list answered, on a state directory that knows the engine."""
+    await prepare(settings.Settings(state_dir=bench.state_dir))
+
+    def once(command: list[str]) -> Any:
+        async def work() -> float:
+            began = time.perf_counter()
+            server = await Server.start(command, bench)
+            await server.list_tools()
+            took = (time.perf_counter() - began) * 1000
+            await server.end()
+            return took
+
+        return work
+
+    p50 = await interleaved(bench.rounds(25), {"bridge": once([COMMAND]), "empty": once(ours("empty"))})
+    met = p50["bridge"] <= 1.2 * p50["empty"]
+    return [Row("10 start to tools/list", p50["bridge"], p50["empty"], "ms", "SDK's empty server", "≤ 1.2", met)]
+
+
+async def memory(bench: Bench) -> list[Row]:
+    """Row 11: the host after its first call, and a container that waits for a script."""
+    bridge, empty = await Server.start([COMMAND], bench), await Server.start(ours("empty"), bench)
+    try:
+        for server in (bridge, empty):
+            await server.list_tools()
+        fresh = _memory(bridge.process.pid)
+        await bridge.ask("tools/call", name="run_python", arguments={"code": "pass"})
+        await bench.settled()
+        await anyio.sleep(0.5)
+        host, peer = _memory(bridge.process.pid), _memory(empty.process.pid)
+    finally:
+        await bridge.end()
+        await empty.end()
+    inside, cgroup, beside = await _idle_container(bench)
+    note = f"PSS {host['Pss']:.1f} MiB; before the first call RSS {fresh['Rss']:.1f}, PSS {fresh['Pss']:.1f} MiB."
+    met = host["Rss"] <= 90
+    rows = [Row("11 host, idle, RSS", host["Rss"], peer["Rss"], "MiB", "SDK's empty server", "≤ 90 MiB", met, note)]
+    goal = "≤ 15 MiB"
+    counted = "Process 1 and the guest; pages shared between them are counted once."
+    rows.append(Row("11 idle container, PSS", inside, None, "MiB", "", goal, inside <= 15, counted))
+    if cgroup is not None:
+        rows.append(
+            Row("11 … by its control group", cgroup, None, "MiB", "", goal, cgroup <= 15, "With kernel memory.")
+        )
+    note = "The engine's client and monitor, one of each a container, outside of it (PSS)."
+    rows.append(Row("11 … beside it on the host", beside, None, "MiB", note=note))
+    return rows
+
+
+def _memory(pid: int) -> dict[str, float]:
+    """MiB of a process by kind."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return {name: int(size) * 1024 / MEBIBYTE for name, size in re.findall(r"^(\w+):\s+(\d+) kB", text, re.MULTILINE)}
+
+
+async def _idle_container(bench: Bench) -> tuple[float, float | None, float]:
+    """A guest that was sent everything but a script: its PSS, its control group's count, its helpers' PSS."""
+    config = settings.Settings(state_dir=bench.state_dir)
+    async with Fleet([]) as fleet, anyio.create_task_group() as tasks:
+        bridge = Bridge(config, fleet, tasks)
+        prepared = await bridge.prepare()
+        process: CliProcess = await prepared.engine.start(bridge._spec("bench", prepared))  # type: ignore[assignment] # noqa: SLF001
+        try:
+            await process.stdin.send(bundle.bundle(prepared.image.magic))
+            await process.stdout.receive()  # it is ready
+            await anyio.sleep(1)
+            choice = prepared.report.choice
+            name = await process.container_id()
+            argv = [*choice.command, "inspect", "--format", "{{.State.Pid}}", name]
+            first = int((await anyio.run_process(argv)).stdout)
+            inside = _tree(first)
+            group = _control_group(first)
+            helpers = [pid for pid in _pids() if pid not in inside and name in _command_line(pid)]
+            helpers.append(process._child._process.pid)  # noqa: SLF001
+            return (
+                sum(_memory(pid)["Pss"] for pid in inside),
+                group,
+                sum(_memory(pid)["Pss"] for pid in dict.fromkeys(helpers)),
+            )
+        finally:
+            await process.aclose()
+
+
+def _pids() -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _tree(pid: int) -> set[int]:
+    found = {pid}
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        found |= _tree(int(child))
+    return found
+
+
+def _control_group(pid: int) -> float | None:
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        for file in (f"/sys/fs/cgroup/{path}/memory.current", f"/sys/fs/cgroup/memory/{path}/memory.usage_in_bytes"):
+            if controllers in {"", "memory"} and Path(file).exists():
+                return int(Path(file).read_text()) / MEBIBYTE
+    return None
