@@ -18,6 +18,7 @@ from mcp_bridge.bridge.service import prepare
 from mcp_bridge.sandbox import seccomp
 from mcp_bridge.sandbox.engine import Limits, SandboxSpec
 from mcp_bridge.sandbox.flags import run_argv
+from mcp_bridge.sandbox.image import ENVIRONMENT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -131,6 +132,7 @@ def _same_flags(prepared: Prepared, config: settings.Settings, bench: Bench) -> 
             workspace=config.workspace_size,
         ),
         user=config.container_user,
+        environment=ENVIRONMENT,
     )
     cidfile = bench.work / f"{spec.name}.cid"
     return run_argv(prepared.report.choice, spec, cidfile=cidfile, profile=seccomp.PROFILE)

@@ -3,7 +3,7 @@
 #
 #   scripts/setup.sh check     Python packages, for the linters
 #   scripts/setup.sh demo      a container engine, the real servers, the runtime's Python packages
-#   scripts/setup.sh test      a container engine, the real servers, all Python packages
+#   scripts/setup.sh test      a container engine, the real servers and clients, all Python packages
 #
 # Nothing that is there already is upgraded or removed. Each step says what it does and why, and is silent when
 # there is nothing to do. As root or with sudo it calls apt-get; otherwise it names the packages and stops.
@@ -146,7 +146,17 @@ servers() {
     want=$(fingerprint scripts/test-servers.sh)
     is_done "$stamp" "$want" && return
     say "real MCP servers (git, time, filesystem, ...), into .cache/servers"
-    scripts/test-servers.sh >"$log" 2>&1 || { cat "$log" >&2 && stop "scripts/test-servers.sh failed"; }
+    scripts/test-servers.sh servers >"$log" 2>&1 || { cat "$log" >&2 && stop "scripts/test-servers.sh failed"; }
+    echo "$want" >"$stamp"
+}
+
+clients() {
+    local log=.cache/clients.log want stamp
+    stamp=${MCP_BRIDGE_TEST_CACHE:-.cache/servers}/.installed-clients
+    want=$(fingerprint scripts/test-servers.sh)
+    is_done "$stamp" "$want" && return
+    say "real MCP clients (the Inspector, Claude Code), into .cache/servers"
+    scripts/test-servers.sh clients >"$log" 2>&1 || { cat "$log" >&2 && stop "scripts/test-servers.sh failed"; }
     echo "$want" >"$stamp"
 }
 
@@ -157,7 +167,7 @@ mkdir -p .cache/bin .cache/tools
 case ${1:-} in
 check) steps=(uv_tool "environment dev") ;;
 demo) steps=(uv_tool engine "environment runtime" node_tool servers) ;;
-test) steps=(uv_tool engine "environment dev" node_tool servers) ;;
+test) steps=(uv_tool engine "environment dev" node_tool servers clients) ;;
 *) stop "usage: scripts/setup.sh check|demo|test" ;;
 esac
 for step in "${steps[@]}"; do

@@ -1,4 +1,4 @@
-"""The bridge in the test's own process, with real containers: `pytest_plugins = ("execution_fixtures",)`.
+"""The bridge in the test's own process, with real containers.
 
 The probe, the image and the engine are found once for all modules; each test opens a bridge of its own over the
 servers it wants, and no container may be left when it is closed.

@@ -368,7 +368,7 @@ async def test_a_command_that_is_not_in_the_image_is_a_failed_start(runner: Runn
             await process.wait()
     finally:
         await process.aclose()
-    assert caught.value.code == "sandbox_start_failed"
+    assert caught.value.code == "image_without_python"
     assert "no-such-command" in caught.value.details["output"]
 
 

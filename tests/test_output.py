@@ -3,8 +3,6 @@
 import pytest
 from execution_fixtures import lines, printed
 
-pytest_plugins = ("execution_fixtures",)
-
 
 async def test_python_c_and_child_processes_print_in_the_order_of_their_writes(sandboxes):
     record = await sandboxes.run("""
@@ -141,7 +139,7 @@ import threading, time
 def work(number):
     time.sleep(0.2)
     for step in range(100):
-        print(f"{number}:{step}")
+        print(f"{number}:{step}\\n", end="")
 for number in range(5):
     threading.Thread(target=work, args=(number,)).start()
 print("main ends")

@@ -10,7 +10,7 @@ import logging
 import secrets
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -126,11 +126,9 @@ class Bridge:
             runner = Execution(process, execution, first, limit, requests, progress)
             try:
                 record = await runner.run()
-            except BaseException as exc:
+            except BaseException:
                 await process.aclose()
                 artifacts.abort()
-                if isinstance(exc, BridgeError):
-                    raise _clearer(exc, prepared.image) from None
                 raise
             if record.status in {"success", "error", "exit"}:
                 # The answer doesn't wait for the container's removal; leaving the bridge does.
@@ -281,17 +279,3 @@ async def _leave(process: SandboxProcess) -> None:
             except BridgeError as exc:
                 logger.debug("the container of a finished execution: %s", exc)
         await process.aclose()
-
-
-def _clearer(exc: BridgeError, image: ImageInfo) -> BridgeError:
-    """An engine's complaint that the image has no interpreter, as what it is."""
-    output: Any = exc.details.get("output", "")
-    text = output if isinstance(output, str) else "\n".join(map(str, output))
-    if exc.code == "sandbox_start_failed" and "python3" in text and ("not found" in text or "no such file" in text):
-        return BridgeError(
-            "image_without_python",
-            f"The image {image.reference} has no python3.",
-            hint="Use an image with Python 3.11 or later, or none, and one is built.",
-            output=output,
-        )
-    return exc

@@ -7,6 +7,7 @@ from typing import Any
 
 from mcp_bridge.guest.channel import Channel
 from mcp_bridge.guest.output import Capture
+from mcp_bridge.guest.proxies import ask
 from mcp_bridge.guest.runner import cut, printable
 from mcp_bridge.wire.messages import ArtifactWrite, OutputDisplay, ProgressReport
 
@@ -53,7 +54,7 @@ class Display:
 
         Raises:
             OSError: The file can't be read.
-            RequestError: The host refuses it (its size, its name).
+            MCPError: The host refuses it (its size, its name).
         """
         name = name or os.path.basename(os.fspath(path))
         first = True
@@ -62,7 +63,7 @@ class Display:
             while True:
                 following = file.read(ARTIFACT_CHUNK_BYTES)
                 text = binascii.b2a_base64(chunk, newline=False).decode("ascii")
-                result = self._channel.request(ArtifactWrite(name, text, first, not following))
+                result = ask(self._channel, ArtifactWrite(name, text, first, not following))
                 if not following:
                     return str(result["uri"])
                 chunk, first = following, False

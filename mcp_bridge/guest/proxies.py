@@ -31,6 +31,21 @@ class ToolError(MCPError):
         self.tool = tool
 
 
+def ask(channel: Channel, params: Any) -> Any:
+    """A request's result, for the script.
+
+    Raises:
+        MCPError: The host answered with an error, or the request can't be sent.
+    """
+    try:
+        return channel.request(params)
+    except LocalMessageError as exc:
+        raise MCPError(str(exc), code=exc.code) from None
+    except RequestError as exc:
+        data = dict(exc.data)
+        raise MCPError(exc.message, code=data.pop("code", "error"), details=data) from None
+
+
 class NotAwaitedError(MCPError):
     """A tool's call was made and never awaited, so nothing happened. `line` is the call's."""
 
@@ -161,11 +176,7 @@ class ServerModule(types.ModuleType):
     def _tools(self) -> dict[str, dict[str, Any]]:
         rows = self.__dict__["_rows"]
         if rows is None:
-            try:
-                result = self.__dict__["_calls"].channel.request(CatalogTools(self._server))
-            except RequestError as exc:
-                data = dict(exc.data)
-                raise MCPError(exc.message, code=data.pop("code", "error"), details=data) from None
+            result = ask(self.__dict__["_calls"].channel, CatalogTools(self._server))
             rows = {row["alias"]: row for row in result["tools"]}
             self.__dict__["_rows"] = rows
         return rows  # type: ignore[no-any-return]

@@ -8,9 +8,8 @@ import types
 from collections.abc import Callable, Generator
 from typing import Any
 
-from mcp_bridge.guest.channel import Channel, RequestError
-from mcp_bridge.guest.proxies import Calls, MCPError, NotAwaitedError, ToolError
-from mcp_bridge.wire.errors import LocalMessageError
+from mcp_bridge.guest.channel import Channel
+from mcp_bridge.guest.proxies import Calls, MCPError, NotAwaitedError, ToolError, ask
 from mcp_bridge.wire.messages import (
     CatalogDescribe,
     CatalogSearch,
@@ -108,13 +107,7 @@ class _Functions:
         self._servers = servers
 
     def _ask(self, params: Any) -> Any:
-        try:
-            return self._channel.request(params)
-        except RequestError as exc:
-            data = dict(exc.data)
-            raise MCPError(exc.message, code=data.pop("code", "error"), details=data) from None
-        except LocalMessageError as exc:
-            raise MCPError(str(exc), code=exc.code) from None
+        return ask(self._channel, params)
 
     def discovered_servers(self) -> Rows:
         """Names of every server this script may use, started or not."""

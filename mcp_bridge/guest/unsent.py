@@ -17,6 +17,9 @@ _BLANK = b"\xff"
 """Fills a slot before a read, so that the end of what was read shows even if its length was never noted. UTF-8 has
 no such byte."""
 
+_UNKNOWN = 2**32 - 1
+"""A slot's length while a read into it is under way."""
+
 _MAX_OFFSET = 2**62
 
 
@@ -24,8 +27,7 @@ class Unsent:
     """One stream's bytes, taken and perhaps not sent.
 
     Two slots in turn: one is made ready while the other is valid, and a single byte says which one is. A slot is the
-    place of its first byte in the stream, how many bytes it began with, its length (0 while a read is under way), and
-    the bytes.
+    place of its first byte in the stream, how many bytes it began with, its length, and the bytes.
     """
 
     def __init__(self) -> None:
@@ -43,7 +45,7 @@ class Unsent:
         first = base + _HEADER.size
         end = base + _SLOT_BYTES
         self._view[first:end] = held + _BLANK * (CHUNK_BYTES - len(held))
-        _HEADER.pack_into(self._page, base, start, len(held), 0)
+        _HEADER.pack_into(self._page, base, start, len(held), _UNKNOWN)
         self._page[0] = slot
         count = os.readv(fd, [self._view[first + len(held) : end]])
         _HEADER.pack_into(self._page, base, start, len(held), len(held) + count)
@@ -57,5 +59,5 @@ class Unsent:
         base = 1 + (self._page[0] & 1) * _SLOT_BYTES
         start, held, length = _HEADER.unpack_from(self._page, base)
         data = self._page[base + _HEADER.size : base + _SLOT_BYTES]
-        found = data[:length] if length else data[:held] + data[held:].rstrip(_BLANK)
+        found = data[:held] + data[held:].rstrip(_BLANK) if length == _UNKNOWN else data[:length]
         return start % _MAX_OFFSET, found

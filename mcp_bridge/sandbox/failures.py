@@ -38,15 +38,15 @@ _CAUSES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("unknown runtime", "invalid runtime", "default oci runtime", "no valid executable found for oci runtime"),
     ),
     (
-        "sandbox_start_failed",
-        "The command isn't in the image",
-        "The image needs a python3 on its PATH: `mcp-bridge image build` makes one that has.",
+        "image_without_python",
+        "The image has no python3",
+        "Use one with Python 3.11 or later on its PATH, or none: `mcp-bridge image build` makes one.",
         ("executable file not found", "attempted to invoke a command that was not found"),
     ),
     (
         "sandbox_start_failed",
         "The engine may not set the sandbox's limits",
-        "Run `mcp-bridge doctor --refresh`: this host's limits may have changed.",
+        "Run `mcp-bridge doctor`: this host's limits may have changed.",
         ("rlimit",),
     ),
     (
@@ -67,8 +67,8 @@ def start_failure(engine: str, output: str) -> BridgeError:
         output: What the engine wrote to stderr.
 
     Returns:
-        An error with the code `disk_full`, `image_missing`, `no_runtime` or `sandbox_start_failed`, and the last
-        lines as `details["output"]`.
+        An error with the code `disk_full`, `image_missing`, `image_without_python`, `no_runtime` or
+        `sandbox_start_failed`, and the last lines as `details["output"]`.
     """
     lines = [line.rstrip() for line in output.splitlines() if line.strip() and "--help'" not in line]
     tail = "\n".join(lines[-_TAIL_LINES:])

@@ -145,7 +145,7 @@ class _Search:
             try:
                 trial = await run_trial(choice, image, self.state_dir)
             except BridgeError as error:
-                if error.code in {"image_missing", "disk_full", "state_unwritable"}:
+                if error.code in {"image_missing", "image_without_python", "disk_full", "state_unwritable"}:
                     raise
                 weaker = self._concede(info, choice, error)
                 if weaker is None:
