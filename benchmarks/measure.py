@@ -74,14 +74,15 @@ def load() -> str:
 def table(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table, with their notes below it."""
     cells = [("what", "ours p50", "peer p50", "ratio", "against", "goal", "met")]
-    notes = []
+    notes: list[str] = []
     for row in rows:
         ratio = f"{row.ratio:.2f}" if row.ratio is not None else ""
         met = {None: "", True: "yes", False: "NO"}[row.met]
         mark = ""
         if row.note:
-            notes.append(row.note)
-            mark = f" [{len(notes)}]"
+            if row.note not in notes:
+                notes.append(row.note)
+            mark = f" [{notes.index(row.note) + 1}]"
         ours, peer = _shown(row.ours, row.unit), _shown(row.peer, row.unit)
         cells.append((row.what + mark, ours, peer, ratio, row.against, row.goal, met))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

@@ -22,11 +22,15 @@ from mcp_bridge.bridge.service import prepare
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from mcp_bridge.sandbox.flags import RuntimeChoice
+
 REQUIREMENT = "mseep-code-execution==0.3.0"
 NEEDS = "mcp==1.22.0"
 """The SDK of its time; it does not start with version 2."""
 
 ANSWER_SECONDS = 30.0
+
+MARK = "MCP_BRIDGE_BENCHMARK"
 
 NAME = "mseep-code-execution 0.3.0"
 
@@ -47,8 +51,10 @@ async def peer(bench: Bench) -> list[Row]:
     (home / "MCPs/target.json").write_text(json.dumps(servers))
     ulimits = [f"nofile={choice.nofile_max}:{choice.nofile_max}", f"nproc={choice.nproc_max}:{choice.nproc_max}"]
     engine = f'runtime = "{choice.oci_runtime}"\n' if choice.oci_runtime else ""
+    # What it leaves behind is known by this variable, and removed at the end.
+    mark = f'env = ["{MARK}={home}"]\n'
     containers = home / "containers.conf"
-    containers.write_text(f"[engine]\n{engine}[containers]\ndefault_ulimits = {json.dumps(ulimits)}\n")
+    containers.write_text(f"[engine]\n{engine}[containers]\ndefault_ulimits = {json.dumps(ulimits)}\n{mark}")
     environment = {
         **os.environ,
         "HOME": str(home),
@@ -63,9 +69,25 @@ async def peer(bench: Bench) -> list[Row]:
         try:
             rows.append(await measure(bench, [command], environment, home / "peer.log"))
         except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - whatever it does is the result
-            reason = f"It did not run here: {_said(home / 'peer.log', error)}"
+            reason = f"It did not run here: {_said(home / 'peer.log', error)}."
             rows.append(Row(what, None, None, "ms", NAME, note=reason))
+    left = await _remove_left(choice, f"{MARK}={home}")
+    if left:
+        rows[-1].note = f"{rows[-1].note} It left {left} container{'s' * (left > 1)} running.".strip()
     return rows
+
+
+async def _remove_left(choice: RuntimeChoice, mark: str) -> int:
+    """Remove the peer's own containers, those with our mark in their environment; how many there were."""
+    listed = await anyio.run_process([*choice.command, "ps", "--all", "--quiet", "--no-trunc"])
+    removed = 0
+    for container in listed.stdout.decode().split():
+        argv = [*choice.command, "inspect", "--format", "{{json .Config.Env}}", container]
+        shown = await anyio.run_process(argv, check=False)
+        if shown.returncode == 0 and mark in (json.loads(shown.stdout) or []):
+            await anyio.run_process([*choice.command, "rm", "--force", container], check=False)
+            removed += 1
+    return removed
 
 
 async def _cold(bench: Bench, command: list[str], environment: dict[str, str], log: Path) -> Row:
@@ -152,5 +174,5 @@ def _said(log: Path, error: BaseException) -> str:
         innermost = innermost.exceptions[0]
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     errors = [line.strip(" |") for line in lines if "Error: " in line]
-    ours_ = f"{type(innermost).__name__}: {innermost}".strip()
+    ours_ = f"{type(innermost).__name__} {innermost}".strip()
     return f"{ours_}; its log: {errors[-1][:200]}" if errors else ours_

@@ -108,9 +108,10 @@ async def tokens(bench: Bench) -> list[Row]:
                 raise RuntimeError(f"no hit for {query!r}: {found}")
             shown, _ = await _turn(bridge, f"from mcp import runtime\nprint(await runtime.describe({first[0]!r}))")
             counted.append(hits + shown)
+    worst = SEARCHES[counted.index(max(counted))]
     note = (
         f"{TOOLS} tools on {len(servers)} servers, made from {sum(map(len, sources.values()))} real ones. Code and "
-        f"answer of both calls; median of {len(counted)} queries, the worst {max(counted)}."
+        f"answer of both calls; median of {len(counted)} queries, the worst {max(counted)} ({worst!r})."
     )
     median = statistics.median(counted)
     return [

@@ -72,7 +72,7 @@ class Settings(BaseModel):
 
     memory: Annotated[Size, Field(description="A sandbox's memory")] = 512 << 20
     pids: Annotated[int, Field(ge=8, description="A sandbox's processes and threads")] = 128
-    cpus: Annotated[float, Field(gt=0, description="A sandbox's processors")] = 1.0
+    cpus: Annotated[float, Field(gt=0, allow_inf_nan=False, description="A sandbox's processors")] = 1.0
     tmp_size: Annotated[Size, Field(description="Size of /tmp")] = 64 << 20
     workspace_size: Annotated[Size, Field(description="Size of /workspace")] = 128 << 20
     container_user: Annotated[
@@ -95,9 +95,9 @@ class Settings(BaseModel):
 
     client_configs: Annotated[bool, Field(description="Read servers from Claude Code's and .mcp.json files")] = True
     allow_self_server: Annotated[bool, Field(description="Allow this bridge behind itself")] = False
-    runtime_idle_timeout: Annotated[float, Field(ge=0, description="Stop a server unused for so long; 0 for never")] = (
-        300.0
-    )
+    runtime_idle_timeout: Annotated[
+        float, Field(ge=0, allow_inf_nan=False, description="Stop a server unused for so long; 0 for never")
+    ] = 300.0
 
     state_dir: Annotated[Path, Field(description="Where probes, catalogues, artifacts and memories are kept")] = Field(
         default_factory=lambda: platformdirs.user_state_path("mcp-bridge")

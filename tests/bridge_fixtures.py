@@ -1,7 +1,7 @@
 """The bridge as its users have it: a process with a configuration file of its own.
 
-
-run of the tests; everything else, the home directory included, is the one test's.
+The probe's findings and the image are shared by a whole run of the tests; everything else, the home directory
+included, is the one test's.
 """
 
 import asyncio
@@ -141,7 +141,7 @@ class Wire:
 
     async def started(self, code, **arguments):
         """Call run_python and wait until its script runs; the request's id."""
-        number = await self.call(f"progress(0, 1, 'running')\n{code}", token="t", **arguments)
+        number = await self.call(f"progress(0, 1, 'running')\n{code}", token=1, **arguments)
         while (await self.notification("notifications/progress")).get("message") != "running":
             pass
         return number

@@ -28,7 +28,9 @@ def javascript(script, *arguments, setup):
 def inspector(*arguments, setup):
     """The MCP Inspector's command line."""
     target = ["--cli", "-e", f"MCP_BRIDGE_CONFIG={setup.config}", COMMAND]
-    ended = javascript("@modelcontextprotocol/inspector/clients/launcher/build/index.js", *target, *arguments, setup=setup)
+    ended = javascript(
+        "@modelcontextprotocol/inspector/clients/launcher/build/index.js", *target, *arguments, setup=setup
+    )
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
 

@@ -21,6 +21,7 @@ from bridge_fixtures import COMMAND, children, descendants, is_gone, until
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from mcp import Client
 from mcp.shared.exceptions import MCPError
 from servers.specs import faulty
 
@@ -28,6 +29,7 @@ from mcp_bridge.bridge.keep import Files
 from mcp_bridge.bridge.record import ExecutionRecord
 from mcp_bridge.downstream.spec import ServerSpec
 from mcp_bridge.server import render
+from mcp_bridge.server.app import build_server
 from mcp_bridge.settings import Settings
 
 pytestmark = pytest.mark.timeout(120)
@@ -164,10 +166,32 @@ async def test_a_syntax_error_shows_line_and_caret(setup):
         assert result.structured_content["error"]["line"] == 2
 
 
+async def test_a_script_can_read_its_own_source(setup):
+    async with setup.client() as client:
+        result = await run(client, "import inspect\ndef f():\n    return 1\nprint(inspect.getsource(f), end='')")
+        assert text(result) == "def f():\n    return 1"
+
+
+async def test_a_fault_of_the_bridge_is_an_answer_without_its_inside_and_is_logged(caplog):
+    class Broken:
+        settings = Settings()
+
+        async def run(self, *_arguments, **_options):
+            raise RuntimeError("the inside")
+
+    async with Client(build_server(Broken())) as client:
+        result = await run(client, "1")
+    assert result.is_error
+    assert text(result).startswith("[internal_error] ")
+    assert "the inside" not in text(result)
+    assert "the inside" in caplog.text
+
+
 async def test_servers_are_called_and_can_be_narrowed_but_not_widened(configure, time_server, git_server):
     off = ServerSpec(name="off", command="false", enabled=False)
     async with configure(time_server, git_server, off).client() as client:
-        result = await run(client, "from mcp.servers import time\n(await time.get_current_time('Asia/Tokyo'))['timezone']")
+        called = "from mcp.servers import time\n(await time.get_current_time('Asia/Tokyo'))['timezone']"
+        result = await run(client, called)
         assert text(result) == "'Asia/Tokyo'"
         assert result.structured_content["calls"] == 1
         narrowed = "from mcp import runtime\n[row for row in runtime.discovered_servers()]"
@@ -319,7 +343,8 @@ async def test_an_image_shown_is_an_image_block_and_an_artifact_is_a_resource(se
         assert text(result) == "a picture:"
         assert [(block.type, block.mime_type) for block in result.content[1:]] == [("image", "image/png")]
         assert base64.b64decode(result.content[1].data) == png()
-        code = "open('/workspace/some file.bin', 'wb').write(bytes(range(256)) * 3000)\nartifact('/workspace/some file.bin')"
+        path = "/workspace/some file.bin"
+        code = f"open({path!r}, 'wb').write(bytes(range(256)) * 3000)\nartifact({path!r})"
         result = await run(client, code)
         (row,) = result.structured_content["artifacts"]
         assert row["size"] == len(content)
@@ -508,12 +533,19 @@ async def test_nothing_but_messages_reaches_the_wire_and_rubbish_from_the_client
     setup = configure(faulty("garbage"), log_level="debug")
     async with setup.wire() as wire:
         await wire.initialize()
-        for rubbish in (b"{not json", b"\xff\xfe\x00", b"[]", b"{}", b'"text"', b"", b'{"jsonrpc":"2.0","id":[],"method":1}'):
+        half_right = b'{"jsonrpc":"2.0","id":[],"method":1}'
+        for rubbish in (b"{not json", b"\xff\xfe\x00", b"[]", b"{}", b'"text"', b"", half_right):
             await wire.send(rubbish)
         await wire.send({"jsonrpc": "2.0", "id": 77, "result": {}})
-        code = "import os\nos.write(1, b'raw\\n')\nprint('{\"jsonrpc\": \"2.0\"}')\nfrom mcp.servers import faulty\nawait faulty.echo('x')"
+        code = """
+import os
+_ = os.write(1, b"raw\\n")
+print('{"jsonrpc": "2.0"}')
+from mcp.servers import faulty
+await faulty.echo("x")
+"""
         answer = await wire.answer(await wire.call(code))
-        assert answer["result"]["content"][0]["text"] == "raw\n{\"jsonrpc\": \"2.0\"}\n'x'"
+        assert answer["result"]["content"][0]["text"] == 'raw\n{"jsonrpc": "2.0"}\n\'x\''
         unknown = await wire.answer(await wire.ask("no/such/method"))
         assert unknown["error"]["code"] == types.METHOD_NOT_FOUND
         # `read` has decoded every line so far; here, that each is a message and nothing else.
@@ -533,7 +565,8 @@ async def test_the_command_without_options_serves_too(setup):
         cwd=setup.home,
     )
     request = {"jsonrpc": "2.0", "id": 1, "method": "initialize"}
-    request["params"] = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    client = {"name": "t", "version": "1"}
+    request["params"] = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client}
     with anyio.fail_after(30):
         process.stdin.write(json.dumps(request).encode() + b"\n")
         assert json.loads(await process.stdout.readline())["result"]["serverInfo"]["name"] == "mcp-code-bridge"
@@ -582,22 +615,22 @@ def command_lines_and_environments(pids):
 
 async def test_no_secret_shows_in_processes_containers_logs_answers_or_files_left_behind(configure, tmp_path):
     secret = "s3cr3t-" + os.urandom(8).hex()
-    remote = ServerSpec(name="remote", type="http", url=f"http://127.0.0.1:9/{secret}", headers={"Authorization": secret})
+    headers = {"Authorization": secret}
+    remote = ServerSpec(name="remote", type="http", url=f"http://127.0.0.1:9/{secret}", headers=headers)
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     setup = configure(faulty(env={"TOKEN": secret}), remote)
     env = {"TMPDIR": str(temporary), "CLOUD_KEY": secret}
     async with setup.wire(env=env) as wire:
         await wire.initialize()
-        code = f"""
+        code = """
 from mcp import runtime
 from mcp.servers import faulty
 import os
 assert len(await faulty.environment()) > 0
 print(runtime.discovered_servers(), runtime.list_servers_sync(), dict(os.environ))
-print([name for name in os.environ if os.environ[name].startswith("s3cr" + "3t")])
 try:
-    await runtime.call_tool("remote", "x", {{}})
+    await runtime.call_tool("remote", "x", {})
 except Exception as error:
     print(error)
 """
@@ -613,7 +646,8 @@ except Exception as error:
         processes = command_lines_and_environments(everyone)
         assert not [pid for pid, (words, _) in processes.items() if secret.encode() in words]
         holders = [pid for pid, (_, environment) in processes.items() if secret.encode() in environment]
-        server = [pid for pid, (words, _) in processes.items() if b"faulty.py" in words and pid in descendants(wire.pid)]
+        ours = descendants(wire.pid)
+        server = [pid for pid, (words, _) in processes.items() if b"faulty.py" in words and pid in ours]
         assert sorted(holders) == sorted([wire.pid, *server]), "only the bridge and the server that it is for"
         await wire.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}})
         wire.process.stdin.close()

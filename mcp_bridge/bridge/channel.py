@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.wire import jsonrpc, messages
@@ -30,6 +31,9 @@ HOST_BEAT_SECONDS = 15.0
 
 MAX_QUEUED = 1000
 """Requests that wait for their turn; beyond that the channel isn't read, and the guest's writes wait."""
+
+MIN_REFUSALS = 1000
+"""A script may have so many requests refused, or as many as it might make, and go on; then it is a flood."""
 
 MAX_HELD_BYTES = 64 << 20
 """Memory that requests may take while they wait or are worked on; beyond that too the channel isn't read."""
@@ -137,8 +141,8 @@ class HostChannel:
         self._answer = answer
         self._on_notification = on_notification
         self._on_wait = on_wait
-        self._send_lock = anyio.Lock()
-        self._slots = anyio.Semaphore(limits.in_flight)
+        self._send_lock = anyio.Lock(fast_acquire=True)
+        self._slots = anyio.Semaphore(limits.in_flight, fast_acquire=True)
         self._queue = anyio.Semaphore(limits.in_flight + MAX_QUEUED)
         self._held = _Amount(MAX_HELD_BYTES)
         self._unsent = _Amount(MAX_UNSENT_BYTES)
@@ -220,8 +224,8 @@ class HostChannel:
         if (refusal := self._over()) is not None:
             # At once, and before the next frame is read: what is over the limit takes no place and no memory.
             self._refused += 1
-            if self._refused > self._limits.total:
-                raise TooManyRequestsError(f"The script went on after {self._limits.total} refusals: {refusal.message}")
+            if self._refused > max(self._limits.total, MIN_REFUSALS):
+                raise TooManyRequestsError(f"The script went on after {self._refused - 1} refusals: {refusal.message}")
             await self._send(jsonrpc.encode(error_response(message.id, refusal)))
             return None
         size = len(line) + VALUE_BYTES * (line.count(b",") + line.count(b"[") + line.count(b"{"))
@@ -241,6 +245,8 @@ class HostChannel:
         try:
             try:
                 with scope:
+                    # Taken back before it began: a request that never waits would be worked on all the same.
+                    await anyio.lowlevel.checkpoint_if_cancelled()
                     await self._slots.acquire()
                     has_slot = True
                     await self._unsent.room(1)

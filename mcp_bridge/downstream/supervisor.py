@@ -13,6 +13,7 @@ from mcp_bridge.downstream.aliases import nearest
 from mcp_bridge.downstream.arguments import ArgumentCheck, ArgumentError
 from mcp_bridge.downstream.starting import first_ready, load_sdk
 from mcp_bridge.downstream.status import ServerStatus, State
+from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.connection import Connection
     from mcp_bridge.downstream.spec import ServerSpec
     from mcp_bridge.downstream.tools import Listing, ToolInfo
-    from mcp_bridge.errors import BridgeError
 
 logger = logging.getLogger(__name__)
 
@@ -205,6 +205,9 @@ class DownstreamServer:
             else:
                 start.connection = None
                 start.error = failures.start_failure(self.spec, launched[-1])
+        except BridgeError as error:
+            # No fault: the bridge is being shut down in the midst of it.
+            start.error = error
         except Exception as error:
             logger.exception("starting server %r failed inside the bridge", self.spec.name)
             start.error = failures.error(

@@ -124,7 +124,8 @@ class PendingCall(Coroutine[Any, Any, Any]):
         return self._inner.throw(*args)
 
     def close(self) -> None:
-        """As a coroutine's."""
+        """As a coroutine's; who closes it has not forgotten it."""
+        self._started()
         self._inner.close()
 
     def __await__(self) -> Generator[Any, Any, Any]:
@@ -161,47 +162,71 @@ def nearest(name: str, known: list[str]) -> str:
     return f"; there are: {', '.join(known[:20])}{', …' if len(known) > 20 else ''}" if known else ""
 
 
+class _Tools:
+    """A server's tools as functions, listed when the first of them is asked for."""
+
+    def __init__(self, server: str, alias: str, calls: Calls, *, blocking: bool) -> None:
+        self.server = server
+        self._alias = alias
+        self._calls = calls
+        self._blocking = blocking
+        self._rows: dict[str, dict[str, Any]] | None = None
+        self._functions: dict[str, Any] = {}
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """By alias."""
+        if self._rows is None:
+            result = ask(self._calls.channel, CatalogTools(self.server))
+            self._rows = {row["alias"]: row for row in result["tools"]}
+        return self._rows
+
+    def function(self, name: str) -> Any:
+        """By alias or name; None if there is no such tool."""
+        rows = self.rows()
+        row = rows.get(name) or next((row for row in rows.values() if row["name"] == name), None)
+        if row is None:
+            return None
+        alias = row["alias"]
+        if alias not in self._functions:
+            self._functions[alias] = make_function(row, self.server, self._alias, self._calls, blocking=self._blocking)
+        return self._functions[alias]
+
+
 class ServerModule(types.ModuleType):
-    """One server. Its tools become attributes when the first of them is asked for; the server starts then."""
+    """One server. Its tools become attributes when the first of them is asked for; the server starts then.
+
+    All that is its own has a name with two underscores before it, as no tool's alias has.
+    """
 
     def __init__(self, fullname: str, server: str, alias: str, calls: Calls, *, blocking: bool) -> None:
         super().__init__(fullname, f"Tools of the MCP server {server!r}.")
         self.__path__: list[str] = []
-        self.__dict__["_server"] = server
-        self.__dict__["_alias"] = alias
-        self.__dict__["_calls"] = calls
-        self.__dict__["_blocking"] = blocking
-        self.__dict__["_rows"] = None
-
-    def _tools(self) -> dict[str, dict[str, Any]]:
-        rows = self.__dict__["_rows"]
-        if rows is None:
-            result = ask(self.__dict__["_calls"].channel, CatalogTools(self._server))
-            rows = {row["alias"]: row for row in result["tools"]}
-            self.__dict__["_rows"] = rows
-        return rows  # type: ignore[no-any-return]
+        self.__dict__["__bridge__"] = _Tools(server, alias, calls, blocking=blocking)
 
     def __getattr__(self, name: str) -> Any:
+        tools: _Tools = self.__dict__["__bridge__"]
         if name.startswith("__"):
             if name == "__all__":
-                return list(self._tools())
+                return list(tools.rows())
             raise AttributeError(name)
-        rows = self._tools()
-        row = rows.get(name) or next((row for row in rows.values() if row["name"] == name), None)
-        if row is None:
-            raise AttributeError(f"server {self._server!r} has no tool {name!r}{nearest(name, list(rows))}")
-        function = make_function(row, self._server, self._alias, self._calls, blocking=self._blocking)
+        function = tools.function(name)
+        if function is None:
+            raise AttributeError(f"server {tools.server!r} has no tool {name!r}{nearest(name, list(tools.rows()))}")
         setattr(self, name, function)
         return function
 
     def __getitem__(self, name: str) -> Any:
-        return getattr(self, name)
+        tools: _Tools = self.__dict__["__bridge__"]
+        function = tools.function(name)
+        if function is None:
+            raise KeyError(f"server {tools.server!r} has no tool {name!r}{nearest(name, list(tools.rows()))}")
+        return function
 
     def __dir__(self) -> list[str]:
-        return sorted(self._tools())
+        return sorted(self.__dict__["__bridge__"].rows())
 
     def __repr__(self) -> str:
-        return f"<MCP server {self._server!r}>"
+        return f"<MCP server {self.__dict__['__bridge__'].server!r}>"
 
 
 def make_function(row: dict[str, Any], server: str, alias: str, calls: Calls, *, blocking: bool) -> Any:

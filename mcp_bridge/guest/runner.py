@@ -17,6 +17,7 @@ VALUE_NAME = "__last_value__"
 
 MAX_MESSAGE = 20_000
 MAX_TRACEBACK = 40_000
+NOTE_CHARS = 60
 
 
 class Outcome(NamedTuple):
@@ -34,13 +35,22 @@ class Outcome(NamedTuple):
 
 
 class _Source:
-    """Gives `linecache`, and so tracebacks and `inspect`, the text of the script."""
+    """The script's text, as a module's loader gives it."""
 
     def __init__(self, code: str) -> None:
         self._code = code
 
     def get_source(self, name: str) -> str:  # noqa: ARG002
+        """The text."""
         return self._code
+
+    def give_to_linecache(self) -> None:
+        """For tracebacks and `inspect`: linecache asks no loader about a name in angle brackets."""
+        import linecache
+
+        # Every line with its end, the last too: tracebacks place their carets by it.
+        lines = [line + "\n" for line in self._code.split("\n")]
+        linecache.cache[FILENAME] = (len(self._code), None, lines, FILENAME)
 
 
 def compile_script(code: str) -> types.CodeType:
@@ -68,7 +78,10 @@ def compile_script(code: str) -> types.CodeType:
 def main_module(code: str, names: dict[str, Any]) -> types.ModuleType:
     """A fresh `__main__` for the script, with the names that need no import."""
     module = types.ModuleType("__main__")
-    module.__loader__ = _Source(code)  # type: ignore[assignment]
+    module.__loader__ = source = _Source(code)  # type: ignore[assignment]
+    # Two milliseconds, which a script that doesn't look at itself saves.
+    if "inspect" in code or "save_tool" in code:
+        source.give_to_linecache()
     module.__dict__.update(names)
     module.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = module
@@ -180,6 +193,9 @@ def describe(exc: BaseException) -> dict[str, Any]:
 def _describe(exc: BaseException) -> dict[str, Any]:
     import traceback
 
+    source = getattr(sys.modules.get("__main__"), "__loader__", None)
+    if isinstance(source, _Source):
+        source.give_to_linecache()
     report = traceback.TracebackException.from_exception(exc, compact=True)
     lines: list[int] = []
     _keep_user_frames(report, lines)
@@ -239,5 +255,5 @@ def cut(text: str, limit: int) -> str:
     """`text`, or its two ends with a note between them when it is longer than `limit` characters."""
     if len(text) <= limit:
         return text
-    half = limit // 2
+    half = (limit - NOTE_CHARS) // 2
     return f"{text[:half]}\n… {len(text) - 2 * half} characters cut …\n{text[-half:]}"

@@ -89,7 +89,8 @@ class CliEngine(Engine):
 
     def __init__(self, choice: RuntimeChoice, state_dir: Path) -> None:
         self.choice = choice
-        self._run_dir = state_dir / "run"
+        # The client works in another directory than ours.
+        self._run_dir = state_dir.absolute() / "run"
         try:
             self._run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -121,7 +122,8 @@ class CliEngine(Engine):
             unset=await self._variables_of(spec.image),
         )
         try:
-            child = Child(argv, _environment(choice.environment))
+            # Podman's monitor leaves an empty file `oom` in the directory it was started from (control groups v1).
+            child = Child(argv, _environment(choice.environment), self._run_dir.parent)
         except FileNotFoundError as error:
             raise BridgeError(
                 "no_runtime",

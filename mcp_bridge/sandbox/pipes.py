@@ -21,6 +21,7 @@ from anyio.abc import ByteReceiveStream, ByteSendStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
 PIPE_SIZE = 1 << 18
 """A message of this size passes without waiting for the other side; unprivileged users may have 1 MiB."""
@@ -128,9 +129,10 @@ class Child:
         OSError: It could not be started.
     """
 
-    def __init__(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -> None:
         self._process = subprocess.Popen(
             argv,
+            cwd=cwd,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -1,0 +1,320 @@
+"""The command line: every command and option, its exit status, and what it says to bad input."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+from bridge_fixtures import COMMAND, DEADLINE_SECONDS, descendants, is_gone, until
+from server_fixtures import cached
+
+from mcp_bridge import __version__
+from mcp_bridge.downstream.spec import ServerSpec
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def says(ended, status, *words):
+    """It ended with this status and says so on standard error, in words for a user."""
+    complaint = ended.stderr.decode()
+    assert ended.returncode == status, complaint
+    assert "Traceback" not in complaint
+    for word in words:
+        assert word in complaint
+    return complaint
+
+
+# --- run ---
+
+
+@pytest.mark.parametrize("way", ["-c", "file", "-", "stdin"])
+def test_run_takes_a_script_from_each_place(setup, way):
+    script = b"import sys\nprint('hello')\nsys.exit(7)"
+    file = setup.home / "script.py"
+    file.write_bytes(script)
+    arguments = {"-c": ["-c", script.decode()], "file": [str(file)], "-": ["-"], "stdin": []}[way]
+    ended = setup.run("run", *arguments, stdin=script if way in {"-", "stdin"} else b"")
+    assert ended.stdout == b"hello\n"
+    assert ended.returncode == 7
+    assert ended.stderr == b""
+
+
+def test_run_passes_output_on_byte_for_byte_and_ends_with_the_scripts_status(setup):
+    ended = setup.run(
+        "run", "-c", "import os\nos.write(1, b'\\xff\\xfe\\x00 caf\\xc3\\n\\n')\n_ = os.write(2, b'\\x80!')"
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"\xff\xfe\x00 caf\xc3\n\n", b"\x80!")
+    assert setup.run("run", "-c", "6 * 7").stdout == b"42\n"
+    failed = setup.run("run", "-c", "print('before')\n1/0")
+    assert (failed.returncode, failed.stdout) == (1, b"before\n")
+    assert failed.stderr.decode().endswith("    1/0\n    ~^~\nZeroDivisionError: division by zero\n")
+    assert "mcp_bridge" not in failed.stderr.decode()
+    late = setup.run("run", "--timeout", "0.5", "-c", "while True: pass")
+    says(late, 124, "script_timeout")
+
+
+def test_run_leaves_nothing_in_the_working_directory(setup, tmp_path):
+    # A state directory may be given from there.
+    work = tmp_path / "work"
+    work.mkdir()
+    shutil.copytree(setup.state_dir, work / "state", ignore=shutil.ignore_patterns("run", "files"))
+    ended = setup.run("run", "-c", "print('ok')", cwd=work, env={"MCP_BRIDGE_STATE_DIR": "state"})
+    assert ended.stdout == b"ok\n"
+    assert [path.name for path in work.iterdir()] == ["state"]
+
+
+def test_run_gives_the_whole_record_as_json(setup):
+    ended = setup.run("run", "--json", "-c", "import sys\nprint('x')\nprint('e', file=sys.stderr)\n5")
+    record = json.loads(ended.stdout)
+    assert ended.returncode == 0
+    shown = {key: record[key] for key in ("status", "exit_code", "stdout", "stderr", "value", "calls")}
+    assert shown == {"status": "success", "exit_code": 0, "stdout": "x\n", "stderr": "e\n", "value": "5", "calls": 0}
+    assert record["duration_ms"] >= record["start_ms"] > 0
+    failed = setup.run("run", "--json", "-c", "x = 1\nx.y")
+    record = json.loads(failed.stdout)
+    assert failed.returncode == record["exit_code"] == 1
+    assert (record["error"]["type"], record["error"]["line"]) == ("AttributeError", 2)
+    refused = setup.run("run", "--json", "-c", "")
+    assert refused.returncode == 2
+    assert json.loads(refused.stdout)["error"]["code"] == "empty_code"
+
+
+def test_run_allows_only_the_named_servers(configure, time_server, git_server):
+    setup = configure(time_server, git_server)
+    code = "from mcp import runtime\nprint(sorted(runtime.discovered_servers()))"
+    assert setup.run("run", "-c", code).stdout == b"['git', 'time']\n"
+    assert setup.run("run", "--server", "time", "-c", code).stdout == b"['time']\n"
+    assert setup.run("run", "--server", "time", "--server", "git", "-c", code).stdout == b"['git', 'time']\n"
+    says(setup.run("run", "--server", "tmie", "-c", code), 2, "unknown_server", "Did you mean time?")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+async def test_a_signal_during_run_leaves_no_container(configure, time_server, number):
+    setup = configure(time_server)
+    code = "from mcp.servers import time\nawait time.get_current_time('UTC')\nwhile True: pass"
+    process = await asyncio.create_subprocess_exec(
+        COMMAND,
+        "--config",
+        str(setup.config),
+        "run",
+        "-c",
+        code,
+        env=setup.env,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+    async def running():
+        return bool(await setup.containers(process.pid)) and len(descendants(process.pid)) > 1
+
+    await until(running)
+    everything = descendants(process.pid)
+    process.send_signal(number)
+    with anyio.fail_after(20):
+        _, complaint = await process.communicate()
+    assert process.returncode == 128 + number
+    assert b"Traceback" not in complaint
+    assert await setup.containers(process.pid) == []
+    await until(lambda: all(is_gone(pid) for pid in everything), 10)
+
+
+# --- bad input ---
+
+
+def test_a_script_that_is_none_is_a_usage_error(setup):
+    binary = setup.home / "binary"
+    binary.write_bytes(b"\x7fELF\xff\xfe")
+    empty = setup.home / "empty.py"
+    empty.write_bytes(b"")
+    says(setup.run("run", "nowhere.py"), 2, "script_missing", "nowhere.py", "No such file")
+    says(setup.run("run", str(setup.home)), 2, "script_missing", "directory")
+    says(setup.run("run", str(binary)), 2, "script_missing", "not UTF-8")
+    says(setup.run("run", "-", stdin=b"\xff"), 2, "script_missing", "not UTF-8")
+    says(setup.run("run", str(empty)), 2, "empty_code")
+    says(setup.run("run", "-c", "1", str(binary)), 2, "script_missing", "not both")
+    says(setup.run("run", "-c", "1", "--timeout", "0"), 2, "bad_timeout")
+    says(setup.run("run", "-c", "1", "--timeout", "1e9"), 2, "bad_timeout", "120")
+    says(setup.run("run", "-c", "1", "--timeout", "nan"), 2, "bad_timeout")
+    says(setup.run("run", "-c", "1", "--timeout", "soon"), 2, "--timeout")
+    says(setup.run("run", "-c", "print('\udcff')"), 2, "bad_code")
+
+
+@pytest.mark.parametrize(
+    "command", [("run", "-c", "1"), ("servers", "list"), ("doctor",), ("image", "list"), ("serve",)]
+)
+def test_a_broken_configuration_is_a_usage_error_of_every_command(setup, command):
+    setup.config.write_text("# a comment\nmemory = = 3\n")
+    ended = setup.run(*command)
+    assert ended.returncode == 2
+    complaint = (ended.stdout + ended.stderr).decode()
+    assert "Traceback" not in complaint
+    assert "line 2" in complaint.replace("\n", " ")
+
+
+def test_what_is_wrong_in_the_configuration_is_named(setup):
+    def complaint_about(content, *words):
+        setup.config.write_bytes(content)
+        says(setup.run("run", "-c", "1"), 2, "bad_config", str(setup.config), *words)
+
+    complaint_about(b"timeout = 5\ntimout = 6\n", "line 2", "'timout'", "Did you mean timeout?")
+    complaint_about(b"timeout = 'long'\n", "line 1", "timeout")
+    complaint_about(b"output = 'yaml'\n", "line 1", "output", "compact")
+    complaint_about(b"servers = 3\n", "[servers.NAME]")
+    complaint_about(b"[servers.a]\ncomand = 'x'\n", "servers.a.comand", "Did you mean command?")
+    complaint_about(b"\xff\xfe", "not UTF-8")
+    setup.config.write_text("")
+    says(setup.run("run", "-c", "1", env={"MCP_BRIDGE_TIMEOUTT": "3"}), 2, "MCP_BRIDGE_TIMEOUTT", "MCP_BRIDGE_TIMEOUT?")
+    says(setup.run("run", "-c", "1", env={"MCP_BRIDGE_MEMORY": "much"}), 2, "MCP_BRIDGE_MEMORY", "512m")
+    setup.config.unlink()
+    says(setup.run("run", "-c", "1"), 2, "config_missing", str(setup.config))
+    setup.config.mkdir()
+    says(setup.run("run", "-c", "1"), 2, "config_missing", str(setup.config))
+
+
+def test_an_unreadable_configuration_in_its_usual_place_is_named(setup):
+    # Root reads whatever the mode says: what only looks like TOML stands for it there.
+    file = setup.home / "mcp-bridge.toml"
+    file.write_bytes(b"\x00")
+    file.chmod(0)
+    says(setup.run("run", "-c", "1", config=False), 2, "bad_config", "mcp-bridge.toml")
+
+
+def test_without_an_engine_it_says_what_is_missing(setup, tmp_path):
+    env = {"PATH": str(tmp_path), "MCP_BRIDGE_STATE_DIR": str(tmp_path / "state"), "MCP_BRIDGE_RUNTIME": "auto"}
+    complaint = says(setup.run("run", "-c", "1", env=env), 3, "no_runtime")
+    assert "podman" in complaint.lower()
+    ended = setup.run("doctor", "--json", env=env)
+    assert ended.returncode == 3
+    report = json.loads(ended.stdout)
+    assert report["ok"] is False
+    assert [row for row in report["findings"] if row["level"] == "error" and row.get("hint")]
+    assert setup.run("doctor", env=env).returncode == 3
+    says(setup.run("image", "list", env=env), 3, "no_runtime")
+
+
+def test_an_engine_that_is_asked_for_and_does_not_answer_is_named_with_a_hint(setup, tmp_path):
+    state = str(tmp_path / "state")
+    env = {"MCP_BRIDGE_RUNTIME": "docker", "DOCKER_HOST": "unix:///nowhere.sock", "MCP_BRIDGE_STATE_DIR": state}
+    ended = setup.run("doctor", "--json", env=env)
+    assert ended.returncode == 3, ended.stderr
+    (error,) = [row for row in json.loads(ended.stdout)["findings"] if row["code"] == "no_runtime"]
+    assert "docker" in (error["message"] + error["hint"]).lower()
+
+
+def test_a_state_directory_that_cannot_be_made_is_said(setup, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    says(setup.run("run", "-c", "1", env={"MCP_BRIDGE_STATE_DIR": str(blocked / "state")}), 3, "MCP_BRIDGE_STATE_DIR")
+
+
+def test_a_nested_bridge_is_refused(setup):
+    says(setup.run("run", "-c", "1", env={"MCP_BRIDGE_NESTED": "1"}), 4, "nested_bridge")
+    ended = setup.run("run", "--json", "-c", "1", env={"MCP_BRIDGE_NESTED": "1"})
+    assert (ended.returncode, json.loads(ended.stdout)["error"]["code"]) == (4, "nested_bridge")
+
+
+# --- the other commands ---
+
+
+def test_doctor_finds_a_working_sandbox(configure, tmp_path):
+    setup = configure(client_configs=True)
+    (setup.home / ".mcp.json").write_text('{\n"mcpServers": [\n')
+    ended = setup.run("doctor", "--json")
+    report = json.loads(ended.stdout)
+    assert ended.returncode == 0
+    assert report["ok"] is True
+    assert report["engine"] in {"podman", "docker"}
+    assert report["image"]
+    assert set(report["limits_not_enforced"]) <= {"memory", "pids", "cpus"}
+    assert {row["level"] for row in report["findings"]} <= {"ok", "warning"}
+    assert any(row["code"] == "client_config" and ".mcp.json" in row["message"] for row in report["findings"])
+    shown = setup.run("doctor")
+    assert shown.returncode == 0
+    assert b"A script ran in a fresh container" in shown.stdout
+
+
+def test_images_are_built_listed_and_inspected(setup, image):
+    built = json.loads(setup.run("image", "build", "--profile", "base", "--json").stdout)
+    assert built["reference"] == image
+    listed = json.loads(setup.run("image", "list", "--json").stdout)
+    assert image in [row["reference"] for row in listed]
+    inspected = json.loads(setup.run("image", "inspect", "--json").stdout)
+    assert (inspected["reference"], inspected["profile"], inspected["packages"]) == (image, "base", [])
+    assert inspected["python"].startswith("3.")
+    assert image.encode() in setup.run("image", "inspect", image).stdout
+    assert setup.run("image", "list").returncode == 0
+    says(setup.run("image", "inspect", "no/such:image"), 3, "image_missing", "no/such:image")
+    says(setup.run("image", "build", "--profile", "bsae"), 2, "unknown_profile", "base")
+
+
+def test_servers_are_listed_with_what_is_wrong_and_what_was_left_out(configure, time_server):
+    dead = ServerSpec(name="dead", command="/nowhere/at-all")
+    setup = configure(time_server, dead, client_configs=True)
+    (setup.home / ".mcp.json").write_text('{\n"mcpServers": {\n')
+    (setup.home / ".claude.json").write_text(json.dumps({"mcpServers": {"me": {"command": "mcp-bridge"}}}))
+    ended = setup.run("servers", "list", "--json")
+    assert ended.returncode == 0
+    listed = json.loads(ended.stdout)
+    assert [row["name"] for row in listed["servers"]] == ["dead", "time"]
+    assert {row["tools"] for row in listed["servers"]} <= {None, 2}, "nothing is started to list it"
+    (problem,) = listed["problems"]
+    assert problem["file"].endswith(".mcp.json")
+    assert problem["line"]
+    assert [(row["name"], row["file"].rpartition("/")[2]) for row in listed["skipped"]] == [("me", ".claude.json")]
+    started = json.loads(setup.run("servers", "list", "--start", "--json").stdout)
+    rows = {row["name"]: row for row in started["servers"]}
+    assert rows["time"]["tools"] == 2
+    assert "/nowhere/at-all" in rows["dead"]["error"]
+    shown = setup.run("servers", "list")
+    assert shown.returncode == 0
+    assert b"time" in shown.stdout
+
+
+def test_no_server_at_all_is_no_error(setup):
+    assert b"No server is configured" in setup.run("servers", "list").stdout
+    assert json.loads(setup.run("servers", "list", "--json").stdout) == {"servers": [], "skipped": [], "problems": []}
+
+
+def test_help_names_every_command_and_option(setup):
+    root = setup.run("--help", config=False).stdout.decode()
+    for command in ("serve", "run", "doctor", "image", "servers", "demo", "version", "--config"):
+        assert command in root
+    of = {
+        ("run",): ("-c", "--server", "--timeout", "--json", "FILE"),
+        ("doctor",): ("--json",),
+        ("image",): ("build", "list", "inspect"),
+        ("image", "build"): ("--profile", "--with", "--json"),
+        ("servers", "list"): ("--start", "--json"),
+        ("version",): ("--json",),
+    }
+    for command, options in of.items():
+        shown = setup.run(*command, "--help", config=False)
+        assert shown.returncode == 0
+        assert all(option in shown.stdout.decode() for option in options), command
+    says(setup.run("rnu", config=False), 2, "rnu")
+    says(setup.run("run", "--jsn", config=False), 2, "--jsn")
+
+
+def test_version_is_told_by_both_names_of_the_command(setup):
+    assert setup.run("version").stdout.decode() == f"mcp-bridge {__version__}\n"
+    facts = json.loads(setup.run("version", "--json").stdout)
+    assert facts["version"] == __version__
+    other = Path(sys.executable).parent / "mcp-code-bridge"
+    assert os.access(other, os.X_OK)
+    assert other.read_text().splitlines()[-1] == Path(COMMAND).read_text().splitlines()[-1]
+
+
+def test_the_demonstration_works(setup):
+    bins = [cached("npm/node_modules/.bin"), cached("mcp-server-git/bin"), cached("mcp-server-time/bin")]
+    path = os.pathsep.join([*map(str, bins), setup.env["PATH"]])
+    ended = setup.run("demo", env={"PATH": path}, timeout=2 * DEADLINE_SECONDS)
+    shown = ended.stdout.decode()
+    assert ended.returncode == 0, shown + ended.stderr.decode()
+    assert "HISTORY.md" in shown
+    assert "this should not have worked" not in shown.replace('print("this should not have worked")', "")

@@ -1,0 +1,554 @@
+"""Hostile code in the real sandbox: it ends itself alone, with a true status, while another run goes on unharmed."""
+
+import asyncio
+import json
+import logging
+
+import pytest
+from execution_fixtures import Peak, Ticker, lines, printed
+from servers.specs import faulty
+
+MEGABYTE = 1 << 20
+
+CHANNEL = '''
+import json, os, sys, time
+def fds():
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            flags = open(f"/proc/self/fdinfo/{name}").read().split("flags:")[1].split()[0]
+        except OSError:
+            continue
+        if int(name) >= 100: found[int(name)] = int(flags, 8) & 3
+    return found
+WRITE = next(fd for fd, mode in fds().items() if mode == os.O_WRONLY)
+READ = next(fd for fd, mode in fds().items() if mode == os.O_RDONLY)
+def raw(data):
+    view = memoryview(data)
+    while view: view = view[os.write(WRITE, view):]
+def send(**message): raw(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\\n")
+def stay():
+    while True: time.sleep(1)
+'''
+"""A script's way to the channel's descriptors: they are hidden, not out of reach."""
+
+VICTIM = """
+import asyncio
+from mcp.servers import faulty
+for number in range({turns}):
+    assert await faulty.echo(str(number)) == str(number)
+    await asyncio.sleep(0.02)
+print("unharmed")
+"""
+
+
+async def attacked(sandboxes, code, *, timeout=5, turns=25, **settings):  # noqa: ASYNC109
+    """The record of hostile code that ran beside a well-behaved script, which must not notice."""
+    async with sandboxes.open(faulty(), **settings) as bridge, asyncio.TaskGroup() as tasks:
+        victim = tasks.create_task(bridge.run(VICTIM.format(turns=turns), timeout=60))
+        hostile = tasks.create_task(bridge.run(code, timeout=timeout))
+    assert printed(victim.result()) == "unharmed\n"
+    record = hostile.result()
+    # Whatever the guest claimed, it can be written down.
+    json.dumps(record.to_json(), allow_nan=False).encode()
+    return record
+
+
+@pytest.fixture(autouse=True)
+def _no_internal_errors(caplog):
+    """Nothing that comes from a sandbox may be an internal error of the host."""
+    yield
+    assert [entry.getMessage() for entry in caplog.records if entry.levelno >= logging.ERROR] == []
+
+
+# --- what it can do to its own sandbox ---
+
+RESOURCES = {
+    "a fork bomb": ("import os\nwhile True:\n    try: os.fork()\n    except OSError: pass", {"timeout"}),
+    "a fork bomb in C": (
+        "import ctypes\nlibc = ctypes.CDLL(None)\nwhile True: libc.fork()",
+        {"timeout", "killed", "out_of_memory"},
+    ),
+    "a thread bomb": (
+        "import threading, time\nwhile True:\n    try: threading.Thread(target=time.sleep, args=(99,)).start()\n    except RuntimeError: pass",
+        {"timeout", "out_of_memory"},
+    ),
+    "ten gigabytes": ("x = []\nwhile True: x.append(b'x' * (64 << 20))", {"out_of_memory"}),
+    "ten gigabytes in children": (
+        "import os\nfor _ in range(4): os.fork()\nx = []\nwhile True: x.append(b'x' * (16 << 20))",
+        {"out_of_memory", "error"},
+    ),
+    "zombies": ("import os\nwhile True:\n    try:\n        if os.fork() == 0: os._exit(0)\n    except OSError: pass", {"timeout"}),
+    "orphans": ("import os\nwhile True:\n    try:\n        if os.fork() == 0:\n            os.fork()\n            os._exit(0)\n        os.wait()\n    except OSError: pass", {"timeout"}),
+    "every descriptor opened": ("import os\nx = []\nwhile True: x.append(os.open('/dev/null', 0))", {"error"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("attack", RESOURCES)
+async def test_using_up_everything_ends_only_itself(sandboxes, attack):
+    code, statuses = RESOURCES[attack]
+    record = await attacked(sandboxes, code, timeout=3)
+    assert record.status in statuses, (record.status, record.error)
+
+
+async def test_a_full_tmpfs_is_an_error_that_the_script_sees(sandboxes):
+    record = await attacked(
+        sandboxes,
+        """
+import errno
+for path in ("/tmp/full", "/workspace/full", "/dev/shm/full"):
+    try:
+        with open(path, "wb") as file:
+            while True:
+                file.write(b"x" * (1 << 20))
+    except OSError as exc:
+        print(path, errno.errorcode[exc.errno], flush=True)
+print("goes on")
+""",
+        timeout=30,
+        memory=1 << 30,
+    )
+    assert lines(record)[:2] == ["/tmp/full ENOSPC", "/workspace/full ENOSPC"]
+    assert lines(record)[-1] == "goes on"
+
+
+async def test_a_tmpfs_fuller_than_the_memory_is_out_of_memory(sandboxes):
+    record = await attacked(
+        sandboxes,
+        "print('before', flush=True)\nwith open('/workspace/full', 'wb') as file:\n    while True: file.write(b'x' * (1 << 20))",
+        timeout=30,
+        memory=64 * MEGABYTE,
+    )
+    assert record.status in {"out_of_memory", "error"}
+    assert record.stdout == b"before\n"
+
+
+KILLS = {
+    "STOP to itself": ("os.kill(os.getpid(), signal.SIGSTOP)", {"timeout"}),
+    "STOP to all": ("os.kill(-1, signal.SIGSTOP)\nwhile True: pass", {"timeout"}),
+    "KILL to all": ("os.kill(-1, signal.SIGKILL)\nprint('alone')", {"success"}),
+    "KILL to all from a child": (
+        "if os.fork() == 0:\n    os.kill(-1, signal.SIGKILL)\n    os._exit(0)\nwhile True: pass",
+        {"killed"},
+    ),
+    "signals to process 1": (
+        "for number in range(1, 65):\n    try: os.kill(1, number)\n    except OSError: pass\nprint('alone')",
+        {"success"},
+    ),
+    "deaf to signals": (
+        "for n in set(signal.Signals) - {9, 19}:\n    signal.signal(n, signal.SIG_IGN)\nwhile True: pass",
+        {"timeout"},
+    ),
+    "blocked signals": ("signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\nwhile True: pass", {"timeout"}),
+    "its own group": ("os.setsid() if os.getpid() != os.getpgid(0) else 0\nos.killpg(0, signal.SIGKILL)", {"killed"}),
+    "daemons": (
+        "for _ in range(5):\n    if os.fork() == 0:\n        os.setsid()\n        signal.signal(15, signal.SIG_IGN)\n"
+        "        while True: pass\nprint('left them')",
+        {"success"},
+    ),
+    "daemons that hold every descriptor": (
+        "import ctypes\nif ctypes.CDLL(None).fork() == 0:\n    while True: signal.pause()\nos._exit(3)",
+        {"killed"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("attack", KILLS)
+async def test_signals_and_daemons_stay_inside(sandboxes, attack):
+    code, statuses = KILLS[attack]
+    record = await attacked(sandboxes, f"import os, signal\n{code}", timeout=2)
+    assert record.status in statuses, (record.status, record.error)
+
+
+PROCESS_ONE = {
+    "its memory": "fd = os.open('/proc/1/mem', os.O_RDWR)\nfor line in open('/proc/1/maps'):\n    start, end = (int(x, 16) for x in line.split()[0].split('-'))\n    try: os.pwrite(fd, b'\\xcc' * (end - start), start)\n    except OSError: pass",
+    "its descriptors closed": "import glob\nfor name in glob.glob('/proc/1/fd/*'):\n    try: os.ftruncate(os.open(name, os.O_RDWR), 0)\n    except OSError: pass",
+    "its limits": "import resource\nresource.prlimit(1, resource.RLIMIT_CPU, (1, 1))\nresource.prlimit(1, resource.RLIMIT_AS, (1, 1))\ntime.sleep(2)",
+    "its priority": "os.setpriority(os.PRIO_PROCESS, 1, 19)",
+    "its oom score": "open('/proc/1/oom_score_adj', 'w').write('1000')\nx = []\nwhile True: x.append(bytearray(b'x' * (8 << 20)))",
+    "its standard input eaten": "fd = os.open('/proc/1/fd/0', os.O_RDONLY | os.O_NONBLOCK)\nfor _ in range(1000):\n    try: os.read(fd, 1 << 20)\n    except OSError: pass",
+    "ptrace": "import ctypes\nlibc = ctypes.CDLL(None)\nlibc.ptrace(16, 1, 0, 0)\nlibc.kill(1, 9)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("attack", PROCESS_ONE)
+async def test_attacks_on_process_one_end_this_sandbox_at_most(sandboxes, attack):
+    record = await attacked(
+        sandboxes, f"import os, time\nprint('before', flush=True)\n{PROCESS_ONE[attack]}\nprint('after')", timeout=4
+    )
+    assert record.status in {"success", "error", "killed", "out_of_memory", "channel_closed", "timeout"}, record.error
+    assert record.stdout.startswith(b"before\n")
+    if record.status != "success":
+        assert record.error["message"]
+
+
+async def test_a_daemon_does_not_outlive_its_script(sandboxes):
+    async with sandboxes.open() as bridge:
+        record = await bridge.run("import os\nif os.fork() == 0:\n    while True: pass\nprint('x')")
+        assert printed(record) == "x\n"
+    # `open` has seen that no container is left.
+
+
+# --- frames ---
+
+BAD_FRAMES = {
+    "no json": ("raw(b'hello\\n')", "bad_frame"),
+    "empty": ("raw(b'\\n')", "bad_frame"),
+    "binary": ("raw(bytes(range(256)) + b'\\n')", "bad_frame"),
+    "an array": ("raw(b'[]\\n')", "bad_frame"),
+    "deep json": ("raw(b'[' * (1 << 20) + b'\\n')", None),
+    "deep json that closes": ("raw(b'{\"a\":' * (1 << 19) + b'1' + b'}' * (1 << 19) + b'\\n')", None),
+    "deep parameters": ("send(id=1, method='memory.save', params={'key': 'k', 'value': json.loads('[' * 90 + ']' * 90)})", "frame_too_deep"),
+    "20 MB": ("raw(b'x' * (20 << 20))", "frame_too_large"),
+    "20 MB that is a message": ("send(method='output.write', params={'stream': 'stdout', 'text': 'x' * (20 << 20)})", "frame_too_large"),
+    "five million values": ("raw(b'{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"memory.save\",\"params\":{\"key\":\"k\",\"value\":[' + b'[],' * 5_000_000 + b'0]}}\\n')", "frame_too_large"),
+    "a number of 5,000 digits": ("raw(b'{\"jsonrpc\":\"2.0\",\"id\":' + b'9' * 5000 + b',\"method\":\"memory.list\"}\\n')", "bad_frame"),
+    "an answer": ("send(id=1, result={})", "unexpected_response"),
+    "an error": ("send(id=1, error={'code': 1, 'message': 'm'})", "unexpected_response"),
+    "an unknown method": ("send(id=1, method='host.shutdown', params={})", "unknown_method"),
+    "a host's method": ("send(method='execution.start', params={'execution': 'e', 'code': '1', 'servers': [], 'max_value_bytes': 1})", "unknown_method"),
+    "process 1's method": ("send(method='init.exited', params={'code': 0, 'signal': 0, 'oom_kills': 0})", "unknown_method"),
+    "a notification as a request": ("send(id=1, method='output.write', params={'stream': 'stdout', 'text': 'x'})", "unknown_method"),
+    "a request as a notification": ("send(method='memory.list', params={})", "unknown_method"),
+    "a finish as a notification": ("send(method='execution.finish', params={'exit_code': 0})", "unknown_method"),
+    "an unknown parameter": ("send(id=1, method='memory.list', params={'prefix': '', 'policy': 'allow'})", "bad_params"),
+    "a wrong type": ("send(id=1, method='tool.call', params={'server': ['faulty'], 'tool': 'echo', 'arguments': {}})", "bad_params"),
+    "a truth value for a number": ("send(id=1, method='catalog.search', params={'query': 'x', 'limit': True})", "bad_params"),
+    "a missing parameter": ("send(id=1, method='tool.call', params={'server': 'faulty'})", "bad_params"),
+    "an endless number": ("send(method='progress.report', params={'done': 10 ** 400})", "bad_params"),
+    "infinity": ("raw(b'{\"jsonrpc\":\"2.0\",\"method\":\"progress.report\",\"params\":{\"done\":1e999}}\\n')", "bad_frame"),
+    "output that is neither": ("send(method='output.write', params={'stream': 'stdout'})", "bad_params"),
+    "output that is both": ("send(method='output.write', params={'stream': 'stdout', 'text': '', 'base64': ''})", "bad_params"),
+    "output to another stream": ("send(method='output.write', params={'stream': 'log', 'text': ''})", "bad_params"),
+    "base64 that is none": ("send(method='output.write', params={'stream': 'stdout', 'base64': '*'})", "bad_params"),
+    "a display without text": ("send(method='output.display', params={'data': {'text/plain': 7}})", "bad_params"),
+    "a lone surrogate": ("raw(b'{\"jsonrpc\":\"2.0\",\"method\":\"output.write\",\"params\":{\"stream\":\"stdout\",\"text\":\"\\\\ud800\"}}\\n')", "bad_frame"),
+    "duplicate ids": ("for _ in range(2): send(id=7777, method='tool.call', params={'server': 'faulty', 'tool': 'hang', 'arguments': {}})", "bad_params"),
+    "a terminal's escapes": ("raw(b'\\x1b]0;owned\\x07\\n')", "bad_frame"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("attack", BAD_FRAMES)
+async def test_a_malformed_frame_ends_the_sandbox_and_the_response_says_what_came(sandboxes, attack):
+    code, expected = BAD_FRAMES[attack]
+    peak, ticker = Peak(), Ticker()
+    async with ticker.watch():
+        record = await attacked(sandboxes, f"{CHANNEL}\nprint('before', flush=True)\ntime.sleep(0.1)\n{code}\nstay()")
+    assert record.status == "protocol_error", (record.status, record.error)
+    assert record.exit_code == 137
+    if expected is not None:
+        assert record.error["code"] == expected
+    else:
+        assert record.error["code"] in {"frame_too_deep", "frame_too_large", "bad_frame"}
+    assert record.error["message"].isprintable()
+    assert record.stdout == b"before\n"
+    assert peak.growth < 200 * MEGABYTE
+    assert ticker.longest < 3
+
+
+async def test_half_a_frame_is_no_message_and_its_end_is_told_as_it_was(sandboxes):
+    record = await attacked(
+        sandboxes,
+        CHANNEL + "raw(b'{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"execution.finish\",\"params\":{\"exit_code\":0}}')\nos._exit(9)",
+    )
+    assert (record.status, record.exit_code) == ("killed", 9)
+
+
+async def test_output_that_looks_like_a_frame_is_output(sandboxes):
+    frame = '{"jsonrpc":"2.0","id":1,"method":"execution.finish","params":{"exit_code":7}}'
+    record = await attacked(
+        sandboxes,
+        f"import os, sys\nprint({frame!r})\nos.write(2, {frame!r}.encode() + b'\\n')\n"
+        "for fd in (0, 1, 2):\n    try: os.write(fd, b'{}\\n')\n    except OSError: pass\nprint('end')",
+    )
+    assert lines(record) == [frame, "{}", "end"]
+
+
+async def test_a_forged_finish_says_no_more_than_the_script_might(sandboxes):
+    frame = "send(id=99999, method='execution.finish', params={})\nstay()"
+    for params, status, exit_code in (
+        ({"exit_code": 0, "value": "v"}, "success", 0),
+        ({"exit_code": 2**40 + 3}, "exit", 3),
+        ({"exit_code": -1}, "exit", 255),
+        ({"exit_code": 0, "error": {"type": ["x"], "message": {"a": 1}, "line": True, "traceback": 7}}, "error", 1),
+        ({"exit_code": 0, "error": {"type": "x" * 10**6, "message": "y" * 10**6, "line": -5}}, "error", 1),
+        ({"exit_code": 0, "error": {}}, "error", 1),
+        ({"exit_code": 0, "value": "x" * (15 << 20)}, "success", 0),
+    ):
+        record = await attacked(sandboxes, CHANNEL + frame.format(params) if False else CHANNEL + frame.replace("{}", repr(params)), turns=3)
+        assert (record.status, record.exit_code) == (status, exit_code), record.error
+        if record.error:
+            assert record.error["line"] is None or record.error["line"] > 0 if "line" in record.error else True
+            assert len(json.dumps(record.error)) < 400_000
+        assert len(record.value or "") <= 8 << 20
+        assert record.displays == []
+
+
+REPORTS = {
+    "an exit": "{'jsonrpc': '2.0', 'method': 'init.exited', 'params': {'code': 0, 'signal': 0, 'oom_kills': 5}}",
+    "an endless exit": "{'jsonrpc': '2.0', 'method': 'init.exited', 'params': {'code': 10 ** 4000, 'signal': -1, 'oom_kills': 0}}",
+    "a large exit": "{'jsonrpc': '2.0', 'method': 'init.exited', 'params': {'code': 2 ** 60, 'signal': 2 ** 60, 'oom_kills': -7}}",
+    "output": "{'jsonrpc': '2.0', 'method': 'output.write', 'params': {'stream': 'stdout', 'text': 'forged', 'offset': -5}}",
+    "a finish": "{'jsonrpc': '2.0', 'id': 1, 'method': 'execution.finish', 'params': {'exit_code': 0}}",
+    "nothing known": "{'jsonrpc': '2.0', 'method': 'x', 'params': {'deep': json.loads('[' * 80 + ']' * 80)}}",
+}
+
+
+@pytest.mark.parametrize("attack", REPORTS)
+async def test_forged_reports_of_process_one_change_nothing_that_matters(sandboxes, attack):
+    forge = f"""
+import json, os
+line = json.dumps({REPORTS[attack]} if {attack!r} != "an endless exit" else 0).encode()
+if {attack!r} == "an endless exit":
+    line = b'{{"jsonrpc":"2.0","method":"init.exited","params":{{"code":' + b"9" * 4000 + b',"signal":0,"oom_kills":0}}}}'
+fd = os.open("/proc/1/fd/2", os.O_WRONLY)
+for data in (line, b"{{not json", b"{{" * 100_000, b"\\xff" * 3_000_000, b"{{" + b"x" * 3_000_000, line):
+    view = memoryview(data + b"\\n")
+    while view: view = view[os.write(fd, view):]
+print("done", flush=True)
+"""
+    well = await attacked(sandboxes, forge, timeout=20)
+    assert printed(well) == "done\n"
+    died = await attacked(sandboxes, forge + "os._exit(5)", timeout=20)
+    assert (died.status, died.exit_code) == ("killed", 5), died.error
+    # What process 1 is taken to say of output is output, as the script might have printed it.
+    assert died.stdout.startswith(b"done\n")
+
+
+# --- floods ---
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        "{'method': 'tool.call', 'params': {'server': 'faulty', 'tool': 'echo', 'arguments': {'text': 'x'}}}",
+        "{'method': 'tool.call', 'params': {'server': 'faulty', 'tool': 'hang', 'arguments': {}}}",
+        "{'method': 'catalog.tools', 'params': {'server': 'faulty'}}",
+        "{'method': 'catalog.search', 'params': {'query': 'echo text', 'limit': 100}}",
+        "{'method': 'catalog.describe', 'params': {'name': 'faulty.' * 100 + 'ehco'}}",
+        "{'method': 'memory.list', 'params': {}}",
+    ],
+    ids=["calls", "hanging", "catalog", "search", "describe", "memory"],
+)
+async def test_a_flood_of_requests_is_held_back_and_holds_nobody_up(sandboxes, request_, tmp_path):
+    peak, ticker = Peak(), Ticker()
+    async with ticker.watch():
+        record = await attacked(
+            sandboxes,
+            CHANNEL + f"for number in range(1, 100_001): send(id=number, **{request_})\nstay()",
+            timeout=15,
+            wall_timeout=20.0 if "hang" not in request_ else 6.0,
+            state_dir=tmp_path,
+        )
+    assert record.status in {"call_limit", "timeout"}, record.error
+    assert record.calls <= 10_000
+    assert peak.growth < 300 * MEGABYTE
+    assert ticker.longest < 3
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        "{'method': 'tool.call', 'params': {'server': 'faulty', 'tool': 'hang', 'arguments': {'x': 'x' * (15 << 20)}}}",
+        "{'method': 'tool.call', 'params': {'server': 'x' * (15 << 20), 'tool': 'hang', 'arguments': {}}}",
+        "{'method': 'catalog.describe', 'params': {'name': '.' * (15 << 20)}}",
+        "{'method': 'catalog.search', 'params': {'query': 'echo ' * (3 << 20)}}",
+        "{'method': 'memory.save', 'params': {'key': 'k', 'value': 'x' * (15 << 20)}}",
+        "{'method': 'artifact.write', 'params': {'name': 'n', 'base64': 'A' * (15 << 20), 'first': True, 'last': False}}",
+    ],
+    ids=["arguments", "server", "describe", "search", "memory", "artifact"],
+)
+async def test_a_flood_of_huge_requests_is_held_back_and_holds_nobody_up(sandboxes, request_, tmp_path):
+    peak, ticker = Peak(), Ticker()
+    async with ticker.watch():
+        record = await attacked(
+            sandboxes,
+            CHANNEL
+            + f"body = json.dumps({{'jsonrpc': '2.0', 'id': 1, **{request_}}}).encode().split(b'\"id\": 1', 1)\n"
+            + "for number in range(1, 1000): raw(body[0] + b'\"id\": %d' % number + body[1] + b'\\n')\nstay()",
+            timeout=8,
+            wall_timeout=10.0,
+            state_dir=tmp_path,
+        )
+    assert record.status in {"call_limit", "timeout"}, record.error
+    assert peak.growth < 500 * MEGABYTE
+    assert ticker.longest < 3
+
+
+async def test_answers_that_nobody_reads_do_not_gather_in_the_host(sandboxes, tmp_path):
+    peak = Peak()
+    record = await attacked(
+        sandboxes,
+        CHANNEL
+        + """
+from mcp import runtime
+runtime.save_memory_sync("big", "x" * (3 << 20))
+os.kill(os.getpid(), 0)
+# The runtime's own reader must not take the answers: it reads from another pipe now.
+r, w = os.pipe()
+os.dup2(r, READ)
+for number in range(1000, 3000): send(id=number, method="memory.load", params={"key": "big"})
+stay()
+""",
+        timeout=3,
+        wall_timeout=6.0,
+        state_dir=tmp_path,
+    )
+    assert record.status in {"timeout", "channel_closed"}, record.error
+    assert peak.growth < 400 * MEGABYTE
+
+
+@pytest.mark.parametrize(
+    ("frame", "statuses"),
+    [
+        ("{'method': 'output.write', 'params': {'stream': 'stdout', 'text': ''}}", {"timeout"}),
+        ("{'method': 'output.write', 'params': {'stream': 'stdout', 'text': 'ab'}}", {"timeout", "output_limit"}),
+        ("{'method': 'output.display', 'params': {'data': {'k' * 100_000: 'v'}}}", {"output_limit"}),
+        ("{'method': 'progress.report', 'params': {'done': 1, 'message': 'm' * 100_000}}", {"timeout"}),
+        ("{'method': 'guest.ready', 'params': {'python': 'x' * 1000}}", {"timeout"}),
+        ("{'method': 'request.cancel', 'params': {'id': 5}}", {"timeout"}),
+    ],
+    ids=["empty", "small", "displays", "progress", "ready", "cancel"],
+)
+async def test_a_flood_of_notifications_takes_no_memory_and_holds_nobody_up(sandboxes, frame, statuses):
+    peak, ticker = Peak(), Ticker()
+    async with ticker.watch():
+        record = await attacked(
+            sandboxes,
+            CHANNEL + f"data = (json.dumps({{'jsonrpc': '2.0', **{frame}}}) + '\\n').encode() * 50\nwhile True: raw(data)",
+            timeout=2,
+        )
+    assert record.status in statuses, record.error
+    assert peak.growth < 200 * MEGABYTE
+    assert ticker.longest < 3
+
+
+async def test_a_frame_that_comes_byte_by_byte_takes_no_more_than_its_size(sandboxes):
+    peak = Peak()
+    record = await attacked(sandboxes, CHANNEL + "while True: os.write(WRITE, b'xy')", timeout=3)
+    assert record.status in {"timeout", "protocol_error"}
+    assert peak.growth < 150 * MEGABYTE
+
+
+# --- the channel itself ---
+
+DESCRIPTORS = {
+    "all closed": ("os.closerange(0, 1024)\nwhile True: pass", {"channel_closed", "timeout"}),
+    "all closed and ended": ("os.closerange(0, 1024)", {"channel_closed"}),
+    "the channel closed": (CHANNEL + "os.close(WRITE)\nstay()", {"channel_closed"}),
+    "the answers closed": (CHANNEL + "os.close(READ)\nstay()", {"channel_closed", "timeout"}),
+    "a file in its place": (CHANNEL + "os.dup2(os.open('/tmp/f', 65), WRITE)\nprint('x')", {"channel_closed"}),
+    "a loop in its place": (CHANNEL + "r, w = os.pipe()\nos.dup2(w, WRITE)\nos.dup2(r, READ)\nprint('x')", {"channel_closed"}),
+    "its own answers": (CHANNEL + "r, w = os.pipe()\nos.dup2(r, READ)\nos.write(w, b'{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\\n' * 99)\nprint('x')", {"success", "channel_closed", "timeout"}),
+    "the pipe filled": (CHANNEL + "os.set_blocking(WRITE, False)\ntry:\n    while True: os.write(WRITE, b' ' * 65536)\nexcept BlockingIOError: pass\nstay()", {"timeout", "protocol_error"}),
+    "output pipes closed": ("import os\nfor fd in range(3, 100):\n    try: os.close(fd)\n    except OSError: pass\nprint('x' * 10)", {"success", "channel_closed", "timeout", "error"}),
+    "outputs exchanged": ("import os\nos.dup2(1, 50)\nos.dup2(2, 1)\nos.dup2(50, 2)\nprint('x')", {"success"}),
+    "the answers stopped": (CHANNEL + "os.kill(os.getpid(), 19)", {"timeout"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("attack", DESCRIPTORS)
+async def test_meddling_with_descriptors_ends_this_sandbox_at_most(sandboxes, attack):
+    code, statuses = DESCRIPTORS[attack]
+    record = await attacked(sandboxes, f"import os\n{code}", timeout=2)
+    assert record.status in statuses, (record.status, record.error)
+
+
+# --- the interpreter turned against the runtime ---
+
+SABOTAGE = {
+    "modules gone": ("import sys\nsys.modules.clear()", None),
+    "modules none": ("import sys\nfor name in list(sys.modules): sys.modules[name] = None", None),
+    "import broken": ("import builtins\nbuiltins.__import__ = lambda *a, **k: 1 / 0", None),
+    "builtins gone": ("import builtins\nfor name in list(vars(builtins)): delattr(builtins, name)", None),
+    "builtins replaced": ("import builtins\nfor name in ('len', 'isinstance', 'str', 'dict', 'list', 'repr', 'print', 'type', 'open', 'bytes'): setattr(builtins, name, 7)", None),
+    "json patched": ("import json\njson.dumps = lambda *a, **k: 'nonsense'\nprint('x')", {"protocol_error"}),
+    "json raising": ("import json\njson.dumps = lambda *a, **k: 1 / 0", None),
+    "json endless": ("import json\ndef f(*a, **k):\n    while True: pass\njson.dumps = f", {"timeout"}),
+    "os.write patched": ("import os\nos.write = lambda fd, data: len(data)\nprint('x')", {"timeout", "killed", "channel_closed"}),
+    "os._exit patched": ("import os\nos._exit = lambda code: None\nprint('x')", None),
+    "threads patched": ("import threading\nthreading.Lock = threading.RLock = threading.Thread = None\nthreading._shutdown = 7\nprint('x')", {"error"}),
+    "time patched": ("import time\ntime.sleep = lambda s: 1 / 0\ntime.monotonic = lambda: 0\nprint('x')", {"success"}),
+    "mcp patched": ("import sys, mcp\nfor name in [n for n in sys.modules if n.startswith('mcp')]: sys.modules[name].__dict__.clear()\nprint('x')", None),
+    "the channel's class patched": ("import mcp_bridge.guest.channel as c\nc.Channel.request = lambda *a: {}\nc.Channel.notify = lambda *a: None\nprint('x')", None),
+    "garbage": ("import gc\nfor thing in gc.get_objects():\n    if type(thing) is dict and thing is not globals():\n        try: thing.clear()\n        except Exception: pass", None),
+    "trace functions": ("import sys, threading\ndef f(*a): raise ValueError('trace')\nthreading.settrace(f)\nsys.settrace(f)\nsys.setprofile(f)\nlen('')", None),
+    "audit hook": ("import sys\ndef hook(*a): raise ValueError('audit')\nsys.addaudithook(hook)\nopen('/tmp/x')", None),
+    "recursion limit": ("import sys\nsys.setrecursionlimit(sys.getrecursionlimit() - 970)\nprint('x')", None),
+    "exit functions": ("import atexit, os, sys\natexit.register(lambda: os._exit(7))\natexit.register(lambda: sys.exit(3))", {"killed"}),
+    "exception hooks": ("import sys, threading\nsys.excepthook = sys.unraisablehook = threading.excepthook = None\n1 / 0", {"error"}),
+    "frames": ("import sys\nf = sys._getframe()\nwhile f:\n    try: f.f_locals.clear(); f.f_globals.clear()\n    except Exception: pass\n    f = f.f_back", None),
+    "memory written": ("import ctypes\nctypes.memset(id(None), 255, 64)", None),
+    "modules reloaded": ("import importlib, sys\nfor name in [n for n in sys.modules if n.startswith('mcp_bridge')]:\n    try: importlib.reload(sys.modules[name])\n    except Exception: pass\nprint('x')", None),
+    "main again": ("import mcp_bridge.guest.main as m\nm.main(((1, 1), (2, 2)), (None, None), None)", None),
+    "process 1 again": ("import mcp_bridge.guest.init as i\ni.main([])", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("attack", SABOTAGE)
+async def test_a_sabotaged_interpreter_ends_this_run_at_most(sandboxes, attack):
+    code, statuses = SABOTAGE[attack]
+    record = await attacked(sandboxes, f"import os\nos.write(1, b'before\\n')\n{code}", timeout=2, turns=10)
+    any_ = {"success", "error", "killed", "timeout", "channel_closed", "protocol_error", "exit", "out_of_memory"}
+    assert record.status in (statuses or any_), (record.status, record.error)
+    if record.status != "success":
+        assert record.error["message"]
+    if record.status != "protocol_error":
+        assert record.stdout.startswith(b"before\n"), (record.status, record.stdout)
+
+
+SHOWN = {
+    "a huge value": ("'x' * 50_000_000", "success"),
+    "a huge list": ("list(range(5_000_000))", "success"),
+    "a deep list": ("x = []\nfor _ in range(100_000): x = [x]\nx", "error"),
+    "a circular list": ("x = []\nx.append(x)\nx", "success"),
+    "a repr that raises": ("class C:\n    def __repr__(self): raise ValueError('r')\nC()", "error"),
+    "a repr that exits": ("class C:\n    def __repr__(self): raise SystemExit(3)\nC()", "exit"),
+    "a repr that loops": ("class C:\n    def __repr__(self):\n        while True: pass\nC()", "timeout"),
+    "a repr that is no text": ("class C:\n    def __repr__(self): return 7\nC()", "error"),
+    "a repr that lies": ("class S(str):\n    def __len__(self): return 1\n    def encode(self, *a): return b'x'\nclass C:\n    def __repr__(self): return S('y' * 30_000_000)\nC()", "success"),
+    "attributes that answer to all": ("class C:\n    def __getattr__(self, name): return lambda *a: C()\nC()", "success"),
+    "attributes that raise": ("class C:\n    def __getattribute__(self, name): raise OSError('a')\nC()", None),
+    "a picture that is none": ("class C:\n    def _repr_png_(self): return 'no bytes \\ud800'\nC()", None),
+    "a picture too large": ("class C:\n    def _repr_png_(self): return b'x' * (20 << 20)\nC()", None),
+    "a huge message": ("raise ValueError('x' * 100_000_000)", "error"),
+    "a huge syntax error": ("exec('(' * 1_000_000)", None),
+    "a huge line": ("x = " + "1 + " * 50_000 + "1", None),
+    "a huge exception group": ("raise ExceptionGroup('g', [ValueError(n) for n in range(100_000)])", "error"),
+    "a deep exception group": ("e = ValueError()\nfor _ in range(3000): e = ExceptionGroup('g', [e])\nraise e", "error"),
+    "a huge type name": ("raise type('T' * 1_000_000, (Exception,), {})('m')", "error"),
+    "an exception that raises on everything": ("class E(Exception):\n    def __getattribute__(self, name): raise RuntimeError(name)\nraise E", "error"),
+    "an exception with endless notes": ("e = ValueError('m')\ne.__notes__ = ['n' * 1_000_000] * 50\nraise e", "error"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("attack", SHOWN)
+async def test_values_and_errors_made_to_break_the_report_are_reported(sandboxes, attack):
+    code, status = SHOWN[attack]
+    peak = Peak()
+    record = await attacked(sandboxes, code, timeout=10 if status != "timeout" else 2, turns=10)
+    assert status is None or record.status == status, (record.status, record.error)
+    assert record.status in {"success", "error", "exit", "timeout", "out_of_memory"}, record.error
+    assert len(record.to_json()) > 0
+    if record.error:
+        assert len(json.dumps(record.error)) < 500_000
+    assert peak.growth < 200 * MEGABYTE
+
+
+async def test_eight_attacks_at_once_leave_the_host_as_it_was(sandboxes):
+    codes = [
+        RESOURCES["a fork bomb"][0],
+        RESOURCES["ten gigabytes"][0],
+        "while True: print('x' * 1000)",
+        CHANNEL + "raw(b'[' * (1 << 20))\nstay()",
+        CHANNEL + "for n in range(1, 99999): send(id=n, method='catalog.search', params={'query': 'echo'})\nstay()",
+        "import os\nos.closerange(0, 1024)",
+        "while True: pass",
+    ]
+    async with sandboxes.open(faulty(), max_concurrent=8) as bridge, asyncio.TaskGroup() as tasks:
+        victim = tasks.create_task(bridge.run(VICTIM.format(turns=100), timeout=60))
+        attacks = [tasks.create_task(bridge.run(code, timeout=4)) for code in codes]
+    assert printed(victim.result()) == "unharmed\n"
+    statuses = [attack.result().status for attack in attacks]
+    assert statuses[1:4] == ["out_of_memory", "output_limit", "protocol_error"]
+    assert "success" not in statuses

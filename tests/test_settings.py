@@ -1,0 +1,254 @@
+"""Settings: where they come from, which one wins, and what is said about a wrong one."""
+
+import typing
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.settings import ENV_ALIASES, FILE_NAME, Loaded, Settings, load, parse_size
+
+
+@pytest.fixture
+def nowhere(tmp_path, monkeypatch):
+    """A directory without a configuration, of a user who has none."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    directory = tmp_path / "work"
+    directory.mkdir()
+    return directory
+
+
+def error(cwd, explicit=None, **environ):
+    with pytest.raises(BridgeError) as caught:
+        load(explicit, environ=environ, cwd=cwd)
+    return caught.value
+
+
+# --- sizes ---
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (4096, 4096),
+        ("4096", 4096),
+        ("1k", 1024),
+        ("512m", 512 << 20),
+        ("512M", 512 << 20),
+        ("64 MiB", 64 << 20),
+        ("64mb", 64 << 20),
+        ("1.5g", 3 << 29),
+        (" 2T ", 2 << 40),
+    ],
+)
+def test_a_size_is_bytes_or_text_with_a_unit(text, expected):
+    assert parse_size(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "m", "-1", "1x", "1 2", "1e3", "0x10", "1,5g", "inf", True, None, 1.5j])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(ValueError, match="a size is"):
+        parse_size(text)
+
+
+@given(st.integers(min_value=0, max_value=1 << 20), st.sampled_from(["", "k", "M", "gb", "TiB", " kb"]))
+def test_a_whole_number_of_any_unit_is_exact(number, unit):
+    power = " kmgt".index(unit.strip().lower()[:1] or " ")
+    assert parse_size(f"{number}{unit}") == number << (10 * power)
+
+
+# --- the environment ---
+
+OTHER_VALUES = {
+    "image": ("localhost/mine:1", "localhost/mine:1"),
+    "profile": ("data", "data"),
+    "packages": ("rich, attrs", ("rich", "attrs")),
+    "runtime": ("docker", "docker"),
+    "oci_runtime": ("runc", "runc"),
+    "container_user": ("1000:1000", "1000:1000"),
+    "output": ("toon", "toon"),
+    "structured": ("never", "never"),
+    "client_configs": ("false", False),
+    "allow_self_server": ("1", True),
+    "state_dir": ("/somewhere", Path("/somewhere")),
+    "log_level": ("DEBUG", "debug"),
+    "max_output_chars": ("5000", 5000),
+}
+
+
+@pytest.mark.parametrize("field", Settings.model_fields)
+def test_every_setting_can_be_set_in_the_environment(nowhere, field):
+    text, expected = OTHER_VALUES.get(field, ("33", 33))
+    settings = load(environ={f"MCP_BRIDGE_{field.upper()}": text}, cwd=nowhere).settings
+    assert getattr(settings, field) == expected
+    assert getattr(settings, field) != getattr(load(environ={}, cwd=nowhere).settings, field)
+
+
+def test_every_setting_has_a_description():
+    assert [name for name, field in Settings.model_fields.items() if not field.description] == []
+
+
+def test_the_names_of_the_earlier_bridge_work(nowhere):
+    environ = {
+        "MCP_BRIDGE_IMAGE": "localhost/x:1",
+        "MCP_BRIDGE_RUNTIME": "podman",
+        "MCP_BRIDGE_TIMEOUT": "45",
+        "MCP_BRIDGE_MAX_TIMEOUT": "180",
+        "MCP_BRIDGE_MEMORY": "256m",
+        "MCP_BRIDGE_PIDS": "64",
+        "MCP_BRIDGE_CPUS": "2",
+        "MCP_BRIDGE_CONTAINER_USER": "1001:1002",
+        "MCP_BRIDGE_RUNTIME_IDLE_TIMEOUT": "10",
+        "MCP_BRIDGE_STATE_DIR": "/state",
+        "MCP_BRIDGE_OUTPUT_MODE": "toon",
+        "MCP_BRIDGE_LOG_LEVEL": "INFO",
+        "MCP_BRIDGE_ALLOW_SELF_SERVER": "1",
+    }
+    settings = load(environ=environ, cwd=nowhere).settings
+    shown = settings.model_dump(include={*(name[11:].lower() for name in environ), *ENV_ALIASES.values()})
+    assert shown == {
+        "image": "localhost/x:1",
+        "runtime": "podman",
+        "timeout": 45,
+        "max_timeout": 180,
+        "memory": 256 << 20,
+        "pids": 64,
+        "cpus": 2,
+        "container_user": "1001:1002",
+        "runtime_idle_timeout": 10,
+        "state_dir": Path("/state"),
+        "output": "toon",
+        "log_level": "info",
+        "allow_self_server": True,
+    }
+
+
+def test_an_empty_variable_counts_as_none_and_a_foreign_one_is_left_alone(nowhere):
+    environ = {"MCP_BRIDGE_TIMEOUT": "", "MCP_BRIDGE_NESTED": "1", "MCP_BRIDGE_TEST_X": "y", "PATH": "/bin"}
+    assert load(environ=environ, cwd=nowhere).settings == load(environ={}, cwd=nowhere).settings
+
+
+def test_a_misspelt_variable_names_the_nearest(nowhere):
+    found = error(nowhere, MCP_BRIDGE_TIMEOUTS="3")
+    assert found.code == "bad_config"
+    assert found.details["variable"] == "MCP_BRIDGE_TIMEOUTS"
+    assert found.hint == "Did you mean MCP_BRIDGE_TIMEOUT?"
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("TIMEOUT", "soon"),
+        ("TIMEOUT", "0"),
+        ("TIMEOUT", "inf"),
+        ("MEMORY", "much"),
+        ("MEMORY", "0"),
+        ("PIDS", "2"),
+        ("OUTPUT_MODE", "yaml"),
+        ("OUTPUT", "yaml"),
+        ("RUNTIME", "lxc"),
+        ("CONTAINER_USER", "0:0"),
+        ("CONTAINER_USER", "root"),
+        ("LOG_LEVEL", "loud"),
+        ("CLIENT_CONFIGS", "perhaps"),
+        ("CPUS", "nan"),
+        ("CPUS", "inf"),
+        ("RUNTIME_IDLE_TIMEOUT", "nan"),
+    ],
+)
+def test_a_wrong_value_in_the_environment_names_its_variable(nowhere, variable, text):
+    found = error(nowhere, **{f"MCP_BRIDGE_{variable}": text})
+    assert found.code == "bad_config"
+    assert found.message.startswith(f"MCP_BRIDGE_{variable}: ")
+
+
+# --- files ---
+
+
+def test_the_environment_wins_over_the_file_and_the_file_over_the_default(nowhere):
+    (nowhere / FILE_NAME).write_text("timeout = 40\npids = 50\n")
+    loaded = load(environ={"MCP_BRIDGE_PIDS": "60"}, cwd=nowhere)
+    assert loaded.file == nowhere / FILE_NAME
+    assert (loaded.settings.timeout, loaded.settings.pids, loaded.settings.max_timeout) == (40, 60, 120)
+
+
+def test_the_first_file_there_is_counts_alone(nowhere, tmp_path):
+    named, other = tmp_path / "named.toml", tmp_path / "other.toml"
+    users = tmp_path / "config" / "mcp-bridge" / "config.toml"
+    users.parent.mkdir(parents=True)
+    for number, file in enumerate((named, other, nowhere / FILE_NAME, users), 1):
+        file.write_text(f"timeout = {number}\n")
+    environ = {"MCP_BRIDGE_CONFIG": str(other)}
+    assert load(named, environ=environ, cwd=nowhere).settings.timeout == 1
+    assert load(environ=environ, cwd=nowhere).settings.timeout == 2
+    assert load(environ={}, cwd=nowhere).settings.timeout == 3
+    (nowhere / FILE_NAME).unlink()
+    assert load(environ={}, cwd=nowhere).settings.timeout == 4
+    users.unlink()
+    assert load(environ={}, cwd=nowhere).file is None
+
+
+def test_a_named_file_must_be_there(nowhere):
+    assert error(nowhere, nowhere / "gone.toml").code == "config_missing"
+    assert error(nowhere, MCP_BRIDGE_CONFIG=str(nowhere / "gone.toml")).code == "config_missing"
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "words"),
+    [
+        ("a = = 1", 1, ["not TOML"]),
+        ("\n\ntimeout 5", 3, ["not TOML"]),
+        ("\ntimeouts = 5", 2, ["'timeouts'", "Did you mean timeout?"]),
+        ("# timeout = 1\ntimeout = 'x'", 2, ["timeout"]),
+        ('"timeout" = -1', 1, ["timeout"]),
+        ("memory = '1x'", 1, ["memory", "512m"]),
+        ("[server.a]\ncommand = 'x'", 1, ["'server'", "Did you mean servers?"]),
+        ("timeout = 500", None, ["max_timeout", "500"]),
+        ("servers = []", 1, ["[servers.NAME]"]),
+        ("packages = 3", 1, ["packages"]),
+    ],
+)
+def test_an_error_in_a_file_names_file_line_and_key(nowhere, content, line, words):
+    file = nowhere / FILE_NAME
+    file.write_text(content)
+    found = error(nowhere)
+    assert found.code == "bad_config"
+    assert found.details["file"] == str(file)
+    assert found.details.get("line") == line
+    assert all(word in str(found) for word in [str(file), *words])
+
+
+def test_a_wrong_value_in_the_file_is_not_blamed_on_the_environment(nowhere):
+    (nowhere / FILE_NAME).write_text("timeout = 500\n")
+    found = error(nowhere, MCP_BRIDGE_PIDS="60")
+    assert str(nowhere / FILE_NAME) in found.message
+
+
+def test_a_value_of_the_wrong_type_in_the_file_is_refused_not_bent(nowhere):
+    for content in ("client_configs = 3", "pids = 1.5", "image = 5", "timeout = []", "runtime = ['podman']"):
+        (nowhere / FILE_NAME).write_text(content)
+        assert error(nowhere).code == "bad_config", content
+
+
+def test_servers_are_handed_on_as_they_are(nowhere):
+    (nowhere / FILE_NAME).write_text("timeout = 5\n[servers.a]\ncommand = 'x'\n[servers.'b c']\nurl = 'y'\n")
+    assert load(environ={}, cwd=nowhere).servers == {"a": {"command": "x"}, "b c": {"url": "y"}}
+
+
+@given(st.text(max_size=30), st.sampled_from(sorted(Settings.model_fields)))
+def test_no_text_in_the_environment_gives_anything_but_settings_or_an_error_of_ours(text, field):
+    try:
+        loaded = load(environ={f"MCP_BRIDGE_{field.upper()}": text}, cwd=Path("/nonexistent"))
+    except BridgeError as found:
+        loaded = found
+    assert isinstance(loaded, Loaded) or loaded.code == "bad_config"
+
+
+def test_settings_do_not_change(nowhere):
+    settings = load(environ={}, cwd=nowhere).settings
+    with pytest.raises(ValidationError):
+        typing.cast("typing.Any", settings).timeout = 1
