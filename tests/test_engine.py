@@ -474,3 +474,15 @@ async def test_a_sweep_removes_the_containers_of_dead_owners_and_no_others(runne
     finally:
         for process in processes.values():
             await process.aclose()
+
+
+def test_the_id_files_of_killed_bridges_are_removed_in_time(tmp_path: Path, runner: Runner) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    old, new = run / "old.cid", run / "new.cid"
+    for path in (old, new):
+        path.write_text("0" * 64)
+    two_days_ago = time.time() - 48 * 3600
+    os.utime(old, (two_days_ago, two_days_ago))
+    CliEngine(runner.engine.choice, tmp_path)
+    assert [path.name for path in run.iterdir()] == ["new.cid"]

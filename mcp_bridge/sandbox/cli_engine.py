@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 import random
+import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,9 @@ _SIGKILL_CODE = 137
 _ENGINE_CODES = frozenset({125, 126, 127})
 """How `run` ends when it failed itself, or could not start the command."""
 
+_ID_FILE_SECONDS = 24 * 3600.0
+"""Longer than any container of ours lives."""
+
 _FIRST_UID, _LAST_UID = 20_000, 60_000
 """Within the 65,536 subordinate ids that a rootless user has, and away from the ids that images use."""
 
@@ -98,11 +102,20 @@ class CliEngine(Engine):
         self._uids = _uids()
         self._image_variables: dict[str, tuple[str, ...]] = {}
         self._killed: set[str] = set()
+        self._forget_killed()
 
     @property
     def name(self) -> str:
         """`podman` or `docker`."""
         return self.choice.engine
+
+    def _forget_killed(self) -> None:
+        """Remove the id files of bridges that were killed before they could."""
+        horizon = time.time() - _ID_FILE_SECONDS
+        for path in self._run_dir.glob("*.cid"):
+            with contextlib.suppress(OSError):
+                if path.stat().st_mtime < horizon:
+                    path.unlink()
 
     async def start(self, spec: SandboxSpec) -> CliProcess:
         """Start a container.
