@@ -5,7 +5,10 @@ Standard library only: every host layer may import it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class BridgeError(Exception):
@@ -16,14 +19,25 @@ class BridgeError(Exception):
         message: One sentence: what is wrong, and where.
         hint: How to mend it, or None where nothing useful can be said.
         details: JSON-compatible extras for programs (file, line, nearest names).
+        private: JSON-compatible extras for the operator alone, such as what a server wrote to stderr: they may hold
+            secrets, and are neither in `details` nor in any text or record of the error.
     """
 
-    def __init__(self, code: str, message: str, *, hint: str | None = None, **details: Any) -> None:
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        hint: str | None = None,
+        private: Mapping[str, Any] | None = None,
+        **details: Any,
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.hint = hint
         self.details = details
+        self.private = dict(private or {})
 
     def __str__(self) -> str:
         return f"{self.message} {self.hint}" if self.hint else self.message

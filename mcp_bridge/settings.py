@@ -17,6 +17,7 @@ import platformdirs
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.toml_lines import line_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -197,11 +198,11 @@ def _from_environment(environ: Mapping[str, str], known: list[str]) -> dict[str,
         if short in ENV_OTHER or text == "":
             continue
         if key not in known:
-            choices = [ENV_PREFIX + field.upper() for field in known] + [ENV_PREFIX + alias for alias in ENV_ALIASES]
+            choices = [field.upper() for field in known] + list(ENV_ALIASES)
             raise BridgeError(
                 "bad_config",
                 f"The environment has {name}, and there is no such setting.",
-                hint=_nearest(name, choices),
+                hint=_nearest(short, choices, ENV_PREFIX),
                 variable=name,
             )
         values[key] = text
@@ -219,21 +220,16 @@ def _from_validation(exc: ValidationError, file: Path | None, environ: Mapping[s
 
 
 def _bad(message: str, file: Path | None, key: str, hint: str | None = None) -> BridgeError:
-    line = _line_of(file, key) if file else None
+    line = line_of(file, key) if file else None
     where = f"{file}, line {line}: " if line else f"{file}: " if file else ""
     return BridgeError(
         "bad_config", f"{where}{message}.", hint=hint, file=str(file) if file else None, line=line, key=key
     )
 
 
-def _line_of(file: Path, key: str) -> int | None:
-    pattern = re.compile(rf"""^\s*(?:\[\[?\s*)?["']?{re.escape(key)}["']?\s*[=.\]]""")
-    for number, text in enumerate(file.read_text("utf-8").splitlines(), 1):
-        if pattern.match(text):
-            return number
-    return None
-
-
-def _nearest(name: str, known: list[str]) -> str | None:
+def _nearest(name: str, known: list[str], prefix: str = "") -> str:
+    """A hint; the prefix is shown and not compared, since what all have in common makes all seem near."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"Did you mean {close[0]}?" if close else f"Settings: {', '.join(sorted(known))}."
+    if close:
+        return f"Did you mean {prefix}{close[0]}?"
+    return f"Settings: {', '.join(prefix + option for option in sorted(known))}."

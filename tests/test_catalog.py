@@ -4,12 +4,14 @@ import json
 import stat
 import warnings
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from servers.specs import faulty
 
 from mcp_bridge.downstream import describe
+from mcp_bridge.downstream import supervisor as supervisor_module
 from mcp_bridge.downstream.catalog import Catalog
 from mcp_bridge.downstream.fleet import Fleet
 from mcp_bridge.downstream.results import convert, is_wrapped
@@ -410,12 +412,73 @@ async def test_a_search_covers_servers_that_do_not_run_and_says_which_it_could_n
         catalog = Catalog(fleet, tmp_path)
         answer = await catalog.search("echo", wait=2.0)
         assert [hit.tool.server for hit in answer.hits] == ["faulty"]
-        assert [part for part in ("dead", "remote", "silent") if part in " ".join(answer.notices)] == [
-            "dead",
-            "remote",
-            "silent",
-        ]
-        assert len(answer.notices) == 3
+        assert [part for part in ("dead", "silent") if part in " ".join(answer.notices)] == ["dead", "silent"]
+        assert len(answer.notices) == 2
+
+
+async def test_what_can_not_be_started_as_configured_is_passed_over_in_silence(tmp_path):
+    async with fleet_of(faulty()) as fleet:
+        await Catalog(fleet, tmp_path).search("")
+    specs = [
+        faulty(enabled=False),
+        ServerSpec(name="remote", type="http", url="https://x"),
+        ServerSpec(name="wrong", command="x", problem="env.K is missing."),
+    ]
+    async with fleet_of(*specs) as fleet:
+        catalog = Catalog(fleet, tmp_path)
+        assert [status.state for status in catalog.servers()] == ["disabled", "unsupported", "misconfigured"]
+        answer = await catalog.search("echo")
+        assert (answer.hits, answer.notices) == ([], [])
+
+
+async def test_a_search_waits_once_for_a_server_that_hangs_and_a_later_one_finds_it(tmp_path):
+    slow = faulty("slow", 3, name="slow", era="legacy", start_timeout=20)
+    hung = faulty("silent", name="hung", start_timeout=20)
+    async with fleet_of(faulty(), slow, hung) as fleet:
+        catalog = Catalog(fleet, tmp_path)
+        first = await catalog.search("echo", wait=1.0)
+        assert [hit.tool.server for hit in first.hits] == ["faulty"]
+        assert len(first.notices) == 2
+        with anyio.fail_after(2):
+            second = await catalog.search("echo")
+        assert [notice.split("'")[1] for notice in second.notices] == ["hung", "slow"]
+        with anyio.fail_after(10):
+            while len((last := await catalog.search("echo")).notices) > 1:  # noqa: ASYNC110 - as a client would
+                await anyio.sleep(0.05)
+        assert {hit.tool.server for hit in last.hits} == {"faulty", "slow"}
+        assert fleet.server("slow").status().starts == 1, "it went on behind the searches"
+
+
+async def test_a_server_that_failed_is_tried_again_behind_the_next_search(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor_module, "BACKOFF_BASE", 0.01)
+    async with fleet_of(faulty("flaky", tmp_path / "ready")) as fleet:
+        catalog = Catalog(fleet)
+        [first] = (await catalog.search("echo")).notices
+        assert "exit code 4" in first
+        (tmp_path / "ready").touch()
+        with anyio.fail_after(10):
+            while (answer := await catalog.search("echo")).notices:
+                assert answer.notices == [first], "why it failed, not that it waits"
+                await anyio.sleep(0.02)
+        assert [hit.tool.name for hit in answer.hits] == ["echo"]
+
+
+async def test_a_search_waits_for_tools_that_have_changed_since(tmp_path):
+    async with fleet_of(faulty()) as fleet:
+        catalog = Catalog(fleet)
+        for number in range(2):
+            await catalog.search("grown")
+            await fleet.call_tool("faulty", "grow")
+            with anyio.fail_after(10):
+                while not fleet.server("faulty").stale:  # noqa: ASYNC110 - nothing announces it
+                    await anyio.sleep(0.01)
+            found = {hit.tool.name for hit in (await catalog.search("grown", strict=True)).hits}
+            assert f"grown_{number}" in found
+
+
+async def test_a_search_of_a_fleet_that_is_down_says_so():
+    answer = await Catalog(fleet_of(faulty())).search("echo")
+    assert "not running" in answer.notices[0]
 
 
 async def test_a_cached_listing_is_searched_and_described_without_starting_anything(tmp_path):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import shutil
 import signal
@@ -11,10 +12,18 @@ from pathlib import Path
 import anyio
 import pytest
 from bridge_fixtures import COMMAND, DEADLINE_SECONDS, descendants, is_gone, until
+from rich.console import Console
 from server_fixtures import cached
+from typer.testing import CliRunner
 
-from mcp_bridge import __version__
+from mcp_bridge import __version__, cli
+from mcp_bridge.bridge.record import ExecutionRecord
+from mcp_bridge.cli import common, doctor, run, servers
+from mcp_bridge.cli.app import app
+from mcp_bridge.downstream.discovery import Discovery, Problem, Skipped
 from mcp_bridge.downstream.spec import ServerSpec
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.settings import Settings
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -122,6 +131,146 @@ async def test_a_signal_during_run_leaves_no_container(configure, time_server, n
     assert b"Traceback" not in complaint
     assert await setup.containers(process.pid) == []
     await until(lambda: all(is_gone(pid) for pid in everything), 10)
+
+
+# --- what `run` shows of a record; no sandbox needed ---
+
+PIXEL = "iVBORw0KGgo="
+
+
+@pytest.fixture
+def ran(monkeypatch, capfdbinary):
+    """`ran(record, json?)`: the exit status, standard output and standard error of a run that ended so."""
+
+    def make(record, *, as_json=False):
+        async def ended(*_arguments):
+            return record
+
+        monkeypatch.setattr(common, "configure", lambda _: common.Configuration(Settings(), None, Discovery()))
+        monkeypatch.setattr(run, "_run", ended)
+        monkeypatch.setattr(sys, "stdout", open(1, "w", closefd=False))  # noqa: SIM115
+        monkeypatch.setattr(sys, "stderr", open(2, "w", closefd=False))  # noqa: SIM115
+        status = run.run(None, None, "1", servers=[], timeout=None, as_json=as_json)
+        return status, *capfdbinary.readouterr()
+
+    return make
+
+
+def test_run_shows_what_was_displayed(ran):
+    shown = [{"text/markdown": "# one"}, {"image/png": PIXEL}, {"image/png": "AAAA"}, {"image/svg+xml": "<svg/>\n"}]
+    record = ExecutionRecord("0" * 16, stdout=b"printed\n", value="5", displays=shown)
+    status, out, err = ran(record)
+    assert (status, out) == (0, b"printed\n# one\n<svg/>\n5\n")
+    image, other = err.decode().splitlines()
+    assert image == "[image/png, 8 bytes: --json has it]"
+    assert "left out" in other
+    assert json.loads(ran(record, as_json=True)[1])["displays"] == shown
+
+
+def test_run_says_the_hint_of_an_error(ran):
+    error = BridgeError("call_limit", "Too many calls.", hint="Raise max_calls.").record()
+    status, _, err = ran(ExecutionRecord("0" * 16, "call_limit", 137, error=error))
+    assert (status, err) == (137, b"mcp-bridge: call_limit: Too many calls. Raise max_calls.\n")
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_sandbox_that_never_answered_is_no_working_sandbox(ran, as_json):
+    error = BridgeError("sandbox_start_timeout", "The sandbox did not answer within 60 s.").record()
+    status, out, _ = ran(ExecutionRecord("0" * 16, "timeout", 124, error=error), as_json=as_json)
+    assert status == common.NO_SANDBOX
+    assert not as_json or json.loads(out)["exit_code"] == status
+
+
+def test_limits_that_do_not_hold_are_in_the_record_and_the_log_but_no_noise(ran, caplog):
+    record = ExecutionRecord("0" * 16, limits_not_enforced=["memory"])
+    with caplog.at_level("INFO"):
+        assert ran(record) == (0, b"", b"")
+    assert "memory" in caplog.text
+    assert json.loads(ran(record, as_json=True)[1])["limits_not_enforced"] == ["memory"]
+
+
+# --- what others' words may do to a terminal ---
+
+EVIL = "a\x1b]0;x\x07\x7f\x9b31m\u202e\u2066\r\ud800z"
+TAMED = r"a\x1b]0;x\x07\x7f\x9b31m\u202e\u2066\r\ud800z"
+
+
+def test_controls_are_escaped_and_words_are_not():
+    assert common.printable(EVIL) == TAMED
+    assert common.printable("Blåbær 漢字 😀\n\ttab") == "Blåbær 漢字 😀\n\ttab"
+    for number in [*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]:
+        assert (common.printable(chr(number)) == chr(number)) == (chr(number) in "\n\t"), hex(number)
+
+
+def test_run_prints_no_controls_but_the_scripts_own(ran):
+    artifact = {"name": EVIL, "path": EVIL, "uri": "", "size": 1}
+    for error in ({"code": "script_error", "message": EVIL}, {"code": "e", "message": "", "traceback": EVIL}):
+        record = ExecutionRecord("0" * 16, "error", 1, b"\x1b[1m", b"\x1b[2m", EVIL, error, [{"text/plain": EVIL}])
+        record.artifacts = [artifact]
+        _, out, err = ran(record)
+        assert out.decode() == f"\x1b[1m{TAMED}\n{TAMED}\n"
+        assert err.startswith(b"\x1b[2m")
+        assert err.count(b"\x1b") == 1
+        assert err.decode().count(TAMED) == 3
+        assert json.loads(ran(record, as_json=True)[1])["value"] == EVIL
+
+
+def test_complaints_logs_and_lists_print_no_controls(monkeypatch, capsys):
+    common.complain(BridgeError("bad_config", EVIL, hint=EVIL))
+    assert capsys.readouterr().err.count(TAMED) == 2
+    doctor._print(Console(width=1000), [{"level": "error", "code": "x", "message": EVIL, "hint": EVIL}])
+    assert capsys.readouterr().out.count(TAMED) == 2
+    logged = logging.LogRecord("x", logging.WARNING, "", 1, "%s", (EVIL,), None)
+    assert common._Formatter("%(message)s").format(logged) == TAMED
+
+    async def rows(*_):
+        return [dict.fromkeys(("name", "alias", "state", "error", "source", "scope"), EVIL) | {"tools": None}]
+
+    found = Discovery(skipped=[Skipped(EVIL, EVIL, EVIL)], problems=[Problem("x", EVIL, None, EVIL)])
+    monkeypatch.setattr(common, "configure", lambda _: common.Configuration(Settings(), None, found))
+    monkeypatch.setattr(servers, "_rows", rows)
+    shown = CliRunner().invoke(app, ["servers", "list"], env={"COLUMNS": "1000"})
+    assert shown.exit_code == 0
+    assert "\x1b" not in shown.stdout
+    assert shown.stdout.count(r"\x1b]0;x") == 9
+
+
+# --- where --config is given ---
+
+COMMANDS = [
+    ("serve",),
+    ("run", "-c", "1"),
+    ("doctor",),
+    ("demo",),
+    ("image", "build"),
+    ("image", "list"),
+    ("image", "inspect"),
+    ("servers", "list"),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_config_is_taken_before_and_after_a_command_and_the_later_wins(command, tmp_path):
+    early, late = str(tmp_path / "early.toml"), str(tmp_path / "late.toml")
+    invoke = CliRunner().invoke
+    for arguments, named in (
+        ([*command, "--config", late], late),
+        (["--config", early, *command], early),
+        (["--config", early, *command, "--config", late], late),
+    ):
+        ended = invoke(app, arguments, env={"COLUMNS": "1000"})
+        assert ended.exit_code == 2
+        assert named in ended.output.replace("\n", "")
+
+
+def test_the_fast_way_in_is_for_no_arguments_and_serve_alone(monkeypatch):
+    served = []
+    monkeypatch.setattr("mcp_bridge.cli.serve.serve", lambda config: served.append(config) or 0)
+    for arguments in ([], ["serve"], ["serve", "--config", "x"], ["--config", "x", "serve"], ["--config", "x"]):
+        monkeypatch.setattr(sys, "argv", ["mcp-bridge", *arguments])
+        with pytest.raises(SystemExit):
+            cli.main()
+    assert served == [None, None, *[Path("x")] * 3]
 
 
 # --- bad input ---
@@ -270,7 +419,8 @@ def test_servers_are_listed_with_what_is_wrong_and_what_was_left_out(configure, 
     started = json.loads(setup.run("servers", "list", "--start", "--json").stdout)
     rows = {row["name"]: row for row in started["servers"]}
     assert rows["time"]["tools"] == 2
-    assert "/nowhere/at-all" in rows["dead"]["error"]
+    assert "at-all" in rows["dead"]["error"]
+    assert rows["dead"]["details"]["command"] == "/nowhere/at-all"
     shown = setup.run("servers", "list")
     assert shown.returncode == 0
     assert b"time" in shown.stdout

@@ -3,6 +3,7 @@
 import json
 import keyword
 import random
+import tomllib
 
 import pytest
 from hypothesis import given
@@ -251,6 +252,28 @@ def test_a_mistake_in_our_toml_names_its_key_and_file(table, message, hint):
     assert caught.value.code == "bad_config"
     assert message in caught.value.message
     assert hint is None or hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ("[servers.a]\ncommand = 'x'\n\n[servers.s]\ncommand = 'x'\nera = 'new'\n", 6),
+        ("[servers.a]\nera = 'auto'\ncommand = 'x'\n[servers.'s']\ncommand = 'x'\n\"era\" = 3\n", 6),
+        ("era = 1\n[servers]\na = {command = 'x'}\ns.command = 'x'\ns.era = 3\n", 5),
+        ("[servers]\ns = {command = 'x', era = 'new'}\n", 2),
+        ("# [servers.s]\n[ servers . s ] # here\n", 2),
+        ("[servers.s]\ncommand = 'x'\n[servers.s.env]\nA = 1\n", 3),
+        ("[servers.s]\ncommand = '''\nera = 1\n'''\nera = 'new'\n", 5),
+        ("[servers.s]\nargs = [\n'era = 1',\n]\ncommand = 'x'\nera = 'new'\n", 6),
+    ],
+)
+def test_a_mistake_in_our_toml_names_its_line(tmp_path, content, line):
+    file = tmp_path / "bridge.toml"
+    file.write_text(content)
+    with pytest.raises(BridgeError) as caught:
+        spec_from_toml("s", tomllib.loads(content)["servers"]["s"], file)
+    assert caught.value.message.startswith(f"{file}, line {line}: servers.s.")
+    assert (caught.value.details["file"], caught.value.details["line"]) == (str(file), line)
 
 
 def test_a_spec_never_shows_what_may_be_secret():

@@ -39,6 +39,11 @@ async def failure(fleet, server, tool, arguments=None, timeout=None):  # noqa: A
     return caught.value
 
 
+def shown(error):
+    """All that the sandbox can come to see of an error."""
+    return f"{error!s} {error!r} {error.hint} {error.details} {error.record()}"
+
+
 def process_state(pid):
     """The state of a process as `ps` shows it, or None when there is no such process."""
     state = subprocess.run(
@@ -220,7 +225,8 @@ async def test_a_dead_server_says_why_and_delays_no_other():
             assert "silent" in str([status for status in fleet.statuses() if status.state == "starting"])
         assert error.code == "server_start_failed"
         assert "exit code 3" in error.message
-        assert error.details["stderr"] == ["cannot find my configuration"]
+        assert error.private["stderr"] == ["cannot find my configuration"]
+        assert fleet.server("dead").log_tail() == ["cannot find my configuration"]
 
 
 async def test_a_server_that_never_answers_fails_within_its_start_timeout():
@@ -244,7 +250,7 @@ async def test_a_caller_in_backoff_is_told_when_it_is_tried_again_and_does_not_w
             "backoff",
         )
         assert 0 < second.details["retry_in"] <= supervisor_module.BACKOFF_BASE
-        assert "cannot find my configuration" in second.details["stderr"]
+        assert second.private["stderr"] == ["cannot find my configuration"]
         assert fleet.server("faulty").status().state == "failed"
 
 
@@ -276,7 +282,7 @@ async def test_a_failed_server_works_once_what_it_lacked_is_there(monkeypatch, t
     [
         (ServerSpec(name="s", command="no-such-command-anywhere"), "there is no command 'no-such-command-anywhere'"),
         (ServerSpec(name="s", command="/etc/passwd"), "cannot be run: Permission denied"),
-        (ServerSpec(name="s", command=sys.executable, cwd="/no/such/place"), "there is no directory '/no/such/place'"),
+        (ServerSpec(name="s", command=sys.executable, cwd="/no/such/place"), "its working directory is not there"),
         (ServerSpec(name="s", command="nul\0byte"), "null byte"),
     ],
 )
@@ -285,7 +291,53 @@ async def test_a_command_that_cannot_be_run_is_named(spec, part):
         error = await failure(fleet, "s", "x")
         assert error.code == "server_start_failed"
         assert part in error.message
+        assert "/no/such" not in shown(error)
         assert fleet.server("s").status().starts == 1
+
+
+SECRET = "hunter2-of-the-server"  # noqa: S105 - invented
+
+
+@pytest.mark.parametrize(
+    ("mode", "codes"),
+    [
+        ("leak-dead", ["server_start_failed", "server_unavailable"]),
+        ("leak-die", ["server_died", "server_died", "server_unavailable"]),
+    ],
+)
+async def test_what_a_server_writes_to_stderr_is_for_the_operator_alone(mode, codes, caplog):
+    caplog.set_level("INFO")
+    source = "/home/someone/mcp-bridge.toml"
+    async with Fleet([faulty(mode, env={"TOKEN": SECRET}, source=source)]) as fleet:
+        for code in codes:
+            error = await failure(fleet, "faulty", "die")
+            assert error.code == code
+            assert SECRET not in shown(error)
+            assert source not in shown(error)
+            assert SECRET in error.private["stderr"][-1]
+        server = fleet.server("faulty")
+        assert SECRET not in server.status().error
+        assert SECRET in str(server.status().private)
+        assert SECRET in server.log_tail()[-1]
+    levels = {record.levelname for record in caplog.records if SECRET in record.getMessage()}
+    assert levels == {"INFO"}, "the default level shows no secret"
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert all("'faulty'" in line and source in line for line in told)
+    assert told
+
+
+async def test_no_hint_about_a_server_names_a_file_of_the_host():
+    source = "/home/someone/mcp-bridge.toml"
+    specs = [
+        ServerSpec(name="wrong", command="x", problem="env.K is missing.", source=source),
+        faulty("silent", name="slow", start_timeout=0.3, source=source),
+    ]
+    async with Fleet(specs) as fleet:
+        for spec in specs:
+            error = await failure(fleet, spec.name, "x")
+            assert "servers list --start" in error.hint
+            assert source not in shown(error)
+            assert error.private["source"] == source
 
 
 @pytest.mark.parametrize(
@@ -438,7 +490,7 @@ async def test_a_server_that_dies_in_mid_call_fails_that_call_at_once_and_serves
             error = await failure(fleet, "faulty", "die")
             assert time.monotonic() - began < 1
             assert error.code == "server_died"
-            assert error.details["stderr"][-1] == "dying as told"
+            assert error.private["stderr"][-1] == "dying as told"
             assert error.details["exit"] == "exit code 7"
 
 

@@ -76,7 +76,9 @@ async def test_the_last_expressions_value_is_shown(bridge):
 
 
 async def test_a_long_value_is_cut_in_the_middle_and_says_so(bridge):
-    plain, control, wide = await bridge.all("'x' * 20_000_000", "'\\x00' * 9_000_000", "type('T', (), {'__repr__': lambda s: '\\x01\\u20ac' * 4_500_000})()")
+    plain, control, wide = await bridge.all(
+        "'x' * 20_000_000", "'\\x00' * 9_000_000", "type('T', (), {'__repr__': lambda s: '\\x01\\u20ac' * 4_500_000})()"
+    )
     for record in (plain, control, wide):
         assert record.status == "success", record.error
         assert "characters cut" in record.value
@@ -302,9 +304,7 @@ async def test_a_script_over_its_time_is_ended_and_leaves_no_container(sandboxes
 
 
 async def test_waiting_for_a_tool_is_not_the_scripts_time(sandboxes):
-    record = await sandboxes.run(
-        "from mcp.servers import faulty\nprint(await faulty.sleep(3))", faulty(), timeout=1
-    )
+    record = await sandboxes.run("from mcp.servers import faulty\nprint(await faulty.sleep(3))", faulty(), timeout=1)
     assert printed(record) == "slept\n"
     assert record.script_ms < 1000
     assert record.duration_ms > 3000
@@ -651,7 +651,10 @@ for path, name in [("f", "../up"), ("f", "/etc/x"), ("f", ".."), ("f", "a\\nb"),
     assert [line.split()[0] for line in out].count("kept") == 0, out
     assert out[:7] == ["MCPError bad_artifact_name"] * 7
     assert out[7] == "MCPError artifact_too_large"
-    assert out[8:10] == ["FileNotFoundError", "IsADirectoryError"] or out[8:10] == ["FileNotFoundError ", "IsADirectoryError "]
+    assert out[8:10] == ["FileNotFoundError", "IsADirectoryError"] or out[8:10] == [
+        "FileNotFoundError ",
+        "IsADirectoryError ",
+    ]
     assert record.artifacts == []
     assert [path for path in (tmp_path / "files").rglob("*") if path.is_file()] == []
 
@@ -692,7 +695,13 @@ for key, value in [("", 1), ("k" * 201, 1), (7, 1), ("big", "x" * (5 << 20)), ("
         print(exc.code)
 """)
     assert lines(first) == ["{'a': 1, 'b': [None, '€']}", "True False", "double"]
-    assert lines(second) == ["{'a': 1, 'b': [None, '€']} default", "None", "['k', 'none']", "42", "no saved tool 'triple'"]
+    assert lines(second) == [
+        "{'a': 1, 'b': [None, '€']} default",
+        "None",
+        "['k', 'none']",
+        "42",
+        "no saved tool 'triple'",
+    ]
     assert lines(third) == ["bad_memory", "bad_memory", "bad_params", "bad_memory", "not_json", "bad_request"]
 
 
@@ -786,7 +795,7 @@ async def test_a_run_cancelled_in_mid_call_takes_the_call_back(sandboxes):
 
 async def test_leaving_the_bridge_ends_runs_under_way(sandboxes):
     started = asyncio.Event()
-    with pytest.raises(ExceptionGroup) as caught:  # noqa: PT012
+    with pytest.raises(ExceptionGroup) as caught:
         async with sandboxes.open() as bridge, asyncio.TaskGroup() as tasks:
             tasks.create_task(bridge.run("progress(1)\nwhile True: pass", progress=lambda *_: started.set()))
             await asyncio.wait_for(started.wait(), 30)

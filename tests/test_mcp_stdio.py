@@ -257,7 +257,7 @@ async def test_output_is_json_or_toon_where_configured_so(configure):
 
 def rendered(printed, tmp_path, output="toon"):
     record = ExecutionRecord("0" * 16, stdout=printed.encode())
-    return render.text(record, Settings(output=output), Files(tmp_path))
+    return render.Answer(record, Settings(output=output), Files(tmp_path)).text()
 
 
 def read_back(shown):

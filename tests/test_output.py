@@ -84,7 +84,11 @@ ENDS = {
     "abort": ("os.abort()", "killed", 134),
     "out of memory": ("x = b'x' * (10 << 30)", "out_of_memory", None),
     "exception": ("1 / 0", "error", 1),
-    "closed channel": ("os.closerange(100, 1024); print('never seen?', end=''); import time; time.sleep(60)", None, None),
+    "closed channel": (
+        "os.closerange(100, 1024); print('never seen?', end=''); import time; time.sleep(60)",
+        None,
+        None,
+    ),
 }
 
 

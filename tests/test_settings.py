@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.sandbox.failures import start_failure
+from mcp_bridge.sandbox.image import ImageRequest, ensure_image
 from mcp_bridge.settings import ENV_ALIASES, FILE_NAME, Loaded, Settings, load, parse_size
 
 
@@ -139,6 +141,14 @@ def test_a_misspelt_variable_names_the_nearest(nowhere):
     assert found.hint == "Did you mean MCP_BRIDGE_TIMEOUT?"
 
 
+@pytest.mark.parametrize("short", ["FOO", "X", "SECRET_TOKEN"])
+def test_a_variable_that_is_like_no_setting_is_answered_with_all_of_them(nowhere, short):
+    found = error(nowhere, **{f"MCP_BRIDGE_{short}": "3"})
+    assert "Did you mean" not in found.hint
+    assert found.hint.startswith("Settings: MCP_BRIDGE_")
+    assert "MCP_BRIDGE_OUTPUT_MODE" in found.hint
+
+
 @pytest.mark.parametrize(
     ("variable", "text"),
     [
@@ -164,6 +174,38 @@ def test_a_wrong_value_in_the_environment_names_its_variable(nowhere, variable, 
     found = error(nowhere, **{f"MCP_BRIDGE_{variable}": text})
     assert found.code == "bad_config"
     assert found.message.startswith(f"MCP_BRIDGE_{variable}: ")
+
+
+# --- what an engine says of settings that it can't follow ---
+
+
+@pytest.mark.parametrize("said", ["Error: nonexistent: image not known", "docker: No such image: nonexistent."])
+def test_a_configured_image_that_is_missing_is_to_be_loaded_or_unset(said):
+    found = start_failure("podman", f"Trying…\n{said}")
+    assert found.code == "image_missing"
+    assert str(found).endswith(f"{said.rstrip('.')}. Load it into the engine, or unset `image` and one is built.")
+
+
+def test_an_image_of_ours_that_is_missing_is_to_be_built():
+    found = start_failure("podman", "Error: localhost/mcp-code-bridge:base-1: image not known")
+    assert found.hint == "Build one with `mcp-bridge image build`."
+
+
+async def test_a_configured_image_is_looked_up_with_the_same_advice(tmp_path):
+    engine = tmp_path / "podman"
+    engine.write_text("#!/bin/sh\necho '[]'\necho 'Error: nonexistent: image not known' >&2\nexit 125\n")
+    engine.chmod(0o755)
+    with pytest.raises(BridgeError) as caught:
+        await ensure_image(str(engine), ImageRequest(), configured="nonexistent")
+    assert caught.value.code == "image_missing"
+    assert caught.value.hint == "Load it into the engine, or unset `image` and one is built."
+
+
+def test_of_an_engines_lines_the_one_that_tells_is_quoted():
+    full = "Error: write /state/x: no space left on device"
+    found = start_failure("podman", f"{full}\nError: OCI runtime error: crun: cgroups in hybrid mode not supported\n")
+    assert found.code == "disk_full"
+    assert found.message == f"The disk is full. podman says: {full}."
 
 
 # --- files ---
@@ -210,6 +252,8 @@ def test_a_named_file_must_be_there(nowhere):
         ("timeout = 500", None, ["max_timeout", "500"]),
         ("servers = []", 1, ["[servers.NAME]"]),
         ("packages = 3", 1, ["packages"]),
+        ("'packages' = [\n'timeout = 5', 7]", 1, ["packages"]),
+        ("[servers.a]\ntimeout = 5\n[timeout]", 3, ["timeout"]),
     ],
 )
 def test_an_error_in_a_file_names_file_line_and_key(nowhere, content, line, words):

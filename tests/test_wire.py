@@ -50,7 +50,9 @@ def refused(line):
 # --- lines ---
 
 
-@given(st.lists(st.binary(max_size=20).map(lambda part: part.replace(b"\n", b""))), st.binary(), st.lists(st.integers(0)))
+@given(
+    st.lists(st.binary(max_size=20).map(lambda part: part.replace(b"\n", b""))), st.binary(), st.lists(st.integers(0))
+)
 def test_lines_come_out_as_a_naive_split_gives_them_whatever_the_chunks(lines, rest, cuts):
     data = b"".join(line + b"\n" for line in lines) + rest
     decoder = LineDecoder()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -151,6 +152,8 @@ class HostChannel:
         self._size = 0
         self._refused = 0
         self._refusing = False
+        self._heard_at = time.monotonic()
+        self._deaf = False
 
     async def start(self, data: bytes) -> None:
         """Send the guest itself and what it is to run."""
@@ -162,6 +165,15 @@ class HostChannel:
         while True:
             await anyio.sleep(HOST_BEAT_SECONDS)
             await self._send(line)
+
+    @property
+    def heard_at(self) -> float:
+        """When something last came, by the monotonic clock; now, as long as we ourselves don't read.
+
+        An engine's client that can't hand on what the guest sends hands on nothing else either, process 1's
+        heartbeat included.
+        """
+        return time.monotonic() if self._deaf else self._heard_at
 
     def refuse(self) -> None:
         """Do nothing for the guest any more: cancel what is under way, and only take its output."""
@@ -182,7 +194,10 @@ class HostChannel:
         async with anyio.create_task_group() as tasks:
             try:
                 while finish is None:
+                    self._deaf = False
+                    self._heard_at = time.monotonic()
                     chunk = await self._stdout.receive()
+                    self._deaf = True
                     for line in decoder.feed(chunk):
                         finish = await self._take(line, tasks)
                         if finish is not None:
@@ -236,6 +251,9 @@ class HostChannel:
         self._scopes[message.id] = anyio.CancelScope()
         self._on_wait(1)
         tasks.start_soon(self._work, message.id, params, size)
+        # One at a time gets going: the first step of some, such as a check of arguments, takes its time, and a whole
+        # chunk of them at once would hold up every other execution.
+        await anyio.lowlevel.checkpoint()
         return None
 
     async def _work(self, number: int, params: Any, size: int) -> None:

@@ -95,6 +95,7 @@ class Execution:
         limits: Bounds.
         requests: Answers what the script asks.
         progress: Told what the script reports.
+        began: When the request came, by `time.monotonic`.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class Execution:
         limits: ExecutionLimits,
         requests: Requests,
         progress: Progress | None,
+        began: float,
     ) -> None:
         self._process = process
         self._execution = execution
@@ -120,7 +122,7 @@ class Execution:
         self._last_beat = time.monotonic()
         self._ending: _Ending | None = None
         self._scope = anyio.CancelScope()
-        self._began = time.monotonic()
+        self._began = began
         self._ready_at: float | None = None
         self._channel = HostChannel(
             process.stdin, process.stdout, limits.channel, requests.answer, self._notified, self._waits
@@ -295,9 +297,10 @@ class Execution:
     async def _watch_silence(self) -> None:
         await self._ready.wait()
         while True:
-            quiet = time.monotonic() - self._last_beat
+            quiet = time.monotonic() - max(self._last_beat, self._channel.heard_at)
             if quiet > SILENCE_SECONDS:
                 self._end("channel_closed", "sandbox_silent", f"Nothing was heard from the sandbox for {quiet:.0f} s.")
+                return
             await anyio.sleep(SILENCE_SECONDS - quiet + 1)
 
     async def _last_words(self, reports_done: anyio.Event) -> ExitStatus | None:

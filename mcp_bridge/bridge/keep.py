@@ -14,6 +14,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
 
 import anyio
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 KEEP_SECONDS = 7 * 24 * 3600.0
 """Artifacts and outputs older than this are removed at the next start."""
 
+MAX_URI_CHARS = 4000
 MAX_MEMORY_BYTES = 4 << 20
 MAX_MEMORIES = 1000
 MAX_MEMORIES_BYTES = 64 << 20
@@ -37,7 +39,9 @@ MAX_ARTIFACTS = 1000
 
 ARTIFACT_SCHEME = "artifact"
 
-_NAME = re.compile(r"[^\x00-\x1f\x7f/\\]{1,200}")
+_NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069/\\]{1,200}")
+"""No separator, and nothing that changes how a terminal shows the rest of a line."""
+
 _EXECUTION = re.compile(r"[0-9a-f]{16}")
 
 
@@ -84,6 +88,7 @@ class Files:
 
     def __init__(self, state_dir: Path) -> None:
         self._root = state_dir / "files"
+        self._outputs = state_dir / "outputs"
 
     def directory(self, execution: str) -> Path:
         """The execution's directory, made if need be."""
@@ -91,7 +96,8 @@ class Files:
 
     def save_output(self, execution: str, name: str, data: bytes) -> Path:
         """Keep an output whole; returns its path."""
-        path = self.directory(execution) / name
+        # Apart from the artifacts, whose names the script chooses.
+        path = private_directory(self._outputs / execution) / name
         write_private(path, data)
         return path
 
@@ -102,7 +108,9 @@ class Files:
             BridgeError: `unknown_artifact`.
         """
         scheme, _, rest = uri.partition("://")
-        execution, _, name = rest.partition("/")
+        execution, _, quoted = rest.partition("/")
+        # A byte that is no UTF-8 becomes a character that no artifact's name is asked for by.
+        name = unquote(quoted) if len(quoted) < MAX_URI_CHARS else ""
         if scheme == ARTIFACT_SCHEME and _EXECUTION.fullmatch(execution) and _valid_name(name):
             try:
                 return (self._root / execution / name).read_bytes()
@@ -113,7 +121,7 @@ class Files:
     def sweep(self) -> None:
         """Remove what is older than KEEP_SECONDS."""
         horizon = time.time() - KEEP_SECONDS
-        for path in self._root.glob("*") if self._root.is_dir() else ():
+        for path in (*self._root.glob("*"), *self._outputs.glob("*")):
             if path.stat().st_mtime < horizon:
                 shutil.rmtree(path, ignore_errors=True)
 
@@ -198,7 +206,7 @@ class ArtifactWriter:
         self._open = None
         row = {
             "name": name,
-            "uri": f"{ARTIFACT_SCHEME}://{self._execution}/{name}",
+            "uri": f"{ARTIFACT_SCHEME}://{self._execution}/{quote(name, safe='')}",
             "path": str(final),
             "size": part.size,
         }

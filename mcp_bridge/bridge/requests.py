@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog import Catalog
     from mcp_bridge.downstream.fleet import Fleet
     from mcp_bridge.downstream.tools import ToolInfo
+
+logger = logging.getLogger(__name__)
 
 MAX_SEARCH_HITS = 100
 
@@ -97,6 +101,17 @@ class Requests:
     async def _call(self, request: messages.ToolCall) -> Any:
         name = self._resolve(request.server)
         self.calls += 1
+        began, outcome = time.monotonic(), "failed"
+        try:
+            answer = await self._call_tool(name, request)
+            outcome = "answered"
+        finally:
+            # Names only: arguments and results may hold what a log shouldn't.
+            milliseconds = (time.monotonic() - began) * 1000
+            logger.info("%r.%r %s after %.0f ms", name, request.tool, outcome, milliseconds)
+        return answer
+
+    async def _call_tool(self, name: str, request: messages.ToolCall) -> dict[str, Any]:
         tool = await self._catalog.tool(name, request.tool)
         result = await self._fleet.call_tool(name, tool.name, request.arguments)
         from mcp_bridge.downstream.results import convert  # noqa: PLC0415  (needs the SDK, loaded by now)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -111,6 +112,7 @@ class Bridge:
             BridgeError: It never ran. Bad requests: `empty_code`, `code_too_large`, `bad_timeout`, `unknown_server`.
                 No working sandbox: as `prepare` and `SandboxProcess.wait`.
         """
+        began = time.monotonic()
         limit = self._check(code, timeout)
         allowed = self._narrow(servers)
         async with self._places:
@@ -123,7 +125,7 @@ class Bridge:
             )
             first = bundle.bundle(prepared.image.magic) + start_line(start)
             process = await prepared.engine.start(self._spec(execution, prepared))
-            runner = Execution(process, execution, first, limit, requests, progress)
+            runner = Execution(process, execution, first, limit, requests, progress, began)
             try:
                 record = await runner.run()
             except BaseException:
@@ -139,6 +141,8 @@ class Bridge:
             record.calls = requests.calls
             record.artifacts = artifacts.written
             record.limits_not_enforced = not_enforced(prepared.report)
+            if not prepared.report.choice.seccomp:
+                record.notices.append("no seccomp profile holds this sandbox; see mcp-bridge doctor")
             return record
 
     def _check(self, code: str, timeout: float | None) -> ExecutionLimits:
@@ -152,7 +156,7 @@ class Bridge:
             raise BridgeError(
                 "bad_timeout",
                 f"timeout is {seconds:g}; it must be over 0 and at most {settings.max_timeout:g} seconds.",
-                hint="The operator can raise max_timeout.",
+                hint="The operator can raise max_timeout." if seconds > 0 else None,
                 maximum=settings.max_timeout,
             )
         return ExecutionLimits(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import platform
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mcp_bridge import __version__
 from mcp_bridge.cli.images import images
+from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.cli.servers import servers
 
 app = typer.Typer(
@@ -25,15 +25,11 @@ app = typer.Typer(
 app.add_typer(images, name="image")
 app.add_typer(servers, name="servers")
 
-Json = Annotated[bool, typer.Option("--json", help="For programs.")]
-
 
 @app.callback(invoke_without_command=True)
 def root(
     ctx: typer.Context,
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="Instead of ./mcp-bridge.toml and the user's own.")
-    ] = None,
+    config: Config = None,
 ) -> None:
     """Take the options that come before a command."""
     ctx.obj = config
@@ -42,11 +38,11 @@ def root(
 
 
 @app.command()
-def serve(ctx: typer.Context) -> None:
+def serve(ctx: typer.Context, config: Config = None) -> None:
     """Serve MCP on standard input and output (the default)."""
     from mcp_bridge.cli.serve import serve as work  # noqa: PLC0415
 
-    raise typer.Exit(work(ctx.obj))
+    raise typer.Exit(work(config or ctx.obj))
 
 
 @app.command()
@@ -56,28 +52,29 @@ def run(
     code: Annotated[str | None, typer.Option("-c", metavar="CODE", help="The script itself.")] = None,
     server: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Allow only these; repeatable.")] = None,
     timeout: Annotated[float | None, typer.Option(metavar="S", help="Seconds of running time.")] = None,
+    config: Config = None,
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """Run one script in a fresh sandbox, as run_python would."""
     from mcp_bridge.cli.run import run as work  # noqa: PLC0415
 
-    raise typer.Exit(work(ctx.obj, file, code, servers=server or [], timeout=timeout, as_json=as_json))
+    raise typer.Exit(work(config or ctx.obj, file, code, servers=server or [], timeout=timeout, as_json=as_json))
 
 
 @app.command()
-def doctor(ctx: typer.Context, as_json: Json = False) -> None:  # noqa: FBT002
+def doctor(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
     """Find out what works here, what this host can't enforce, and how to mend it."""
     from mcp_bridge.cli.doctor import doctor as work  # noqa: PLC0415
 
-    raise typer.Exit(work(ctx.obj, as_json=as_json))
+    raise typer.Exit(work(config or ctx.obj, as_json=as_json))
 
 
 @app.command()
-def demo(ctx: typer.Context) -> None:
+def demo(ctx: typer.Context, config: Config = None) -> None:
     """Show the main job on real servers."""
     from mcp_bridge.cli.demo import demo as work  # noqa: PLC0415
 
-    raise typer.Exit(work(ctx.obj))
+    raise typer.Exit(work(config or ctx.obj))
 
 
 @app.command()

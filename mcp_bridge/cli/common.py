@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -34,6 +35,21 @@ REFUSED_CODES = frozenset({"nested_bridge"})
 NESTED = "MCP_BRIDGE_NESTED"
 
 
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """Text of others for a terminal: controls (but newlines and tabs) and what turns text around are escaped."""
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+class _Formatter(logging.Formatter):
+    """A log for a terminal: servers and scripts have their words in it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 class Configuration(NamedTuple):
     """The settings, the file they came from, and the servers."""
 
@@ -51,9 +67,9 @@ def configure(file: Path | None) -> Configuration:
     from mcp_bridge.downstream.discovery import discover  # noqa: PLC0415  (`version` and `--help` need none of it)
 
     loaded = settings.load(file)
-    logging.basicConfig(
-        level=loaded.settings.log_level.upper(), stream=sys.stderr, format="mcp-bridge: %(levelname)s: %(message)s"
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Formatter("mcp-bridge: %(levelname)s: %(message)s"))
+    logging.basicConfig(level=loaded.settings.log_level.upper(), handlers=[handler])
     if loaded.settings.log_level != "debug":
         # A server's broken line is that server's: the SDK would log it whole, with whatever is in it.
         logging.getLogger("mcp").setLevel(logging.CRITICAL)
@@ -92,5 +108,5 @@ def exit_code(error: BridgeError) -> int:
 
 def complain(error: BridgeError) -> int:
     """Say an error on standard error; its exit status."""
-    print(f"mcp-bridge: {error.code}: {error}", file=sys.stderr)  # noqa: T201
+    print(printable(f"mcp-bridge: {error.code}: {error}"), file=sys.stderr)  # noqa: T201
     return exit_code(error)

@@ -149,17 +149,22 @@ async def _run(
 ) -> list[ExecutionRecord]:
     records = []
     failure: BridgeError | None = None
+
+    def say(message: str) -> None:
+        console.print(common.printable(message), markup=False)
+
     async with open_bridge(settings, specs) as bridge:
         try:
             for title, script in SCRIPTS:
                 console.print(f"\n{title}", style="bold")
                 console.print(Syntax(script, "python", background_color="default"))
-                record = await bridge.run(f"REPO = {str(repository)!r}\n" + script, timeout=60, notify=console.print)
+                record = await bridge.run(f"REPO = {str(repository)!r}\n" + script, timeout=60, notify=say)
                 records.append(record)
-                console.print(record.stdout.decode().rstrip(), markup=False, style="green")
+                printed = record.stdout.decode("utf-8", "backslashreplace").rstrip()
+                console.print(common.printable(printed), markup=False, style="green")
                 if record.error:
                     shown = record.error.get("traceback") or record.error["message"]
-                    console.print(shown, markup=False, style="yellow")
+                    console.print(common.printable(shown), markup=False, style="yellow")
                 console.print(
                     f"{record.duration_ms:.0f} ms, of which {record.start_ms:.0f} to start the container; "
                     f"{record.calls} tool calls",

@@ -103,6 +103,6 @@ def _facts(prepared: Prepared | None) -> dict[str, Any]:
 def _print(console: Console, findings: list[dict[str, Any]]) -> None:
     for finding in findings:
         console.print(MARKS[finding["level"]], end=" ")
-        console.print(finding["message"], markup=False, highlight=False)
+        console.print(common.printable(finding["message"]), markup=False, highlight=False)
         if finding.get("hint"):
-            console.print("      " + finding["hint"], markup=False, highlight=False, style="dim")
+            console.print("      " + common.printable(finding["hint"]), markup=False, highlight=False, style="dim")

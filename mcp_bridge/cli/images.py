@@ -11,14 +11,17 @@ import anyio
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from mcp_bridge.bridge.service import choose_engine
 from mcp_bridge.cli import common
+from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox import image
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from pathlib import Path
 
     from mcp_bridge.sandbox.flags import RuntimeChoice
 
@@ -26,14 +29,13 @@ images = typer.Typer(help="Build and look at the sandbox's images.", no_args_is_
 
 T = TypeVar("T")
 
-Json = Annotated[bool, typer.Option("--json", help="For programs.")]
-
 
 @images.command()
 def build(
     ctx: typer.Context,
     profile: Annotated[str | None, typer.Option(help="Package profile: base or data.")] = None,
     with_: Annotated[list[str] | None, typer.Option("--with", metavar="NAME", help="Add a package.")] = None,
+    config: Config = None,
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """Build the image from the running interpreter, and packages from PyPI."""
@@ -52,7 +54,7 @@ def build(
                 state_dir=settings.state_dir,
             )
 
-    built = _with_engine(ctx, work)
+    built = _with_engine(config or ctx.obj, work)
     if as_json:
         _dump(asdict(built))
     else:
@@ -60,19 +62,20 @@ def build(
 
 
 @images.command("list")
-def list_(ctx: typer.Context, as_json: Json = False) -> None:  # noqa: FBT002
+def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
     """List the images that are here."""
 
     async def work(choice: RuntimeChoice, _: common.Configuration) -> list[image.ImageInfo]:
         return await image.list_images(*choice.invocation)
 
-    rows = _with_engine(ctx, work)
+    rows = _with_engine(config or ctx.obj, work)
     if as_json:
         _dump([asdict(row) for row in rows])
         return
     table = Table("image", "profile", "python", "packages", "size")
     for row in rows:
-        table.add_row(row.reference, row.profile, row.python, str(len(row.packages)), f"{row.size / 1e6:.0f} MB")
+        cells = (row.reference, row.profile, row.python, str(len(row.packages)), f"{row.size / 1e6:.0f} MB")
+        table.add_row(*(Text(common.printable(cell)) for cell in cells))
     Console().print(table if rows else "No image yet: the first run builds one, or `mcp-bridge image build`.")
 
 
@@ -80,6 +83,7 @@ def list_(ctx: typer.Context, as_json: Json = False) -> None:  # noqa: FBT002
 def inspect(
     ctx: typer.Context,
     reference: Annotated[str | None, typer.Argument(help="The configured one by default.")] = None,
+    config: Config = None,
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """Show what is in an image."""
@@ -91,22 +95,23 @@ def inspect(
         command, arguments = choice.invocation
         return await image.inspect_image(command, wanted, arguments)
 
-    found = _with_engine(ctx, work)
+    found = _with_engine(config or ctx.obj, work)
     if as_json:
         _dump(asdict(found))
         return
     for name, value in asdict(found).items():
         if name != "labels":
-            sys.stdout.write(f"{name}: {', '.join(value) if isinstance(value, tuple) else value}\n")
+            shown = ", ".join(value) if isinstance(value, tuple) else value
+            sys.stdout.write(common.printable(f"{name}: {shown}\n"))
 
 
-def _with_engine(ctx: typer.Context, work: Callable[[RuntimeChoice, common.Configuration], Awaitable[T]]) -> T:
+def _with_engine(config: Path | None, work: Callable[[RuntimeChoice, common.Configuration], Awaitable[T]]) -> T:
     async def both() -> T:
         choice = await choose_engine(configuration.settings)
         return await work(choice, configuration)
 
     try:
-        configuration = common.configure(ctx.obj)
+        configuration = common.configure(config)
         return anyio.run(both)
     except BridgeError as exc:
         raise typer.Exit(common.complain(exc)) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,15 @@ import anyio
 from mcp_bridge.bridge.service import open_bridge
 from mcp_bridge.cli import common
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.server import displays
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_bridge.bridge.record import ExecutionRecord
+
+
+logger = logging.getLogger(__name__)
 
 
 def read_script(file: str | None, code: str | None) -> str:
@@ -60,6 +65,11 @@ def run(
         return 130
     if record is None:
         return 128 + signal.SIGTERM
+    if record.error is not None and record.error["code"] == "sandbox_start_timeout":
+        # No script ran, whatever its status would be.
+        record.exit_code = common.NO_SANDBOX
+    if record.limits_not_enforced:
+        logger.info("this host does not enforce: %s", ", ".join(record.limits_not_enforced))
     if as_json:
         _print_json(record.to_json())
     else:
@@ -100,23 +110,32 @@ async def _end_on_sigterm(scope: anyio.CancelScope) -> None:
 
 
 def _say(message: str) -> None:
-    print(f"mcp-bridge: {message}", file=sys.stderr)  # noqa: T201
+    print(common.printable(f"mcp-bridge: {message}"), file=sys.stderr)  # noqa: T201
 
 
 def _print_json(record: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
+    # A lone surrogate becomes its escape, which is JSON too.
+    sys.stdout.buffer.write(json.dumps(record, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
+    sys.stdout.buffer.flush()
 
 
 def _print(record: ExecutionRecord) -> None:
-    """Output as it came, byte for byte; what went wrong on standard error."""
-    sys.stdout.buffer.write(record.stdout)
+    """What the script printed, byte for byte, and showed; what went wrong, and what can't be shown, on stderr."""
+    out, err = [], []
+    for shown in displays.checked(record.displays):
+        match shown:
+            case displays.Text():
+                out.append(shown.text.removesuffix("\n"))
+            case displays.Image():
+                err.append(f"[{shown.mime_type}, {shown.size} bytes: --json has it]")
+            case displays.LeftOut():
+                err.append(str(shown))
     if record.value is not None:
-        sys.stdout.buffer.write(record.value.encode() + b"\n")
-    sys.stdout.buffer.flush()
-    sys.stderr.buffer.write(record.stderr)
-    if record.error is not None and record.status != "exit":
-        shown = record.error.get("traceback") or f"mcp-bridge: {record.error['code']}: {record.error['message']}"
-        sys.stderr.buffer.write(str(shown).encode() + b"\n")
-    for row in record.artifacts:
-        sys.stderr.buffer.write(f"artifact {row['name']}: {row['path']}\n".encode())
-    sys.stderr.buffer.flush()
+        out.append(record.value)
+    if (error := record.error) is not None and record.status != "exit":
+        hint = f" {error['hint']}" if error.get("hint") else ""
+        err.append(str(error.get("traceback") or f"mcp-bridge: {error['code']}: {error['message']}{hint}"))
+    err += [f"artifact {row['name']}: {row['path']}" for row in record.artifacts]
+    for stream, printed, texts in ((sys.stdout.buffer, record.stdout, out), (sys.stderr.buffer, record.stderr, err)):
+        stream.write(printed + "".join(common.printable(text) + "\n" for text in texts).encode())
+        stream.flush()

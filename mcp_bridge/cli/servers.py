@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mcp_bridge.cli import common
+from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 
 servers = typer.Typer(help="Look at the servers behind the bridge.", no_args_is_help=True)
@@ -22,11 +23,12 @@ servers = typer.Typer(help="Look at the servers behind the bridge.", no_args_is_
 def list_(
     ctx: typer.Context,
     start: Annotated[bool, typer.Option("--start", help="Start each one and count its tools.")] = False,  # noqa: FBT002
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,  # noqa: FBT002
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """List the servers, where each is configured, and what was left out."""
     try:
-        configuration = common.configure(ctx.obj)
+        configuration = common.configure(config or ctx.obj)
         rows = anyio.run(_rows, configuration, start)
     except BridgeError as exc:
         raise typer.Exit(common.complain(exc)) from None
@@ -41,12 +43,18 @@ def list_(
     for row in rows:
         tools = "" if row["tools"] is None else str(row["tools"])
         cells = (row["name"], row["alias"], row["error"] or row["state"], tools, row["source"])
-        table.add_row(*map(Text, cells))  # as text: a name is not markup
+        table.add_row(*(Text(common.printable(cell)) for cell in cells))  # as text: a name is not markup
     console.print(table if rows else Text("No server is configured: see [servers.NAME] in the README."))
+    for row in rows:
+        for name, value in row["details"].items():
+            shown = "\n  ".join(["", *value]) if isinstance(value, (list, tuple)) else f" {value}"
+            told = "\n".join(common.printable(line) for line in f"{row['name']}: {name}:{shown}".splitlines())
+            console.print(told, style="dim", markup=False, highlight=False)
     for problem in problems:
-        console.print(f"{problem['file']}: {problem['message']}", style="yellow", markup=False)
+        console.print(common.printable(f"{problem['file']}: {problem['message']}"), style="yellow", markup=False)
     for row in skipped:
-        console.print(f"{row['name']} in {row['file']} left out: {row['reason']}", style="dim", markup=False)
+        left_out = f"{row['name']} in {row['file']} left out: {row['reason']}"
+        console.print(common.printable(left_out), style="dim", markup=False)
 
 
 async def _rows(configuration: common.Configuration, start: bool) -> list[dict[str, Any]]:  # noqa: FBT001
@@ -66,6 +74,7 @@ async def _rows(configuration: common.Configuration, start: bool) -> list[dict[s
                 "error": status.error,
                 "source": status.source,
                 "scope": status.scope,
+                "details": dict(status.private),
             }
             for status in catalog.servers()
         ]

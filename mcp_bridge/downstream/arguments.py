@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,13 @@ if TYPE_CHECKING:
 # Above this many bytes of JSON the server is left to judge: some keywords take quadratic time.
 _CHECKED_BYTES = 256 * 1024
 
+# Keywords looked at in one check, about a tenth of a second: the check runs where every execution is served, arguments
+# come from scripts, and a schema that refers to itself twice takes exponential time. Then the server is left to judge.
+_STEPS = 20_000
+
+# `uniqueItems` takes quadratic time for objects.
+_COMPARED_ITEMS = 100
+
 # How many faults one message names.
 _FAULTS_NAMED = 3
 
@@ -23,6 +31,13 @@ _VALUE_SHOWN = 80
 
 class ArgumentError(ValueError):
     """Arguments that break the schema, or that no JSON can carry; the text names path and fault."""
+
+
+class _TooManyStepsError(Exception):
+    """A check took too long."""
+
+
+_steps = threading.local()
 
 
 class ArgumentCheck:
@@ -52,10 +67,11 @@ class ArgumentCheck:
             self._compiled = True
         if self._validator is None:
             return
+        _steps.left = _STEPS
         try:
             faults = _faults(self._validator, arguments)
-        except RecursionError:
-            return  # a schema that refers to itself without end
+        except (RecursionError, _TooManyStepsError):
+            return  # a schema that refers to itself without end, or arguments that take too long
         except Exception as error:
             if type(error).__module__.startswith(("referencing", "jsonschema")):
                 return  # a reference to another document: nothing is ever fetched
@@ -107,15 +123,30 @@ def _without_patterns(kind: Any) -> Any:
             return iter(())
         return iter(original(validator, value, instance, schema) or ())
 
-    return extend(
-        kind,
-        {
-            "pattern": nothing,
-            "patternProperties": nothing,
-            "additionalProperties": additional,
-            "unevaluatedProperties": nothing,
-        },
-    )
+    def unique(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        if not isinstance(instance, list) or len(instance) > _COMPARED_ITEMS:
+            return iter(())
+        return iter(kind.VALIDATORS["uniqueItems"](validator, value, instance, schema) or ())
+
+    ours = {
+        "pattern": nothing,
+        "patternProperties": nothing,
+        "additionalProperties": additional,
+        "unevaluatedProperties": nothing,
+    }
+    if "uniqueItems" in kind.VALIDATORS:
+        ours["uniqueItems"] = unique
+    return extend(kind, {name: _counted(keyword) for name, keyword in (kind.VALIDATORS | ours).items()})
+
+
+def _counted(keyword: Any) -> Any:
+    def counted(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
+        _steps.left -= 1
+        if _steps.left < 0:
+            raise _TooManyStepsError
+        return keyword(validator, value, instance, schema)
+
+    return counted
 
 
 def _faults(validator: Validator, arguments: dict[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from mcp_bridge.downstream.failures import refusal
 from mcp_bridge.downstream.search import Hit, SearchIndex
 from mcp_bridge.downstream.store import ListingStore
 from mcp_bridge.errors import BridgeError
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 # What a search waits for servers whose tools nobody has listed yet; they go on starting behind it.
 LISTING_WAIT = 10.0
 
-# Servers that a search starts at the same time.
+# Servers that searches start at the same time.
 _STARTS_AT_ONCE = 8
 
 
@@ -33,6 +34,13 @@ class SearchResult:
 
     hits: list[Hit]
     notices: list[str]
+
+
+class _Look:
+    """One attempt to have a server list its tools; it goes on behind the searches that began it or wait for it."""
+
+    def __init__(self) -> None:
+        self.done = anyio.Event()
 
 
 class Catalog:
@@ -50,6 +58,11 @@ class Catalog:
         self._tools: dict[str, tuple[ToolInfo, ...]] = {}
         self._looked_up: set[str] = set()
         self._index: SearchIndex | None = None
+        self._looks: dict[str, _Look] = {}
+        self._places = anyio.Semaphore(_STARTS_AT_ONCE)
+        # Servers that a search has waited for since they last listed their tools; none is waited for twice.
+        self._tried: set[str] = set()
+        self._reasons: dict[str, str] = {}
         fleet.add_listener(self._on_listing)
 
     def servers(self) -> list[ServerStatus]:
@@ -105,40 +118,59 @@ class Catalog:
             limit: At most so many hits.
             strict: Only tools that have every word.
             servers: Only those of these configured names; others are neither started nor mentioned.
-            wait: Seconds to wait for servers that were never listed.
+            wait: Seconds to wait for servers that were never listed, and that no search has waited for before.
 
         Returns:
-            The hits, and a notice for each server that could not be looked into.
+            The hits, and a notice for each server that should have been looked into and could not be. One that can't
+            be started as it is configured is passed over in silence.
         """
         chosen = [server for name, server in self._fleet.servers.items() if servers is None or name in servers]
+        chosen = [server for server in chosen if refusal(server.spec) is None]
         notices = await self._list_missing(chosen, wait)
         names = {server.spec.name for server in chosen}
         hits = self._ready_index().search(query, limit, strict=strict, allowed=lambda tool: tool.server in names)
         return SearchResult(hits, notices)
 
     async def _list_missing(self, servers: list[DownstreamServer], wait: float) -> list[str]:
-        notices: dict[str, str] = {}
-        limiter = anyio.CapacityLimiter(_STARTS_AT_ONCE)
-
-        async def list_one(server: DownstreamServer) -> None:
-            name = server.spec.name
-            notices[name] = f"server {name!r} was not searched: it has not listed its tools within {wait:g} s."
-            async with limiter:
-                try:
-                    await server.tools()
-                except BridgeError as error:
-                    notices[name] = f"not searched: {error.message}"
-                else:
-                    del notices[name]
-
-        missing = [
-            server for server in servers if server.spec.enabled and (server.stale or self._known(server) is None)
-        ]
+        missing = [server for server in servers if server.stale or self._known(server) is None]
+        looks = {server.spec.name: self._look(server) for server in missing}
+        untried = looks.keys() - self._tried
         with anyio.move_on_after(wait):
-            async with anyio.create_task_group() as tasks:
-                for server in missing:
-                    tasks.start_soon(list_one, server)
-        return [notices[name] for name in sorted(notices)]
+            for name in untried:
+                await looks[name].done.wait()
+        unlisted = sorted(server.spec.name for server in missing if self._known(server) is None)
+        unchanged = {server.spec.name for server in missing if server.stale}
+        self._tried |= untried & unchanged.union(unlisted)
+        notice = "server {!r} was not searched: it has not listed its tools yet."
+        return [self._reasons.get(name, notice.format(name)) for name in unlisted]
+
+    def _look(self, server: DownstreamServer) -> _Look:
+        """Have a server list its tools, behind the caller; once, however many ask."""
+        name = server.spec.name
+        look = self._looks.get(name)
+        if look is None:
+            look = _Look()
+            try:
+                self._fleet.start_soon(self._list, server, look)
+            except BridgeError as error:
+                self._reasons[name] = f"not searched: {error.message}"
+                look.done.set()
+            else:
+                self._looks[name] = look
+        return look
+
+    async def _list(self, server: DownstreamServer, look: _Look) -> None:
+        name = server.spec.name
+        try:
+            async with self._places:
+                await server.tools()
+        except BridgeError as error:
+            # That it isn't tried again yet says less than why it failed.
+            if error.details.get("reason") != "backoff" or name not in self._reasons:
+                self._reasons[name] = f"not searched: {error.message}"
+        finally:
+            del self._looks[name]
+            look.done.set()
 
     def _known(self, server: DownstreamServer) -> tuple[ToolInfo, ...] | None:
         name = server.spec.name
@@ -153,6 +185,8 @@ class Catalog:
 
     def _on_listing(self, server: DownstreamServer, listing: Listing) -> None:
         name = server.spec.name
+        self._tried.discard(name)
+        self._reasons.pop(name, None)
         if self._tools.get(name) == listing.tools:
             return
         self._tools[name] = listing.tools

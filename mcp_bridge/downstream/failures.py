@@ -1,7 +1,12 @@
-"""What went wrong with a server, in words and codes for its user."""
+"""What went wrong with a server, in words and codes for its user.
+
+These errors reach the sandbox, whole but for `private`: what a server wrote to stderr may hold its secrets, and where
+it is configured tells of the host. Both are for the operator.
+"""
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -9,9 +14,13 @@ import anyio
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mcp_bridge.downstream.connection import Connection
     from mcp_bridge.downstream.spec import ServerSpec
     from mcp_bridge.downstream.tools import ToolInfo
+
+logger = logging.getLogger(__name__)
 
 # How a process ended is known a moment after its pipes have.
 _EXIT_STATUS_WAIT = 0.2
@@ -22,15 +31,35 @@ _INVALID_PARAMS = -32602
 # How much of a decoder's complaint is passed on.
 _REASON = 500
 
+_SHOW_MORE = "`mcp-bridge servers list --start` shows more"
 
-def error(spec: ServerSpec, code: str, message: str, *, hint: str | None = None, **details: Any) -> BridgeError:
+
+def error(
+    spec: ServerSpec,
+    code: str,
+    message: str,
+    *,
+    hint: str | None = None,
+    private: Mapping[str, Any] | None = None,
+    **details: Any,
+) -> BridgeError:
     """An error about one server."""
-    return BridgeError(code, message, hint=hint, server=spec.name, **details)
+    return BridgeError(code, message, hint=hint, private=private, server=spec.name, **details)
 
 
 def again(original: BridgeError) -> BridgeError:
     """A copy to raise: one exception raised in several tasks would mix up their tracebacks."""
-    return BridgeError(original.code, original.message, hint=original.hint, **original.details)
+    return BridgeError(
+        original.code, original.message, hint=original.hint, private=original.private, **original.details
+    )
+
+
+def log(failure: BridgeError) -> None:
+    """Tell the operator of a server's failure; what may hold secrets only to one who asked for more than warnings."""
+    known = {key: value for key, value in failure.private.items() if key != "stderr"}
+    logger.warning("%s%s", failure.message, "".join(f" ({key}: {value})" for key, value in known.items()))
+    for line in failure.private.get("stderr", ()):
+        logger.info("server %r wrote: %s", failure.details.get("server"), line)
 
 
 def refusal(spec: ServerSpec) -> BridgeError | None:
@@ -38,8 +67,9 @@ def refusal(spec: ServerSpec) -> BridgeError | None:
     name = spec.name
     if spec.problem is not None:
         message = f"server {name!r} is misconfigured: {spec.problem}"
-        hint = f"Mend it in {spec.source}."
-        return error(spec, "server_unavailable", message, hint=hint, reason="misconfigured")
+        hint = f"Mend its configuration; {_SHOW_MORE}."
+        private = {"source": spec.source}
+        return error(spec, "server_unavailable", message, hint=hint, private=private, reason="misconfigured")
     if not spec.enabled:
         return error(spec, "server_unavailable", f"server {name!r} is disabled.", reason="disabled")
     if spec.type != "stdio":
@@ -52,30 +82,34 @@ def backoff(spec: ServerSpec, wait: float, last: BridgeError | None) -> BridgeEr
     """It failed, and is not tried again yet."""
     message = f"server {spec.name!r} is not running and is tried again in {wait:.1f} s"
     message += f"; last: {last.message}" if last else "."
-    extras = {key: last.details[key] for key in ("stderr", "exit") if key in last.details} if last else {}
-    return error(spec, "server_unavailable", message, reason="backoff", retry_in=round(wait, 3), **extras)
+    extras = {"exit": last.details["exit"]} if last and "exit" in last.details else {}
+    private = last.private if last else None
+    retry_in = round(wait, 3)
+    return error(spec, "server_unavailable", message, private=private, reason="backoff", retry_in=retry_in, **extras)
 
 
 def start_failure(spec: ServerSpec, connection: Connection) -> BridgeError:
     """It was started and did not get ready."""
     failure = connection.failure
-    hint: str | None = None
+    hint: str | None = f"Mend its configuration; {_SHOW_MORE}."
+    private = _private(spec, connection)
     if isinstance(failure, FileNotFoundError | NotADirectoryError) and failure.filename == spec.cwd is not None:
-        why = f"there is no directory {spec.cwd!r}."
+        why = "its working directory is not there."
+        private["cwd"] = spec.cwd
     elif isinstance(failure, FileNotFoundError):
         why = f"there is no command {spec.command!r}."
         hint = "Install it, or give its full path in the configuration."
     elif isinstance(failure, OSError):
-        why = f"{spec.command!r} cannot be run: {failure.strerror or failure}."
+        why = f"{spec.command!r} cannot be run: {failure.strerror or type(failure).__name__}."
     elif not connection.settled.is_set():
         why = f"it was not ready after {spec.start_timeout:g} s."
-        hint = f"A slow server needs a longer start_timeout in {spec.source or 'its configuration'}."
+        hint = f"A slow server needs a longer start_timeout in its configuration; {_SHOW_MORE}."
     elif status := connection.transport.exit_status():
         why = f"it ended with {status} before it was ready."
     else:
         why = f"{connection.transport.end_reason or failure or 'its connection ended'}."
     message = f"server {spec.name!r} did not start: {why}"
-    return error(spec, "server_start_failed", message, hint=hint, **_traces(connection))
+    return error(spec, "server_start_failed", message, hint=hint, private=private, **_exit(connection))
 
 
 def death(spec: ServerSpec, connection: Connection, tool: ToolInfo | None = None) -> BridgeError:
@@ -85,7 +119,8 @@ def death(spec: ServerSpec, connection: Connection, tool: ToolInfo | None = None
     message = f"server {spec.name!r} died{during} ({how})."
     extras = {"tool": tool.name} if tool else {}
     hint = "The next call starts it again."
-    return error(spec, "server_died", message, hint=hint, **extras, **_traces(connection))
+    private = _private(spec, connection)
+    return error(spec, "server_died", message, hint=hint, private=private, **extras, **_exit(connection))
 
 
 async def call_failure(
@@ -117,10 +152,13 @@ async def call_failure(
     return error(spec, code, f"{what}: {cause}", tool=tool.name)
 
 
-def _traces(connection: Connection) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    if status := connection.transport.exit_status():
-        out["exit"] = status
+def _exit(connection: Connection) -> dict[str, Any]:
+    status = connection.transport.exit_status()
+    return {"exit": status} if status else {}
+
+
+def _private(spec: ServerSpec, connection: Connection) -> dict[str, Any]:
+    out: dict[str, Any] = {"source": spec.source} if spec.source else {}
     if stderr := connection.transport.log.tail():
         out["stderr"] = stderr
     return out

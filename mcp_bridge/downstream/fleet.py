@@ -130,6 +130,14 @@ class Fleet:
         """Have `listener` called with every listing that a server gives."""
         self._listeners.append(listener)
 
+    def start_soon(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """Run a task beside the servers', for as long as the fleet is up.
+
+        Raises:
+            BridgeError: `server_unavailable`: it isn't.
+        """
+        self._spawn(function, *args)
+
     def _on_listing(self, server: DownstreamServer, listing: Listing) -> None:
         for listener in self._listeners:
             listener(server, listing)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from mcp_bridge.downstream.aliases import nearest
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.toml_lines import line_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,16 +92,23 @@ class ServerSpec:
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
 
+def _error(file: str, message: str, hint: str | None, *path: str) -> BridgeError:
+    line = line_of(file, "servers", *path)
+    where = f"{file}, line {line}" if line else file
+    key = ".".join(("servers", *path))
+    return BridgeError("bad_config", f"{where}: {key} {message}", hint=hint, file=file, line=line, key=key)
+
+
 class _Table:
-    """One `[servers.NAME]` table, read key by key; every complaint names the key's path and the file."""
+    """One `[servers.NAME]` table, read key by key; every complaint names the key's path, the file and the line."""
 
     def __init__(self, name: str, table: Mapping[str, Any], file: str) -> None:
-        self._path = f"servers.{name}"
+        self._name = name
         self._table = table
         self._file = file
 
     def error(self, key: str, message: str, hint: str | None = None) -> BridgeError:
-        return BridgeError("bad_config", f"{self._file}: {self._path}.{key} {message}", hint=hint, file=self._file)
+        return _error(self._file, message, hint, self._name, key)
 
     def refuse_unknown(self, known: tuple[str, ...]) -> None:
         for key in self._table:
@@ -177,7 +185,7 @@ def spec_from_toml(name: str, table: Mapping[str, Any], file: str | Path) -> Ser
             type, or a server with neither a command nor a URL.
     """
     if not isinstance(table, dict):
-        raise BridgeError("bad_config", f"{file}: servers.{name} must be a table.", file=str(file))
+        raise _error(str(file), "must be a table.", None, name)
     reader = _Table(name, table, str(file))
     reader.refuse_unknown(_KEYS)
     kind = cast("ServerType", reader.choice("type", TYPES, "http" if "url" in table else "stdio"))

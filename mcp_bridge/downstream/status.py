@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 State = Literal["idle", "starting", "ready", "failed", "unsupported", "misconfigured", "disabled"]
 
@@ -24,6 +27,7 @@ class ServerStatus:
         starts: Processes started so far.
         source: The file it is configured in.
         scope: Which kind of file that is.
+        private: What else is known of the last failure (`stderr`, paths): for the operator, never for the sandbox.
     """
 
     name: str
@@ -36,3 +40,4 @@ class ServerStatus:
     starts: int
     source: str
     scope: str
+    private: Mapping[str, Any] = field(default_factory=dict)

@@ -85,6 +85,7 @@ class DownstreamServer:
         self._max_result_bytes = max_result_bytes
         self._on_listing = on_listing
         self._connection: Connection | None = None
+        self._latest: Connection | None = None
         self._connections: set[Connection] = set()
         self._starting: _Start | None = None
         self._speaks_legacy_only = False
@@ -134,6 +135,7 @@ class DownstreamServer:
             starts=self._starts,
             source=self.spec.source,
             scope=self.spec.scope,
+            private=error.private if error else {},
         )
 
     def _state(self) -> State:
@@ -151,7 +153,7 @@ class DownstreamServer:
 
     def log_tail(self, lines: int = 20) -> list[str]:
         """The last lines its latest process wrote to stderr."""
-        return self._connection.transport.log.tail(lines) if self._connection else []
+        return self._latest.transport.log.tail(lines) if self._latest else []
 
     # Starting.
 
@@ -198,7 +200,7 @@ class DownstreamServer:
                 era = "legacy" if self._speaks_legacy_only and self.spec.era == "auto" else self.spec.era
                 start.connection = await first_ready(self._launch, era, self.spec.start_timeout, launched)
             if start.connection is not None and start.connection.usable:
-                self._connection = start.connection
+                self._connection = self._latest = start.connection
                 self._speaks_legacy_only = self.spec.era == "auto" and start.connection.mode == "legacy"
                 self._last_error = None
                 self._adopt(start.connection.listing)
@@ -221,6 +223,8 @@ class DownstreamServer:
                 start.error = start.error or failures.error(
                     self.spec, "server_start_failed", f"server {self.spec.name!r} was stopped while it started."
                 )
+                if not self._closed:
+                    failures.log(start.error)
                 self._failed(start.error)
             self._starting = None
             start.done.set()
@@ -231,6 +235,7 @@ class DownstreamServer:
         connection = Connection(self.spec, self.alias, mode, max_message=self._max_result_bytes + _ENVELOPE_BYTES)
         self._starts += 1
         self._connections.add(connection)
+        self._latest = connection
         self._spawn(self._run, connection)
         return connection
 
@@ -248,6 +253,7 @@ class DownstreamServer:
         connection.death_noted = True
         healthy = connection.calls_done > 0 or anyio.current_time() - connection.started_at >= HEALTHY_AFTER
         error = failures.death(self.spec, connection)
+        failures.log(error)
         if healthy:
             self._failures = 0
             self._last_error = error

@@ -3,12 +3,14 @@
 import binascii
 import os
 import sys
+import types
 from typing import Any
 
 from mcp_bridge.guest.channel import Channel
 from mcp_bridge.guest.output import Capture
-from mcp_bridge.guest.proxies import ask
+from mcp_bridge.guest.proxies import NotAwaitedError, ask, tell
 from mcp_bridge.guest.runner import cut, printable
+from mcp_bridge.wire.errors import LocalMessageError
 from mcp_bridge.wire.messages import ArtifactWrite, OutputDisplay, ProgressReport
 
 ARTIFACT_CHUNK_BYTES = 512 * 1024
@@ -39,7 +41,7 @@ class Display:
                 print(thing if isinstance(thing, str) else repr(thing))  # noqa: T201
             else:
                 self._capture.drain()
-                self._channel.notify(OutputDisplay(data))
+                tell(self._channel, OutputDisplay(data))
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
         """Tell the client how far the script is.
@@ -47,7 +49,10 @@ class Display:
         Raises:
             ValueError: `done` or `total` is no number, or `message` no text.
         """
-        self._channel.notify(ProgressReport(done, total, message))
+        try:
+            self._channel.notify(ProgressReport(done, total, message))
+        except LocalMessageError as exc:
+            raise ValueError(str(exc)) from None
 
     def artifact(self, path: str | os.PathLike[str], name: str | None = None) -> str:
         """Keep a file beyond the sandbox's end. Returns the URI by which the client can read it.
@@ -73,6 +78,10 @@ class Display:
         self.show_figures()
         if value is None:
             return None
+        if isinstance(value, types.CoroutineType):
+            name = value.__qualname__
+            value.close()
+            raise NotAwaitedError(f"{name}(...) was never awaited, so it never ran; write: await {name}(...)")
         if rich_form(value) is not None:
             self.display(value)
             return None

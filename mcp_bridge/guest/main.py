@@ -7,7 +7,7 @@ import queue
 import sys
 from typing import Any, NoReturn
 
-from mcp_bridge.guest import runner
+from mcp_bridge.guest import output, runner
 from mcp_bridge.guest.channel import Channel
 from mcp_bridge.guest.display import Display
 from mcp_bridge.guest.modules import Modules
@@ -59,11 +59,13 @@ def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
     calls = Calls(channel)
     shower = Display(channel, capture)
     shower.max_value = start.max_value_bytes
-    modules = Modules(channel, calls, start.servers)
+    source = runner.Source(start.code)
+    prepared = {"ctypes": output.unbuffer_c, "linecache": source.give_to_linecache}
+    modules = Modules(channel, calls, start.servers, prepared)
     names = {"display": shower.display, "artifact": shower.artifact, "progress": shower.progress}
     for name, value in names.items():
         setattr(sys.modules["mcp"], name, value)
-    outcome = runner.run(start.code, names | modules.names(start.servers), shower.show, calls.check_awaited)
+    outcome = runner.run(source, names | modules.names(start.servers), shower.show, calls.check_awaited)
     error = outcome.error
     if error and error["type"] != "NotAwaitedError" and (note := calls.unawaited_note()):
         error["message"] += f" ({note})"

@@ -2,9 +2,10 @@
 
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
-from mcp_bridge.guest import output, runtime
+from mcp_bridge.guest import runtime
 from mcp_bridge.guest.channel import Channel
 from mcp_bridge.guest.proxies import Calls, ServerModule, nearest
 
@@ -12,7 +13,22 @@ from mcp_bridge.guest.proxies import Calls, ServerModule, nearest
 class Modules:
     """Makes and finds `mcp`, `mcp.runtime`, `mcp.servers.*`, `mcp.sync.servers.*` and `mcp.tools`."""
 
-    def __init__(self, channel: Channel, calls: Calls, servers: list[dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        calls: Calls,
+        servers: list[dict[str, Any]],
+        prepared: dict[str, Callable[[], None]],
+    ) -> None:
+        """Make them.
+
+        Args:
+            channel: For what they ask.
+            calls: Makes the calls.
+            servers: `{name, alias}` each.
+            prepared: What to do when a module of that name is first imported.
+        """
+        self._prepared = prepared
         self._aliases = [row["alias"] for row in servers]
         self._functions = runtime._Functions(channel, calls, servers)  # noqa: SLF001
         root = self._package("mcp", "The bridge: mcp.servers, mcp.sync.servers, mcp.runtime.")
@@ -32,20 +48,25 @@ class Modules:
         by_name = {row["name"]: getattr(self.servers, row["alias"]) for row in servers}
         return {f"mcp_{row['alias']}": by_name[row["name"]] for row in servers} | {
             "mcp_servers": by_name,
+            "mcp": sys.modules["mcp"],
+            "runtime": self.runtime,
             "LOADED_MCP_SERVERS": tuple(by_name),
         }
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002
-        """Reached for what isn't there: names the nearest server; also the moment to unbuffer C's output."""
+        """Names the nearest server where there is none; prepares others when a script first needs them."""
         for prefix in ("mcp.servers.", "mcp.sync.servers."):
             if name.startswith(prefix):
                 wanted = name.removeprefix(prefix)
                 # Without `name=`, or "from mcp.servers import x" would swallow the message.
                 raise ModuleNotFoundError(f"no MCP server {wanted!r}{nearest(wanted, self._aliases)}")
-        if name == "ctypes" and not getattr(self, "_unbuffering", False):
-            self._unbuffering = True
-            output.unbuffer_c()
-            return type(sys.__spec__)(name, _Already)  # type: ignore[arg-type]
+        prepare = self._prepared.pop(name, None)
+        if prepare is not None:
+            for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+                spec = finder.find_spec(name, path)
+                if spec is not None:
+                    spec.loader = _ThenDo(spec.loader, prepare)  # type: ignore[assignment]
+                    return spec
         return None
 
     def _package(self, name: str, doc: str) -> types.ModuleType:
@@ -77,13 +98,16 @@ class Modules:
         return namespace[name]
 
 
-class _Already:
-    """A loader for a module that was imported in the meantime."""
+class _ThenDo:
+    """A loader that does something more when its module is there."""
 
-    @staticmethod
-    def create_module(spec: Any) -> Any:
-        return sys.modules[spec.name]
+    def __init__(self, loader: Any, then: Callable[[], None]) -> None:
+        self._loader = loader
+        self._then = then
 
-    @staticmethod
-    def exec_module(module: Any) -> None:
-        pass
+    def exec_module(self, module: types.ModuleType) -> None:
+        self._loader.exec_module(module)
+        self._then()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)

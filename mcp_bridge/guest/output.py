@@ -114,13 +114,15 @@ class Capture:
         stream: Any = ("stdout", "stderr")[index]
         # A character cut by the end of a read waits for its rest, so that text stays text.
         cut = len(data) if final else len(data) - _incomplete_tail(data)
-        whole, self._held[index] = data[:cut], data[cut:]
+        whole = data[:cut]
         if not whole:
             return
         try:
             self._channel.notify(OutputWrite(stream, text=whole.decode("utf-8")))
         except UnicodeDecodeError:
             self._channel.notify(OutputWrite(stream, base64=binascii.b2a_base64(whole, newline=False).decode("ascii")))
+        # Only now: what could not be sent is still held, and process 1 finds it.
+        self._held[index] = data[cut:]
         self._sent[index] += cut
 
 

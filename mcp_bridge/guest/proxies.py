@@ -46,10 +46,22 @@ def ask(channel: Channel, params: Any) -> Any:
         raise MCPError(exc.message, code=data.pop("code", "error"), details=data) from None
 
 
-class NotAwaitedError(MCPError):
-    """A tool's call was made and never awaited, so nothing happened. `line` is the call's."""
+def tell(channel: Channel, params: Any) -> None:
+    """Send a notification for the script.
 
-    def __init__(self, message: str, line: int) -> None:
+    Raises:
+        MCPError: It can't be sent.
+    """
+    try:
+        channel.notify(params)
+    except LocalMessageError as exc:
+        raise MCPError(str(exc), code=exc.code) from None
+
+
+class NotAwaitedError(MCPError):
+    """A call was made and never awaited, so nothing happened. `line` is the call's, where it is known."""
+
+    def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message, code="not_awaited")
         self.line = line
 
@@ -67,11 +79,15 @@ class Calls:
         self._serial = 0
 
     def call(self, request: ToolCall, shown: str, depth: int) -> "PendingCall":
+        """A tool's call, as `pending`."""
+        return self.pending(self._run(request), shown, depth + 1)
+
+    def pending(self, work: Coroutine[Any, Any, Any], shown: str, depth: int) -> "PendingCall":
         """A call that starts when it is awaited. `depth` finds the caller's frame, for its line."""
         self._serial += 1
         serial = self._serial
         self._unawaited[serial] = (shown, sys._getframe(depth).f_lineno)  # noqa: SLF001
-        return PendingCall(self._run(request), lambda: self._unawaited.pop(serial, None))
+        return PendingCall(work, lambda: self._unawaited.pop(serial, None))
 
     def call_blocking(self, request: ToolCall) -> Any:
         """Call and wait.

@@ -34,23 +34,23 @@ class Outcome(NamedTuple):
     error: dict[str, Any] | None = None
 
 
-class _Source:
+class Source:
     """The script's text, as a module's loader gives it."""
 
     def __init__(self, code: str) -> None:
-        self._code = code
+        self.code = code
 
     def get_source(self, name: str) -> str:  # noqa: ARG002
         """The text."""
-        return self._code
+        return self.code
 
     def give_to_linecache(self) -> None:
         """For tracebacks and `inspect`: linecache asks no loader about a name in angle brackets."""
         import linecache
 
         # Every line with its end, the last too: tracebacks place their carets by it.
-        lines = [line + "\n" for line in self._code.split("\n")]
-        linecache.cache[FILENAME] = (len(self._code), None, lines, FILENAME)
+        lines = [line + "\n" for line in self.code.split("\n")]
+        linecache.cache[FILENAME] = (len(self.code), None, lines, FILENAME)
 
 
 def compile_script(code: str) -> types.CodeType:
@@ -75,31 +75,30 @@ def compile_script(code: str) -> types.CodeType:
     return compiled
 
 
-def main_module(code: str, names: dict[str, Any]) -> types.ModuleType:
+def main_module(source: Source, names: dict[str, Any]) -> types.ModuleType:
     """A fresh `__main__` for the script, with the names that need no import."""
     module = types.ModuleType("__main__")
-    module.__loader__ = source = _Source(code)  # type: ignore[assignment]
-    # Two milliseconds, which a script that doesn't look at itself saves.
-    if "inspect" in code or "save_tool" in code:
-        source.give_to_linecache()
+    module.__loader__ = source  # type: ignore[assignment]
     module.__dict__.update(names)
     module.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = module
     return module
 
 
-def run(code: str, names: dict[str, Any], show: Callable[[Any], str | None], before_end: Callable[[], None]) -> Outcome:
+def run(
+    source: Source, names: dict[str, Any], show: Callable[[Any], str | None], before_end: Callable[[], None]
+) -> Outcome:
     """Run the script to its end.
 
     Args:
-        code: Its text.
+        source: Its text.
         names: Names that need no import.
         show: Makes the shown form of the last value; what it raises is the script's error.
         before_end: Called after the code and before the outcome is known; what it raises is the script's error.
     """
-    module = main_module(code, names)
+    module = main_module(source, names)
     home = os.getpid()
-    outcome = _guarded(lambda: _execute(compile_script(code), module.__dict__))
+    outcome = _guarded(lambda: _execute(compile_script(source.code), module.__dict__))
     if os.getpid() != home:
         _end_of_fork(outcome)
     # As at the interpreter's end: threads go on after an exception too.
@@ -194,8 +193,10 @@ def _describe(exc: BaseException) -> dict[str, Any]:
     import traceback
 
     source = getattr(sys.modules.get("__main__"), "__loader__", None)
-    if isinstance(source, _Source):
+    if isinstance(source, Source):
         source.give_to_linecache()
+    if type(exc) is RuntimeError and str(exc).startswith("asyncio.run() cannot be called"):
+        exc.add_note("The script runs in an event loop already: write `await main()`.")
     report = traceback.TracebackException.from_exception(exc, compact=True)
     lines: list[int] = []
     _keep_user_frames(report, lines)

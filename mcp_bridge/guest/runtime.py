@@ -4,6 +4,7 @@ The asynchronous functions have a blocking form with `_sync` at the end. The sec
 earlier bridge offered the same.
 """
 
+import sys
 import types
 from collections.abc import Callable, Generator
 from typing import Any
@@ -39,6 +40,31 @@ class Rows(list[Any]):
     __str__ = __repr__
 
 
+class Text(str):
+    """A text that may be awaited or not."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, Any, "Text"]:
+        yield from ()
+        return self
+
+
+class Summary(dict[str, Any]):
+    """A server as a dict that may be awaited or not, and prints as lines."""
+
+    text = ""
+
+    def __await__(self) -> Generator[Any, Any, "Summary"]:
+        yield from ()
+        return self
+
+    def __repr__(self) -> str:
+        return self.text
+
+    __str__ = __repr__
+
+
 class Match(dict[str, Any]):
     """One found tool, as a dict; prints as its line."""
 
@@ -55,10 +81,10 @@ def build(channel: Channel, calls: Calls, servers: list[dict[str, Any]]) -> type
     public: dict[str, Any] = {"MCPError": MCPError, "ToolError": ToolError, "NotAwaitedError": NotAwaitedError}
     for name in _BLOCKING_TOO:
         blocking = getattr(functions, name)
-        public[name] = _asynchronous(name, blocking)
+        public[name] = _asynchronous(name, blocking, calls)
         public[f"{name}_sync"] = blocking
     for name in _PLAIN:
-        public[name] = getattr(functions, name)
+        public[name] = public[f"{name}_sync"] = getattr(functions, name)
     public["call_tool"] = functions.call_tool_async
     public["call_tool_sync"] = functions.call_tool
     module.__dict__.update(public)
@@ -71,7 +97,6 @@ _BLOCKING_TOO = (
     "list_tools",
     "search",
     "describe",
-    "describe_server",
     "query_tool_docs",
     "search_tool_docs",
     "save_memory",
@@ -82,16 +107,20 @@ _BLOCKING_TOO = (
     "save_tool",
 )
 
-_PLAIN = ("discovered_servers", "list_loaded_server_metadata", "capability_summary")
+_PLAIN = ("discovered_servers", "list_loaded_server_metadata", "describe_server", "capability_summary")
+"""What may be awaited or not: it answers at once, with something that `await` gives back as it is."""
 
 
-def _asynchronous(name: str, blocking: Callable[..., Any]) -> Any:
+def _asynchronous(name: str, blocking: Callable[..., Any], calls: Calls) -> Any:
     """The asynchronous form: the same logic on a thread, so that it neither blocks the loop nor is written twice."""
 
-    async def call(*args: Any, **kwargs: Any) -> Any:
+    async def work(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         import asyncio
 
         return await asyncio.to_thread(blocking, *args, **kwargs)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return calls.pending(work(args, kwargs), f"runtime.{name}", 2)
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = blocking.__doc__
@@ -105,13 +134,14 @@ class _Functions:
         self._channel = channel
         self._calls = calls
         self._servers = servers
+        self._noticed: set[str] = set()
 
     def _ask(self, params: Any) -> Any:
         return ask(self._channel, params)
 
-    def discovered_servers(self) -> Rows:
-        """Names of every server this script may use, started or not."""
-        return Rows(row["name"] for row in self._servers)
+    def discovered_servers(self, detailed: bool = False) -> Rows:  # noqa: FBT001, FBT002
+        """Names of every server this script may use, started or not; with `detailed`, a dict each."""
+        return Rows(dict(row) if detailed else row["name"] for row in self._servers)
 
     def list_servers(self) -> Rows:
         """Names of every server this script may use, started or not."""
@@ -133,7 +163,9 @@ class _Functions:
         result = self._ask(CatalogSearch(query, limit, strict))
         rows = Rows(Match(match) for match in result["matches"])
         for notice in result["notices"]:
-            print(notice)  # noqa: T201
+            if notice not in self._noticed:
+                self._noticed.add(notice)
+                print(notice, file=sys.stderr)  # noqa: T201  (what the script prints may be data)
         return rows
 
     def describe(self, name: str, detail: str = "signature") -> Any:
@@ -159,15 +191,17 @@ class _Functions:
 
     # --- the earlier bridge's names ---
 
-    def describe_server(self, name: str) -> Any:
-        """A server's tools, a line each."""
-        return self.describe(name, "line")
+    def describe_server(self, name: str) -> "Summary":
+        """A server, as a dict: `name`, `alias`, `tools` (a dict each); prints as a line a tool."""
+        found = self._ask(CatalogTools(name))
+        summary = Summary(name=found["server"], alias=found["alias"], tools=found["tools"])
+        summary.text = self.describe(name, "line")
+        return summary
 
-    def query_tool_docs(self, server: str, tool: str | None = None, detail: str = "summary") -> Any:
-        """Docs of one tool (a dict), or of all tools of a server (a list); detail is "summary" or "full"."""
-        if tool is None:
-            return Rows(self._document(f"{server}.{row['name']}", detail) for row in self.list_tools(server))
-        return self._document(f"{server}.{tool}", detail)
+    def query_tool_docs(self, server: str, tool: str | None = None, detail: str = "summary") -> Rows:
+        """Docs of one tool, or of all tools of a server: a list of dicts; detail is "summary" or "full"."""
+        names = [tool] if tool is not None else [row["name"] for row in self.list_tools(server)]
+        return Rows(self._document(f"{server}.{name}", detail) for name in names)
 
     def search_tool_docs(self, query: str, limit: int = 5, detail: str = "summary") -> Rows:
         """Docs of the tools that match every word of the query."""
@@ -178,10 +212,10 @@ class _Functions:
         shown = self.describe(name, level)
         return {"name": name, "description": shown} if level == "line" else {"name": name, **shown}
 
-    def capability_summary(self) -> str:
+    def capability_summary(self) -> "Text":
         """What can be done here, in a few lines."""
         names = ", ".join(row["alias"] for row in self._servers) or "none configured"
-        return (
+        return Text(
             f"servers: {names}. from mcp.servers import NAME; await NAME.TOOL(...). "
             "mcp.runtime: await search('words'), await describe('NAME.TOOL')."
         )
@@ -191,8 +225,14 @@ class _Functions:
         self._ask(MemorySave(key, value))
 
     def update_memory(self, key: str, value: Any) -> Any:
-        """Merge a dict into the dict kept under a key (or replace another value); returns what is kept now."""
-        self._ask(MemorySave(key, value, update=True))
+        """Merge a dict into the dict kept under a key, replace another value, or apply a function to it.
+
+        Returns what is kept now.
+        """
+        if callable(value):
+            self._ask(MemorySave(key, value(self.load_memory(key))))
+        else:
+            self._ask(MemorySave(key, value, update=True))
         return self.load_memory(key)
 
     def load_memory(self, key: str, default: Any = None) -> Any:

@@ -6,6 +6,7 @@ Engines answer every failure with one exit status and a line of prose; the prose
 from __future__ import annotations
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.sandbox.image import CONFIGURED_IMAGE_HINT, REPOSITORY
 
 TAIL_BYTES = 8192
 """How much of an engine's complaints is kept."""
@@ -70,16 +71,22 @@ def start_failure(engine: str, output: str) -> BridgeError:
         An error with the code `disk_full`, `image_missing`, `image_without_python`, `no_runtime` or
         `sandbox_start_failed`, and the last lines as `details["output"]`.
     """
-    lines = [line.rstrip() for line in output.splitlines() if line.strip() and "--help'" not in line]
-    tail = "\n".join(lines[-_TAIL_LINES:])
-    text = tail.lower()
-    said = lines[-1] if lines else "nothing"
+    lines = [line.rstrip() for line in output.splitlines() if line.strip() and "--help'" not in line][-_TAIL_LINES:]
+    tail = "\n".join(lines)
     for code, meaning, hint, phrases in _CAUSES:
-        if any(phrase in text for phrase in phrases):
-            return BridgeError(code, f"{meaning}. {engine} says: {said}", hint=hint, output=tail)
+        telling = [line for line in lines if any(phrase in line.lower() for phrase in phrases)]
+        if telling:
+            said = telling[-1]
+            if code == "image_missing" and REPOSITORY not in said:
+                hint = CONFIGURED_IMAGE_HINT  # noqa: PLW2901
+            return BridgeError(code, f"{meaning}. {engine} says: {_sentence(said)}", hint=hint, output=tail)
     return BridgeError(
         "sandbox_start_failed",
-        f"{engine} could not start the container and says: {said}",
+        f"{engine} could not start the container and says: {_sentence(lines[-1] if lines else 'nothing')}",
         hint="Run `mcp-bridge doctor`.",
         output=tail,
     )
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else f"{text}."

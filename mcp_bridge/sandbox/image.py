@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 REPOSITORY = "localhost/mcp-code-bridge"
 """No registry answers for this name, so an engine can't pull it by mistake."""
 
+CONFIGURED_IMAGE_HINT = "Load it into the engine, or unset `image` and one is built."
+"""What to do when a configured image isn't there: nothing of ours can build that one."""
+
 LABEL_PROFILE = "mcp-bridge.profile"
 LABEL_RECIPE = "mcp-bridge.recipe"
 LABEL_PYTHON = "mcp-bridge.python"
@@ -147,7 +150,12 @@ async def ensure_image(
         BridgeError: `image_missing` when the configured image isn't there, or as for `build_image`.
     """
     if configured is not None:
-        return await inspect_image(engine, configured, engine_args)
+        try:
+            return await inspect_image(engine, configured, engine_args)
+        except BridgeError as error:
+            if error.code == "image_missing":
+                error.hint = CONFIGURED_IMAGE_HINT
+            raise
     reference = image_reference(request)
     present = await _inspect(engine, [reference], engine_args)
     if present:

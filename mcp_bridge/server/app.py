@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import contextlib
 import logging
+import mimetypes
 import signal
 import time
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import unquote
 
 import anyio
 import mcp_types as types
@@ -18,11 +20,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from mcp_bridge import __version__
 from mcp_bridge.bridge.service import open_bridge
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.server import render
+from mcp_bridge.server import displays, render
 from mcp_bridge.server.stdio import stdio_transport
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from mcp_bridge.bridge.record import ExecutionRecord
     from mcp_bridge.bridge.service import Bridge
@@ -105,7 +107,8 @@ def build_server(bridge: Bridge) -> Server[dict[str, Any]]:
         except BridgeError as exc:
             raise MCPError(types.INVALID_PARAMS, str(exc), {"code": exc.code}) from None
         blob = base64.b64encode(data).decode("ascii")
-        return types.ReadResourceResult(contents=[types.BlobResourceContents(uri=uri, blob=blob)])
+        contents = types.BlobResourceContents(uri=uri, blob=blob, mime_type=mime_type(uri))
+        return types.ReadResourceResult(contents=[contents])
 
     async def list_resources(
         _: ServerRequestContext[dict[str, Any]], __: types.PaginatedRequestParams | None
@@ -121,6 +124,13 @@ def build_server(bridge: Bridge) -> Server[dict[str, Any]]:
         on_list_resources=list_resources,
         on_read_resource=read_resource,
     )
+
+
+def mime_type(uri: str) -> str:
+    """What an artifact's name says it is."""
+    # Below a directory: a name may look like a URL with a scheme.
+    found, encoding = mimetypes.guess_type("/" + unquote(uri.rpartition("/")[2]))
+    return found if found and not encoding else "application/octet-stream"
 
 
 async def serve_stdio(settings: Settings, specs: Sequence[ServerSpec]) -> None:
@@ -224,45 +234,62 @@ def _bad_arguments(exc: ValidationError) -> BridgeError:
 
 def _refused(bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], error: BridgeError) -> types.CallToolResult:
     content: list[types.ContentBlock] = [types.TextContent(text=render.refusal(error))]
-    return _result(bridge, ctx, content, {"status": "refused", "error": error.record()}, is_error=True)
+    return _result(bridge, ctx, content, lambda _: {"status": "refused", "error": error.record()}, is_error=True)
 
 
 def _answer(bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], record: ExecutionRecord) -> types.CallToolResult:
-    content = [
-        types.TextContent(text=render.text(record, bridge.settings, bridge.files)),
-        *_shown(record, bridge.settings.max_output_chars),
-    ]
-    return _result(bridge, ctx, content, record.to_json(), is_error=record.status != "success")
+    answer = render.Answer(record, bridge.settings, bridge.files)
+    content = _shown(record, bridge.settings.max_output_chars)
+    if text := answer.text():
+        content.insert(0, types.TextContent(text=text))
+    return _result(bridge, ctx, content, answer.record, is_error=record.status != "success")
 
 
 def _result(
     bridge: Bridge,
     ctx: ServerRequestContext[dict[str, Any]],
     content: list[types.ContentBlock],
-    record: dict[str, Any],
+    record: Callable[[int], dict[str, Any]],
     *,
     is_error: bool,
 ) -> types.CallToolResult:
-    """The record as structured content, unless the model would have to read it besides the text, or instead."""
+    """The record as structured content, unless the model would have to read it besides the text, or instead.
+
+    Args:
+        bridge: Whose settings say so.
+        ctx: The request.
+        content: The blocks.
+        record: Makes the record; output over so many characters is cut there.
+        is_error: Whether the script failed.
+    """
     result = types.CallToolResult(content=content, is_error=is_error)
     mode = bridge.settings.structured
     client = ctx.session.client_params.client_info.name if ctx.session.client_params else None
-    if mode == "always" or (mode == "auto" and not render.shows_structured_content(client)):
-        result.structured_content = record
+    shows = render.shows_structured_content(client)
+    whole = bridge.settings.max_output_chars if shows else render.RECORD_CHARS
+    if mode == "always" or (mode == "auto" and not shows):
+        result.structured_content = record(whole)
     elif mode == "auto":
-        result.meta = {RECORD_META: record}
+        result.meta = {RECORD_META: record(whole)}
     return result
 
 
 def _shown(record: ExecutionRecord, max_chars: int) -> list[types.ContentBlock]:
-    """What `display` showed: images as images, text as text, cut like the rest."""
+    """What `display` showed: images as images, text as text, all of it within `max_chars`."""
     blocks: list[types.ContentBlock] = []
     room = max_chars
-    for data in record.displays:
-        mime, body = next(iter(data.items()))
-        if mime in render.IMAGE_TYPES:
-            blocks.append(types.ImageContent(data=body, mime_type=mime))
-        else:
-            blocks.append(types.TextContent(text=render.cut(body, max(room, render.LEAST_CHARS))))
-            room -= len(body)
+    unread = 0
+    for shown in displays.checked(record.displays):
+        match shown:
+            case displays.Image():
+                blocks.append(types.ImageContent(data=shown.data, mime_type=shown.mime_type))
+            case displays.LeftOut():
+                blocks.append(types.TextContent(text=str(shown)))
+            case displays.Text() if room > 0:
+                blocks.append(types.TextContent(text=render.cut(shown.text, room)))
+                room -= len(shown.text)
+            case displays.Text():
+                unread += 1
+    if unread:
+        blocks.append(types.TextContent(text=f"[… {unread} more texts displayed: over {max_chars} characters]"))
     return blocks

@@ -34,7 +34,8 @@ class LineDecoder:
         lines = chunk.split(b"\n")
         rest = lines.pop()
         if lines and self._held:
-            lines[0] = bytes(self._held) + lines[0]
+            self._held += lines[0]
+            lines[0] = bytes(self._held)
             self._held = bytearray()
         self._held += rest
         for line in lines:

@@ -91,6 +91,8 @@ def call(name, arguments):
         return text("no, I will not", isError=True)
     if name == "die":
         print("dying as told", file=sys.stderr, flush=True)
+        if MODE == "leak-die":
+            print("environment:", os.environ["TOKEN"], file=sys.stderr, flush=True)
         os._exit(7)
     if name == "hang":
         hang()
@@ -142,6 +144,8 @@ def misbehave():
     if MODE == "dead":
         print("cannot find my configuration", file=sys.stderr)
         sys.exit(3)
+    if MODE == "leak-dead":
+        sys.exit(f"bad token {os.environ['TOKEN']}")
     if MODE == "flaky" and not Path(VALUE).exists():
         print("not yet", file=sys.stderr)
         sys.exit(4)

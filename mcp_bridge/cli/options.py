@@ -1,0 +1,15 @@
+"""Options that several commands take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Config = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="Instead of ./mcp-bridge.toml and the user's own.")
+]
+"""Before a command and after it; the later one wins."""
+
+Json = Annotated[bool, typer.Option("--json", help="For programs.")]

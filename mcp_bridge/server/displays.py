@@ -1,0 +1,105 @@
+"""What `display` showed, looked at before anybody gets it: a guest's MIME type and base64 are claims."""
+
+from __future__ import annotations
+
+import binascii
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+MAX_IMAGE_BYTES = 4 << 20
+MAX_IMAGES_BYTES = 16 << 20
+"""Of one answer's images together, decoded."""
+
+MAX_MIME_CHARS = 80
+
+_TEXT_TYPES = ("image/svg+xml", "application/json", "application/xml", "application/javascript")
+_TEXT_ENDS = ("+json", "+xml")
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Something to read."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image that is one, in base64."""
+
+    mime_type: str
+    data: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What nobody gets, and why."""
+
+    mime_type: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"[{self.mime_type!r} left out: {self.why}]"
+
+
+def checked(displays: Iterable[dict[str, str]]) -> Iterator[Text | Image | LeftOut]:
+    """Each display, in order, as what it really is."""
+    room = MAX_IMAGES_BYTES
+    for data in displays:
+        mime, body = next(iter(data.items()))
+        if is_text(mime):
+            yield Text(body)
+            continue
+        shown = _image(mime, body, room)
+        if isinstance(shown, Image):
+            room -= shown.size
+        yield shown
+
+
+def is_text(mime: str) -> bool:
+    """Whether a type's content is text to read."""
+    return mime.startswith("text/") or mime in _TEXT_TYPES or mime.endswith(_TEXT_ENDS)
+
+
+def size(mime: str, body: str) -> int:
+    """The bytes that a display has, or would have if its base64 is good."""
+    if is_text(mime):
+        return len(body.encode("utf-8", "surrogatepass"))
+    return len(body) * 3 // 4 - body[-2:].count("=")
+
+
+def summary(displays: Iterable[dict[str, str]]) -> list[dict[str, str | int]]:
+    """MIME types and sizes."""
+    first = (next(iter(data.items())) for data in displays)
+    return [{"mime_type": mime[:MAX_MIME_CHARS], "size": size(mime, body)} for mime, body in first]
+
+
+def _image(mime: str, body: str, room: int) -> Image | LeftOut:
+    name = mime[:MAX_MIME_CHARS]
+    if mime not in _MAGIC:
+        return LeftOut(name, "a type that can't be shown; artifact(path) keeps a file")
+    # Before it is decoded: what is too large needs no memory for that.
+    claimed = size(mime, body)
+    if claimed > MAX_IMAGE_BYTES:
+        return LeftOut(name, f"{claimed} bytes, the limit is {MAX_IMAGE_BYTES}; artifact(path) keeps a file")
+    if claimed > room:
+        return LeftOut(name, f"the images of one run are over {MAX_IMAGES_BYTES} bytes; artifact(path) keeps a file")
+    try:
+        data = binascii.a2b_base64(body, strict_mode=True)
+    except ValueError:
+        return LeftOut(name, "its base64 is none")
+    if not _MAGIC[mime](data):
+        return LeftOut(name, "its content is not of that type")
+    return Image(mime, body, len(data))
+
+
+_MAGIC = {
+    "image/png": lambda data: data.startswith(b"\x89PNG\r\n\x1a\n"),
+    "image/jpeg": lambda data: data.startswith(b"\xff\xd8\xff"),
+    "image/gif": lambda data: data.startswith((b"GIF87a", b"GIF89a")),
+    "image/webp": lambda data: data.startswith(b"RIFF") and data[8:12] == b"WEBP",
+}

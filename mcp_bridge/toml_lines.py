@@ -1,0 +1,60 @@
+"""Where in a TOML file a key is: the reader of the standard library doesn't say.
+
+Standard library only: every host layer may import it.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+_KEY = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*"|'[^']*')"""
+_LINE = re.compile(rf"""\s*(\[\[?)?\s*({_KEY}(?:\s*\.\s*{_KEY})*)\s*[=\]]""")
+_QUOTES = re.compile(r'"""|' + "'''")
+
+
+def line_of(file: str | Path, *path: str) -> int | None:
+    """The line, counted from 1, that a key is on.
+
+    Args:
+        file: A file of valid TOML; one that can't be read has no lines.
+        path: The key with the tables it is in: `"servers", "git", "command"`.
+
+    Returns:
+        The first line of that key or of anything in it; without one, of the innermost table around it that the file
+        names; None where there is none either.
+    """
+    try:
+        lines = Path(file).read_text("utf-8").splitlines()
+    except (OSError, ValueError):
+        return None
+    header: tuple[str, ...] = ()
+    around: tuple[int, int] | None = None
+    inside: str | None = None
+    for number, text in enumerate(lines, 1):
+        match = None if inside else _LINE.match(text)
+        for quotes in _QUOTES.findall(text):
+            inside = None if inside == quotes else inside or quotes
+        if match is None:
+            continue
+        here = _parts(match[2]) if match[1] else header + _parts(match[2])
+        if match[1]:
+            header = here
+        if here[: len(path)] == path:
+            return number
+        if here == path[: len(here)] and (around is None or len(here) > around[0]):
+            around = len(here), number
+    return around[1] if around else None
+
+
+def _parts(dotted: str) -> tuple[str, ...]:
+    try:
+        table = tomllib.loads(f"{dotted} = 0")
+    except tomllib.TOMLDecodeError:
+        return ()
+    parts = []
+    while isinstance(table, dict):
+        [(key, table)] = table.items()
+        parts.append(key)
+    return tuple(parts)
