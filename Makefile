@@ -8,6 +8,9 @@ MAKEFLAGS += --no-print-directory
 tools = . scripts/environment.sh;
 compile = uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-header
 
+# The tests wait for containers and servers more than they compute: one worker more than there are processors.
+workers = $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 7 ? n + 1 : 8)))
+
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
@@ -18,7 +21,7 @@ demo: setup-demo ## set up, then run an agent's code in a container against real
 	@$(tools) .venv/bin/mcp-bridge demo $(ARGS)
 
 test: setup-test ## set up, then run the tests
-	@$(tools) .venv/bin/python -m pytest $(ARGS)
+	@$(tools) .venv/bin/python -m pytest -n $(workers) --dist loadgroup $(ARGS)
 
 check: setup-check ## linters, formatting, types, and the layers of the architecture
 	@$(tools) .venv/bin/ruff check

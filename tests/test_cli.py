@@ -224,7 +224,10 @@ def test_complaints_logs_and_lists_print_no_controls(monkeypatch, capsys):
     assert common._Formatter("%(message)s").format(logged) == TAMED
 
     async def rows(*_):
-        return [dict.fromkeys(("name", "alias", "state", "error", "source", "scope"), EVIL) | {"tools": None}]
+        return [
+            dict.fromkeys(("name", "alias", "state", "error", "source", "scope"), EVIL)
+            | {"tools": None, "details": {"stderr": [EVIL]}}
+        ]
 
     found = Discovery(skipped=[Skipped(EVIL, EVIL, EVIL)], problems=[Problem("x", EVIL, None, EVIL)])
     monkeypatch.setattr(common, "configure", lambda _: common.Configuration(Settings(), None, found))
@@ -232,7 +235,7 @@ def test_complaints_logs_and_lists_print_no_controls(monkeypatch, capsys):
     shown = CliRunner().invoke(app, ["servers", "list"], env={"COLUMNS": "1000"})
     assert shown.exit_code == 0
     assert "\x1b" not in shown.stdout
-    assert shown.stdout.count(r"\x1b]0;x") == 9
+    assert shown.stdout.count(r"\x1b]0;x") == 11
 
 
 # --- where --config is given ---
@@ -388,6 +391,7 @@ def test_doctor_finds_a_working_sandbox(configure, tmp_path):
     assert b"A script ran in a fresh container" in shown.stdout
 
 
+@pytest.mark.xdist_group("images")
 def test_images_are_built_listed_and_inspected(setup, image):
     built = json.loads(setup.run("image", "build", "--profile", "base", "--json").stdout)
     assert built["reference"] == image

@@ -29,6 +29,9 @@ from mcp_bridge.sandbox.image import (
 )
 from mcp_bridge.sandbox.tool import run_tool
 
+# Builds look at every image there is: one after the other, with the other tests that build.
+pytestmark = pytest.mark.xdist_group("images")
+
 ENGINE = "podman"
 # crun refuses hybrid cgroups, which many a test machine has.
 RUNTIME = ["--runtime", "runc"] if shutil.which("runc") else []

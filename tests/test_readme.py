@@ -47,6 +47,7 @@ def test_the_commands_run_elsewhere_are_in_the_readme_and_where_they_are_said_to
         assert command.split()[0] in (REPOSITORY / place).read_text("utf-8")
 
 
+@pytest.mark.xdist_group("images")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("command", [command for command in commands() if command not in ELSEWHERE])
 def test_every_command_of_the_readme_succeeds(command, environment):

@@ -97,10 +97,12 @@ def start_failure(spec: ServerSpec, connection: Connection) -> BridgeError:
         why = "its working directory is not there."
         private["cwd"] = spec.cwd
     elif isinstance(failure, FileNotFoundError):
-        why = f"there is no command {spec.command!r}."
+        why = f"there is no command {_name(spec.command)!r}."
+        private["command"] = spec.command
         hint = "Install it, or give its full path in the configuration."
     elif isinstance(failure, OSError):
-        why = f"{spec.command!r} cannot be run: {failure.strerror or type(failure).__name__}."
+        private["command"] = spec.command
+        why = f"{_name(spec.command)!r} cannot be run: {failure.strerror or type(failure).__name__}."
     elif not connection.settled.is_set():
         why = f"it was not ready after {spec.start_timeout:g} s."
         hint = f"A slow server needs a longer start_timeout in its configuration; {_SHOW_MORE}."
@@ -110,6 +112,11 @@ def start_failure(spec: ServerSpec, connection: Connection) -> BridgeError:
         why = f"{connection.transport.end_reason or failure or 'its connection ended'}."
     message = f"server {spec.name!r} did not start: {why}"
     return error(spec, "server_start_failed", message, hint=hint, private=private, **_exit(connection))
+
+
+def _name(command: str) -> str:
+    """A command without its folder, which is the host's business."""
+    return command.rpartition("/")[2]
 
 
 def death(spec: ServerSpec, connection: Connection, tool: ToolInfo | None = None) -> BridgeError:

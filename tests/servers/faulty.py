@@ -90,9 +90,7 @@ def call(name, arguments):
     if name == "refuse":
         return text("no, I will not", isError=True)
     if name == "die":
-        print("dying as told", file=sys.stderr, flush=True)
-        if MODE == "leak-die":
-            print("environment:", os.environ["TOKEN"], file=sys.stderr, flush=True)
+        print(os.environ["TOKEN"] if MODE == "leak-die" else "dying as told", file=sys.stderr, flush=True)
         os._exit(7)
     if name == "hang":
         hang()
