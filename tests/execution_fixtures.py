@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,7 +134,3 @@ class Ticker:
             tasks.start_soon(tick)
             yield self
             tasks.cancel_scope.cancel()
-
-
-def repeated(items: list[str]) -> list[str]:
-    return [item for item, count in Counter(items).items() if count > 1]

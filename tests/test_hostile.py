@@ -19,8 +19,12 @@ from mcp_bridge.bridge import channel as channel_module
 from mcp_bridge.bridge import execution as execution_module
 from mcp_bridge.bridge.channel import ChannelLimits
 from mcp_bridge.bridge.execution import Execution, ExecutionLimits
+from mcp_bridge.bridge.keep import Files
+from mcp_bridge.bridge.record import ExecutionRecord
 from mcp_bridge.downstream.spec import ServerSpec
 from mcp_bridge.sandbox.engine import ExitStatus
+from mcp_bridge.server.render import Answer
+from mcp_bridge.settings import Settings
 
 MEGABYTE = 1 << 20
 
@@ -483,6 +487,16 @@ async def test_a_sandbox_that_we_do_not_read_is_not_taken_for_silent(monkeypatch
     asyncio.get_running_loop().call_later(2, released.set)
     record = await told(process, answer)
     assert record.status == "success", record.error
+
+
+@pytest.mark.parametrize("form", ["compact", "toon", "json"])
+@pytest.mark.parametrize("depth", [100, 900, 995, 100_000])
+def test_deep_json_that_was_printed_can_be_answered_in_every_form(tmp_path, form, depth):
+    for printed_ in ("[" * depth + "]" * depth, "[" * depth, "9" * depth, '{"a":' * depth):
+        record = ExecutionRecord("0" * 16, stdout=printed_.encode())
+        settings = Settings(output=form, max_output_chars=1_000_000)
+        answer = Answer(record, settings, Files(tmp_path))
+        assert answer.text().count("[") >= printed_.count("[")
 
 
 # --- floods ---

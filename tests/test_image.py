@@ -59,8 +59,10 @@ def run_json(reference: str, code: str):
     return json.loads(done.stdout)
 
 
-def all_images() -> set[str]:
-    argv = [ENGINE, "images", "--all", "--quiet", "--no-trunc", "--filter", "label=mcp-bridge.recipe"]
+def images_of(request: ImageRequest) -> set[str]:
+    """Ids of the images made for this request, named or not; what others build at the same time isn't among them."""
+    recipe = image._recipe(request, rootfs.running_interpreter())
+    argv = [ENGINE, "images", "--all", "--quiet", "--no-trunc", "--filter", f"label=mcp-bridge.recipe={recipe}"]
     return set(subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout.split())
 
 
@@ -275,11 +277,10 @@ async def test_a_missing_engine_is_no_runtime():
 
 
 async def test_a_forced_build_replaces_the_image_and_leaves_no_nameless_one(throwaway, tmp_path):
-    before = all_images()
     first = await build_image(ENGINE, throwaway, state_dir=tmp_path)
     second = await build_image(ENGINE, throwaway, state_dir=tmp_path)
     assert first.reference == second.reference
-    assert all_images() - before == {_full(second.id)}
+    assert images_of(throwaway) == {_full(second.id)}
     assert leftovers(tmp_path) == []
 
 
@@ -330,12 +331,11 @@ async def test_the_root_file_system_is_the_same_bytes_twice(tmp_path):
 
 @pytest.mark.parametrize("seconds", [0.1, 0.4, 0.7])
 async def test_a_cancelled_build_leaves_neither_image_nor_files(throwaway, tmp_path, seconds):
-    before = all_images()
     with anyio.move_on_after(seconds) as scope:
         await build_image(ENGINE, throwaway, state_dir=tmp_path)
     assert scope.cancelled_caught
     assert leftovers(tmp_path) == []
-    assert all_images() == before
+    assert images_of(throwaway) == set()
 
 
 async def test_a_build_cancelled_while_the_engine_imports_ends_the_engine(tmp_path):
@@ -399,13 +399,13 @@ async def test_an_engine_that_refuses_the_import_is_reported_in_its_own_words(tm
 
 
 async def test_a_package_that_does_not_exist_is_reported_with_the_installers_words(tmp_path):
-    before = all_images()
+    request = ImageRequest("base", ("tabulate==0.0.999",))
     with pytest.raises(BridgeError) as caught:
-        await ensure_image(ENGINE, ImageRequest("base", ("tabulate==0.0.999",)), state_dir=tmp_path)
+        await ensure_image(ENGINE, request, state_dir=tmp_path)
     assert caught.value.code == "packages_failed"
     assert "tabulate" in caught.value.details["output"]
     assert leftovers(tmp_path) == []
-    assert all_images() == before
+    assert images_of(request) == set()
 
 
 async def test_an_extra_package_is_installed_where_the_guest_finds_it(tmp_path):

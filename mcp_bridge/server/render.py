@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.server import displays
+from mcp_bridge.wire.jsonrpc import MAX_DEPTH, depth_exceeds
 
 if TYPE_CHECKING:
     from mcp_bridge.bridge.keep import Files
@@ -204,9 +205,11 @@ def cut(whole: str, limit: int, where: str = "") -> str:
 def _document(printed: str) -> Any:
     if printed.lstrip()[:1] in {"{", "["}:
         try:
-            return json.loads(printed, parse_constant=_refuse)
-        except ValueError:
-            pass
+            document = json.loads(printed, parse_constant=_refuse)
+        except (ValueError, RecursionError):
+            return printed
+        # What could just be read can't always be written: that takes a deeper stack.
+        return printed if depth_exceeds(document, MAX_DEPTH) else document
     return printed
 
 

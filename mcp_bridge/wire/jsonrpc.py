@@ -70,7 +70,8 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
 
 
-def _depth_exceeds(value: Any, limit: int) -> bool:
+def depth_exceeds(value: Any, limit: int) -> bool:
+    """Whether arrays and objects nest deeper than `limit` levels; not recursive."""
     level: list[Any] = [value]
     for _ in range(limit):
         level = [
@@ -109,7 +110,7 @@ def decode(line: bytes, *, max_depth: int = MAX_DEPTH) -> Message:
     try:
         value = json.loads(line.decode("utf-8"), parse_float=_finite, parse_constant=_refuse_constant)
         # A line with fewer brackets than the limit can't be too deep: most skip the walk.
-        if line.count(b"[") + line.count(b"{") > max_depth and _depth_exceeds(value, max_depth):
+        if line.count(b"[") + line.count(b"{") > max_depth and depth_exceeds(value, max_depth):
             raise WireError("frame_too_deep", f"a frame nests deeper than {max_depth} levels", excerpt(line))
         if b"\\u" in line:
             # A lone surrogate escape makes text that can't be written as UTF-8 anywhere further on.
@@ -175,6 +176,6 @@ def encode(message: Message, *, max_bytes: int = MAX_FRAME_BYTES, max_depth: int
         raise LocalMessageError("frame_too_large", f"the message has {len(line)} bytes; the limit is {max_bytes}")
     if _values_exceed(line, MAX_VALUES):
         raise LocalMessageError("frame_too_large", f"the message holds more than {MAX_VALUES} values")
-    if line.count(b"[") + line.count(b"{") > max_depth and _depth_exceeds(body, max_depth):
+    if line.count(b"[") + line.count(b"{") > max_depth and depth_exceeds(body, max_depth):
         raise LocalMessageError("frame_too_deep", f"the value nests deeper than {max_depth} levels")
     return line + b"\n"
