@@ -10,6 +10,7 @@ import pytest
 from execution_fixtures import lines, printed, until
 from servers.specs import faulty
 
+from mcp_bridge.bridge import bundle
 from mcp_bridge.downstream.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 
@@ -223,6 +224,9 @@ EXITS = {
     "signal.alarm(1); signal.pause()": ("killed", 142),
     "x = [0] * (1 << 60)": ("out_of_memory", 1),
     "raise MemoryError('mine')": ("out_of_memory", 1),
+    "raise type('ArrayMemoryError', (MemoryError,), {})('a library has its own')": ("out_of_memory", 1),
+    "import errno, os\nraise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))": ("out_of_memory", 1),
+    "class E(OSError):\n    errno = property(lambda self: 1 / 0)\nraise E()": ("error", 1),
 }
 
 
@@ -760,6 +764,39 @@ async def test_twenty_runs_at_once_each_get_their_own_answer(sandboxes):
     assert [printed(record) for record in records] == [f"run {number}\n" for number in range(20)]
     assert [record.value for record in records] == [str(number) for number in range(20)]
     assert len({record.execution for record in records}) == 20
+
+
+async def test_processes_are_counted_by_sandbox(sandboxes):
+    forks = """
+import os, signal
+children = []
+try:
+    while len(children) < 200:
+        if (child := os.fork()) == 0:
+            signal.pause()
+        children.append(child)
+except BlockingIOError:
+    pass
+print(len(children))
+"""
+    async with sandboxes.open(pids=48, max_concurrent=3) as bridge:
+        records = [None] * 3
+
+        async def one(number):
+            records[number] = await bridge.run(forks)
+
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(3):
+                tasks.create_task(one(number))
+    assert all(30 < int(printed(record)) < 48 for record in records), records
+
+
+async def test_a_sandbox_that_dies_before_the_script_is_no_fault_of_the_scripts(sandboxes, monkeypatch):
+    monkeypatch.setattr(bundle, "loader", lambda: "raise SystemExit(2)")
+    async with sandboxes.open() as bridge:
+        with pytest.raises(BridgeError, match="status 2 before the script began") as caught:
+            await bridge.run("print('never')")
+    assert caught.value.code == "sandbox_start_failed"
 
 
 async def test_a_cancelled_run_leaves_no_container_wherever_it_was(sandboxes):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import socket
 import uuid
 from pathlib import Path
@@ -292,6 +293,8 @@ print(count, flush=True)
 sys.stdin.read()
 """
 
+NPROC = resource.RLIMIT_NPROC
+
 NEIGHBOUR = """
 import subprocess, sys, threading
 for line in sys.stdin:
@@ -305,8 +308,10 @@ for line in sys.stdin:
 
 async def test_a_fork_bomb_is_contained_and_harms_no_neighbour(runner: Runner) -> None:
     limits = Limits(pids=32)
-    before = await runner.start(NEIGHBOUR, limits=limits)
-    bomb = await runner.start(BOMB, limits=limits)
+    # What no control group holds, the command inside has to.
+    held = "" if runner.engine.choice.enforced.pids else f"import resource\nresource.setrlimit({NPROC}, (32, 32))\n"
+    before = await runner.start(held + NEIGHBOUR, limits=limits)
+    bomb = await runner.start(held + BOMB, limits=limits)
     after = None
     try:
         with anyio.fail_after(90):
@@ -315,7 +320,7 @@ async def test_a_fork_bomb_is_contained_and_harms_no_neighbour(runner: Runner) -
             assert 8 <= int(await bomb.stdout.receive()) < 32
             await before.stdin.send(b"\n")
             assert await before.stdout.receive() == b"fine\n"
-            after = await runner.start(NEIGHBOUR, limits=limits)
+            after = await runner.start(held + NEIGHBOUR, limits=limits)
             await after.stdin.send(b"\n")
             assert await after.stdout.receive() == b"fine\n"
     finally:

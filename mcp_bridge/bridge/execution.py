@@ -132,7 +132,7 @@ class Execution:
         """Run to the end. When it returns, the script has ended or must be killed: close the process.
 
         Raises:
-            BridgeError: The container never ran: as `SandboxProcess.wait`.
+            BridgeError: The script never ran: `sandbox_start_failed`, or as `SandboxProcess.wait`.
         """
         finish: messages.ExecutionFinish | None = None
         exit_status: ExitStatus | None = None
@@ -159,6 +159,7 @@ class Execution:
             if finish is None and self._ending is None:
                 try:
                     exit_status = await self._last_words(error_reader_done)
+                    self._require_start(exit_status)
                 except BridgeError as exc:
                     never_ran = exc
             elif self._ending is not None and self._ending.status == "timeout":
@@ -314,6 +315,16 @@ class Execution:
             return await self._process.wait()
         return None
 
+    def _require_start(self, ended: ExitStatus | None) -> None:
+        """Tell an OCI runtime that broke down inside the container from a script that left without a word."""
+        if self._ready.is_set() or self._exited or ended is None or ended.oom_killed or ended.code in _SPOKEN_BY_STATUS:
+            return
+        raise BridgeError(
+            "sandbox_start_failed",
+            f"The sandbox ended with status {ended.code} before the script began.",
+            hint="Try again; if it stays so, run `mcp-bridge doctor`.",
+        )
+
     # --- the record ---
 
     def _record(self, finish: messages.ExecutionFinish | None, exit_status: ExitStatus | None) -> ExecutionRecord:
@@ -382,6 +393,7 @@ _SAID = {
     exits.BAD_FRAME: "The sandbox could not read what the bridge sent.",
     exits.NO_BUNDLE: "The sandbox's standard input ended before the runtime had arrived.",
 }
+_SPOKEN_BY_STATUS = {*_SAID, exits.OLD_PYTHON}
 
 
 def _finished(record: ExecutionRecord, finish: messages.ExecutionFinish) -> None:
@@ -391,7 +403,7 @@ def _finished(record: ExecutionRecord, finish: messages.ExecutionFinish) -> None
         record.status = "error"
         record.exit_code = record.exit_code or 1
         record.error = _script_error(finish.error)
-        if record.error["type"] == "MemoryError":
+        if finish.error.get("out_of_memory") is True:
             record.status = "out_of_memory"
             record.error["code"] = "out_of_memory"
     elif record.exit_code:

@@ -10,7 +10,7 @@ Status = Literal[
     "error",  # an uncaught exception, or code that doesn't compile
     "exit",  # sys.exit with another code
     "timeout",  # the script's own time, or the bound on the whole, is up
-    "out_of_memory",  # killed by the kernel for its memory, or an uncaught MemoryError
+    "out_of_memory",  # killed by the kernel for its memory, or an uncaught MemoryError (ENOMEM too)
     "killed",  # the interpreter ended without a word: a signal, os._exit
     "channel_closed",  # the guest closed its end, or fell silent
     "protocol_error",  # a frame that is none came out of the container

@@ -177,12 +177,17 @@ class Bridge:
     def _spec(self, execution: str, prepared: Prepared) -> SandboxSpec:
         settings = self.settings
         user = settings.container_user
-        # Where no control group holds the memory, process 1 holds every process inside by rlimits.
-        rlimit = 0 if prepared.report.choice.enforced.memory else settings.memory
+        # What no control group holds, process 1 holds by rlimits.
+        enforced = prepared.report.choice.enforced
+        words = (
+            0 if enforced.memory else settings.memory,
+            0 if enforced.pids else settings.pids,
+            GUEST_SILENCE_SECONDS,
+        )
         return SandboxSpec(
             image=prepared.image.reference,
             name=f"mcp-bridge-{execution}",
-            argv=["python3", "-I", "-S", "-E", "-c", bundle.loader(), str(rlimit), str(GUEST_SILENCE_SECONDS)],
+            argv=["python3", "-I", "-S", "-E", "-c", bundle.loader(), *map(str, words)],
             limits=Limits(
                 memory=settings.memory,
                 pids=settings.pids,

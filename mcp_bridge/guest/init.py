@@ -32,16 +32,18 @@ OOM_COUNTERS = (
 
 
 class Settings:
-    """The words on the command line: `memory silence`.
+    """The words on the command line: `memory pids silence`.
 
     Attributes:
         memory: Bytes the sandbox is held to by rlimits, or 0 where a cgroup holds it.
+        pids: Processes and threads the sandbox's uid is held to by rlimits, or 0 where a cgroup holds them.
         silence: Seconds without a word from the host after which the sandbox ends itself.
     """
 
     def __init__(self, words: list[str]) -> None:
         self.memory = int(words[0]) if words else 0
-        self.silence = float(words[1]) if len(words) > 1 else 120.0
+        self.pids = int(words[1]) if len(words) > 1 else 0
+        self.silence = float(words[2]) if len(words) > 2 else 120.0
 
 
 class Heard:
@@ -91,7 +93,7 @@ class Leftovers:
 def main(words: list[str]) -> NoReturn:
     """Run as process 1. Never returns; the exit status is the guest's, 128 + n for signal n."""
     settings = Settings(words)
-    _limit(settings.memory)
+    _limit(settings)
     heard = Heard()
     outputs = (os.pipe(), os.pipe())
     unsent = (Unsent(), Unsent())
@@ -124,9 +126,12 @@ def _seclude() -> None:
         pass
 
 
-def _limit(memory: int) -> None:
+def _limit(settings: Settings) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if memory:
+    if settings.pids:
+        # Not by the engine: the OCI runtime would be held to it while it still counts as the engine's user.
+        _lower(resource.RLIMIT_NPROC, settings.pids)
+    if memory := settings.memory:
         # Private writable memory is what a program uses; address space beyond it is bounded too, but more loosely,
         # since libraries reserve much that they never touch.
         _lower(resource.RLIMIT_DATA, memory)

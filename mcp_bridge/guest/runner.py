@@ -2,6 +2,7 @@
 
 import _ast
 import builtins
+import errno
 import os
 import sys
 import types
@@ -181,12 +182,23 @@ def _run_exit_functions() -> None:
 
 
 def describe(exc: BaseException) -> dict[str, Any]:
-    """An exception as `{type, message, line, traceback}`; the traceback shows the user's frames only."""
+    """An exception as `{type, message, line, traceback}`; the traceback shows the user's frames only.
+
+    `out_of_memory` is there and true for what the interpreter, a library or the system says when there is none left.
+    """
     try:
-        return _describe(exc)
+        return _describe(exc) | ({"out_of_memory": True} if _for_memory(exc) else {})
     except BaseException as second:  # noqa: BLE001  (no memory left, or a script that has sabotaged the library)
         name = _name(exc)
-        return {"type": name, "message": f"(no text: {_name(second)})", "line": None, "traceback": name}
+        told = {"type": name, "message": f"(no text: {_name(second)})", "line": None, "traceback": name}
+        return told | ({"out_of_memory": True} if _for_memory(exc) else {})
+
+
+def _for_memory(exc: BaseException) -> bool:
+    # By type(): the script's class may lie about `__class__`, and compute its `errno`.
+    if issubclass(type(exc), OSError):
+        return bool(OSError.__dict__["errno"].__get__(exc) == errno.ENOMEM)
+    return issubclass(type(exc), MemoryError)
 
 
 def _describe(exc: BaseException) -> dict[str, Any]:

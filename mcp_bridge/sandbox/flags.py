@@ -81,7 +81,10 @@ LEAST_DATA = 192 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Enforced:
-    """Which limits the control groups were seen to hold on this host."""
+    """Which limits the control groups were seen to hold on this host.
+
+    What they don't hold is up to the command inside: `guest/init.py` lowers its rlimits.
+    """
 
     memory: bool
     pids: bool
@@ -202,8 +205,9 @@ def _walls(choice: RuntimeChoice, profile: Path) -> list[str]:
 def _limits(choice: RuntimeChoice, spec: SandboxSpec) -> list[str]:
     limits, enforced = spec.limits, choice.enforced
     nofile = min(limits.nofile, choice.nofile_max)
-    # Where the control group counts, RLIMIT_NPROC must not: it counts every sandbox of the same uid together.
-    nproc = choice.nproc_max if enforced.pids else min(limits.pids, choice.nproc_max)
+    # RLIMIT_NPROC is out of the way here, since it counts by user. Where it has to stand in for the control group,
+    # process 1 lowers it: the OCI runtime, which starts as the engine's user, would fail beside a few other containers.
+    nproc = choice.nproc_max
     out = [f"--ulimit=nofile={nofile}:{nofile}", f"--ulimit=nproc={nproc}:{nproc}"]
     if enforced.pids:
         out.append(f"--pids-limit={limits.pids}")

@@ -152,7 +152,8 @@ class ArtifactWrite(NamedTuple):
 class ExecutionFinish(NamedTuple):
     """The script has ended. Result `{}`: the host has everything, the guest may leave.
 
-    `value` is the shown form of the last expression's value. `error` has `type`, `message`, `line`, `traceback`.
+    `value` is the shown form of the last expression's value. `error` has `type`, `message`, `line`, `traceback`,
+    and `out_of_memory: true` if it is that.
     """
 
     exit_code: int
