@@ -1,0 +1,690 @@
+"""The machine δ: a program, a state and an event give a state and effects. All transitions are in this file.
+
+A `Level` is one program under way: its position, its context, the outputs of its steps. What its current step does is a
+tree of tasks: a `Leaf` waits for one effect, a `Group` (parallel, map) has tasks beneath it, a `Nested` has another
+level. An outcome goes to its leaf; what a leaf, group or level results in climbs to what is above it; then the levels
+advance until every task waits again.
+
+Rules that everything here keeps:
+1. No event that is refused changes anything: `Machine.apply` checks before it touches the state.
+2. Nothing is looked up outside of the state: no clock, no randomness, no iteration over sets. Effects are numbered in
+   the order in which they are made, so that two machines given the same events are byte for byte the same.
+3. A transition takes time in proportion to the values that it moves, not to the length of the program or of the
+   history. No recursion grows with either: steps that end at once are a loop in `_advance`.
+4. The flow is that of llm-nano-vm 0.8.9, but for the documented differences: a condition's target runs inline and ends
+   the program, unless it has `next_step`, or is a condition, whose own target then goes on in the order of the list.
+"""
+
+from typing import Any
+
+from mcp_bridge.kernel.conditions import ConditionError
+from mcp_bridge.kernel.events import (
+    PENDING,
+    Cancel,
+    Effect,
+    EffectKind,
+    Event,
+    IllegalEventError,
+    Outcome,
+    Resume,
+    StepResult,
+    StepStatus,
+)
+from mcp_bridge.kernel.format import MAX_SECONDS
+from mcp_bridge.kernel.program import Program, Step
+from mcp_bridge.kernel.references import Lookup, TextTooLongError
+from mcp_bridge.kernel.tasks import UNDO, Group, Leaf, Level, Nested, Task
+from mcp_bridge.kernel.values import ValueFaultError, normal, same
+
+DEFAULT_MAX_STEPS = 10_000
+"""Steps that a program without `max_steps` may execute beyond the length of its list: the bound on loops."""
+
+MAX_ITEMS = 10_000
+"""Longest list that a map step goes over."""
+
+RESUMABLE = frozenset({"tool", "event"})
+"""Effects that a resume may end. An approval takes a decision, a wait its time."""
+
+_NEVER_AGAIN = frozenset({"denied", "cancelled", "violation"})
+"""Failures that another attempt can't mend."""
+
+
+class Machine:
+    """The state of one execution. `apply` is the only thing that changes it.
+
+    Args:
+        program: What to run.
+        context: Names to JSON values.
+
+    Raises:
+        ValueFaultError: The context isn't JSON.
+
+    Attributes:
+        rows: The trace so far.
+        effects: What the start asks for; later effects are what `apply` returns.
+    """
+
+    def __init__(self, program: Program, context: dict[str, Any] | None = None) -> None:
+        self.rows: list[StepResult] = []
+        self._level = Level(program, normal(context or {}, "context"), None, "")
+        self._waiting: dict[int, Task] = {}
+        self._deadlines: dict[int, Task] = {}
+        self._pending: dict[int, None] = {}
+        self._last_effect = 0
+        self.effects: list[Effect] = []
+        self._advance(self._level)
+
+    # --- what it shows ---
+
+    @property
+    def program(self) -> Program:
+        """What it runs."""
+        return self._level.program
+
+    @property
+    def status(self) -> str:
+        """`running`, `suspended`, or how it has ended."""
+        if self._level.status == "running" and len(self._pending) == len(self._waiting) > 0:
+            return "suspended"
+        return self._level.status
+
+    @property
+    def ended(self) -> bool:
+        """Whether no event can change it any more."""
+        return self._level.status != "running"
+
+    @property
+    def output(self) -> Any:
+        """What the step that succeeded last gave; None unless the program has succeeded."""
+        return self._level.last_output if self._level.status == "success" else None
+
+    @property
+    def error(self) -> str | None:
+        """Why it didn't succeed, or None."""
+        return self._level.ending[2] if self._level.ending and self.ended else None
+
+    @property
+    def tokens(self) -> int:
+        """Of models, so far."""
+        return self._level.tokens
+
+    def awaited(self) -> list[tuple[int, Task, bool]]:
+        """The effects without an outcome: id, task, whether it is pending. Deadlines are not among them."""
+        return [(number, task, number in self._pending) for number, task in self._waiting.items()]
+
+    # --- the transition function ---
+
+    def apply(self, event: Event) -> list[Effect]:
+        """Take an event.
+
+        Returns:
+            What is to be done now.
+
+        Raises:
+            IllegalEventError: The state has no transition for it, and is as it was.
+        """
+        if self._level.status != "running":
+            raise IllegalEventError("ended", f"the execution has ended: {self._level.status}")
+        self.effects = []
+        if isinstance(event, Outcome):
+            self._outcome(event)
+        elif isinstance(event, Resume):
+            self._resume(event)
+        else:
+            self._cancel(event)
+        return self.effects
+
+    def _outcome(self, event: Outcome) -> None:
+        number = event.effect
+        if (late := self._deadlines.get(number)) is not None:
+            if event.status == "ok":
+                del self._deadlines[number]
+                late.deadline = 0
+                self._expire(late)
+            elif event.status != "pending":
+                raise IllegalEventError("bad_value", "a deadline passes, and nothing else happens to it")
+            return
+        task = self._waiting.get(number)
+        if task is None:
+            raise IllegalEventError("unknown_effect", f"no effect {number} is awaited")
+        kind = effect_kind(task)
+        if event.status == "pending":
+            self._suspend(number, task, kind)
+            return
+        value = _checked(event.value, kind) if event.status == "ok" else None
+        if event.status == "ok" and kind == "tool" and value == PENDING:
+            self._suspend(number, task, kind)
+            return
+        self._forget(number, task)
+        if event.usage is not None:
+            task.usage = event.usage if task.usage is None else task.usage.plus(event.usage)
+            self._count_tokens(task.level, event.usage.total_tokens)
+        if event.status != "ok":
+            result = self._unsuccessful(task, event)
+        elif task.phase == "backoff":
+            result = self._again(task)
+        else:
+            result = self._successful(task, value)
+        if result is not None:
+            self._climb(task, result)
+
+    def _suspend(self, number: int, task: Task, kind: str) -> None:
+        if kind == "llm":
+            raise IllegalEventError("bad_value", "a model's answer can't be pending")
+        if number in self._pending:
+            raise IllegalEventError("already_pending", f"effect {number} is pending already")
+        self._pending[number] = None
+        if kind == "tool" and task.owner is None and task.slot != UNDO:
+            self.rows.append(StepResult(task.path, "pending", PENDING, retries=task.attempt - 1))
+
+    def _resume(self, event: Resume) -> None:
+        number = event.effect
+        if number is None:
+            numbers = [known for known in self._pending if effect_kind(self._waiting[known]) in RESUMABLE]
+            if not numbers:
+                raise IllegalEventError("not_pending", "nothing waits to be resumed")
+            number = numbers[0]
+        if number not in self._pending:
+            raise IllegalEventError("not_pending", f"effect {number} isn't pending")
+        task = self._waiting[number]
+        if (kind := effect_kind(task)) not in RESUMABLE:
+            raise IllegalEventError("not_resumable", f"effect {number} is no tool or event but of the kind {kind}")
+        payload = _checked(event.payload, kind)
+        self._forget(number, task)
+        context = task.level.context
+        context["__webhook__"], context["__webhook_source__"] = payload, event.source
+        # A tool that was suspended at its program's own level stays `pending` in the trace: its row is there already.
+        status: StepStatus = "pending" if kind == "tool" and task.owner is None and task.slot != UNDO else "success"
+        self._climb(task, StepResult(task.path, status, payload, retries=task.attempt - 1))
+
+    def _cancel(self, event: Cancel) -> None:
+        level = self._level
+        if level.ending is not None:
+            return
+        self._end(level, "cancelled", "cancelled", event.reason)
+        self._abort_below(level, "cancelled", event.reason)
+        if level.task is None:
+            self._advance(level)
+
+    # --- leaves ---
+
+    def _successful(self, task: Task, value: Any) -> StepResult | None:
+        step = task.step
+        if step.kind == "llm" and step.allowed_outputs is not None:
+            value = value.strip()
+            if value not in step.allowed_outputs:
+                if step.on_error != "skip":
+                    allowed = ", ".join(map(repr, step.allowed_outputs))
+                    return self._failed(task, "not_allowed", f"the model's answer {value[:200]!r} is none of {allowed}")
+                value = step.allowed_outputs[0]
+        elif step.kind == "approval" and not value["approved"] and step.otherwise is None:
+            return self._failed(task, "denied", "the approval was denied")
+        return StepResult(task.path, "success", value, retries=task.attempt - 1, usage=task.usage)
+
+    def _unsuccessful(self, task: Task, event: Outcome) -> StepResult | None:
+        step = task.step
+        if event.status == "timeout":
+            if step.kind == "llm" and step.on_timeout == "fallback" and task.phase == "run":
+                value = step.allowed_outputs[0] if step.allowed_outputs else ""
+                return StepResult(task.path, "success", value, retries=task.attempt - 1, usage=task.usage)
+            return self._failed(task, event.code or "timeout", event.message or f"timed out after {step.timeout:g} s")
+        return self._failed(task, event.code or event.status, event.message or "the effect failed")
+
+    def _failed(self, task: Task, code: str, message: str) -> StepResult | None:
+        """The result of a task that has failed, or None if it is to be tried again."""
+        retry = task.step.retry
+        if task.attempt < retry.attempts and task.phase != "aborted" and code not in _NEVER_AGAIN:
+            task.phase = "backoff"
+            self._emit(task, "wait", "retry", {"seconds": retry.seconds(task.attempt)})
+            return None
+        self._drop_deadline(task)
+        status: StepStatus = "skipped" if task.step.on_error == "skip" else "failed"
+        return StepResult(task.path, status, None, message, code, task.attempt - 1, task.usage)
+
+    def _again(self, task: Task) -> StepResult | None:
+        task.phase = "run"
+        task.attempt += 1
+        return self._start(task)
+
+    def _start(self, task: Task) -> StepResult | None:
+        """Begin an attempt; the result if there is one at once."""
+        try:
+            if isinstance(task, Group):
+                return self._start_group(task)
+            if isinstance(task, Nested):
+                return self._start_nested(task)
+            self._issue(task, task.level.within(task.scope))
+        except TextTooLongError as exc:
+            return self._refused(task, "too_large", str(exc))
+        except _BadValueError as exc:
+            return self._refused(task, "bad_value", str(exc))
+        return None
+
+    def _refused(self, task: Task, code: str, message: str) -> StepResult | None:
+        """A failure that lies in the values: another attempt would meet the same."""
+        task.phase = "aborted"
+        return self._failed(task, code, message)
+
+    def _issue(self, task: Task, lookup: Lookup) -> None:
+        step = task.step
+        if task.slot == UNDO:
+            _, tool, arguments = task.level.undo[-1]
+            if arguments is None:
+                raise TextTooLongError
+            self._emit(task, "tool", tool, arguments)
+        elif step.kind == "tool":
+            self._emit(task, "tool", step.tool, step.args.fill(lookup), step.timeout)
+        elif step.kind == "llm":
+            arguments = {"prompt": step.prompt.fill(lookup)}
+            system = step.system.fill(lookup)
+            if system:
+                arguments["system"] = system
+            if step.allowed_outputs is not None:
+                arguments["allowed_outputs"] = list(step.allowed_outputs)
+            self._emit(task, "llm", "", arguments, step.timeout)
+        elif step.kind == "approval":
+            arguments = {"message": _as_text(step.message.fill(lookup)), "details": step.details.fill(lookup)}
+            self._emit(task, "approval", "", arguments, step.timeout)
+        elif step.event is not None:
+            self._emit(task, "event", step.event, {}, step.timeout)
+        else:
+            seconds = step.seconds.fill(lookup)
+            if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_SECONDS:
+                raise _BadValueError(f"'seconds' is {str(seconds)[:60]!r}, and no number from 0 to {MAX_SECONDS}")
+            self._emit(task, "wait", "wait", {"seconds": seconds}, step.timeout)
+
+    def _emit(
+        self, task: Task, kind: EffectKind, name: str, arguments: dict[str, Any], timeout: float | None = None
+    ) -> None:
+        self._last_effect = number = self._last_effect + 1
+        task.effect = number
+        self._waiting[number] = task
+        self.effects.append(Effect(number, kind, task.path, task.attempt, name, arguments, timeout))
+
+    def _forget(self, number: int, task: Task) -> None:
+        del self._waiting[number]
+        self._pending.pop(number, None)
+        task.effect = 0
+
+    # --- groups and nested programs ---
+
+    def _begin(
+        self, step: Step, level: Level, owner: Group | None, slot: int, scope: dict[str, Any] | None, path: str
+    ) -> StepResult | None:
+        """Begin a step; its result if it has one at once."""
+        task: Task
+        if step.kind == "condition":
+            return self._decide(step, level, path)
+        if step.kind == "parallel":
+            task = Group(step, level, owner, slot, scope, path, items=None)
+        elif step.kind == "map":
+            items = step.over.fill(level.within(scope))
+            task = Group(step, level, owner, slot, scope, path, items=items if isinstance(items, list) else [])
+            if not isinstance(items, list) or len(items) > MAX_ITEMS:
+                what = f"has {len(items)} items" if isinstance(items, list) else f"is {str(items)[:60]!r}"
+                return self._refused(task, "bad_value", f"'over' {what}, and is no list of at most {MAX_ITEMS}")
+        elif step.kind == "program":
+            task = Nested(step, level, owner, slot, scope, path)
+        else:
+            task = Leaf(step, level, owner, slot, scope, path)
+        if owner is None:
+            level.task = task
+        else:
+            owner.tasks[slot] = task
+        return self._start(task)
+
+    def _decide(self, step: Step, level: Level, path: str) -> StepResult:
+        assert step.condition is not None  # noqa: S101 - the validator's word
+        try:
+            target = step.then if step.condition.holds(level.compared) else step.otherwise
+        except ConditionError as exc:
+            status: StepStatus = "skipped" if step.on_error == "skip" else "failed"
+            return StepResult(
+                path, status, None, f"the condition {step.condition.text!r} fails: {exc}", "bad_condition"
+            )
+        return StepResult(path, "success", None if target is None else level.program.steps[target].id)
+
+    def _start_group(self, group: Group) -> StepResult | None:
+        self._set_deadline(group)
+        group.next = 0
+        # Another attempt keeps what has succeeded: its effects must not happen twice.
+        group.results = [None if row is not None and row.status == "failed" else row for row in group.results]
+        return self._pump(group)
+
+    def _pump(self, group: Group) -> StepResult | None:
+        """Start what may start; the group's result when nothing is left."""
+        step, level = group.step, group.level
+        count = len(group.results)
+        limit = step.max_concurrency or count
+        while group.next < count and group.active < limit and group.phase == "run":
+            slot = group.next
+            group.next += 1
+            if group.results[slot] is not None:
+                continue
+            group.active += 1
+            if group.items is None:
+                child, scope, path = step.children[slot], group.scope, level.prefix + step.children[slot].id
+            else:
+                child, path = step.children[0], f"{group.path}[{slot}]"
+                scope = (group.scope or {}) | {step.item_name: group.items[slot], "index": slot}
+            result = self._begin(child, level, group, slot, scope, path)
+            if result is not None:
+                self._child_done(group, slot, result)
+        return None if group.active else self._group_result(group)
+
+    def _child_done(self, group: Group, slot: int, result: StepResult) -> None:
+        group.active -= 1
+        group.tasks[slot] = None
+        group.results[slot] = result
+
+    def _group_result(self, group: Group) -> StepResult | None:
+        step = group.step
+        rows = [row for row in group.results if row is not None]
+        failed = [row for row in rows if row.status == "failed"]
+        aborted = group.phase == "aborted"
+        if failed and (step.on_error != "skip" or aborted):
+            code, message = ("sub_steps_failed", f"sub-steps failed: {', '.join(row.id for row in failed)}")
+            if aborted:
+                code, message = failed[0].code or code, failed[0].error or message
+            result = self._failed(group, code, message)
+            if result is None:
+                return None
+        else:
+            self._drop_deadline(group)
+            rows = [row._replace(status="skipped") if row.status == "failed" else row for row in rows]
+            output: Any = [row.output for row in rows]
+            if group.items is None:
+                output = {child.id: row.output for child, row in zip(step.children, rows, strict=True)}
+            result = StepResult(group.path, "success", output, retries=group.attempt - 1)
+        self._keep(group, rows)
+        return result
+
+    def _keep(self, group: Group, rows: list[StepResult]) -> None:
+        """What the steps of a group gave, whether the group has succeeded or not."""
+        level = group.level
+        self.rows += rows
+        for slot, row in enumerate(rows):
+            child = group.step.children[slot if group.items is None else 0]
+            if row.status == "success" or (row.status == "skipped" and group.items is None):
+                scope = group.scope if group.items is None else (group.scope or {}) | {
+                    group.step.item_name: group.items[slot], "index": slot
+                }  # fmt: skip
+                self._take_output(level, child, row, scope, own=group.items is None)
+
+    def _start_nested(self, task: Nested) -> StepResult | None:
+        self._set_deadline(task)
+        assert task.step.program is not None  # noqa: S101 - the validator's word
+        context = dict(task.step.context.fill(task.level.within(task.scope)))
+        task.inner = Level(task.step.program, context, task, f"{task.path}/")
+        self._advance(task.inner)
+        return self._nested_result(task, task.inner) if task.inner.status != "running" else None
+
+    def _nested_result(self, task: Nested, inner: Level) -> StepResult | None:
+        task.inner = None
+        if inner.status == "success":
+            self._drop_deadline(task)
+            task.level.undo += inner.undo
+            return StepResult(task.path, "success", inner.last_output, retries=task.attempt - 1)
+        assert inner.ending is not None  # noqa: S101 - it has ended
+        _, code, message = inner.ending
+        return self._failed(task, code, f"the program {inner.program.name!r} ended as {inner.status}: {message}")
+
+    def _set_deadline(self, task: Task) -> None:
+        if task.step.timeout is not None and not task.deadline:
+            self._last_effect = number = self._last_effect + 1
+            task.deadline = number
+            self._deadlines[number] = task
+            seconds = {"seconds": task.step.timeout}
+            self.effects.append(Effect(number, "wait", task.path, task.attempt, "timeout", seconds))
+
+    def _drop_deadline(self, task: Task) -> None:
+        if task.deadline:
+            del self._deadlines[task.deadline]
+            self._emit_cancel(task, [task.deadline])
+            task.deadline = 0
+
+    def _emit_cancel(self, task: Task, numbers: list[int]) -> None:
+        self._last_effect = number = self._last_effect + 1
+        self.effects.append(Effect(number, "cancel", task.path, task.attempt, "", {"effects": numbers}))
+
+    # --- ending early ---
+
+    def _expire(self, task: Task) -> None:
+        message = f"timed out after {task.step.timeout:g} s"
+        result = self._abort(task, "timeout", message)
+        if result is not None:
+            self._climb(task, result)
+
+    def _abort(self, task: Task, code: str, message: str) -> StepResult | None:
+        """Fail a task from outside; None if programs beneath it have to undo something first."""
+        was = task.phase
+        task.phase = "aborted"
+        self._drop_deadline(task)
+        if task.effect:
+            number = task.effect
+            self._forget(number, task)
+            self._emit_cancel(task, [number])
+        if was == "backoff" or isinstance(task, Leaf):
+            return self._failed(task, code, message)
+        if isinstance(task, Nested):
+            assert task.inner is not None  # noqa: S101 - it is under way
+            return self._abort_nested(task, task.inner, code, message)
+        assert isinstance(task, Group)  # noqa: S101 - there is no other kind
+        for slot, child in enumerate(task.tasks):
+            if child is not None and (result := self._abort(child, code, message)) is not None:
+                self._child_done(task, slot, result)
+        for slot, row in enumerate(task.results):
+            if row is None and task.tasks[slot] is None:
+                path = f"{task.path}[{slot}]" if task.items is not None else task.step.children[slot].id
+                task.results[slot] = StepResult(path, "failed", None, message, code)
+        return None if task.active else self._group_result(task)
+
+    def _abort_nested(self, task: Nested, inner: Level, code: str, message: str) -> StepResult | None:
+        if inner.ending is None:
+            self._end(inner, "cancelled", code, message)
+            self._abort_below(inner, code, message)
+            if inner.task is None:
+                self._advance(inner)
+        return self._nested_result(task, inner) if inner.status != "running" else None
+
+    def _abort_below(self, level: Level, code: str, message: str) -> None:
+        task = level.task
+        if task is not None and (result := self._abort(task, code, message)) is not None:
+            level.task = None
+            self._finish_step(level, task.step, result, task.scope)
+
+    # --- levels ---
+
+    def _climb(self, task: Task, result: StepResult) -> None:
+        """Hand a task's result to what is above it, and that one's to what is above that."""
+        above: StepResult | None = result
+        while above is not None:
+            result = above
+            owner = task.owner
+            if owner is not None:
+                self._child_done(owner, task.slot, result)
+                task, above = owner, self._pump(owner)
+                continue
+            level = task.level
+            level.task = None
+            if task.slot == UNDO:
+                level.undo.pop()
+                self.rows.append(result)
+            else:
+                self._finish_step(level, task.step, result, task.scope)
+            self._advance(level)
+            if level.status == "running" or level.owner is None:
+                return
+            task, above = level.owner, self._nested_result(level.owner, level)
+
+    def _advance(self, level: Level) -> None:
+        """Go on until a step waits, or the level has ended."""
+        steps = level.program.steps
+        while level.status == "running":
+            if level.ending is not None:
+                if level.ending[0] != "success" and level.undo:
+                    if self._compensate(level):
+                        return
+                    continue
+                level.status = level.ending[0]
+                return
+            if level.position >= len(steps):
+                self._end(level, "success")
+                continue
+            if (over := self._over_budget(level)) is not None:
+                self._end(level, "budget_exceeded", "budget_exceeded", over)
+                continue
+            step = steps[level.position]
+            level.steps += 1
+            result = self._begin(step, level, None, 0, None, level.prefix + step.id)
+            if result is None:
+                return
+            level.task = None
+            self._finish_step(level, step, result, None)
+
+    def _compensate(self, level: Level) -> bool:
+        """Begin to undo what was done last; whether that has to be waited for."""
+        path = f"{level.undo[-1][0]}.compensate"
+        task = Leaf(_UNDO_STEP, level, None, UNDO, None, path)
+        level.task = task
+        result = self._start(task)
+        if result is None:
+            return True
+        level.task = None
+        level.undo.pop()
+        self.rows.append(result)
+        return False
+
+    def _finish_step(self, level: Level, step: Step, result: StepResult, scope: dict[str, Any] | None) -> None:
+        """Take a step's result, and find the next step."""
+        if result.status in {"success", "pending"}:
+            self._take_output(level, step, result, scope, own=True)
+        if result.status != "pending":
+            self.rows.append(result)
+            if result.status == "success":
+                level.last_output = result.output
+        if level.ending is not None or (not level.branch and self._stalls(level)):
+            return
+        if result.status == "failed":
+            over = self._over_budget(level) if result.code == "budget_exceeded" else None
+            if over is not None:
+                self._end(level, "budget_exceeded", "budget_exceeded", over)
+            else:
+                self._end(level, "failed", result.code or "failed", f"step {step.id!r} failed: {result.error}")
+            return
+        self._follow(level, step, result)
+
+    def _follow(self, level: Level, step: Step, result: StepResult) -> None:
+        was_branch = level.branch
+        level.branch = False
+        decided = step.kind == "condition" and result.status == "success"
+        if step.is_terminal and not was_branch:
+            self._end(level, "success")
+        elif decided or (step.kind == "approval" and not result.output["approved"]):
+            target = step.otherwise
+            if decided:
+                target = None if result.output is None else level.program.index[result.output]
+            if target is None:
+                self._end(level, "failed", "no_target", f"step {step.id!r}: the condition has no target for this case")
+            else:
+                level.position = target
+                # The target of a target goes on like any other step.
+                level.branch = not (was_branch and decided)
+        elif step.next is not None:
+            level.position = step.next
+        elif was_branch:
+            self._end(level, "success")
+        else:
+            level.position += 1
+
+    def _take_output(
+        self, level: Level, step: Step, result: StepResult, scope: dict[str, Any] | None, *, own: bool
+    ) -> None:
+        output = result.output
+        if own:
+            if level.program.max_stalled_steps is not None and not level.changed:
+                level.changed = step.id not in level.outputs or not same(level.outputs[step.id], output)
+            level.outputs[step.id] = output
+        if step.output_key:
+            level.context[step.output_key] = output
+        if step.compensation is not None and result.status != "skipped":
+            lookup = level.within((scope or {}) | ({step.id: output} if step.id else {}))
+            try:
+                arguments = step.compensation.args.fill(lookup)
+            except TextTooLongError:
+                arguments = None
+            level.undo.append((result.id, step.compensation.tool, arguments))
+
+    def _stalls(self, level: Level) -> bool:
+        limit = level.program.max_stalled_steps
+        if limit is None:
+            return False
+        level.stalled = level.stalled + 1 if level.changed is False else 0
+        level.changed = False
+        if level.stalled < limit:
+            return False
+        message = f"max_stalled_steps={limit} exceeded: {level.stalled} consecutive step(s) changed nothing"
+        self._end(level, "stalled", "stalled", message)
+        return True
+
+    def _over_budget(self, level: Level) -> str | None:
+        program = level.program
+        limit = program.max_steps
+        if limit is None:
+            limit = DEFAULT_MAX_STEPS + len(program.steps)
+        if level.steps >= limit:
+            return f"max_steps={limit} exceeded after {level.steps} step(s)"
+        outer: Level | None = level
+        while outer is not None:
+            most = outer.program.max_tokens
+            if most is not None and outer.tokens >= most:
+                return f"max_tokens={most} exceeded: {outer.tokens} tokens consumed"
+            outer = outer.owner.level if outer.owner else None
+        return None
+
+    def _count_tokens(self, level: Level, tokens: int) -> None:
+        outer: Level | None = level
+        while outer is not None:
+            outer.tokens += tokens
+            outer = outer.owner.level if outer.owner else None
+
+    def _end(self, level: Level, status: str, code: str = "", message: str | None = None) -> None:
+        level.ending = (status, code, message)
+
+
+_UNDO_STEP = Step({"type": "tool", "retry": {"max_attempts": 3}}, -1)
+"""What every compensation is: its tool and arguments were fixed when the step that it undoes had succeeded."""
+
+
+class _BadValueError(ValueError):
+    """A value that a step can't work with."""
+
+
+def effect_kind(task: Task) -> EffectKind:
+    """The kind of the effect that a task waits for."""
+    if task.phase == "backoff":
+        return "wait"
+    if task.step.kind == "wait":
+        return "wait" if task.step.event is None else "event"
+    return task.step.kind  # type: ignore[return-value]  # of a leaf
+
+
+def _checked(value: Any, kind: str) -> Any:
+    """The value of an outcome.
+
+    Raises:
+        IllegalEventError: It can't be the value of such an effect.
+    """
+    try:
+        value = normal(value)
+    except ValueFaultError as exc:
+        raise IllegalEventError("bad_value", f"the outcome is no JSON value: {exc}") from None
+    if kind == "llm" and not isinstance(value, str):
+        raise IllegalEventError("bad_value", "a model's answer is text")
+    if kind == "approval" and not (isinstance(value, dict) and isinstance(value.get("approved"), bool)):
+        raise IllegalEventError("bad_value", "a decision is an object with 'approved': true or false")
+    return value
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else str(value)

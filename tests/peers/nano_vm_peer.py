@@ -1,0 +1,78 @@
+"""Runs programs on llm-nano-vm, in an environment of its own: a JSON object a line in, a JSON object a line out."""
+
+import asyncio
+import json
+import sys
+
+import nano_vm.vm
+from nano_vm import ExecutionVM, Program
+from nano_vm.vm import WebhookEvent
+
+
+class Scripted:
+    """Tools and a model that answer from lists, over and over."""
+
+    def __init__(self, script):
+        self._script = script
+        self._calls = {}
+        self.asked = []
+
+    def _next(self, name):
+        answers = self._script[name]
+        number = self._calls[name] = self._calls.get(name, -1) + 1
+        answer = answers[number % len(answers)]
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer["value"]
+
+    def tool(self, name):
+        def call(**arguments):
+            self.asked.append([name, arguments])
+            return self._next(name)
+
+        return call
+
+    async def complete(self, messages, **_):
+        self.asked.append(["llm", messages[-1]["content"]])
+        text = self._next("llm")
+        return text, {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+
+
+async def run(job):
+    scripted = Scripted(job["script"])
+    tools = {name: scripted.tool(name) for name in job["script"] if name != "llm"}
+    vm = ExecutionVM(llm=scripted, tools=tools)
+    program = Program.model_validate(job["program"])
+    trace = await vm.run(program, job["context"])
+    for payload in job.get("resumes", []):
+        if trace.status.value != "suspended":
+            break
+        trace = await vm.resume_with_program(WebhookEvent(trace.trace_id, payload), program)
+    return {
+        "status": trace.status.value,
+        "output": trace.final_output,
+        "steps": [[row.step_id, row.status.value, row.output, row.retries] for row in trace.steps],
+        "asked": scripted.asked,
+        "error": trace.error,
+    }
+
+
+async def no_wait(_seconds):
+    return None
+
+
+def main():
+    nano_vm.vm.asyncio.sleep = no_wait
+    for line in sys.stdin:
+        try:
+            answer = asyncio.run(run(json.loads(line)))
+            text = json.dumps(answer)
+        except RecursionError:
+            text = json.dumps({"crash": "RecursionError"})
+        except Exception as exc:
+            text = json.dumps({"crash": f"{type(exc).__name__}: {exc}"})
+        print(text, flush=True)
+
+
+if __name__ == "__main__":
+    main()
