@@ -61,56 +61,80 @@ class Machine:
 
     Attributes:
         rows: The trace so far.
-        effects: What the start asks for; later effects are what `apply` returns.
+        effects: What the last event, or the start, asks for.
+        level: Of the program itself.
+        waiting: Effects whose outcome is awaited, by number: the tasks that wait.
+        deadlines: The same of the effects that end a group or nested program if they fire.
+        pending: Numbers of those effects in `waiting` that are pending, in the order in which they became so.
+        last_effect: Number of the last effect made.
     """
 
     def __init__(self, program: Program, context: dict[str, Any] | None = None) -> None:
         self.rows: list[StepResult] = []
-        self._level = Level(program, normal(context or {}, "context"), None, "")
-        self._waiting: dict[int, Task] = {}
-        self._deadlines: dict[int, Task] = {}
-        self._pending: dict[int, None] = {}
-        self._last_effect = 0
+        self.level = Level(program, normal(context or {}, "context"), None, "")
+        self.waiting: dict[int, Task] = {}
+        self.deadlines: dict[int, Task] = {}
+        self.pending: dict[int, None] = {}
+        self.last_effect = 0
         self.effects: list[Effect] = []
-        self._advance(self._level)
+        self._advance(self.level)
+
+    @classmethod
+    def of_parts(
+        cls,
+        level: Level,
+        rows: list[StepResult],
+        last_effect: int,
+        pending: dict[int, None],
+        waiting: dict[int, Task],
+        deadlines: dict[int, Task],
+    ) -> "Machine":
+        """A machine in the middle of its work; for `state.restore`."""
+        machine = cls.__new__(cls)
+        machine.rows, machine.effects = rows, []
+        machine.level, machine.last_effect = level, last_effect
+        machine.pending, machine.waiting, machine.deadlines = pending, waiting, deadlines
+        return machine
 
     # --- what it shows ---
 
     @property
     def program(self) -> Program:
         """What it runs."""
-        return self._level.program
+        return self.level.program
 
     @property
     def status(self) -> str:
         """`running`, `suspended`, or how it has ended."""
-        if self._level.status == "running" and len(self._pending) == len(self._waiting) > 0:
+        if self.level.status == "running" and len(self.pending) == len(self.waiting) > 0:
             return "suspended"
-        return self._level.status
+        return self.level.status
 
     @property
     def ended(self) -> bool:
         """Whether no event can change it any more."""
-        return self._level.status != "running"
+        return self.level.status != "running"
 
     @property
     def output(self) -> Any:
         """What the step that succeeded last gave; None unless the program has succeeded."""
-        return self._level.last_output if self._level.status == "success" else None
+        return self.level.last_output if self.level.status == "success" else None
 
     @property
     def error(self) -> str | None:
         """Why it didn't succeed, or None."""
-        return self._level.ending[2] if self._level.ending and self.ended else None
+        return self.level.ending[2] if self.level.ending and self.ended else None
 
     @property
     def tokens(self) -> int:
         """Of models, so far."""
-        return self._level.tokens
+        return self.level.tokens
 
-    def awaited(self) -> list[tuple[int, Task, bool]]:
-        """The effects without an outcome: id, task, whether it is pending. Deadlines are not among them."""
-        return [(number, task, number in self._pending) for number, task in self._waiting.items()]
+    def awaited(self) -> list[tuple[Effect, bool]]:
+        """The effects without an outcome, and whether each is pending. Deadlines are among them, and never pending."""
+        found = {number: task.effect for number, task in self.waiting.items()}
+        found |= {number: task.deadline for number, task in self.deadlines.items()}
+        return [(effect, number in self.pending) for number, effect in sorted(found.items()) if effect is not None]
 
     # --- the transition function ---
 
@@ -123,8 +147,8 @@ class Machine:
         Raises:
             IllegalEventError: The state has no transition for it, and is as it was.
         """
-        if self._level.status != "running":
-            raise IllegalEventError("ended", f"the execution has ended: {self._level.status}")
+        if self.level.status != "running":
+            raise IllegalEventError("ended", f"the execution has ended: {self.level.status}")
         self.effects = []
         if isinstance(event, Outcome):
             self._outcome(event)
@@ -136,30 +160,27 @@ class Machine:
 
     def _outcome(self, event: Outcome) -> None:
         number = event.effect
-        if (late := self._deadlines.get(number)) is not None:
+        if (late := self.deadlines.get(number)) is not None:
             if event.status == "ok":
-                del self._deadlines[number]
-                late.deadline = 0
+                del self.deadlines[number]
+                late.deadline = None
                 self._expire(late)
             elif event.status != "pending":
                 raise IllegalEventError("bad_value", "a deadline passes, and nothing else happens to it")
             return
-        task = self._waiting.get(number)
+        task = self.waiting.get(number)
         if task is None:
             raise IllegalEventError("unknown_effect", f"no effect {number} is awaited")
-        kind = effect_kind(task)
-        if event.status == "pending":
-            self._suspend(number, task, kind)
-            return
-        value = _checked(event.value, kind) if event.status == "ok" else None
-        if event.status == "ok" and kind == "tool" and value == PENDING:
+        kind, status = effect_kind(task), event.status
+        value = _checked(event.value, kind) if status == "ok" else None
+        if status == "pending" or (value == PENDING and kind == "tool"):
             self._suspend(number, task, kind)
             return
         self._forget(number, task)
         if event.usage is not None:
             task.usage = event.usage if task.usage is None else task.usage.plus(event.usage)
             self._count_tokens(task.level, event.usage.total_tokens)
-        if event.status != "ok":
+        if status != "ok":
             result = self._unsuccessful(task, event)
         elif task.phase == "backoff":
             result = self._again(task)
@@ -168,25 +189,25 @@ class Machine:
         if result is not None:
             self._climb(task, result)
 
-    def _suspend(self, number: int, task: Task, kind: str) -> None:
+    def _suspend(self, number: int, task: Task, kind: EffectKind) -> None:
         if kind == "llm":
             raise IllegalEventError("bad_value", "a model's answer can't be pending")
-        if number in self._pending:
+        if number in self.pending:
             raise IllegalEventError("already_pending", f"effect {number} is pending already")
-        self._pending[number] = None
+        self.pending[number] = None
         if kind == "tool" and task.owner is None and task.slot != UNDO:
             self.rows.append(StepResult(task.path, "pending", PENDING, retries=task.attempt - 1))
 
     def _resume(self, event: Resume) -> None:
         number = event.effect
         if number is None:
-            numbers = [known for known in self._pending if effect_kind(self._waiting[known]) in RESUMABLE]
+            numbers = [known for known in self.pending if effect_kind(self.waiting[known]) in RESUMABLE]
             if not numbers:
                 raise IllegalEventError("not_pending", "nothing waits to be resumed")
             number = numbers[0]
-        if number not in self._pending:
+        if number not in self.pending:
             raise IllegalEventError("not_pending", f"effect {number} isn't pending")
-        task = self._waiting[number]
+        task = self.waiting[number]
         if (kind := effect_kind(task)) not in RESUMABLE:
             raise IllegalEventError("not_resumable", f"effect {number} is no tool or event but of the kind {kind}")
         payload = _checked(event.payload, kind)
@@ -198,7 +219,7 @@ class Machine:
         self._climb(task, StepResult(task.path, status, payload, retries=task.attempt - 1))
 
     def _cancel(self, event: Cancel) -> None:
-        level = self._level
+        level = self.level
         if level.ending is not None:
             return
         self._end(level, "cancelled", "cancelled", event.reason)
@@ -227,7 +248,7 @@ class Machine:
             if step.kind == "llm" and step.on_timeout == "fallback" and task.phase == "run":
                 value = step.allowed_outputs[0] if step.allowed_outputs else ""
                 return StepResult(task.path, "success", value, retries=task.attempt - 1, usage=task.usage)
-            return self._failed(task, event.code or "timeout", event.message or f"timed out after {step.timeout:g} s")
+            return self._failed(task, event.code or "timeout", event.message or _late(step))
         return self._failed(task, event.code or event.status, event.message or "the effect failed")
 
     def _failed(self, task: Task, code: str, message: str) -> StepResult | None:
@@ -296,15 +317,16 @@ class Machine:
     def _emit(
         self, task: Task, kind: EffectKind, name: str, arguments: dict[str, Any], timeout: float | None = None
     ) -> None:
-        self._last_effect = number = self._last_effect + 1
-        task.effect = number
-        self._waiting[number] = task
-        self.effects.append(Effect(number, kind, task.path, task.attempt, name, arguments, timeout))
+        self.last_effect = number = self.last_effect + 1
+        task.effect = effect = Effect(number, kind, task.path, task.attempt, name, arguments, timeout)
+        self.waiting[number] = task
+        self.effects.append(effect)
 
     def _forget(self, number: int, task: Task) -> None:
-        del self._waiting[number]
-        self._pending.pop(number, None)
-        task.effect = 0
+        del self.waiting[number]
+        if number in self.pending:
+            del self.pending[number]
+        task.effect = None
 
     # --- groups and nested programs ---
 
@@ -353,21 +375,15 @@ class Machine:
 
     def _pump(self, group: Group) -> StepResult | None:
         """Start what may start; the group's result when nothing is left."""
-        step, level = group.step, group.level
         count = len(group.results)
-        limit = step.max_concurrency or count
+        limit = group.step.max_concurrency or count
         while group.next < count and group.active < limit and group.phase == "run":
             slot = group.next
             group.next += 1
             if group.results[slot] is not None:
                 continue
             group.active += 1
-            if group.items is None:
-                child, scope, path = step.children[slot], group.scope, level.prefix + step.children[slot].id
-            else:
-                child, path = step.children[0], f"{group.path}[{slot}]"
-                scope = (group.scope or {}) | {step.item_name: group.items[slot], "index": slot}
-            result = self._begin(child, level, group, slot, scope, path)
+            result = self._begin(*group.place(slot))
             if result is not None:
                 self._child_done(group, slot, result)
         return None if group.active else self._group_result(group)
@@ -404,11 +420,8 @@ class Machine:
         level = group.level
         self.rows += rows
         for slot, row in enumerate(rows):
-            child = group.step.children[slot if group.items is None else 0]
             if row.status == "success" or (row.status == "skipped" and group.items is None):
-                scope = group.scope if group.items is None else (group.scope or {}) | {
-                    group.step.item_name: group.items[slot], "index": slot
-                }  # fmt: skip
+                child, _, _, _, scope, _ = group.place(slot)
                 self._take_output(level, child, row, scope, own=group.items is None)
 
     def _start_nested(self, task: Nested) -> StepResult | None:
@@ -430,28 +443,28 @@ class Machine:
         return self._failed(task, code, f"the program {inner.program.name!r} ended as {inner.status}: {message}")
 
     def _set_deadline(self, task: Task) -> None:
-        if task.step.timeout is not None and not task.deadline:
-            self._last_effect = number = self._last_effect + 1
-            task.deadline = number
-            self._deadlines[number] = task
+        if task.step.timeout is not None and task.deadline is None:
+            self.last_effect = number = self.last_effect + 1
             seconds = {"seconds": task.step.timeout}
-            self.effects.append(Effect(number, "wait", task.path, task.attempt, "timeout", seconds))
+            task.deadline = Effect(number, "wait", task.path, task.attempt, "timeout", seconds)
+            self.deadlines[number] = task
+            self.effects.append(task.deadline)
 
     def _drop_deadline(self, task: Task) -> None:
-        if task.deadline:
-            del self._deadlines[task.deadline]
-            self._emit_cancel(task, [task.deadline])
-            task.deadline = 0
+        if task.deadline is not None:
+            number = task.deadline.id
+            del self.deadlines[number]
+            task.deadline = None
+            self._emit_cancel(task, [number])
 
     def _emit_cancel(self, task: Task, numbers: list[int]) -> None:
-        self._last_effect = number = self._last_effect + 1
+        self.last_effect = number = self.last_effect + 1
         self.effects.append(Effect(number, "cancel", task.path, task.attempt, "", {"effects": numbers}))
 
     # --- ending early ---
 
     def _expire(self, task: Task) -> None:
-        message = f"timed out after {task.step.timeout:g} s"
-        result = self._abort(task, "timeout", message)
+        result = self._abort(task, "timeout", _late(task.step))
         if result is not None:
             self._climb(task, result)
 
@@ -460,8 +473,8 @@ class Machine:
         was = task.phase
         task.phase = "aborted"
         self._drop_deadline(task)
-        if task.effect:
-            number = task.effect
+        if task.effect is not None:
+            number = task.effect.id
             self._forget(number, task)
             self._emit_cancel(task, [number])
         if was == "backoff" or isinstance(task, Leaf):
@@ -475,8 +488,7 @@ class Machine:
                 self._child_done(task, slot, result)
         for slot, row in enumerate(task.results):
             if row is None and task.tasks[slot] is None:
-                path = f"{task.path}[{slot}]" if task.items is not None else task.step.children[slot].id
-                task.results[slot] = StepResult(path, "failed", None, message, code)
+                task.results[slot] = StepResult(task.place(slot)[-1], "failed", None, message, code)
         return None if task.active else self._group_result(task)
 
     def _abort_nested(self, task: Nested, inner: Level, code: str, message: str) -> StepResult | None:
@@ -545,7 +557,7 @@ class Machine:
     def _compensate(self, level: Level) -> bool:
         """Begin to undo what was done last; whether that has to be waited for."""
         path = f"{level.undo[-1][0]}.compensate"
-        task = Leaf(_UNDO_STEP, level, None, UNDO, None, path)
+        task = Leaf(UNDO_STEP, level, None, UNDO, None, path)
         level.task = task
         result = self._start(task)
         if result is None:
@@ -652,7 +664,7 @@ class Machine:
         level.ending = (status, code, message)
 
 
-_UNDO_STEP = Step({"type": "tool", "retry": {"max_attempts": 3}}, -1)
+UNDO_STEP = Step({"type": "tool", "retry": {"max_attempts": 3}}, -1)
 """What every compensation is: its tool and arguments were fixed when the step that it undoes had succeeded."""
 
 
@@ -662,11 +674,8 @@ class _BadValueError(ValueError):
 
 def effect_kind(task: Task) -> EffectKind:
     """The kind of the effect that a task waits for."""
-    if task.phase == "backoff":
-        return "wait"
-    if task.step.kind == "wait":
-        return "wait" if task.step.event is None else "event"
-    return task.step.kind  # type: ignore[return-value]  # of a leaf
+    assert task.effect is not None  # noqa: S101 - it is among those that wait
+    return task.effect.kind
 
 
 def _checked(value: Any, kind: str) -> Any:
@@ -684,6 +693,10 @@ def _checked(value: Any, kind: str) -> Any:
     if kind == "approval" and not (isinstance(value, dict) and isinstance(value.get("approved"), bool)):
         raise IllegalEventError("bad_value", "a decision is an object with 'approved': true or false")
     return value
+
+
+def _late(step: Step) -> str:
+    return "timed out" if step.timeout is None else f"timed out after {step.timeout:g} s"
 
 
 def _as_text(value: Any) -> str:

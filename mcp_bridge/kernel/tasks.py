@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_bridge.kernel.references import MISSING, walk
 
 if TYPE_CHECKING:
-    from mcp_bridge.kernel.events import StepResult, Usage
+    from mcp_bridge.kernel.events import Effect, StepResult, Usage
     from mcp_bridge.kernel.program import Program, Step
     from mcp_bridge.kernel.references import Lookup
 
@@ -103,8 +103,8 @@ class Task:
         attempt: From 1.
         usage: Of all attempts, or None.
         phase: `run`, `backoff` (waiting to try again), `aborted` (no further attempt).
-        effect: The effect it waits for, or 0.
-        deadline: The effect that ends it if it fires first, or 0.
+        effect: What it waits for, or None.
+        deadline: The effect that ends it if it fires first, or None.
     """
 
     __slots__ = ("attempt", "deadline", "effect", "level", "owner", "path", "phase", "scope", "slot", "step", "usage")
@@ -121,8 +121,8 @@ class Task:
         self.attempt = 1
         self.usage: Usage | None = None
         self.phase = "run"
-        self.effect = 0
-        self.deadline = 0
+        self.effect: Effect | None = None
+        self.deadline: Effect | None = None
 
 
 class Leaf(Task):
@@ -152,6 +152,15 @@ class Group(Task):
         self.active = 0
         self.tasks: list[Task | None] = [None] * count
         self.results: list[StepResult | None] = [None] * count
+
+    def place(self, slot: int) -> tuple[Step, Level, Group, int, dict[str, Any] | None, str]:
+        """What the task in a slot is made from: step, level, owner, slot, scope, path."""
+        step, level = self.step, self.level
+        if self.items is None:
+            child = step.children[slot]
+            return child, level, self, slot, self.scope, level.prefix + child.id
+        scope = (self.scope or {}) | {step.item_name: self.items[slot], "index": slot}
+        return step.children[0], level, self, slot, scope, f"{self.path}[{slot}]"
 
 
 class Nested(Task):

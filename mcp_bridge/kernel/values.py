@@ -49,67 +49,80 @@ def normal(value: Any, path: str = "") -> Any:
         ValueFaultError: A type that JSON doesn't have, a key that is no text, NaN or an infinity, text with a lone
             surrogate, an integer of over 100 digits, nesting beyond `MAX_DEPTH`.
     """
-    return _normal(value, path, MAX_DEPTH)
+    try:
+        return _normal(value, MAX_DEPTH)
+    except ValueFaultError as exc:
+        raise ValueFaultError(_place(value, path, MAX_DEPTH), exc.reason) from None
 
 
-def _normal(value: Any, path: str, depth: int) -> Any:
+def _normal(value: Any, depth: int) -> Any:
     kind = type(value)
     if kind is str:
-        return value if value.isascii() else _text(value, path)
+        return value if value.isascii() else _text(value)
     if value is None or kind is bool:
         return value
     if kind is int:
         if -MAX_INTEGER < value < MAX_INTEGER:
             return value
-        raise ValueFaultError(path, "an integer of more than 100 digits")
-    if kind is dict:
+        raise ValueFaultError("", "an integer of more than 100 digits")
+    if kind is dict or kind is list or kind is tuple:
         if not depth:
-            raise ValueFaultError(path, f"nested deeper than {MAX_DEPTH} levels")
-        return {_key(name, path): _normal(item, _child(path, name), depth - 1) for name, item in value.items()}
-    if kind is list or kind is tuple:
-        if not depth:
-            raise ValueFaultError(path, f"nested deeper than {MAX_DEPTH} levels")
-        return [_normal(item, f"{path}[{index}]", depth - 1) for index, item in enumerate(value)]
+            raise ValueFaultError("", f"nested deeper than {MAX_DEPTH} levels")
+        depth -= 1
+        if kind is dict:
+            return {_key(name): _normal(item, depth) for name, item in value.items()}
+        return [_normal(item, depth) for item in value]
     if kind is float:
-        return _number(value, path)
-    return _of_subclass(value, path, depth)
+        return _number(value)
+    return _normal(_plain(value), depth)
 
 
-def _of_subclass(value: Any, path: str, depth: int) -> Any:
+def _plain(value: Any) -> Any:
     """An enum's member, a named tuple, a counter: what they are beneath."""
     for base, plain in ((str, str.__str__), (int, int.__int__), (float, float.__float__)):
         if isinstance(value, base):
-            return _normal(plain(value), path, depth)  # type: ignore[arg-type]
+            return plain(value)  # type: ignore[arg-type]
     if isinstance(value, dict):
-        return _normal(dict(value), path, depth)
+        return dict(value)
     if isinstance(value, (list, tuple)):
-        return _normal(list(value), path, depth)
-    raise ValueFaultError(path, f"a {type(value).__name__} is no JSON value")
+        return list(value)
+    raise ValueFaultError("", f"a {type(value).__name__} is no JSON value")
 
 
-def _key(name: Any, path: str) -> str:
+def _key(name: Any) -> str:
     if type(name) is str and name.isascii():
         return name
     if not isinstance(name, str):
-        raise ValueFaultError(path, f"a key is a {type(name).__name__}, and JSON's are text")
-    return _text(str.__str__(name), path)
+        raise ValueFaultError("", f"a key is a {type(name).__name__}, and JSON's are text")
+    return _text(str.__str__(name))
 
 
-def _text(value: str, path: str) -> str:
+def _text(value: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise ValueFaultError(path, "text with a lone surrogate, which no UTF-8 can carry") from None
+        raise ValueFaultError("", "text with a lone surrogate, which no UTF-8 can carry") from None
     return value
 
 
-def _child(path: str, name: Any) -> str:
-    return f"{path}.{name}" if path else str(name)
+def _place(value: Any, path: str, depth: int) -> str:
+    """Where in a value the fault is that `_normal` has met: paths are only made when there is one."""
+    children: list[tuple[str, Any]] = []
+    if isinstance(value, dict):
+        children = [(f"{path}.{name}" if path else str(name), item) for name, item in value.items()]
+    elif isinstance(value, (list, tuple)):
+        children = [(f"{path}[{index}]", item) for index, item in enumerate(value)]
+    for place, item in children if depth else []:
+        try:
+            _normal(item, depth - 1)
+        except ValueFaultError:
+            return _place(item, place, depth - 1)
+    return path
 
 
-def _number(value: float, path: str) -> int | float:
+def _number(value: float) -> int | float:
     if not math.isfinite(value):
-        raise ValueFaultError(path, f"{value} is no JSON number")
+        raise ValueFaultError("", f"{value} is no JSON number")
     if value.is_integer() and abs(value) < _ES6_DECIMAL_BELOW:
         return int(es6_number(value))
     return value
