@@ -154,13 +154,14 @@ class Program:
         hash: SHA-256 of its canonical form, the programs that it runs included.
         steps: In the order of the list.
         index: Ids of steps to their places.
+        uses: The programs that its steps run by name.
         nested: Most programs within programs beneath it.
         warnings: What is legal, and looks like a mistake: steps that nothing leads to.
     """
 
     __slots__ = (
         "data", "description", "hash", "index", "max_stalled_steps", "max_steps", "max_tokens", "name", "nested",
-        "steps", "version", "warnings",
+        "steps", "uses", "version", "warnings",
     )  # fmt: skip
 
     def __init__(self, data: dict[str, Any], steps: list[Step], uses: Mapping[str, "Program"]) -> None:
@@ -173,6 +174,7 @@ class Program:
         self.max_tokens: int | None = data.get("max_tokens")
         self.steps = tuple(steps)
         self.index = {step.id: step.index for step in steps}
+        self.uses = dict(uses)
         pinned = {name: program.hash for name, program in uses.items()}
         self.hash: str = digest({"program": data, "uses": pinned} if pinned else data)
         self.nested: int = max((step.program.nested + 1 for step in _all_steps(steps) if step.program), default=0)
@@ -189,6 +191,33 @@ class Program:
             if step.program:
                 found |= step.program.tools()
         return found
+
+
+def bundle(program: Program) -> dict[str, Any]:
+    """A program with all that it runs by name, innermost first: `{"program": …, "uses": [[name, program], …]}`."""
+    found: dict[str, Any] = {}
+
+    def collect(outer: Program) -> None:
+        for step in _all_steps(outer.steps):
+            if step.program is not None:
+                collect(step.program)
+        for name, inner in outer.uses.items():
+            found.setdefault(name, inner.data)
+
+    collect(program)
+    return {"program": program.data, "uses": [[name, data] for name, data in found.items()]}
+
+
+def unbundle(data: dict[str, Any]) -> Program:
+    """The program that `bundle` wrote down.
+
+    Raises:
+        InvalidProgramError: As `parse`.
+    """
+    known: dict[str, Program] = {}
+    for name, inner in data["uses"]:
+        known[name] = parse(inner, known.get)
+    return parse(data["program"], known.get)
 
 
 def parse(data: Any, resolve: Resolve | None = None) -> Program:

@@ -1,0 +1,226 @@
+"""One execution of a program on the host: the machine that decides, and the effects that it lets happen.
+
+The guest drives by asking for effects; this side knows, from its own machine and from outcomes that it saw itself,
+which there are. An effect that the machine did not just emit is refused, recorded as a violation, and fails the
+execution. Where there is no guest (a program that a client runs directly, or what has to be undone after a violation)
+`drive` asks in its place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+from typing import TYPE_CHECKING, Any, Protocol
+
+import anyio
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.kernel import state
+from mcp_bridge.kernel.events import Cancel, Effect, IllegalEventError, Outcome, Resume
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from anyio.abc import TaskGroup
+
+    from mcp_bridge.kernel.events import Event
+    from mcp_bridge.kernel.machine import Machine
+    from mcp_bridge.kernel.program import Program
+
+logger = logging.getLogger(__name__)
+
+
+class Effects(Protocol):
+    """Does what programs ask for. The gate."""
+
+    async def perform(self, run: ProgramRun, effect: Effect) -> Outcome:
+        """Do it, or refuse it. Its outcome is projected already: both machines take it as it is.
+
+        Raises nothing but cancellation.
+        """
+
+
+class Journal(Protocol):
+    """Hears of everything that an execution does. The recorder."""
+
+    def event(self, run: ProgramRun, event: Event, effects: list[Effect]) -> None:
+        """A transition: what came in, and what the machine wants now."""
+
+    def violation(self, run: ProgramRun, message: str) -> None:
+        """The guest asked for what the machine had not emitted."""
+
+
+class ProgramRun:
+    """A program under way.
+
+    Args:
+        program: What to run.
+        machine: In its first state, or restored.
+        effects: Does what it asks for.
+        journal: Hears of it.
+        tasks: Where deadlines run.
+        execution: Its id; a new one by default.
+
+    Attributes:
+        execution: Its id, which is its trace's too.
+        violated: What the guest did, or None.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        machine: Machine,
+        effects: Effects,
+        journal: Journal,
+        tasks: TaskGroup,
+        execution: str | None = None,
+    ) -> None:
+        self.program = program
+        self.machine = machine
+        self.execution = execution or secrets.token_hex(16)
+        self.violated: str | None = None
+        self._effects = effects
+        self._journal = journal
+        self._tasks = tasks
+        self._sequence = 0
+        self._offered: dict[int, Effect] = {}
+        self._scopes: dict[int, anyio.CancelScope] = {}
+        self._fired: dict[int, dict[str, Any]] = {}
+        self._deadlines: dict[int, anyio.Event] = {}
+        self._changed = anyio.Event()
+        self._offer(effect for effect, pending in machine.awaited() if not pending)
+
+    # --- the guest's requests ---
+
+    async def effect(self, number: int) -> dict[str, Any]:
+        """Let an effect happen; its outcome as a JSON object, with its place in the order of outcomes.
+
+        Raises:
+            BridgeError: `violation`: the machine has not emitted it, or it has been asked for before.
+        """
+        if number in self._deadlines or number in self._fired:
+            return await self._deadline(number)
+        effect = self._offered.pop(number, None)
+        if effect is None or self.violated:
+            raise self.violation(f"effect {number} was asked for, which the program doesn't allow now")
+        with anyio.CancelScope() as scope:
+            self._scopes[number] = scope
+            try:
+                outcome = await self._effects.perform(self, effect)
+            finally:
+                del self._scopes[number]
+            return self._take(outcome)
+        raise BridgeError("effect_cancelled", f"Effect {number} is no longer wanted.")
+
+    def resume(self, event: Resume) -> None:
+        """Take a payload that a suspended execution waits for.
+
+        Raises:
+            BridgeError: As the machine's refusal: `not_pending`, `not_resumable`, `bad_value`, `ended`.
+        """
+        try:
+            self._apply(event)
+        except IllegalEventError as exc:
+            raise BridgeError(exc.code, f"The execution can't be resumed so: {exc}.") from None
+
+    def finish(self, digest: str) -> None:
+        """Hold the guest's final state against the host's.
+
+        Raises:
+            BridgeError: `violation`: they differ, or the program is still running.
+        """
+        if not self.machine.ended and self.machine.status != "suspended":
+            raise self.violation("the program was called finished while it was running")
+        if digest != self.digest():
+            raise self.violation("the sandbox's state of the program is not the host's")
+
+    def digest(self) -> str:
+        """SHA-256 of the state's canonical bytes."""
+        return hashlib.sha256(state.dump(self.machine)).hexdigest()
+
+    def violation(self, message: str) -> BridgeError:
+        """Record a violation and fail the execution; the error for the guest."""
+        if self.violated is None and not self.machine.ended:
+            self.violated = message
+            self._journal.violation(self, message)
+            logger.warning("execution %s: violation: %s", self.execution, message)
+            self._apply(Cancel(f"violation: {message}"))
+        return BridgeError("violation", f"This is no step of the program: {message}.")
+
+    # --- without a guest ---
+
+    async def drive(self) -> None:
+        """Ask for every effect, until the program has ended or is suspended."""
+        async with anyio.create_task_group() as tasks:
+            while not self.machine.ended and self.machine.status != "suspended":
+                for number in list(self._offered):
+                    effect = self._offered.pop(number)
+                    tasks.start_soon(self._drive_one, number, effect)
+                await self._changed.wait()
+
+    async def _drive_one(self, number: int, effect: Effect) -> None:
+        with anyio.CancelScope() as scope:
+            self._scopes[number] = scope
+            try:
+                outcome = await self._effects.perform(self, effect)
+            finally:
+                del self._scopes[number]
+            self._take(outcome)
+
+    # --- transitions ---
+
+    def _take(self, outcome: Outcome) -> dict[str, Any]:
+        """Apply an outcome; without a pause between that and its place in the order."""
+        self._apply(outcome)
+        self._sequence += 1
+        told: dict[str, Any] = {"sequence": self._sequence, "status": outcome.status}
+        if outcome.status == "ok":
+            told["value"] = outcome.value
+        elif outcome.status != "pending":
+            told["code"], told["message"] = outcome.code, outcome.message
+        if outcome.usage is not None:
+            told["usage"] = outcome.usage._asdict()
+        return told
+
+    def _apply(self, event: Event) -> None:
+        effects = self.machine.apply(event)
+        self._journal.event(self, event, effects)
+        self._offer(effects)
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+    def _offer(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            if effect.kind == "cancel":
+                for number in effect.arguments["effects"]:
+                    self._withdraw(number)
+            elif effect.kind == "wait" and effect.name == "timeout":
+                # Not at the guest's asking: it could leave that out.
+                self._deadlines[effect.id] = anyio.Event()
+                self._tasks.start_soon(self._watch, effect)
+            else:
+                self._offered[effect.id] = effect
+
+    def _withdraw(self, number: int) -> None:
+        self._offered.pop(number, None)
+        if (scope := self._scopes.get(number)) is not None:
+            scope.cancel()
+        if (deadline := self._deadlines.pop(number, None)) is not None:
+            deadline.set()
+
+    async def _watch(self, effect: Effect) -> None:
+        withdrawn = self._deadlines[effect.id]
+        with anyio.move_on_after(effect.arguments["seconds"]):
+            await withdrawn.wait()
+            return
+        del self._deadlines[effect.id]
+        self._fired[effect.id] = self._take(Outcome(effect.id, "ok"))
+        withdrawn.set()
+
+    async def _deadline(self, number: int) -> dict[str, Any]:
+        if (deadline := self._deadlines.get(number)) is not None:
+            await deadline.wait()
+        if (told := self._fired.pop(number, None)) is None:
+            raise BridgeError("effect_cancelled", f"Effect {number} is no longer wanted.")
+        return told
