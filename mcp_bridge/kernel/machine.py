@@ -136,6 +136,20 @@ class Machine:
         found |= {number: task.deadline for number, task in self.deadlines.items()}
         return [(effect, number in self.pending) for number, effect in sorted(found.items()) if effect is not None]
 
+    def programs_of(self, number: int) -> list[tuple[str | None, Program]]:
+        """The programs that an awaited effect comes through, outermost first, with the names that steps run them by.
+
+        One that is written out inside another's step is a part of that other, and isn't in the list.
+        """
+        level: Level | None = self.waiting[number].level
+        found: list[tuple[str | None, Program]] = []
+        while level is not None:
+            name = level.owner.step.program_name if level.owner else None
+            if name is not None or level.owner is None:
+                found.append((name, level.program))
+            level = level.owner.level if level.owner else None
+        return found[::-1]
+
     # --- the transition function ---
 
     def apply(self, event: Event) -> list[Effect]:

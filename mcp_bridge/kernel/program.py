@@ -87,12 +87,13 @@ class Step:
         seconds: Of a wait: a template of a number.
         over: Of a map: a template of a list.
         program: Of a sub-program.
+        program_name: Of a sub-program that is run by name; None for one that is written out.
     """
 
     __slots__ = (
         "allowed_outputs", "args", "children", "compensation", "condition", "context", "details", "event", "id",
         "index", "is_terminal", "item_name", "kind", "max_concurrency", "message", "next", "on_error", "on_timeout",
-        "otherwise", "output_key", "over", "program", "prompt", "retry", "seconds", "system", "then", "timeout", "tool",
+        "otherwise", "output_key", "over", "program", "program_name", "prompt", "retry", "seconds", "system", "then", "timeout", "tool",
     )  # fmt: skip
 
     def __init__(self, data: Mapping[str, Any], index: int) -> None:
@@ -109,6 +110,8 @@ class Step:
         self.otherwise: int | None = None
         self.children: tuple[Step, ...] = ()
         self.program: Program | None = None
+        named = data.get("program")
+        self.program_name: str | None = named if isinstance(named, str) else None
         self.condition: Condition | None = None
         self.compensation: Compensation | None = None
         if undo := data.get("compensate"):

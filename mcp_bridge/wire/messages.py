@@ -175,7 +175,8 @@ class ProgramEffect(NamedTuple):
 class ProgramFinish(NamedTuple):
     """The guest's machine has ended or is suspended, with this SHA-256 of its state.
 
-    Another one than the host's is a violation. Result: the record: `{"trace_id", "program", "status", "output", "error", "code", "steps", "waiting"}`.
+    Another one than the host's is a violation. Result, the record: `{"trace_id", "program", "status", "output",
+    "error", "code", "steps", "waiting"}`.
     """
 
     execution: str
