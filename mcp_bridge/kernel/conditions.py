@@ -2,8 +2,9 @@
 
     or → and → not → one comparison (== != > >= < <= in, not in, contains) → $a.b, 'text', 1.5, True, None, [list]
 
-Precedence is Python's. A text literal has its references filled in and is always text. A reference that leads nowhere
-is None. Nothing is ever evaluated as Python: a condition becomes a tree of the functions in this module.
+Precedence is Python's, and so is what `and` and `or` give: the value that decided. A text literal has its references
+filled in and is always text. A reference that leads nowhere is None. Nothing is ever evaluated as Python: a condition
+becomes a tree of the functions in this module.
 """
 
 import operator
@@ -50,7 +51,7 @@ _TOKENS = re.compile(
     | (?P<call>\${NAME}\s*\()
     | (?P<reference>\${NAME})
     | (?P<text>'[^']*'|"[^"]*")
-    | (?P<number>-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?!\w))
+    | (?P<number>-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?!\w))
     | (?P<operator>==|!=|>=|<=|>|<)
     | (?P<word>[^\W\d]\w*)
     | (?P<bracket>[()\[\],])
@@ -140,13 +141,13 @@ class _Parser:
         nodes = [self._and()]
         while self._take("or"):
             nodes.append(self._and())
-        return nodes[0] if len(nodes) == 1 else lambda lookup: any(node(lookup) for node in nodes)
+        return _first(nodes, decides=True)
 
     def _and(self) -> _Node:
         nodes = [self._not()]
         while self._take("and"):
             nodes.append(self._not())
-        return nodes[0] if len(nodes) == 1 else lambda lookup: all(node(lookup) for node in nodes)
+        return _first(nodes, decides=False)
 
     def _not(self) -> _Node:
         count = 0
@@ -275,6 +276,22 @@ def _constant(value: Any) -> _Node:
 
 def _nothing(_root: str, _path: tuple[str, ...]) -> Any:
     return MISSING
+
+
+def _first(nodes: list[_Node], *, decides: bool) -> _Node:
+    """The first value that is true (or false), else the last one."""
+    if len(nodes) == 1:
+        return nodes[0]
+
+    def node(lookup: Lookup) -> Any:
+        value = None
+        for part in nodes:
+            value = part(lookup)
+            if bool(value) is decides:
+                break
+        return value
+
+    return node
 
 
 def _compare(name: str, left: _Node, right: _Node) -> _Node:

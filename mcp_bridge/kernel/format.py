@@ -185,8 +185,8 @@ def step_fragment(kind: str, place: Place = "program") -> Json:
 def json_schema() -> Json:
     """The JSON Schema (draft 2020-12) of a program: what it accepts is what the validator finds no fault of form with.
 
-    Not in it, for no schema can say it: targets that exist, unique ids, conditions that can be read, programs that are
-    known.
+    Not in it, for no schema can say it: targets that exist, unique ids, conditions and references that can be read,
+    programs that are known, how deep programs nest.
     """
     places: dict[Place, tuple[str, ...]] = {"program": tuple(TYPES), "parallel": PARALLEL_TYPES, "map": MAP_TYPES}
     definitions: Json = {}
@@ -197,7 +197,8 @@ def json_schema() -> Json:
     def steps_of(place: Place) -> Json:
         return {"oneOf": [{"$ref": f"#/$defs/{place}_{kind}"} for kind in places[place]]}
 
-    definitions["program_parallel"]["properties"]["parallel_steps"] |= {"items": steps_of("parallel")}
+    parallel = definitions["program_parallel"]["properties"]
+    parallel["parallel_steps"] = parallel["parallel_steps"] | {"items": steps_of("parallel")}
     definitions["program_map"]["properties"]["step"] = steps_of("map")
     properties = {name: fragment for name, (fragment, _) in PROGRAM.items()}
     properties["steps"] = properties["steps"] | {"items": steps_of("program")}
@@ -217,9 +218,12 @@ def _published(kind: str, place: Place) -> Json:
     properties = dict(fragment["properties"])
     if "program" in TYPES[kind].required:
         properties["program"] = {"anyOf": [_NAME, {"$ref": "#"}]}
+    if "retry" in TYPES[kind].optional:
+        properties["retry"] = properties["retry"] | {"dependentSchemas": {"schedule": {"maxProperties": 1}}}
     published: Json = fragment | {"properties": properties}
     if one_of := TYPES[kind].one_of:
-        published["anyOf"] = [{"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in one_of]
+        given = [{"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in one_of]
+        published["oneOf" if kind == "wait" else "anyOf"] = given
     return published
 
 
@@ -272,7 +276,8 @@ def _object_faults(value: Json, fragment: Json, path: str) -> Iterator[Fault]:
         if name not in value:
             yield Fault(path, "missing_field", f"{name!r} is missing")
     for name, item in value.items():
-        where = f"{path}.{name}" if path else name
+        shown = name if len(name) <= _SHOWN_CHARS else name[:_SHOWN_CHARS] + "…"
+        where = f"{path}.{shown}" if path else shown
         if name in properties:
             yield from faults(item, properties[name], where)
         elif "additionalProperties" in fragment:

@@ -93,7 +93,8 @@ class Step:
     __slots__ = (
         "allowed_outputs", "args", "children", "compensation", "condition", "context", "details", "event", "id",
         "index", "is_terminal", "item_name", "kind", "max_concurrency", "message", "next", "on_error", "on_timeout",
-        "otherwise", "output_key", "over", "program", "program_name", "prompt", "retry", "seconds", "system", "then", "timeout", "tool",
+        "otherwise", "output_key", "over", "program", "program_name", "prompt", "retry", "seconds", "system", "then",
+        "timeout", "tool",
     )  # fmt: skip
 
     def __init__(self, data: Mapping[str, Any], index: int) -> None:

@@ -1,20 +1,30 @@
 """`$name` and `$step.output.field`: how programs refer to their context and to what earlier steps gave.
 
 A text that is one reference takes the value as it is; within a longer text a reference is written as Python's `str`
-has it; one that leads nowhere stays as it is written; `$$` is a dollar sign. Lists and objects are filled at any depth,
-values only, never names.
+has it, the names of objects in order; one that leads nowhere stays as it is written; `$$` is a dollar sign. Lists and
+objects are filled at any depth, values only, never names.
+
+Filling is bounded: a few references to a large value would otherwise make one that no memory holds, and each turn of a
+loop one that is deeper.
 """
 
 import re
 from collections.abc import Callable
 from typing import Any
 
+from mcp_bridge.kernel.values import MAX_DEPTH
+
 NAME = r"\w+(?:\.\w+)*"
 _REFERENCE = re.compile(rf"\$(?:\$|({NAME}))")
 _WHOLE = re.compile(rf"\$({NAME})")
 
 MAX_TEXT_CHARS = 4 << 20
-"""Longest text that filling may make: a loop could otherwise double one for ever."""
+"""Longest text that filling may make."""
+
+MAX_FILLED = 8 << 20
+"""Most that filling may make in all: characters of texts and names, and one for each value."""
+
+_MAX_INDEX_DIGITS = 9
 
 MISSING: Any = object()
 """What a lookup gives for a reference that leads nowhere."""
@@ -24,10 +34,10 @@ Lookup = Callable[[str, tuple[str, ...]], Any]
 
 
 class TextTooLongError(ValueError):
-    """Filling in a reference made a text of more than `MAX_TEXT_CHARS` characters."""
+    """Filling in references made a text beyond `MAX_TEXT_CHARS`, or a value beyond `MAX_FILLED` or `MAX_DEPTH`."""
 
-    def __init__(self) -> None:
-        super().__init__(f"filling in references made a text of more than {MAX_TEXT_CHARS} characters")
+    def __init__(self, message: str = f"a text of more than {MAX_TEXT_CHARS} characters") -> None:
+        super().__init__(f"filling in references made {message}")
 
 
 def walk(value: Any, path: tuple[str, ...], *, of_step: bool) -> Any:
@@ -49,12 +59,43 @@ def walk(value: Any, path: tuple[str, ...], *, of_step: bool) -> Any:
         if isinstance(value, dict) and name in value:
             value = value[name]
         elif isinstance(value, list) and name.isascii() and name.isdecimal():
-            if (index := int(name[:9])) >= len(value):
+            if len(name) > _MAX_INDEX_DIGITS or (index := int(name)) >= len(value):
                 return MISSING
             value = value[index]
         elif name != "output":
             return MISSING
     return value
+
+
+def written(value: Any) -> str:
+    """A value as it stands in a text. Equal values are written alike, in whatever order their names came."""
+    return str(_in_order(value)) if isinstance(value, (dict, list)) else str(value)
+
+
+def _in_order(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _in_order(value[name]) for name in sorted(value)}
+    return [_in_order(item) for item in value] if isinstance(value, list) else value
+
+
+def _room_beside(value: Any, room: int, depth: int = MAX_DEPTH) -> int:
+    """What is left of `room` characters and values after this one; below zero, and counted no further, if it is none.
+
+    Raises:
+        TextTooLongError: It is nested deeper than `depth`.
+    """
+    if isinstance(value, str):
+        return room - len(value) - 1
+    if isinstance(value, (dict, list)):
+        if not depth:
+            raise TextTooLongError(f"a value nested deeper than {MAX_DEPTH} levels")
+        if isinstance(value, dict):
+            room -= sum(map(len, value))
+        for item in value.values() if isinstance(value, dict) else value:
+            room = _room_beside(item, room, depth - 1)
+            if room < 0:
+                break
+    return room - 1
 
 
 class Template:
@@ -76,9 +117,14 @@ class Template:
         """The value with its references resolved; parts without any are shared, not copied.
 
         Raises:
-            TextTooLongError: It would be a text beyond `MAX_TEXT_CHARS`.
+            TextTooLongError: It would be larger or deeper than values may be.
         """
-        return self._value if self._fill is None else self._fill(lookup)
+        if self._fill is None:
+            return self._value
+        value = self._fill(lookup)
+        if _room_beside(value, MAX_FILLED) < 0:
+            raise TextTooLongError(f"a value of more than {MAX_FILLED} characters and values")
+        return value
 
 
 _Fill = Callable[[Lookup], Any]
@@ -146,9 +192,8 @@ def _compile_mixed(text: str, roots: set[str]) -> tuple[Any, _Fill | None]:
             if isinstance(part, str):
                 piece = part
             else:
-                written, root, path = part
-                value = lookup(root, path)
-                piece = written if value is MISSING else str(value)
+                reference, root, path = part
+                piece = _piece(lookup(root, path), reference)
             size += len(piece)
             if size > MAX_TEXT_CHARS:
                 raise TextTooLongError
@@ -156,3 +201,12 @@ def _compile_mixed(text: str, roots: set[str]) -> tuple[Any, _Fill | None]:
         return "".join(pieces)
 
     return None, fill_text
+
+
+def _piece(value: Any, reference: str) -> str:
+    if value is MISSING:
+        return reference
+    # Before it is written: what is shared many times over is small only until then.
+    if isinstance(value, (dict, list)) and _room_beside(value, MAX_TEXT_CHARS) < 0:
+        raise TextTooLongError
+    return written(value)

@@ -1,0 +1,213 @@
+"""One SQLite file, one writer: whoever writes at the same time shares a transaction, and so an fsync.
+
+Writes are posted in order and are durable when a flush that follows them returns. Once a write has failed nothing is
+written any more, and everything that wants to be recorded first fails: what isn't recorded must not happen.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+logger = logging.getLogger(__name__)
+
+MAX_BATCH = 2000
+"""Statements in one transaction."""
+
+BUSY_SECONDS = 30.0
+"""How long to wait for another process that is writing."""
+
+MIGRATIONS = (
+    """
+    CREATE TABLE entries (
+        sequence INTEGER PRIMARY KEY, time REAL NOT NULL, execution TEXT NOT NULL, kind TEXT NOT NULL, step TEXT,
+        policy TEXT NOT NULL, program TEXT, payload TEXT NOT NULL
+    ) STRICT;
+    CREATE INDEX entries_of_execution ON entries (execution, sequence);
+    CREATE TABLE programs (
+        principal TEXT NOT NULL, name TEXT NOT NULL, hash TEXT NOT NULL, data TEXT NOT NULL, saved REAL NOT NULL,
+        PRIMARY KEY (principal, name)
+    ) STRICT;
+    CREATE TABLE executions (
+        id TEXT PRIMARY KEY, principal TEXT NOT NULL, key TEXT, request TEXT NOT NULL, status TEXT NOT NULL,
+        program TEXT NOT NULL, bundle TEXT NOT NULL, origin TEXT NOT NULL, state BLOB, record TEXT, due REAL,
+        started REAL NOT NULL, changed REAL NOT NULL
+    ) STRICT;
+    CREATE UNIQUE INDEX executions_by_key ON executions (principal, key) WHERE key IS NOT NULL;
+    CREATE INDEX executions_by_time ON executions (principal, started);
+    CREATE TABLE approvals (
+        id INTEGER PRIMARY KEY, execution TEXT NOT NULL, effect INTEGER NOT NULL, asked REAL NOT NULL,
+        question TEXT NOT NULL, status TEXT NOT NULL, decided REAL, decision TEXT, UNIQUE (execution, effect)
+    ) STRICT
+    """,
+)
+"""What takes the file from each version to the next. A migration and its record are one transaction."""
+
+
+class Database:
+    """An open file. An async context manager.
+
+    Args:
+        path: The file; made with mode 0600 if it isn't there.
+
+    Raises (on entering):
+        BridgeError: `database_unusable` (no database, no permission, damaged), `database_newer` (of a later version:
+            left untouched).
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._connection: sqlite3.Connection | None = None
+        self._posted: list[tuple[str, Sequence[Any]]] = []
+        self._count_posted = 0
+        self._count_written = 0
+        self._flushing = False
+        self._turn = anyio.Event()
+        self._failure: BridgeError | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._connection = await anyio.to_thread.run_sync(_open, self._path)
+        except (sqlite3.Error, OSError) as exc:
+            raise BridgeError(
+                "database_unusable",
+                f"The record of executions, {self._path}, can't be used: {exc}.",
+                hint="Move the file away to begin a new one.",
+            ) from None
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with anyio.CancelScope(shield=True):
+            try:
+                await self.flush()
+            except BridgeError:
+                logger.exception("the last entries were not recorded")
+            if self._connection is not None:
+                await anyio.to_thread.run_sync(self._connection.close)
+
+    def post(self, statement: str, parameters: Sequence[Any]) -> None:
+        """Write before anything that is posted later, without waiting."""
+        self._posted.append((statement, parameters))
+        self._count_posted += 1
+
+    async def flush(self) -> None:
+        """Return when everything that has been posted is durable.
+
+        Raises:
+            BridgeError: `not_recorded`: it isn't.
+        """
+        mine = self._count_posted
+        # Others' statements are in the same batch: a caller that goes away must not take them with it.
+        with anyio.CancelScope(shield=True):
+            while self._count_written < mine and self._failure is None:
+                if self._flushing:
+                    await self._turn.wait()
+                else:
+                    await self._write()
+        if self._failure is not None:
+            raise self._failure
+        await anyio.lowlevel.checkpoint_if_cancelled()
+
+    async def write(self, statement: str, parameters: Sequence[Any]) -> None:
+        """Post and flush."""
+        self.post(statement, parameters)
+        await self.flush()
+
+    async def read(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """The rows of a query, everything posted included.
+
+        Raises:
+            BridgeError: As `flush`.
+        """
+        await self.flush()
+        return await anyio.to_thread.run_sync(_read, self._path, query, parameters)
+
+    async def _write(self) -> None:
+        batch, self._posted = self._posted[:MAX_BATCH], self._posted[MAX_BATCH:]
+        self._flushing = True
+        try:
+            await anyio.to_thread.run_sync(_execute, self._connection, batch)
+            self._count_written += len(batch)
+        except sqlite3.Error as exc:
+            self._failure = BridgeError(
+                "not_recorded",
+                f"The record of executions can't be written: {exc}.",
+                hint=f"Look at {self._path}: is the disk full?",
+            )
+        finally:
+            self._flushing = False
+            turn, self._turn = self._turn, anyio.Event()
+            turn.set()
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    try:
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version > len(MIGRATIONS):
+            raise BridgeError(
+                "database_newer",
+                f"{path} was written by a later version of this program.",
+                hint="Use that version, or another state_dir.",
+            )
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        _migrate(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        # Once more, inside: another process may have been quicker.
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        for migration in MIGRATIONS[version:]:
+            for statement in migration.split(";"):
+                connection.execute(statement)
+        if version < len(MIGRATIONS):
+            connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _execute(connection: sqlite3.Connection | None, batch: list[tuple[str, Sequence[Any]]]) -> None:
+    if connection is None:
+        raise sqlite3.ProgrammingError("the database isn't open")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for statement, parameters in batch:
+            connection.execute(statement, parameters)
+        connection.execute("COMMIT")
+    except sqlite3.Error:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _read(path: Path, query: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS)
+    try:
+        return connection.execute(query, parameters).fetchall()
+    finally:
+        connection.close()

@@ -1,0 +1,149 @@
+"""Saved programs, and executions of programs with their states: what a suspended one needs to go on another day."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mcp_bridge.ledger.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class SavedProgram:
+    """A program that the agent keeps.
+
+    Attributes:
+        name, hash: Its own.
+        data: As `kernel.program.bundle` writes it.
+        saved: Seconds since 1970.
+    """
+
+    name: str
+    hash: str
+    data: dict[str, Any]
+    saved: float
+
+
+@dataclass(frozen=True, slots=True)
+class StoredExecution:
+    """An execution of a program.
+
+    Attributes:
+        id: Its trace's id, too.
+        principal: Whose.
+        key: Its idempotency key, or None.
+        request: SHA-256 of the program and the context that it was asked for with.
+        status: As its machine's.
+        program: The program's hash.
+        bundle: The program, as `kernel.program.bundle` writes it.
+        origin: `operator` or `agent`: whose program it is.
+        state: The machine's canonical bytes, while it can go on.
+        record: What the agent is told of it.
+        due: When its next timer fires, in seconds since 1970, or None.
+        started: Seconds since 1970.
+    """
+
+    id: str
+    principal: str
+    key: str | None
+    request: str
+    status: str
+    program: str
+    bundle: dict[str, Any]
+    origin: str
+    state: bytes | None
+    record: dict[str, Any] | None
+    due: float | None
+    started: float
+
+
+class ProgramStore:
+    """Both, in one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def save_program(self, principal: str, program: SavedProgram) -> None:
+        """Keep a program, in the place of one with the same name."""
+        await self._database.write(
+            "INSERT INTO programs (principal, name, hash, data, saved) VALUES (?, ?, ?, ?, ?) ON CONFLICT"
+            " (principal, name) DO UPDATE SET hash = excluded.hash, data = excluded.data, saved = excluded.saved",
+            (principal, program.name, program.hash, json.dumps(program.data), program.saved),
+        )
+
+    async def programs(self, principal: str) -> list[SavedProgram]:
+        """By name."""
+        rows = await self._database.read(
+            "SELECT name, hash, data, saved FROM programs WHERE principal = ? ORDER BY name", (principal,)
+        )
+        return [SavedProgram(name, digest, json.loads(data), saved) for name, digest, data, saved in rows]
+
+    async def delete_program(self, principal: str, name: str) -> None:
+        """Forget it. Its executions and what is recorded of them stay."""
+        await self._database.write("DELETE FROM programs WHERE principal = ? AND name = ?", (principal, name))
+
+    async def add(self, execution: StoredExecution) -> None:
+        """Keep a new execution."""
+        await self._database.write(
+            "INSERT INTO executions (id, principal, key, request, status, program, bundle, origin, state, record, due,"
+            " started, changed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                execution.id,
+                execution.principal,
+                execution.key,
+                execution.request,
+                execution.status,
+                execution.program,
+                json.dumps(execution.bundle),
+                execution.origin,
+                execution.state,
+                None if execution.record is None else json.dumps(execution.record),
+                execution.due,
+                execution.started,
+                execution.started,
+            ),
+        )
+
+    async def update(
+        self, execution: str, *, status: str, state: bytes | None, record: dict[str, Any] | None, due: float | None
+    ) -> None:
+        """Take down how far an execution is."""
+        await self._database.write(
+            "UPDATE executions SET status = ?, state = ?, record = ?, due = ?, changed = ? WHERE id = ?",
+            (status, state, None if record is None else json.dumps(record), due, time.time(), execution),
+        )
+
+    async def execution(self, execution: str) -> StoredExecution | None:
+        """By id."""
+        return _first(await self._database.read(f"{_SELECT} WHERE id = ?", (execution,)))
+
+    async def by_key(self, principal: str, key: str) -> StoredExecution | None:
+        """By idempotency key."""
+        return _first(await self._database.read(f"{_SELECT} WHERE principal = ? AND key = ?", (principal, key)))
+
+    async def executions(self, principal: str | None, limit: int) -> list[StoredExecution]:
+        """The latest, newest first; of everybody without a principal."""
+        rows = await self._database.read(
+            f"{_SELECT} WHERE ?1 IS NULL OR principal = ?1 ORDER BY started DESC, id LIMIT ?2", (principal, limit)
+        )
+        return [_execution(row) for row in rows]
+
+
+_SELECT = (
+    "SELECT id, principal, key, request, status, program, bundle, origin, state, record, due, started FROM executions"
+)
+
+
+def _first(rows: list[tuple[Any, ...]]) -> StoredExecution | None:
+    return _execution(rows[0]) if rows else None
+
+
+def _execution(row: tuple[Any, ...]) -> StoredExecution:
+    names = ("id", "principal", "key", "request", "status", "program", "bundle", "origin", "state", "record", "due")
+    fields = dict(zip((*names, "started"), row, strict=True))
+    fields["bundle"] = json.loads(fields["bundle"])
+    fields["record"] = None if fields["record"] is None else json.loads(fields["record"])
+    return StoredExecution(**fields)
