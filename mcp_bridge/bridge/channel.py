@@ -62,6 +62,17 @@ FROM_GUEST = frozenset(
         messages.MemoryDelete,
         messages.MemoryList,
         messages.ArtifactWrite,
+        messages.ProgramStart,
+        messages.ProgramEffect,
+        messages.ProgramFinish,
+        messages.ProgramResume,
+        messages.ProgramSave,
+        messages.ProgramList,
+        messages.ProgramGet,
+        messages.ProgramDelete,
+        messages.ProgramValidate,
+        messages.ProgramPlan,
+        messages.TraceGet,
         messages.ExecutionFinish,
     }
 )

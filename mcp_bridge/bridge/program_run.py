@@ -61,6 +61,8 @@ class ProgramRun:
         journal: Hears of it.
         tasks: Where deadlines run.
         execution: Its id; a new one by default.
+        principal: Who runs it.
+        origin: `operator` or `agent`: whose program it is.
 
     Attributes:
         execution: Its id, which is its trace's too.
@@ -75,10 +77,15 @@ class ProgramRun:
         journal: Journal,
         tasks: TaskGroup,
         execution: str | None = None,
+        *,
+        principal: str,
+        origin: str,
     ) -> None:
         self.program = program
         self.machine = machine
         self.execution = execution or secrets.token_hex(16)
+        self.principal = principal
+        self.origin = origin
         self.violated: str | None = None
         self._effects = effects
         self._journal = journal
@@ -104,14 +111,10 @@ class ProgramRun:
         effect = self._offered.pop(number, None)
         if effect is None or self.violated:
             raise self.violation(f"effect {number} was asked for, which the program doesn't allow now")
-        with anyio.CancelScope() as scope:
-            self._scopes[number] = scope
-            try:
-                outcome = await self._effects.perform(self, effect)
-            finally:
-                del self._scopes[number]
-            return self._take(outcome)
-        raise BridgeError("effect_cancelled", f"Effect {number} is no longer wanted.")
+        told = await self._perform(effect)
+        if told is None:
+            raise BridgeError("effect_cancelled", f"Effect {number} is no longer wanted.")
+        return told
 
     def resume(self, event: Resume) -> None:
         """Take a payload that a suspended execution waits for.
@@ -156,19 +159,30 @@ class ProgramRun:
             while not self.machine.ended and self.machine.status != "suspended":
                 for number in list(self._offered):
                     effect = self._offered.pop(number)
-                    tasks.start_soon(self._drive_one, number, effect)
+                    tasks.start_soon(self._perform, effect)
                 await self._changed.wait()
 
-    async def _drive_one(self, number: int, effect: Effect) -> None:
+    async def wind_down(self) -> None:
+        """Undo what a program that has failed wants undone; one that can go on is left as it is."""
+        if self.machine.level.ending is not None:
+            await self.drive()
+
+    # --- transitions ---
+
+    async def _perform(self, effect: Effect) -> dict[str, Any] | None:
+        """Let an effect happen and take its outcome; None if the machine wants it no more."""
+        number = effect.id
+        outcome: Outcome | None = None
         with anyio.CancelScope() as scope:
             self._scopes[number] = scope
             try:
                 outcome = await self._effects.perform(self, effect)
             finally:
                 del self._scopes[number]
-            self._take(outcome)
-
-    # --- transitions ---
+                if outcome is None and number in self.machine.waiting:
+                    # Whoever asked has gone. The effect may have happened: it is not to be tried again as if not.
+                    self._take(Outcome(number, "failed", code="interrupted", message="interrupted while under way"))
+        return None if outcome is None else self._take(outcome)
 
     def _take(self, outcome: Outcome) -> dict[str, Any]:
         """Apply an outcome; without a pause between that and its place in the order."""

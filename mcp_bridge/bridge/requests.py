@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
+from mcp_bridge.bridge.gate import Gate
+from mcp_bridge.bridge.programs import Session
 from mcp_bridge.downstream import describe
 from mcp_bridge.downstream.aliases import nearest
 from mcp_bridge.errors import BridgeError
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mcp_bridge.bridge.keep import ArtifactWriter, Memories
+    from mcp_bridge.bridge.programs import Programs
     from mcp_bridge.downstream.catalog import Catalog
     from mcp_bridge.downstream.fleet import Fleet
     from mcp_bridge.downstream.tools import ToolInfo
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_SEARCH_HITS = 100
+
+PRINCIPAL = "local"
+"""Whose executions are those of a bridge that one person has started."""
 
 MAX_NAME_CHARS = 1000
 """Longest name or query that is looked at: the search for near names, and for words, takes its time."""
@@ -50,13 +56,20 @@ class Requests:
         allowed: Mapping[str, str],
         memories: Memories,
         artifacts: ArtifactWriter,
+        execution: str,
+        programs: Programs,
     ) -> None:
         self._fleet = fleet
         self._catalog = catalog
         self._allowed = allowed
         self._memories = memories
         self._artifacts = artifacts
+        self._programs = Session(programs, PRINCIPAL, Gate(execution, programs.recorder, self._value))
         self.calls = 0
+
+    async def close(self) -> None:
+        """The sandbox has ended."""
+        await self._programs.close()
 
     async def answer(self, request: Any) -> Any:
         """The result of a request.
@@ -82,7 +95,10 @@ class Requests:
                 return await self._describe(request)
             case messages.ArtifactWrite():
                 return self._artifact(request)
-        raise BridgeError("unknown_request", f"The host answers no {type(request).__name__}.")
+        return await self._programs.answer(request)
+
+    async def _value(self, server: str, tool: str, arguments: dict[str, Any]) -> Any:
+        return (await self._call(messages.ToolCall(server, tool, arguments)))["value"]
 
     def _memory(self, request: Any) -> dict[str, Any]:
         match request:

@@ -19,10 +19,14 @@ from mcp_bridge.bridge import bundle
 from mcp_bridge.bridge.channel import ChannelLimits, start_line
 from mcp_bridge.bridge.execution import MAX_VALUE_BYTES, Execution, ExecutionLimits, Progress
 from mcp_bridge.bridge.keep import ArtifactWriter, Files, Memories, private_directory
+from mcp_bridge.bridge.programs import Programs
 from mcp_bridge.bridge.requests import Requests, resolve
 from mcp_bridge.downstream.catalog import Catalog
 from mcp_bridge.downstream.fleet import Fleet
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.database import Database
+from mcp_bridge.ledger.recorder import SqliteRecorder
+from mcp_bridge.ledger.store import ProgramStore
 from mcp_bridge.sandbox.cli_engine import CliEngine
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, Engine, Limits, SandboxProcess, SandboxSpec
 from mcp_bridge.sandbox.image import ENVIRONMENT, ImageInfo, ImageRequest, ensure_image
@@ -64,13 +68,14 @@ class Prepared:
 class Bridge:
     """Runs scripts. An async context manager, made by `open_bridge`."""
 
-    def __init__(self, settings: Settings, fleet: Fleet, tasks: TaskGroup) -> None:
+    def __init__(self, settings: Settings, fleet: Fleet, tasks: TaskGroup, database: Database) -> None:
         self.settings = settings
         self.fleet = fleet
         self.catalog = Catalog(fleet, settings.state_dir)
         self.files = Files(settings.state_dir)
         self._memories = Memories(settings.state_dir)
         self._tasks = tasks
+        self.programs = Programs(ProgramStore(database), SqliteRecorder(database), {}, tasks)
         self._places = anyio.Semaphore(settings.max_concurrent)
         self._preparing = anyio.Lock()
         self._prepared: Prepared | None = None
@@ -119,7 +124,7 @@ class Bridge:
             prepared = await self.prepare(notify)
             execution = secrets.token_hex(8)
             artifacts = ArtifactWriter(self.files, execution, self.settings.max_artifact_size)
-            requests = Requests(self.fleet, self.catalog, allowed, self._memories, artifacts)
+            requests = Requests(self.fleet, self.catalog, allowed, self._memories, artifacts, execution, self.programs)
             start = messages.ExecutionStart(
                 execution, code, [{"name": name, "alias": alias} for name, alias in allowed.items()], MAX_VALUE_BYTES
             )
@@ -132,6 +137,8 @@ class Bridge:
                 await process.aclose()
                 artifacts.abort()
                 raise
+            finally:
+                await requests.close()
             if record.status in {"success", "error", "exit"}:
                 # The answer doesn't wait for the container's removal; leaving the bridge does.
                 self._tasks.start_soon(_leave, process)
@@ -219,12 +226,14 @@ def not_enforced(report: ProbeReport) -> list[str]:
 @asynccontextmanager
 async def open_bridge(settings: Settings, specs: Sequence[ServerSpec]) -> AsyncGenerator[Bridge]:
     """A bridge over these servers. Leaving it ends every container and server, even under cancellation."""
+    private_directory(settings.state_dir)
     async with (
+        Database(settings.state_dir / "executions.sqlite") as database,
         Fleet(specs, idle_timeout=settings.runtime_idle_timeout) as fleet,
         anyio.create_task_group() as tasks,
     ):
         # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
-        yield Bridge(settings, fleet, tasks)
+        yield Bridge(settings, fleet, tasks, database)
 
 
 async def prepare(

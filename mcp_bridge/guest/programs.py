@@ -1,4 +1,4 @@
-"""`mcp.programs`: governed programs, driven from here.
+"""`mcp.programs` and `mcp.traces`: governed programs, driven from here.
 
 The machine in this process says what comes next; the host's machine, which knows the same program and saw every
 outcome itself, lets it happen or doesn't.
@@ -7,16 +7,31 @@ outcome itself, lets it happen or doesn't.
 import functools
 import hashlib
 import queue
+import types
 from collections.abc import Callable
 from typing import Any
 
 from mcp_bridge.guest.channel import Channel, RequestError
+from mcp_bridge.guest.proxies import Calls, MCPError
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Effect, Outcome, Usage
 from mcp_bridge.kernel.machine import Machine
 from mcp_bridge.kernel.program import unbundle
 from mcp_bridge.wire import jsonrpc
-from mcp_bridge.wire.messages import ProgramEffect, ProgramFinish
+from mcp_bridge.wire.errors import LocalMessageError
+from mcp_bridge.wire.messages import (
+    ProgramDelete,
+    ProgramEffect,
+    ProgramFinish,
+    ProgramGet,
+    ProgramList,
+    ProgramPlan,
+    ProgramResume,
+    ProgramSave,
+    ProgramStart,
+    ProgramValidate,
+    TraceGet,
+)
 
 Answer = jsonrpc.Response | jsonrpc.ErrorResponse
 
@@ -187,3 +202,112 @@ async def drive_async(channel: Channel, started: dict[str, Any]) -> Trace:
     finally:
         driver.leave()
     return Trace(await channel.request_async(driver.finish()))
+
+
+# --- the modules ------------------------------------------------------------------------------------------------------
+
+
+class Faults(list[Any]):
+    """What is wrong with a program, a dict each: `path`, `code`, `message`. Empty and false for a valid one."""
+
+    def __repr__(self) -> str:
+        return "\n".join(": ".join(filter(None, (row["path"], row["message"]))) for row in self) or "valid"
+
+
+class Listed(list[Any]):
+    """Programs, a dict each; prints as a line each."""
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{row['name']} ({row['owner']}) {row['description']}".rstrip() for row in self) or "(none)"
+
+
+def _trace(answer: Any) -> Any:
+    return Trace(answer)
+
+
+_PLAIN: dict[str, tuple[Callable[..., Any], Callable[[Any], Any], str]] = {
+    "save": (
+        ProgramSave,
+        lambda answer: answer["hash"],
+        "Keep a program (an object) under a name; gives its hash. Raises MCPError `invalid_program` with all faults.",
+    ),
+    "list": (ProgramList, lambda answer: Listed(answer["programs"]), "The programs that can be run by name."),
+    "get": (ProgramGet, lambda answer: answer["program"], "A program by name, as an object."),
+    "delete": (
+        ProgramDelete,
+        lambda answer: answer["found"],
+        "Forget a saved program; whether there was one. Its traces stay.",
+    ),
+    "validate": (
+        ProgramValidate,
+        lambda answer: Faults(answer["faults"]),
+        "Everything that is wrong with a program, each with its path; an empty list if nothing is.",
+    ),
+    "plan": (
+        ProgramPlan,
+        lambda answer: answer["program"],
+        "Have the configured model write a program for what is to be done; gives it as an object, valid and not run.",
+    ),
+}
+
+
+def build(channel: Channel, calls: Calls, name: str) -> types.ModuleType:
+    """`mcp.programs`, `mcp.traces`, or the same beneath `mcp.sync` in their blocking form."""
+    module = types.ModuleType(name, __doc__)
+    blocking = name.startswith("mcp.sync.")
+
+    def offer(short: str, request: Callable[..., Any], result: Callable[[Any], Any], doc: str, *, driven: bool) -> None:
+        def call_blocking(*args: Any, **kwargs: Any) -> Any:
+            params = request(*args, **kwargs)
+            try:
+                answer = channel.request(params)
+                return drive(channel, answer) if driven else result(answer)
+            except (RequestError, LocalMessageError) as exc:
+                raise _error(exc) from None
+
+        async def work(params: Any) -> Any:
+            try:
+                answer = await channel.request_async(params)
+                return await drive_async(channel, answer) if driven else result(answer)
+            except (RequestError, LocalMessageError) as exc:
+                raise _error(exc) from None
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return calls.pending(work(request(*args, **kwargs)), f"{name.rpartition('.')[2]}.{short}", 2)
+
+        function = call_blocking if blocking else call
+        function.__name__ = function.__qualname__ = short
+        function.__doc__, function.__module__ = doc, name
+        function.__wrapped__ = request  # type: ignore[attr-defined]  # inspect.signature follows it
+        setattr(module, short, function)
+
+    if name.endswith("traces"):
+        offer("get", TraceGet, _trace, "The trace of an execution, by its id.", driven=False)
+        return module
+    offer("run", _start, _trace, _start.__doc__ or "", driven=True)
+    offer("resume", _resume, _trace, _resume.__doc__ or "", driven=True)
+    for short, (request, result, doc) in _PLAIN.items():
+        offer(short, request, result, doc, driven=False)
+    module.__dict__.update(Trace=Trace, StepView=StepView)
+    return module
+
+
+def _start(program: Any, context: dict[str, Any] | None = None, idempotency_key: str | None = None) -> ProgramStart:
+    """Run a program: an object, or the name of one. Gives its trace, and never raises for a program that failed.
+
+    `context` has the values of its `$references`. With an `idempotency_key` it runs once, however often that is asked.
+    Raises MCPError if it could not begin: `invalid_program` (`.details["faults"]` has all), `unknown_program`, ….
+    """
+    return ProgramStart(program, {} if context is None else context, idempotency_key)
+
+
+def _resume(trace_id: str, payload: Any = None) -> ProgramResume:
+    """Go on with a suspended program; the payload is `$__webhook__` in it. Gives its trace."""
+    return ProgramResume(trace_id, payload)
+
+
+def _error(exc: RequestError | LocalMessageError) -> MCPError:
+    if isinstance(exc, LocalMessageError):
+        return MCPError(str(exc), code=exc.code)
+    data = dict(exc.data)
+    return MCPError(exc.message, code=data.pop("code", "error"), details=data)

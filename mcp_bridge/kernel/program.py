@@ -1,9 +1,11 @@
 """Programs: from untrusted data to steps that the machine can run, or to a list of everything that is wrong with it."""
 
 import difflib
+import functools
+import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, cast
 
 from mcp_bridge.kernel import format as form
 from mcp_bridge.kernel.conditions import Condition, ConditionSyntaxError
@@ -18,7 +20,10 @@ MAX_NESTED_PROGRAMS = 8
 """Deepest chain of programs that run programs."""
 
 MAX_FAULTS = 200
-"""Faults that are told of one program."""
+"""Faults that are told of one program; after as many it is read no further."""
+
+_MAX_HINTS, _MAX_HINT_IDS, _MAX_HINT_CHARS = 20, 200, 60
+"""What finding the id that was meant may cost: in how many faults, among how many ids, of what length."""
 
 BACKOFF_SECONDS = 30.0
 """Longest wait before another attempt, where a step doesn't say."""
@@ -26,7 +31,7 @@ BACKOFF_SECONDS = 30.0
 _REFERENCE = re.compile(rf"\${NAME}")
 
 Resolve = Callable[[str], "Program | None"]
-"""A program by the name that a `program` step uses, or None."""
+"""A program by the name that a `program` step uses, or None; an `InvalidProgramError` becomes a fault of that step."""
 
 
 class InvalidProgramError(ValueError):
@@ -61,10 +66,13 @@ class Retry(NamedTuple):
         """How long to wait after attempt number `attempt` (from 1) has failed."""
         if self.schedule:
             return self.schedule[attempt - 1]
-        try:
-            return min(self.delay * self.multiplier ** (attempt - 1), self.most)
-        except OverflowError:
-            return self.most
+        seconds = self.delay
+        # Not `**`: of a fraction that is the C library's power, whose last digit differs from one to the next.
+        for _ in range(attempt - 1):
+            if seconds >= self.most:
+                break
+            seconds *= self.multiplier
+        return cast("float", normal(min(seconds, self.most)))
 
 
 class Compensation(NamedTuple):
@@ -158,7 +166,7 @@ class Program:
         hash: SHA-256 of its canonical form, the programs that it runs included.
         steps: In the order of the list.
         index: Ids of steps to their places.
-        uses: The programs that its steps run by name.
+        uses: The programs that its steps, and programs that they write out, run by name.
         nested: Most programs within programs beneath it.
         warnings: What is legal, and looks like a mistake: steps that nothing leads to.
     """
@@ -187,13 +195,20 @@ class Program:
     def tools(self) -> set[str]:
         """Names of the tools that its steps may call, sub-programs' included."""
         found: set[str] = set()
-        for step in _all_steps(self.steps):
-            if step.kind == "tool":
-                found.add(step.tool)
-            if step.compensation:
-                found.add(step.compensation.tool)
-            if step.program:
-                found |= step.program.tools()
+        seen: set[int] = set()
+        waiting = [self]
+        while waiting:
+            program = waiting.pop()
+            if id(program) in seen:
+                continue
+            seen.add(id(program))
+            for step in _all_steps(program.steps):
+                if step.kind == "tool":
+                    found.add(step.tool)
+                if step.compensation:
+                    found.add(step.compensation.tool)
+                if step.program:
+                    waiting.append(step.program)
         return found
 
 
@@ -202,11 +217,10 @@ def bundle(program: Program) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def collect(outer: Program) -> None:
-        for step in _all_steps(outer.steps):
-            if step.program is not None:
-                collect(step.program)
         for name, inner in outer.uses.items():
-            found.setdefault(name, inner.data)
+            if name not in found:
+                collect(inner)
+                found[name] = inner.data
 
     collect(program)
     return {"program": program.data, "uses": [[name, data] for name, data in found.items()]}
@@ -243,7 +257,8 @@ def parse(data: Any, resolve: Resolve | None = None) -> Program:
     size = len(canonical(data))
     if size > MAX_BYTES:
         raise InvalidProgramError([Fault("", "too_large", f"the program has {size} bytes; the limit is {MAX_BYTES}")])
-    return _Reader(resolve or _resolve_nothing, 0).program(data)
+    # Whatever a store does meanwhile, one name is one program throughout.
+    return _Reader(functools.cache(resolve or _resolve_nothing), 0).program(data)
 
 
 def _resolve_nothing(_name: str) -> None:
@@ -263,7 +278,7 @@ class _Reader:
     def program(self, data: dict[str, Any]) -> Program:
         properties = {name: fragment for name, (fragment, _) in form.PROGRAM.items()}
         fragment = {"properties": properties, "required": ["steps"], "additionalProperties": False}
-        self._faults += form.faults(data, fragment, "")
+        self._add(form.faults(data, fragment, ""))
         rows = data.get("steps")
         rows = rows if isinstance(rows, list) else []
         steps = [self._step(row, f"steps[{index}]", index) for index, row in enumerate(rows)]
@@ -272,12 +287,14 @@ class _Reader:
             if isinstance(row, dict):
                 self._targets(row, step, ids, f"steps[{index}]")
         if self._faults:
-            raise InvalidProgramError(self._faults[:MAX_FAULTS])
+            raise InvalidProgramError(self._faults)
         return Program(data, [step for step in steps if step], self._uses)
 
     def _step(self, row: Any, path: str, index: int, place: form.Place = "program") -> Step | None:
         """The step, or None after a fault; nested steps are read either way."""
         before = len(self._faults)
+        if before >= MAX_FAULTS:
+            return None
         kinds = {"program": tuple(form.TYPES), "parallel": form.PARALLEL_TYPES, "map": form.MAP_TYPES}[place]
         if not isinstance(row, dict):
             self._fault(path, "bad_type", "a step is an object with 'id' and 'type'")
@@ -289,7 +306,7 @@ class _Reader:
             if place != "map" and "id" not in row:
                 self._fault(path, "missing_field", "'id' is missing")
             return None
-        self._faults += _in_context(form.faults(row, form.step_fragment(kind, place), path), row, kind, path, place)
+        self._add(_in_context(form.faults(row, form.step_fragment(kind, place), path), row, kind, path, place))
         if (one_of := form.TYPES[kind].one_of) and all(row.get(name) is None for name in one_of):
             self._fault(path, "missing_field", f"a {kind} step needs {' or '.join(map(repr, one_of))}")
         if row.get("seconds") is not None and row.get("event") is not None:
@@ -348,22 +365,33 @@ class _Reader:
         where = f"{path}.program"
         if isinstance(told, dict):
             if self._depth >= MAX_NESTED_PROGRAMS:
-                self._fault(where, "bad_value", f"programs nest deeper than {MAX_NESTED_PROGRAMS}")
+                self._fault(where, "too_large", f"programs nest deeper than {MAX_NESTED_PROGRAMS}")
                 return None
             try:
                 inner = _Reader(self._resolve, self._depth + 1).program(told)
             except InvalidProgramError as exc:
-                self._faults += [fault._replace(path=f"{where}.{fault.path}".rstrip(".")) for fault in exc.faults]
+                self._add(fault._replace(path=f"{where}.{fault.path}".rstrip(".")) for fault in exc.faults)
                 return None
+            self._uses |= inner.uses
         else:
-            found = self._resolve(told) if told else None
+            found = self._named(told, where)
             if found is None:
-                self._fault(where, "unknown_program", f"there is no program {told[:60]!r}")
                 return None
             inner = self._uses[told] = found
         if self._depth + inner.nested >= MAX_NESTED_PROGRAMS:
-            self._fault(where, "bad_value", f"programs nest deeper than {MAX_NESTED_PROGRAMS}")
+            self._fault(where, "too_large", f"programs nest deeper than {MAX_NESTED_PROGRAMS}")
         return inner
+
+    def _named(self, name: str, where: str) -> Program | None:
+        try:
+            found = self._resolve(name) if name else None
+        except InvalidProgramError as exc:
+            first = exc.faults[0]
+            self._fault(where, first.code, f"the program {name[:60]!r} can't be run: {first}")
+            return None
+        if found is None:
+            self._fault(where, "unknown_program", f"there is no program {name[:60]!r}")
+        return found
 
     def _retry_and_references(self, row: dict[str, Any], path: str) -> None:
         retry = row.get("retry")
@@ -381,14 +409,21 @@ class _Reader:
                 continue
             place = ids.get(target)
             if place is None:
-                close = difflib.get_close_matches(target[:200], ids, n=1)
-                hint = f"; did you mean {close[0]!r}?" if close else ""
-                self._fault(f"{path}.{name}", "unknown_step", f"no step {target[:60]!r}{hint}")
+                self._fault(f"{path}.{name}", "unknown_step", f"no step {target[:60]!r}{self._meant(target, ids)}")
             elif step is not None:
                 setattr(step, {"next_step": "next"}.get(name, name), place)
 
+    def _meant(self, target: str, ids: dict[str, int]) -> str:
+        if len(self._faults) >= _MAX_HINTS or len(ids) > _MAX_HINT_IDS or len(target) > _MAX_HINT_CHARS:
+            return ""
+        close = difflib.get_close_matches(target, [name for name in ids if len(name) <= _MAX_HINT_CHARS], n=1)
+        return f"; did you mean {close[0]!r}?" if close else ""
+
     def _fault(self, path: str, code: str, message: str) -> None:
-        self._faults.append(Fault(path, code, message))
+        self._add([Fault(path, code, message)])
+
+    def _add(self, faults: Iterable[Fault]) -> None:
+        self._faults += itertools.islice(faults, max(MAX_FAULTS - len(self._faults), 0))
 
 
 def _has_id(row: Any) -> bool:

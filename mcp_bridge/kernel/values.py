@@ -21,6 +21,7 @@ MAX_INTEGER = 10**100
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 _BEYOND_BMP = re.compile(rb"[\xf0-\xf4]")
+_SHOWN_CHARS = 60
 _ES6_DECIMAL_FROM, _ES6_DECIMAL_BELOW = 1e-6, 1e21
 
 
@@ -107,12 +108,20 @@ def _text(value: str) -> str:
 
 def _place(value: Any, path: str, depth: int) -> str:
     """Where in a value the fault is that `_normal` has met: paths are only made when there is one."""
-    children: list[tuple[str, Any]] = []
-    if isinstance(value, dict):
-        children = [(f"{path}.{name}" if path else str(name), item) for name, item in value.items()]
-    elif isinstance(value, (list, tuple)):
-        children = [(f"{path}[{index}]", item) for index, item in enumerate(value)]
-    for place, item in children if depth else []:
+    children: Any = ()
+    if depth and isinstance(value, dict):
+        children = value.items()
+    elif depth and isinstance(value, (list, tuple)):
+        children = enumerate(value)
+    for name, item in children:
+        if isinstance(value, dict):
+            try:
+                shown = _key(name)[:_SHOWN_CHARS]
+            except ValueFaultError:
+                return path
+            place = f"{path}.{shown}" if path else shown
+        else:
+            place = f"{path}[{name}]"
         try:
             _normal(item, depth - 1)
         except ValueFaultError:

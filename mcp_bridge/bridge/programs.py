@@ -1,0 +1,465 @@
+"""Programs for one bridge: whose they are, which are under way, and what is kept of them.
+
+A program that a sandbox has started or resumed can be driven by that sandbox alone, through its `Session`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import anyio
+
+from mcp_bridge.bridge.program_run import ProgramRun
+from mcp_bridge.downstream.aliases import nearest
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.kernel import program as programs
+from mcp_bridge.kernel import state
+from mcp_bridge.kernel.events import Resume
+from mcp_bridge.kernel.machine import Machine
+from mcp_bridge.kernel.values import ValueFaultError, canonical, digest, normal
+from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.ledger.store import SavedProgram, StoredExecution
+from mcp_bridge.wire import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from anyio.abc import TaskGroup
+
+    from mcp_bridge.bridge.program_run import Effects
+    from mcp_bridge.kernel.events import Effect, Event
+    from mcp_bridge.kernel.program import Program
+    from mcp_bridge.ledger.recorder import Recorder
+    from mcp_bridge.ledger.store import ProgramStore
+
+logger = logging.getLogger(__name__)
+
+MAX_CONTEXT_BYTES = 4 << 20
+"""Largest context that a program is started with, in canonical bytes."""
+
+MAX_SAVED = 1000
+"""Programs that one principal may keep."""
+
+MAX_RUNS = 10_000
+"""Programs that one sandbox may have under way."""
+
+Origin = Literal["operator", "agent"]
+
+
+class Found(NamedTuple):
+    """A program and whose it is."""
+
+    program: Program
+    origin: Origin
+
+
+class Programs:
+    """The programs of one bridge.
+
+    Args:
+        store: Keeps programs and executions.
+        recorder: Is told of everything.
+        operators: The operator's programs, by name.
+        tasks: Where deadlines run.
+        policy_hash: Of the policy in force.
+    """
+
+    def __init__(
+        self,
+        store: ProgramStore,
+        recorder: Recorder,
+        operators: Mapping[str, Program],
+        tasks: TaskGroup,
+        policy_hash: str = "",
+    ) -> None:
+        self.store = store
+        self.recorder = recorder
+        self.operators = operators
+        self.policy_hash = policy_hash
+        self._tasks = tasks
+        self._starting = anyio.Lock()
+        self._under_way: dict[str, anyio.Event] = {}
+
+    # --- programs ---
+
+    async def find(self, asked: Any, principal: str) -> Found:
+        """A program by name, or from an object.
+
+        Raises:
+            BridgeError: `unknown_program`, `invalid_program` with all of its faults.
+        """
+        saved = {kept.name: kept for kept in await self.store.programs(principal)}
+        if isinstance(asked, str):
+            if asked in self.operators:
+                return Found(self.operators[asked], "operator")
+            if asked in saved:
+                return Found(programs.unbundle(saved[asked].data), "agent")
+            close = nearest(asked, [*self.operators, *saved])
+            hint = f"Did you mean {', '.join(close)}?" if close else "mcp.programs.list() has their names."
+            raise BridgeError("unknown_program", f"There is no program {asked[:100]!r}.", hint=hint, nearest=close)
+
+        def resolve(name: str) -> Program | None:
+            if name in self.operators:
+                return self.operators[name]
+            return programs.unbundle(saved[name].data) if name in saved else None
+
+        try:
+            return Found(programs.parse(asked, resolve), "agent")
+        except programs.InvalidProgramError as exc:
+            faults = [fault._asdict() for fault in exc.faults]
+            told = "; ".join(map(str, exc.faults[:10])) + ("; …" if len(faults) > 10 else "")  # noqa: PLR2004
+            raise BridgeError("invalid_program", f"The program is not valid: {told}.", faults=faults) from None
+
+    async def validate(self, asked: Any, principal: str) -> dict[str, Any]:
+        """`{"faults", "warnings", "hash"}` of what may be a program."""
+        try:
+            found = (await self.find(asked, principal)).program
+        except BridgeError as exc:
+            if exc.code != "invalid_program":
+                raise
+            return {"faults": exc.details["faults"], "warnings": [], "hash": None}
+        return {"faults": [], "warnings": [fault._asdict() for fault in found.warnings], "hash": found.hash}
+
+    async def save(self, name: str, asked: Any, principal: str) -> dict[str, Any]:
+        """Keep a program under a name.
+
+        Raises:
+            BridgeError: `invalid_program`; `reserved_name`: the operator has one of that name; `too_many_programs`.
+        """
+        if not name.strip() or name in self.operators:
+            raise BridgeError(
+                "reserved_name", f"The name {name!r} is the operator's, or none.", hint="Use another name."
+            )
+        found = await self.find(asked, principal)
+        kept = {row.name for row in await self.store.programs(principal)}
+        if name not in kept and len(kept) >= MAX_SAVED:
+            raise BridgeError("too_many_programs", f"{MAX_SAVED} programs are kept already.", hint="Delete some.")
+        row = SavedProgram(name, found.program.hash, programs.bundle(found.program), time.time())
+        await self.store.save_program(principal, row)
+        return {"hash": found.program.hash}
+
+    async def listed(self, principal: str) -> list[dict[str, Any]]:
+        """The operator's and the principal's programs, by name."""
+        rows = {name: _row(name, program, "operator") for name, program in self.operators.items()}
+        for kept in await self.store.programs(principal):
+            rows.setdefault(kept.name, _row(kept.name, programs.unbundle(kept.data), "agent"))
+        return [rows[name] for name in sorted(rows)]
+
+    async def delete(self, name: str, principal: str) -> bool:
+        """Forget a saved program; whether there was one. What is recorded of its executions stays.
+
+        Raises:
+            BridgeError: `denied`: it is the operator's.
+        """
+        if name in self.operators:
+            raise BridgeError("denied", f"The program {name!r} is the operator's.")
+        kept = {row.name for row in await self.store.programs(principal)}
+        if name in kept:
+            await self.store.delete_program(principal, name)
+        return name in kept
+
+    # --- executions ---
+
+    async def start(
+        self, asked: Any, context: dict[str, Any], key: str | None, principal: str, effects: Effects
+    ) -> ProgramRun | StoredExecution:
+        """Begin an execution; or, of a key that has been used, the execution that has it.
+
+        Raises:
+            BridgeError: As `find`; `bad_context`, `context_too_large`; `key_conflict`: the key belongs to another
+                program or context.
+        """
+        found = await self.find(asked, principal)
+        context = checked_context(context)
+        if key is None:
+            return await self._begin(found, context, None, principal, effects)
+        async with self._starting:
+            known = await self.store.by_key(principal, key)
+            if known is None:
+                return await self._begin(found, context, key, principal, effects)
+        if known.request != _request(found.program, context):
+            raise BridgeError(
+                "key_conflict",
+                f"The idempotency key {key[:100]!r} belongs to another program or another context.",
+                hint="Use a key for one thing only.",
+            )
+        if (ended := self._under_way.get(known.id)) is not None:
+            await ended.wait()
+            known = await self.stored(known.id, principal)
+        return known
+
+    async def _begin(
+        self, found: Found, context: dict[str, Any], key: str | None, principal: str, effects: Effects
+    ) -> ProgramRun:
+        machine = Machine(found.program, context)
+        run = ProgramRun(found.program, machine, effects, self, self._tasks, principal=principal, origin=found.origin)
+        row = StoredExecution(
+            id=run.execution,
+            principal=principal,
+            key=key,
+            request=_request(found.program, context),
+            status=run.machine.status,
+            program=found.program.hash,
+            bundle=programs.bundle(found.program),
+            origin=found.origin,
+            state=None,
+            record=None,
+            due=None,
+            started=time.time(),
+        )
+        self.recorder.post(self.entry("start", run, program=found.program.name, origin=found.origin))
+        await self.store.add(row)
+        self._under_way[run.execution] = anyio.Event()
+        return run
+
+    async def resume(self, execution: str, event: Resume | None, principal: str, effects: Effects) -> ProgramRun:
+        """Go on with a suspended execution.
+
+        Raises:
+            BridgeError: `unknown_trace`; `not_suspended`; as `ProgramRun.resume`.
+        """
+        stored = await self.stored(execution, principal)
+        if stored.state is None:
+            raise BridgeError("not_suspended", f"The execution {execution} is not suspended: {stored.status}.")
+        program = programs.unbundle(stored.bundle)
+        machine = state.restore(program, stored.state)
+        run = ProgramRun(
+            program, machine, effects, self, self._tasks, stored.id, principal=principal, origin=stored.origin
+        )
+        if event is not None:
+            run.resume(event)
+        self.recorder.post(self.entry("resume", run, source=event.source if event else None))
+        await self.store.update(stored.id, status="running", state=None, record=stored.record, due=None)
+        self._under_way[run.execution] = anyio.Event()
+        return run
+
+    async def stored(self, execution: str, principal: str) -> StoredExecution:
+        """An execution of this principal.
+
+        Raises:
+            BridgeError: `unknown_trace`.
+        """
+        found = await self.store.execution(execution)
+        if found is None or found.principal != principal:
+            raise BridgeError("unknown_trace", f"There is no trace {execution[:100]!r}.")
+        return found
+
+    async def keep(self, run: ProgramRun) -> dict[str, Any]:
+        """Take down where a run stands, as it is left; its record."""
+        record = run_record(run)
+        goes_on = not run.machine.ended
+        self.recorder.post(
+            self.entry("suspension" if goes_on else "end", run, status=record["status"], error=record["error"])
+        )
+        await self.store.update(
+            run.execution,
+            status=record["status"],
+            state=state.dump(run.machine) if goes_on else None,
+            record=record,
+            due=None,
+        )
+        if (ended := self._under_way.pop(run.execution, None)) is not None:
+            ended.set()
+        return record
+
+    # --- as the journal of runs ---
+
+    def event(self, run: ProgramRun, event: Event, effects: list[Effect]) -> None:
+        """A transition."""
+        payload = {"event": type(event).__name__.lower(), "effects": [effect.id for effect in effects]}
+        if (number := getattr(event, "effect", None)) is not None:
+            payload["effect"] = number
+        self.recorder.post(self.entry("transition", run, **payload))
+
+    def violation(self, run: ProgramRun, message: str) -> None:
+        """The guest asked for what the machine had not emitted."""
+        self.recorder.post(self.entry("violation", run, message=message))
+
+    def entry(self, kind: Any, run: ProgramRun, **payload: Any) -> Entry:
+        """An entry of a run."""
+        return Entry(kind, run.execution, payload, None, self.policy_hash, run.program.hash)
+
+
+class Session:
+    """The programs that one sandbox drives."""
+
+    def __init__(self, service: Programs, principal: str, effects: Effects) -> None:
+        self._service = service
+        self._effects = effects
+        self._principal = principal
+        self._runs: dict[str, ProgramRun] = {}
+
+    async def start(self, asked: Any, context: dict[str, Any], key: str | None) -> dict[str, Any]:
+        """The result of `program.start`."""
+        if len(self._runs) >= MAX_RUNS:
+            raise BridgeError("too_many_programs", f"{MAX_RUNS} programs are under way.", hint="Await some of them.")
+        began = await self._service.start(asked, context, key, self._principal, self._effects)
+        if isinstance(began, StoredExecution):
+            return {"record": began.record or stored_record(began)}
+        self._runs[began.execution] = began
+        return {
+            "execution": began.execution,
+            **programs.bundle(began.program),
+            "context": began.machine.level.context,
+        }
+
+    async def resume(self, execution: str, payload: Any) -> dict[str, Any]:
+        """The result of `program.resume`."""
+        if execution in self._runs:
+            raise BridgeError("not_suspended", f"The execution {execution} is under way.")
+        run = await self._service.resume(execution, Resume(payload), self._principal, self._effects)
+        self._runs[execution] = run
+        return {
+            "execution": execution,
+            **programs.bundle(run.program),
+            "state": state.dump(run.machine).decode(),
+        }
+
+    async def effect(self, execution: str, number: int) -> dict[str, Any]:
+        """The result of `program.effect`."""
+        run = self._of(execution)
+        try:
+            return await run.effect(number)
+        except BridgeError:
+            await self._fail(run)
+            raise
+
+    async def finish(self, execution: str, told: str) -> dict[str, Any]:
+        """The result of `program.finish`."""
+        run = self._of(execution)
+        try:
+            run.finish(told)
+        except BridgeError:
+            await self._fail(run)
+            raise
+        del self._runs[execution]
+        return await self._service.keep(run)
+
+    async def _fail(self, run: ProgramRun) -> None:
+        """After a violation: undo what has to be undone, without the sandbox."""
+        if run.violated and self._runs.pop(run.execution, None) is not None:
+            with anyio.CancelScope(shield=True):
+                await run.wind_down()
+                await self._service.keep(run)
+
+    def _of(self, execution: str) -> ProgramRun:
+        run = self._runs.get(execution)
+        if run is None:
+            raise BridgeError("violation", f"This sandbox drives no execution {execution[:100]!r}.")
+        return run
+
+    async def answer(self, request: Any) -> Any:
+        """The result of a request that is about programs or traces."""
+        service, principal = self._service, self._principal
+        match request:
+            case messages.ProgramStart():
+                return await self.start(request.program, request.context, request.idempotency_key)
+            case messages.ProgramEffect():
+                return await self.effect(request.execution, request.effect)
+            case messages.ProgramFinish():
+                return await self.finish(request.execution, request.state)
+            case messages.ProgramResume():
+                return await self.resume(request.execution, request.payload)
+            case messages.ProgramSave():
+                return await service.save(request.name, request.program, principal)
+            case messages.ProgramList():
+                return {"programs": await service.listed(principal)}
+            case messages.ProgramGet():
+                found = await service.find(request.name, principal)
+                return {"program": found.program.data, "hash": found.program.hash}
+            case messages.ProgramDelete():
+                return {"found": await service.delete(request.name, principal)}
+            case messages.ProgramValidate():
+                return await service.validate(request.program, principal)
+            case messages.TraceGet():
+                stored = await service.stored(request.trace_id, principal)
+                return stored.record or stored_record(stored)
+        raise BridgeError("unknown_request", f"The host answers no {type(request).__name__}.")
+
+    async def close(self) -> None:
+        """The sandbox has ended: what it left unfinished is kept, to be resumed."""
+        with anyio.CancelScope(shield=True):
+            for run in self._runs.values():
+                try:
+                    await run.wind_down()
+                    await self._service.keep(run)
+                except BridgeError:
+                    logger.exception("the execution %s of a sandbox that has ended could not be kept", run.execution)
+            self._runs.clear()
+
+
+def _request(program: Program, context: dict[str, Any]) -> str:
+    return digest({"program": program.hash, "context": context})
+
+
+def checked_context(context: Any) -> dict[str, Any]:
+    """A context in normal form.
+
+    Raises:
+        BridgeError: `bad_context`, `context_too_large`.
+    """
+    try:
+        context = normal(context, "context")
+    except ValueFaultError as exc:
+        raise BridgeError("bad_context", f"The context can't be taken: {exc}.", hint="It is a JSON object.") from None
+    if not isinstance(context, dict):
+        raise BridgeError("bad_context", "The context is no object.", hint="Pass names and values.")
+    size = len(canonical(context))
+    if size > MAX_CONTEXT_BYTES:
+        raise BridgeError("context_too_large", f"The context has {size} bytes; the limit is {MAX_CONTEXT_BYTES}.")
+    return context
+
+
+def run_record(run: ProgramRun) -> dict[str, Any]:
+    """What is told of an execution."""
+    machine = run.machine
+    ending = machine.level.ending
+    record: dict[str, Any] = {
+        "trace_id": run.execution,
+        "program": run.program.name,
+        "status": machine.status,
+        "output": machine.output,
+        "error": machine.error,
+        "code": ending[1] if ending and machine.error else None,
+        "steps": [state.row_json(row) for row in machine.rows],
+        "waiting": [
+            {"step": effect.step, "kind": effect.kind, "name": effect.name, **_question(effect)}
+            for effect, pending in machine.awaited()
+            if pending
+        ],
+    }
+    if run.violated:
+        record |= {"status": "failed", "error": f"violation: {run.violated}", "code": "violation"}
+    elif machine.status == "running":
+        record["status"] = "interrupted"
+    return record
+
+
+def _question(effect: Effect) -> dict[str, Any]:
+    return {"message": effect.arguments["message"]} if effect.kind == "approval" else {}
+
+
+def stored_record(stored: StoredExecution) -> dict[str, Any]:
+    """What is told of an execution of which no record has been made yet."""
+    return {
+        "trace_id": stored.id,
+        "program": stored.bundle["program"].get("name", "unnamed"),
+        "status": stored.status,
+        "output": None,
+        "error": None,
+        "code": None,
+        "steps": [],
+        "waiting": [],
+    }
+
+
+def _row(name: str, program: Program, owner: Origin) -> dict[str, Any]:
+    return {
+        "name": name,
+        "version": program.version,
+        "description": program.description,
+        "hash": program.hash,
+        "owner": owner,
+    }

@@ -1,0 +1,339 @@
+"""What is shown of a value, and to whom.
+
+| projection | for whom | secrets | sensitive values | erased values |
+|---|---|---|---|---|
+| `output` | the agent's code, the answer | `vault://secret/<id>` | `vault://ref/<id>` | their references |
+| `trace` | what is recorded | as output | as output | their references, so that hashes stay as they are |
+| `model` | prompts | as output | as output | `[REDACTED_TOMBSTONE]` |
+| `tool` | a tool that is about to be called | plaintext, where granted | the values | the call fails |
+
+A prompt shows references and not a blank, so that a model can tell two customers apart, and say which one is meant.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.policy import patterns
+from mcp_bridge.policy.bounded_regex import compile_bounded
+from mcp_bridge.policy.json_walk import TooDeepError, leaves, rebuild
+from mcp_bridge.policy.masking import Masker
+from mcp_bridge.policy.patterns import Pattern, PatternName
+from mcp_bridge.policy.toml_tables import decode
+from mcp_bridge.policy.uris import REDACTED, TOMBSTONE, Mention, mentions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from mcp_bridge.policy.globs import ToolNames
+    from mcp_bridge.policy.references import References, Scalar
+    from mcp_bridge.policy.vault import Secrets
+
+MAX_DEPTH = 128
+"""Nesting of a tool's arguments."""
+
+MAX_CHARS = 64 << 20
+"""Of one value's text, before and after. What is larger is shown to nobody."""
+
+OVERSIZE = "[REDACTED_OVERSIZE]"
+
+MAX_CUSTOM_PATTERNS = 100
+
+_MAX_PASSES = 4
+"""A value that was taken out leaves edges, at which something else may now be told from its neighbours."""
+
+# In none of the text that is looked for, so that it holds apart what is joined with it.
+_SEPARATOR = "\0"
+
+# The smallest number that has as many digits as the shortest secret.
+_SHORT_NUMBER = 1000
+
+Text = TypeVar("Text", str, bytes)
+
+
+class ProjectionConfig(BaseModel):
+    """The `[projection]` table.
+
+    Attributes:
+        patterns: Which of the built-in patterns are on.
+        custom: More patterns, as regular expressions by name. What `bounded_regex` refuses is refused.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    patterns: tuple[PatternName, ...] = patterns.DEFAULT
+    custom: dict[str, str] = {}
+
+    @field_validator("patterns", mode="before")
+    @classmethod
+    def _array(cls, value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
+
+    @field_validator("custom")
+    @classmethod
+    def _usable(cls, custom: dict[str, str]) -> dict[str, str]:
+        if len(custom) > MAX_CUSTOM_PATTERNS:
+            raise ValueError(f"there may be {MAX_CUSTOM_PATTERNS} patterns")
+        for name, regex in custom.items():
+            if name in patterns.NAMES:
+                raise ValueError(f"{name} is the name of a built-in pattern")
+            try:
+                compile_bounded(regex)
+            except ValueError as exc:
+                raise ValueError(f"the pattern {name} can't be used: {exc}") from None
+        return custom
+
+    def compiled(self) -> tuple[Pattern, ...]:
+        """The patterns that are on."""
+        own = (patterns.custom(name, compile_bounded(regex)) for name, regex in sorted(self.custom.items()))
+        return (*(patterns.BUILT_IN[name] for name in dict.fromkeys(self.patterns)), *own)
+
+
+def projection_from_toml(table: Any, file: Path | None) -> ProjectionConfig:
+    """Decode the `[projection]` table.
+
+    Args:
+        table: `projection`, as the TOML reader gives it.
+        file: Where it came from, for messages.
+
+    Raises:
+        BridgeError: `bad_config`.
+    """
+    return decode(ProjectionConfig, table, file, "projection")
+
+
+class Projector:
+    """Projects the values of one execution.
+
+    The same value gives the same projection for as long as nothing is erased, and projecting a projection again changes
+    nothing. `output`, `trace` and `model` take any JSON value, or bytes, whatever they hold, and never raise; they
+    return the same object where there is nothing to hide. Work is linear in the value: up to half a second for a
+    megabyte that is all escapes, ten or twenty milliseconds for ordinary text.
+
+    Args:
+        secrets: The secrets.
+        references: Keeps the sensitive values.
+        sensitive: The patterns that tell them.
+        subject: Whose values they are, for `References.erase_subject`.
+        max_chars: As MAX_CHARS.
+    """
+
+    def __init__(
+        self,
+        secrets: Secrets,
+        references: References,
+        sensitive: tuple[Pattern, ...] = (),
+        *,
+        subject: str | None = None,
+        max_chars: int = MAX_CHARS,
+    ) -> None:
+        self._secrets = secrets
+        self._ids = secrets.ids
+        self._masker = Masker(secrets.plaintexts, self._ids)
+        self._references = references
+        self._patterns = sensitive
+        self._subject = subject
+        self._max_chars = max_chars
+
+    @overload
+    def output(self, value: bytes) -> bytes: ...
+    @overload
+    def output(self, value: Any) -> Any: ...
+    def output(self, value: Any) -> Any:
+        """For the agent's code and the answer.
+
+        Args:
+            value: JSON, keys of objects included, or bytes: those are looked at as UTF-8, and byte by byte if they
+                aren't UTF-8. A number that holds something to hide becomes text.
+        """
+        return self._project(value, self._hidden, self._hidden_number)
+
+    @overload
+    def trace(self, value: bytes) -> bytes: ...
+    @overload
+    def trace(self, value: Any) -> Any: ...
+    def trace(self, value: Any) -> Any:
+        """For what is recorded; as `output`."""
+        return self.output(value)
+
+    @overload
+    def model(self, value: bytes) -> bytes: ...
+    @overload
+    def model(self, value: Any) -> Any: ...
+    def model(self, value: Any) -> Any:
+        """For prompts; as `output`, with tombstones for what was erased."""
+        return self._project(self.output(value), self._entombed, lambda number: number)
+
+    def tool(self, arguments: Any, tool: ToolNames) -> Any:
+        """The arguments of a call with the values behind their references, just before it is made.
+
+        A text that is nothing but a reference to a number becomes the number. Keys of objects are left as they are:
+        what tells a server where something is should not be secret. Values are not looked at again: a reference
+        inside a secret's plaintext stays.
+
+        Args:
+            arguments: JSON; not changed.
+            tool: The names of the tool that is called.
+
+        Raises:
+            BridgeError: `secret_denied`, `secret_missing`, `reference_erased`, `reference_unknown`,
+                `arguments_too_deep`.
+        """
+
+        def resolved(leaf: Any) -> Any:
+            return self._resolved(leaf, tool) if isinstance(leaf, str) else leaf
+
+        try:
+            return rebuild(arguments, resolved, max_depth=MAX_DEPTH)
+        except TooDeepError:
+            raise BridgeError(
+                "arguments_too_deep", f"The arguments of {tool} nest deeper than {MAX_DEPTH} levels."
+            ) from None
+
+    def _resolved(self, text: str, tool: ToolNames) -> Scalar:
+        pieces: list[str] = []
+        done = 0
+        for mention in mentions(text, self._ids):
+            value = self._value(mention, tool)
+            if mention.start == 0 and mention.end == len(text):
+                return value
+            pieces += (text[done : mention.start], str(value))
+            done = mention.end
+        return "".join((*pieces, text[done:])) if pieces else text
+
+    def _value(self, mention: Mention, tool: ToolNames) -> Scalar:
+        if mention.secret is not None:
+            return self._secrets.reveal(mention.secret, tool)
+        reference = mention.reference or ""
+        value = self._references.resolve(reference)
+        if self._references.is_erased(reference):
+            raise BridgeError(
+                "reference_erased",
+                f"The value behind vault://ref/{reference} was erased, and {tool} can't be given it.",
+                reference=reference,
+                tool=str(tool),
+            )
+        return value
+
+    def _project(self, value: Any, text: Callable[[str], str], number: Callable[[float], Scalar]) -> Any:
+        if isinstance(value, bytes):
+            return _as_text(value, self._bounded(text))
+        if isinstance(value, str):
+            return self._bounded(text)(value)
+        joined = _SEPARATOR.join(_texts(value))
+        if len(joined) > self._max_chars:
+            return OVERSIZE
+        if text(joined) is joined:
+            return value
+
+        def leaf(leaf: Any) -> Any:
+            if isinstance(leaf, str):
+                return text(leaf)
+            return leaf if isinstance(leaf, bool) or leaf is None else number(leaf)
+
+        projected = rebuild(value, leaf, text)
+        return projected if sum(map(len, _texts(projected))) <= self._max_chars else OVERSIZE
+
+    def _bounded(self, text: Callable[[str], str]) -> Callable[[str], str]:
+        def bounded(value: str) -> str:
+            if len(value) > self._max_chars:
+                return OVERSIZE
+            projected = text(value)
+            return projected if len(projected) <= self._max_chars else OVERSIZE
+
+        return bounded
+
+    def _hidden(self, text: str) -> str:
+        return self._referred(self._masker.mask(text))
+
+    def _hidden_number(self, number: float) -> Scalar:
+        text = _written(number)
+        hidden = self._hidden(text) if text else text
+        if hidden == text:
+            return number
+        if patterns.find(self._patterns, text) == [(0, len(text))] and self._masker.mask(text) is text:
+            return self._put(number)
+        return hidden
+
+    def _entombed(self, text: str) -> str:
+        pieces: list[str] = []
+        done = 0
+        for mention in mentions(text, self._ids):
+            if mention.reference is not None and self._references.is_erased(mention.reference):
+                pieces += (text[done : mention.start], TOMBSTONE)
+                done = mention.end
+        return "".join((*pieces, text[done:])) if pieces else text
+
+    def _referred(self, text: str) -> str:
+        """The text with references for what the patterns find outside of references."""
+        if not patterns.find(self._patterns, text):
+            return text
+        # Between any two pieces that are still to be looked at is a reference, or another text that is finished.
+        pieces = list(self._around_references(text))
+        for _ in range(_MAX_PASSES):
+            parted = [part for text, finished in pieces for part in self._parted(text, finished=finished)]
+            if len(parted) == len(pieces):
+                break
+            pieces = parted
+        else:
+            # Made to go on and on: all of what is left of it is one value.
+            pieces = [
+                (piece if finished or not patterns.find(self._patterns, piece) else self._put(piece), True)
+                for piece, finished in pieces
+            ]
+        return "".join(piece for piece, _ in pieces)
+
+    def _around_references(self, text: str) -> Iterator[tuple[str, bool]]:
+        done = 0
+        for mention in mentions(text, self._ids):
+            if mention.known or mention.reference in self._references:
+                yield text[done : mention.start], False
+                yield text[mention.start : mention.end], True
+                done = mention.end
+        yield text[done:], False
+
+    def _parted(self, text: str, *, finished: bool) -> Iterator[tuple[str, bool]]:
+        done = 0
+        if not finished:
+            for span in patterns.find(self._patterns, text):
+                yield text[done : span.start], False
+                yield self._put(text[span.start : span.end]), True
+                done = span.end
+        yield text[done:], finished
+
+    def _put(self, value: Scalar) -> str:
+        try:
+            return self._references.put(value, self._subject)
+        except BridgeError:
+            return REDACTED
+
+
+def _texts(value: Any) -> Iterator[str]:
+    for leaf in leaves(value):
+        if isinstance(leaf, str):
+            yield leaf
+        elif isinstance(leaf, (int, float)) and not -_SHORT_NUMBER < leaf < _SHORT_NUMBER:
+            yield _written(leaf)
+
+
+def _written(number: float) -> str:
+    try:
+        return repr(number)
+    except ValueError:
+        # Python writes no integer of more than some thousand digits, and so JSON can't either.
+        return ""
+
+
+def _as_text(data: bytes, text: Callable[[str], str]) -> bytes:
+    encoding = "utf-8"
+    try:
+        read = data.decode()
+    except UnicodeDecodeError:
+        encoding = "latin-1"
+        read = data.decode(encoding)
+    shown = text(read)
+    return data if shown is read else shown.encode(encoding)
