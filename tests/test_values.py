@@ -11,7 +11,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mcp_bridge.kernel import values
-from mcp_bridge.kernel.values import MAX_DEPTH, MAX_INTEGER, ValueFaultError, canonical, digest, es6_number, normal, same
+from mcp_bridge.kernel.values import (
+    MAX_DEPTH,
+    MAX_INTEGER,
+    ValueFaultError,
+    canonical,
+    digest,
+    es6_number,
+    normal,
+    same,
+)
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
