@@ -175,7 +175,7 @@ def test_what_is_no_condition_is_refused(text):
 
 def test_case_10_a_bare_step_is_its_raw_output():
     assert branch("'ok' in $s", "all ok")[0] == "yes"
-    assert branch("'ok' in $s", "broken")[0] == "no"
+    assert branch("'ok' in $s", "failed")[0] == "no"
     assert branch("$s == 'ok'", "ok")[0] == "yes"
     assert branch("$s", 0)[0] == "no"
     assert branch("$s.k == 1", {"k": 1})[0] == "yes"
@@ -382,7 +382,7 @@ EXPRESSIONS = st.recursive(
 )
 
 
-@settings(max_examples=1500)
+@settings(max_examples=800)
 @given(EXPRESSIONS)
 def test_conditions_mean_what_they_mean_in_python(expression):
     _, ours, python = expression
@@ -394,27 +394,26 @@ def test_conditions_mean_what_they_mean_in_python(expression):
         assert holds(ours, **NAMES) is expected
 
 
-@settings(max_examples=500)
-@given(st.text(st.sampled_from(list("$ab. 10'\"()[],=!<>-\n\x00é") + [" and ", " or ", "not ", " in "]), max_size=30))
+def outcome(text, names):
+    """What reading and asking a condition gives: a bool or an error."""
+    try:
+        return Condition(text).holds(lookup_in(names))
+    except (ConditionSyntaxError, ConditionError) as exc:
+        return exc
+
+
+PIECES = [*"$ab. 10'\"()[],=!<>-\n\x00é", " and ", " or ", "not ", " in ", " == ", "$a", "'b'"]
+
+
+@settings(max_examples=400)
+@given(st.lists(st.sampled_from(PIECES), max_size=20).map("".join) | st.text(max_size=40))
 def test_any_text_is_read_or_refused_with_a_position(text):
-    try:
-        condition = Condition(text)
-    except ConditionSyntaxError as exc:
-        assert 0 <= exc.position <= len(text)
-        assert str(exc).endswith(f"(at character {exc.position + 1})")
-    else:
-        try:
-            assert condition.holds(lookup_in({"a": "b", "b": 1})) in {True, False}
-        except ConditionError:
-            pass
-
-
-@given(st.text(max_size=40))
-def test_text_that_is_no_condition_at_all_is_refused_and_never_crashes(text):
-    try:
-        Condition(text)
-    except ConditionSyntaxError as exc:
-        assert 0 <= exc.position <= len(text)
+    found = outcome(text, {"a": "b", "b": 1})
+    if isinstance(found, ConditionSyntaxError):
+        assert 0 <= found.position <= len(text)
+        assert str(found).endswith(f"(at character {found.position + 1})")
+    elif not isinstance(found, ConditionError):
+        assert type(found) is bool
 
 
 # --- hostile texts, each to be answered at once ---
@@ -465,16 +464,13 @@ def test_a_condition_of_a_megabyte_is_refused_for_its_length(text):
 )
 def test_texts_that_make_careless_readers_backtrack_are_answered_at_once(text):
     assert len(text) <= MAX_CHARS
-    try:
-        Condition(text).holds(lookup_in({}))
-    except (ConditionSyntaxError, ConditionError) as exc:
-        assert len(str(exc)) < 300
+    assert len(str(outcome(text, {}))) < 300
 
 
 def test_ten_thousand_parentheses_are_refused_where_they_get_too_deep():
     assert refused("(" * 5_000 + ")" * 5_000).position == MAX_DEPTH
     assert refused("[" * 5_000 + "]" * 5_000).position == MAX_DEPTH
-    assert "longer" in str(refused("(" * 10_000 + "$a" + ")" * 10_000)) or MAX_CHARS < 20_002
+    assert str(refused("(" * 10_000 + "$a" + ")" * 10_000)).startswith("the condition has 20002 characters")
     assert holds("(" * MAX_DEPTH + "$a" + ")" * MAX_DEPTH, a=1)
     assert holds("[" * MAX_DEPTH + "]" * MAX_DEPTH)
 
@@ -487,9 +483,9 @@ def test_ten_thousand_nots_are_a_loop_and_no_recursion():
 
 
 def test_long_chains_are_loops_and_no_recursion():
-    count = (MAX_CHARS - 10) // 10
-    assert not holds(" or ".join(["$a == 1"] * (count - 2)), a=0)
-    assert holds(" and ".join(["$a == 1"] * (count - 2)), a=1)
+    count = MAX_CHARS // 12
+    assert not holds(" or ".join(["$a == 1"] * count), a=0)
+    assert holds(" and ".join(["$a == 1"] * count), a=1)
 
 
 @pytest.mark.parametrize(
@@ -517,7 +513,7 @@ def test_long_chains_are_loops_and_no_recursion():
         ("1" * 81, 0, "a number of too many digits"),
         ("$a == 1e999", 6, "a number too large for a 64-bit float"),
         ("$a == -1e999", 6, "a number too large for a 64-bit float"),
-        ("$a.b.c() == 1", 0, "$a.b.c(…) would be a call, and conditions call nothing"),
+        ("$a.b.c() == 1", 0, "$a.b.c(…) would be a call: conditions call nothing"),
     ],
 )
 def test_errors_say_what_and_where(text, position, message):

@@ -15,17 +15,19 @@ import pickle
 import subprocess
 import sys
 import threading
+import typing
 import uuid
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional
 
 import pytest
+import typing_extensions
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, field_validator
 from registered_fixtures import fault, one, own_declarations, refused, registry  # noqa: F401
-from typing_extensions import TypedDict, Unpack
+from typing_extensions import TypedDict
 
 import mcp_bridge
 from mcp_bridge.downstream import describe
@@ -447,10 +449,12 @@ def test_a_callback_is_no_argument():
         registry()
 
 
-def test_unpacked_keywords_are_refused():
-    @mcp_bridge.tool
-    def f(**options: Unpack[Options]): ...
+@pytest.mark.parametrize("unpack", [typing.Unpack, typing_extensions.Unpack])
+def test_unpacked_keywords_are_refused(unpack):
+    def f(**options): ...
 
+    f.__annotations__["options"] = unpack[Options]
+    mcp_bridge.tool(f)
     with refused(r"unpacks a TypedDict into \*\*options"):
         registry()
 

@@ -193,7 +193,9 @@ class _Parser:
             self._close(")" if token.text == "(" else "]", token)
             self._depth -= 1
             return node
-        hint = f": a reference is written ${token.text}, a text '{token.text}'" if token.kind == "word" else ""
+        hint = ""
+        if token.kind == "word" and len(token.text) <= _SHOWN_CHARS:
+            hint = f": a reference is written ${token.text}, a text '{token.text}'"
         raise ConditionSyntaxError(f"{_shown(token)} stands where a value should be{hint}", token.position)
 
     def _list(self) -> _Node:
@@ -240,7 +242,9 @@ def _tokens(text: str) -> list[_Token]:
             raise ConditionSyntaxError(_strange(text, position), position)
         kind = match.lastgroup or ""
         if kind == "call":
-            raise ConditionSyntaxError(f"{match[0]}…) would be a call, and conditions call nothing", position)
+            raise ConditionSyntaxError(
+                f"{match[0][-_SHOWN_CHARS:]}…) would be a call: conditions call nothing", position
+            )
         if kind != "space":
             found.append(_Token(kind, match[0], position))
         position = match.end()

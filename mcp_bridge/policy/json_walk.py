@@ -88,7 +88,7 @@ def _key(name: Any, key: Callable[[str], str]) -> str:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Every key and every leaf, in no particular order; what isn't JSON is left out."""
+    """Every key and every leaf, in no particular order; what isn't JSON counts as a leaf."""
     stack = [value]
     while stack:
         node = stack.pop()

@@ -19,18 +19,25 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from mcp_bridge.policy.bounded_regex import compile_bounded
 from mcp_bridge.policy.check_digits import iban_length, is_card_number, is_iban
+from mcp_bridge.policy.toml_tables import decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
 PatternName = Literal["card", "iban", "api_key", "jwt", "private_key", "email", "phone", "us_ssn"]
 
 NAMES: tuple[PatternName, ...] = get_args(PatternName)
 
 DEFAULT: tuple[PatternName, ...] = ("card", "iban", "api_key", "jwt", "private_key")
+
+MAX_CUSTOM_PATTERNS = 100
 
 MAX_PEM_CHARS = 32 << 10
 
@@ -72,11 +79,6 @@ def find(patterns: Iterable[Pattern], text: str) -> list[Span]:
         if not kept or span.start >= kept[-1].end:
             kept.append(span)
     return kept
-
-
-def custom(name: str, regex: re.Pattern[str]) -> Pattern:
-    """A pattern of the operator's own: whatever the regular expression matches."""
-    return Pattern(name, regex, lambda _, match: (Span(*match.span()),))
 
 
 def _begins(text: str, start: int) -> bool:
@@ -280,3 +282,58 @@ BUILT_IN: dict[PatternName, Pattern] = {
     ),
     "us_ssn": Pattern("us_ssn", re.compile(r"[0-9]{3}-[0-9]{2}-[0-9]{4}(?![A-Za-z0-9_-])"), _us_ssns),
 }
+
+
+def _own(name: str, regex: re.Pattern[str]) -> Pattern:
+    return Pattern(name, regex, _whole)
+
+
+class ProjectionConfig(BaseModel):
+    """The `[projection]` table.
+
+    Attributes:
+        patterns: Which of the built-in patterns are on.
+        custom: More patterns, as regular expressions by name. What `bounded_regex` refuses is refused.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    patterns: tuple[PatternName, ...] = DEFAULT
+    custom: dict[str, str] = {}
+
+    @field_validator("patterns", mode="before")
+    @classmethod
+    def _array(cls, value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
+
+    @field_validator("custom")
+    @classmethod
+    def _usable(cls, custom: dict[str, str]) -> dict[str, str]:
+        if len(custom) > MAX_CUSTOM_PATTERNS:
+            raise ValueError(f"there may be {MAX_CUSTOM_PATTERNS} patterns")
+        for name, regex in custom.items():
+            if name in NAMES:
+                raise ValueError(f"{name} is the name of a built-in pattern")
+            try:
+                compile_bounded(regex)
+            except ValueError as exc:
+                raise ValueError(f"the pattern {name} can't be used: {exc}") from None
+        return custom
+
+    def compiled(self) -> tuple[Pattern, ...]:
+        """The patterns that are on."""
+        own = (_own(name, compile_bounded(regex)) for name, regex in sorted(self.custom.items()))
+        return (*(BUILT_IN[name] for name in dict.fromkeys(self.patterns)), *own)
+
+
+def projection_from_toml(table: Any, file: Path | None) -> ProjectionConfig:
+    """Decode the `[projection]` table.
+
+    Args:
+        table: `projection`, as the TOML reader gives it.
+        file: Where it came from, for messages.
+
+    Raises:
+        BridgeError: `bad_config`.
+    """
+    return decode(ProjectionConfig, table, file, "projection")

@@ -12,24 +12,20 @@ A prompt shows references and not a blank, so that a model can tell two customer
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar, overload
-
-from pydantic import BaseModel, ConfigDict, field_validator
+import re
+from typing import TYPE_CHECKING, Any, overload
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.policy import patterns
-from mcp_bridge.policy.bounded_regex import compile_bounded
 from mcp_bridge.policy.json_walk import TooDeepError, leaves, rebuild
 from mcp_bridge.policy.masking import Masker
-from mcp_bridge.policy.patterns import Pattern, PatternName
-from mcp_bridge.policy.toml_tables import decode
+from mcp_bridge.policy.patterns import find
 from mcp_bridge.policy.uris import REDACTED, TOMBSTONE, Mention, mentions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from mcp_bridge.policy.globs import ToolNames
+    from mcp_bridge.policy.patterns import Pattern
     from mcp_bridge.policy.references import References, Scalar
     from mcp_bridge.policy.vault import Secrets
 
@@ -41,8 +37,6 @@ MAX_CHARS = 64 << 20
 
 OVERSIZE = "[REDACTED_OVERSIZE]"
 
-MAX_CUSTOM_PATTERNS = 100
-
 _MAX_PASSES = 4
 """A value that was taken out leaves edges, at which something else may now be told from its neighbours."""
 
@@ -52,58 +46,7 @@ _SEPARATOR = "\0"
 # The smallest number that has as many digits as the shortest secret.
 _SHORT_NUMBER = 1000
 
-Text = TypeVar("Text", str, bytes)
-
-
-class ProjectionConfig(BaseModel):
-    """The `[projection]` table.
-
-    Attributes:
-        patterns: Which of the built-in patterns are on.
-        custom: More patterns, as regular expressions by name. What `bounded_regex` refuses is refused.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    patterns: tuple[PatternName, ...] = patterns.DEFAULT
-    custom: dict[str, str] = {}
-
-    @field_validator("patterns", mode="before")
-    @classmethod
-    def _array(cls, value: Any) -> Any:
-        return tuple(value) if isinstance(value, list) else value
-
-    @field_validator("custom")
-    @classmethod
-    def _usable(cls, custom: dict[str, str]) -> dict[str, str]:
-        if len(custom) > MAX_CUSTOM_PATTERNS:
-            raise ValueError(f"there may be {MAX_CUSTOM_PATTERNS} patterns")
-        for name, regex in custom.items():
-            if name in patterns.NAMES:
-                raise ValueError(f"{name} is the name of a built-in pattern")
-            try:
-                compile_bounded(regex)
-            except ValueError as exc:
-                raise ValueError(f"the pattern {name} can't be used: {exc}") from None
-        return custom
-
-    def compiled(self) -> tuple[Pattern, ...]:
-        """The patterns that are on."""
-        own = (patterns.custom(name, compile_bounded(regex)) for name, regex in sorted(self.custom.items()))
-        return (*(patterns.BUILT_IN[name] for name in dict.fromkeys(self.patterns)), *own)
-
-
-def projection_from_toml(table: Any, file: Path | None) -> ProjectionConfig:
-    """Decode the `[projection]` table.
-
-    Args:
-        table: `projection`, as the TOML reader gives it.
-        file: Where it came from, for messages.
-
-    Raises:
-        BridgeError: `bad_config`.
-    """
-    return decode(ProjectionConfig, table, file, "projection")
+_MARKERS = re.compile("|".join(map(re.escape, (TOMBSTONE, OVERSIZE, REDACTED))))
 
 
 class Projector:
@@ -150,7 +93,7 @@ class Projector:
             value: JSON, keys of objects included, or bytes: those are looked at as UTF-8, and byte by byte if they
                 aren't UTF-8. A number that holds something to hide becomes text.
         """
-        return self._project(value, self._hidden, self._hidden_number)
+        return self._project(value, self._hidden, self._hidden_number, self._shows)
 
     @overload
     def trace(self, value: bytes) -> bytes: ...
@@ -166,7 +109,9 @@ class Projector:
     def model(self, value: Any) -> Any: ...
     def model(self, value: Any) -> Any:
         """For prompts; as `output`, with tombstones for what was erased."""
-        return self._project(self.output(value), self._entombed, lambda number: number)
+        return self._project(
+            self.output(value), self._entombed, lambda number: number, lambda text: self._entombed(text) is not text
+        )
 
     def tool(self, arguments: Any, tool: ToolNames) -> Any:
         """The arguments of a call with the values behind their references, just before it is made.
@@ -219,15 +164,21 @@ class Projector:
             )
         return value
 
-    def _project(self, value: Any, text: Callable[[str], str], number: Callable[[float], Scalar]) -> Any:
+    def _project(
+        self,
+        value: Any,
+        text: Callable[[str], str],
+        number: Callable[[float], Scalar],
+        shows: Callable[[str], bool],
+    ) -> Any:
+        """Apply `text` and `number` to the leaves of a value, of which `shows` says whether there is a reason to."""
         if isinstance(value, bytes):
-            return _as_text(value, self._bounded(text))
-        if isinstance(value, str):
-            return self._bounded(text)(value)
+            return _as_text(value, lambda read: self._bounded(text(read)) if len(read) <= self._max_chars else OVERSIZE)
+        # Most values have nothing to hide, and one look at all of their text costs less than one at each.
         joined = _SEPARATOR.join(_texts(value))
         if len(joined) > self._max_chars:
             return OVERSIZE
-        if text(joined) is joined:
+        if not shows(joined):
             return value
 
         def leaf(leaf: Any) -> Any:
@@ -235,29 +186,26 @@ class Projector:
                 return text(leaf)
             return leaf if isinstance(leaf, bool) or leaf is None else number(leaf)
 
-        projected = rebuild(value, leaf, text)
+        return self._bounded(rebuild(value, leaf, text))
+
+    def _bounded(self, projected: Any) -> Any:
         return projected if sum(map(len, _texts(projected))) <= self._max_chars else OVERSIZE
-
-    def _bounded(self, text: Callable[[str], str]) -> Callable[[str], str]:
-        def bounded(value: str) -> str:
-            if len(value) > self._max_chars:
-                return OVERSIZE
-            projected = text(value)
-            return projected if len(projected) <= self._max_chars else OVERSIZE
-
-        return bounded
 
     def _hidden(self, text: str) -> str:
         return self._referred(self._masker.mask(text))
 
+    def _shows(self, text: str) -> bool:
+        return self._masker.mask(text) is not text or any(
+            not finished and find(self._patterns, piece) for piece, finished in self._pieces(text)
+        )
+
     def _hidden_number(self, number: float) -> Scalar:
         text = _written(number)
-        hidden = self._hidden(text) if text else text
-        if hidden == text:
+        if not self._shows(text):
             return number
-        if patterns.find(self._patterns, text) == [(0, len(text))] and self._masker.mask(text) is text:
+        if self._masker.mask(text) is text and find(self._patterns, text) == [(0, len(text))]:
             return self._put(number)
-        return hidden
+        return self._hidden(text)
 
     def _entombed(self, text: str) -> str:
         pieces: list[str] = []
@@ -270,10 +218,7 @@ class Projector:
 
     def _referred(self, text: str) -> str:
         """The text with references for what the patterns find outside of references."""
-        if not patterns.find(self._patterns, text):
-            return text
-        # Between any two pieces that are still to be looked at is a reference, or another text that is finished.
-        pieces = list(self._around_references(text))
+        pieces = list(self._pieces(text))
         for _ in range(_MAX_PASSES):
             parted = [part for text, finished in pieces for part in self._parted(text, finished=finished)]
             if len(parted) == len(pieces):
@@ -282,24 +227,30 @@ class Projector:
         else:
             # Made to go on and on: all of what is left of it is one value.
             pieces = [
-                (piece if finished or not patterns.find(self._patterns, piece) else self._put(piece), True)
+                (piece if finished or not find(self._patterns, piece) else self._put(piece), True)
                 for piece, finished in pieces
             ]
-        return "".join(piece for piece, _ in pieces)
+        return "".join(piece for piece, _ in pieces) if len(pieces) > 1 else text
 
-    def _around_references(self, text: str) -> Iterator[tuple[str, bool]]:
+    def _pieces(self, text: str) -> Iterator[tuple[str, bool]]:
+        """The text in pieces: what is to be looked at, and references and markers, which are finished."""
+        kept = [
+            (mention.start, mention.end)
+            for mention in mentions(text, self._ids)
+            if mention.known or mention.reference in self._references
+        ]
+        kept += [match.span() for match in _MARKERS.finditer(text)]
         done = 0
-        for mention in mentions(text, self._ids):
-            if mention.known or mention.reference in self._references:
-                yield text[done : mention.start], False
-                yield text[mention.start : mention.end], True
-                done = mention.end
+        for start, end in sorted(kept):
+            yield text[done:start], False
+            yield text[start:end], True
+            done = end
         yield text[done:], False
 
     def _parted(self, text: str, *, finished: bool) -> Iterator[tuple[str, bool]]:
         done = 0
         if not finished:
-            for span in patterns.find(self._patterns, text):
+            for span in find(self._patterns, text):
                 yield text[done : span.start], False
                 yield self._put(text[span.start : span.end]), True
                 done = span.end
@@ -313,11 +264,14 @@ class Projector:
 
 
 def _texts(value: Any) -> Iterator[str]:
+    """The text of a value, its keys and longer numbers included; TypeError if it isn't JSON."""
     for leaf in leaves(value):
         if isinstance(leaf, str):
             yield leaf
-        elif isinstance(leaf, (int, float)) and not -_SHORT_NUMBER < leaf < _SHORT_NUMBER:
+        elif isinstance(leaf, float) or (isinstance(leaf, int) and not -_SHORT_NUMBER < leaf < _SHORT_NUMBER):
             yield _written(leaf)
+        elif leaf is not None and not isinstance(leaf, int):
+            raise TypeError(f"{type(leaf).__name__} is no JSON")
 
 
 def _written(number: float) -> str:

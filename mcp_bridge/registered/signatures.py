@@ -151,7 +151,7 @@ def _compiled(
     declaration: Declaration, given: list[inspect.Parameter], hints: dict[str, Any]
 ) -> tuple[TypeAdapter[dict[str, Any]], dict[str, Any]]:
     for param in given:
-        if typing_extensions.get_origin(hints.get(param.name)) is typing_extensions.Unpack:
+        if typing_extensions.get_origin(hints.get(param.name)) in {typing.Unpack, typing_extensions.Unpack}:
             raise bad_tool(
                 declaration.place,
                 f"tool {declaration.name!r} unpacks a TypedDict into **{param.name}",
