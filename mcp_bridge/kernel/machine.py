@@ -36,9 +36,6 @@ from mcp_bridge.kernel.references import Lookup, TextTooLongError
 from mcp_bridge.kernel.tasks import UNDO, Group, Leaf, Level, Nested, Task
 from mcp_bridge.kernel.values import ValueFaultError, normal, same
 
-DEFAULT_MAX_STEPS = 10_000
-"""Steps that a program without `max_steps` may execute beyond the length of its list: the bound on loops."""
-
 MAX_ITEMS = 10_000
 """Longest list that a map step goes over."""
 
@@ -185,7 +182,8 @@ class Machine:
         task = self.waiting.get(number)
         if task is None:
             raise IllegalEventError("unknown_effect", f"no effect {number} is awaited")
-        kind, status = effect_kind(task), event.status
+        assert task.effect is not None  # noqa: S101 - it waits for this one
+        kind, status = task.effect.kind, event.status
         value = _checked(event.value, kind) if status == "ok" else None
         if status == "pending" or (value == PENDING and kind == "tool"):
             self._suspend(number, task, kind)
@@ -254,7 +252,7 @@ class Machine:
                 value = step.allowed_outputs[0]
         elif step.kind == "approval" and not value["approved"] and step.otherwise is None:
             return self._failed(task, "denied", "the approval was denied")
-        return StepResult(task.path, "success", value, retries=task.attempt - 1, usage=task.usage)
+        return StepResult(task.path, "success", value, None, None, task.attempt - 1, task.usage)
 
     def _unsuccessful(self, task: Task, event: Outcome) -> StepResult | None:
         step = task.step
@@ -557,7 +555,7 @@ class Machine:
             if level.position >= len(steps):
                 self._end(level, "success")
                 continue
-            if (over := self._over_budget(level)) is not None:
+            if (level.has_token_budget or level.steps >= level.max_steps) and (over := self._over_budget(level)):
                 self._end(level, "budget_exceeded", "budget_exceeded", over)
                 continue
             step = steps[level.position]
@@ -654,13 +652,9 @@ class Machine:
         return True
 
     def _over_budget(self, level: Level) -> str | None:
-        program = level.program
-        limit = program.max_steps
-        if limit is None:
-            limit = DEFAULT_MAX_STEPS + len(program.steps)
-        if level.steps >= limit:
-            return f"max_steps={limit} exceeded after {level.steps} step(s)"
-        outer: Level | None = level
+        if level.steps >= level.max_steps:
+            return f"max_steps={level.max_steps} exceeded after {level.steps} step(s)"
+        outer: Level | None = level if level.has_token_budget else None
         while outer is not None:
             most = outer.program.max_tokens
             if most is not None and outer.tokens >= most:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 CONTEXT = "ctx"
 """`$ctx.k` reads the context, unless something else has that name."""
 
+DEFAULT_MAX_STEPS = 10_000
+"""Steps that a program without `max_steps` may execute beyond the length of its list: the bound on loops."""
+
 UNDO = -1
 """The slot of a task that compensates."""
 
@@ -40,6 +43,8 @@ class Level:
         last_output: Of the step that succeeded last.
         stalled: Consecutive steps that changed no output.
         changed: Whether an output has changed since the last comparison; None before the first.
+        max_steps: Most steps that it may execute.
+        has_token_budget: Whether it, or a level above it, has a bound on tokens.
         undo: What to do, last first, if it doesn't end well.
         ending: How it will end when everything is undone.
         status: `running`, or how it has ended.
@@ -47,8 +52,8 @@ class Level:
     """
 
     __slots__ = (
-        "branch", "changed", "context", "ending", "last_output", "outputs", "owner", "position", "prefix", "program",
-        "stalled", "status", "steps", "task", "tokens", "undo",
+        "branch", "changed", "context", "ending", "has_token_budget", "last_output", "max_steps", "outputs", "owner",
+        "position", "prefix", "program", "stalled", "status", "steps", "task", "tokens", "undo",
     )  # fmt: skip
 
     def __init__(self, program: Program, context: dict[str, Any], owner: Nested | None, prefix: str) -> None:
@@ -64,6 +69,9 @@ class Level:
         self.last_output: Any = None
         self.stalled = 0
         self.changed: bool | None = None
+        limit = program.max_steps
+        self.max_steps = DEFAULT_MAX_STEPS + len(program.steps) if limit is None else limit
+        self.has_token_budget = program.max_tokens is not None or (owner is not None and owner.level.has_token_budget)
         self.undo: list[Undo] = []
         self.ending: Ending | None = None
         self.status = "running"

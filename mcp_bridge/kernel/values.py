@@ -50,6 +50,8 @@ def normal(value: Any, path: str = "") -> Any:
         ValueFaultError: A type that JSON doesn't have, a key that is no text, NaN or an infinity, text with a lone
             surrogate, an integer of over 100 digits, nesting beyond `MAX_DEPTH`.
     """
+    if value is None or value is True or value is False:
+        return value
     try:
         return _normal(value, MAX_DEPTH)
     except ValueFaultError as exc:
