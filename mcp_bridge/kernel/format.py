@@ -6,6 +6,7 @@ The fragments use a small part of JSON Schema (draft 2020-12), all of which `fau
 """
 
 import difflib
+import functools
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
@@ -164,8 +165,9 @@ Place = Literal["program", "parallel", "map"]
 """Where a step stands: in the list of a program, inside a parallel step, or as the body of a map step."""
 
 
+@functools.cache
 def step_fragment(kind: str, place: Place = "program") -> Json:
-    """The fragment for a step of this type, what is nested in it left open.
+    """The fragment for a step of this type, what is nested in it left open. Don't change it.
 
     A field that belongs to another type may be there with its default value, as writers of whole records leave it.
     Inside another step a step has no flow of its own, and the body of a map step needs no name.

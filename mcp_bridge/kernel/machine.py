@@ -243,7 +243,9 @@ class Machine:
 
     def _successful(self, task: Task, value: Any) -> StepResult | None:
         step = task.step
-        if step.kind == "llm" and step.allowed_outputs is not None:
+        if step.kind == "tool":
+            pass
+        elif step.kind == "llm" and step.allowed_outputs is not None:
             value = value.strip()
             if value not in step.allowed_outputs:
                 if step.on_error != "skip":
@@ -282,11 +284,12 @@ class Machine:
     def _start(self, task: Task) -> StepResult | None:
         """Begin an attempt; the result if there is one at once."""
         try:
-            if isinstance(task, Group):
+            if isinstance(task, Leaf):
+                self._issue(task, task.level.filled if task.scope is None else task.level.within(task.scope))
+            elif isinstance(task, Group):
                 return self._start_group(task)
-            if isinstance(task, Nested):
+            elif isinstance(task, Nested):
                 return self._start_nested(task)
-            self._issue(task, task.level.within(task.scope))
         except TextTooLongError as exc:
             return self._refused(task, "too_large", str(exc))
         except _BadValueError as exc:
@@ -587,7 +590,9 @@ class Machine:
             self.rows.append(result)
             if result.status == "success":
                 level.last_output = result.output
-        if level.ending is not None or (not level.branch and self._stalls(level)):
+        if level.ending is not None:
+            return
+        if level.program.max_stalled_steps is not None and not level.branch and self._stalls(level):
             return
         if result.status == "failed":
             over = self._over_budget(level) if result.code == "budget_exceeded" else None
@@ -641,8 +646,7 @@ class Machine:
 
     def _stalls(self, level: Level) -> bool:
         limit = level.program.max_stalled_steps
-        if limit is None:
-            return False
+        assert limit is not None  # noqa: S101 - else nobody asks
         level.stalled = level.stalled + 1 if level.changed is False else 0
         level.changed = False
         if level.stalled < limit:

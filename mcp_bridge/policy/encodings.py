@@ -11,6 +11,7 @@ import base64
 import html
 import json
 import re
+import sys
 from array import array
 from bisect import bisect_right
 from functools import cached_property, lru_cache
@@ -62,9 +63,13 @@ def _meaning(escape: str) -> str:
             return data.decode("utf-8")
         except UnicodeDecodeError:
             return data.decode("latin-1")
-    if first == "+":
-        return " "
-    return html.unescape(escape) if first == "&" else ""
+    if second == "#":
+        # As it was written: a browser reads some of these numbers otherwise, and leaves out others.
+        number = int(escape[3:-1], 16) if escape[2] in "xX" else int(escape[2:-1])
+        return chr(number) if number <= sys.maxunicode else ""
+    if first == "&":
+        return html.unescape(escape)
+    return " " if first == "+" else ""
 
 
 class Layer:
