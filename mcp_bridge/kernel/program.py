@@ -82,6 +82,10 @@ class Compensation(NamedTuple):
     args: Template
 
 
+_NOTHING, _NO_FIELDS = Template(None), Template({})
+"""What most of a step's templates are: these are shared."""
+
+
 class Step:
     """A step, ready to run. Only the attributes of its own type are set to something.
 
@@ -126,20 +130,26 @@ class Step:
         if undo := data.get("compensate"):
             self.compensation = Compensation(undo["tool"], Template(undo.get("args", {})))
         self.tool: str = data.get("tool") or ""
-        self.args = Template(data.get("args", {}))
-        self.prompt = Template(data.get("prompt"))
-        self.system = Template(data.get("system"))
+        self.args = _template(data.get("args", {}))
+        self.prompt = _template(data.get("prompt"))
+        self.system = _template(data.get("system"))
         allowed = data.get("allowed_outputs")
         self.allowed_outputs: tuple[str, ...] | None = None if allowed is None else tuple(allowed)
         self.on_timeout: str = data.get("on_timeout", "fail")
         self.max_concurrency: int | None = data.get("max_concurrency")
-        self.message = Template(data.get("message"))
-        self.details = Template(data.get("details"))
-        self.seconds = Template(data.get("seconds"))
+        self.message = _template(data.get("message"))
+        self.details = _template(data.get("details"))
+        self.seconds = _template(data.get("seconds"))
         self.event: str | None = data.get("event")
-        self.over = Template(data.get("over"))
+        self.over = _template(data.get("over"))
         self.item_name: str = data.get("as", "item")
-        self.context = Template(data.get("context", {}))
+        self.context = _template(data.get("context", {}))
+
+
+def _template(value: Any) -> Template:
+    if value is None:
+        return _NOTHING
+    return Template(value) if value != {} else _NO_FIELDS
 
 
 def _retry(data: Mapping[str, Any]) -> Retry:
