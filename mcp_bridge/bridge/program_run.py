@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import anyio
 
@@ -79,13 +79,13 @@ class ProgramRun:
         execution: str | None = None,
         *,
         principal: str,
-        origin: str,
+        origin: Literal["operator", "agent"],
     ) -> None:
         self.program = program
         self.machine = machine
         self.execution = execution or secrets.token_hex(16)
         self.principal = principal
-        self.origin = origin
+        self.origin: Literal["operator", "agent"] = origin
         self.violated: str | None = None
         self._effects = effects
         self._journal = journal

@@ -11,20 +11,19 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from mcp_bridge.bridge.gate import Gate
+from mcp_bridge.bridge.names import resolve, split
 from mcp_bridge.bridge.programs import Session
 from mcp_bridge.downstream import describe
-from mcp_bridge.downstream.aliases import nearest
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
+    from mcp_bridge.bridge.gate import Gate
     from mcp_bridge.bridge.keep import ArtifactWriter, Memories
     from mcp_bridge.bridge.programs import Programs
     from mcp_bridge.downstream.catalog import Catalog
-    from mcp_bridge.downstream.fleet import Fleet
     from mcp_bridge.downstream.tools import ToolInfo
 
 logger = logging.getLogger(__name__)
@@ -42,29 +41,29 @@ class Requests:
     """Answers one execution's requests.
 
     Args:
-        fleet: The servers.
-        catalog: Their tools.
+        catalog: The servers and their tools.
         allowed: Configured names of the servers that this execution may use, with their aliases.
         memories: What scripts keep.
         artifacts: This execution's artifacts.
+        gate: What every call passes.
+        programs: The bridge's.
     """
 
     def __init__(
         self,
-        fleet: Fleet,
         catalog: Catalog,
         allowed: Mapping[str, str],
         memories: Memories,
         artifacts: ArtifactWriter,
-        execution: str,
+        gate: Gate,
         programs: Programs,
     ) -> None:
-        self._fleet = fleet
         self._catalog = catalog
         self._allowed = allowed
         self._memories = memories
         self._artifacts = artifacts
-        self._programs = Session(programs, PRINCIPAL, Gate(execution, programs.recorder, self._value))
+        self._gate = gate
+        self._programs = Session(programs, PRINCIPAL, gate)
         self.calls = 0
 
     async def close(self) -> None:
@@ -97,9 +96,6 @@ class Requests:
                 return self._artifact(request)
         return await self._programs.answer(request)
 
-    async def _value(self, server: str, tool: str, arguments: dict[str, Any]) -> Any:
-        return (await self._call(messages.ToolCall(server, tool, arguments)))["value"]
-
     def _memory(self, request: Any) -> dict[str, Any]:
         match request:
             case messages.MemorySave():
@@ -129,17 +125,14 @@ class Requests:
 
     async def _call_tool(self, name: str, request: messages.ToolCall) -> dict[str, Any]:
         tool = await self._catalog.tool(name, request.tool)
-        result = await self._fleet.call_tool(name, tool.name, request.arguments)
-        from mcp_bridge.downstream.results import convert  # noqa: PLC0415  (needs the SDK, loaded by now)
-
-        converted = convert(result, tool)
-        if request.raw:
-            return {"raw": converted["raw"]}
-        if converted["is_error"]:
-            shown = converted["value"]
-            message = shown if isinstance(shown, str) else "the tool reported an error without a text"
-            raise BridgeError("tool_error", message, content=converted["raw"].get("content"))
-        return {"value": converted["value"]}
+        try:
+            answered = await self._gate.call(tool, request.arguments)
+        except BridgeError as exc:
+            raw = exc.details.pop("raw", None)
+            if request.raw and raw is not None:
+                return {"raw": raw}
+            raise
+        return {"raw": answered.raw} if request.raw else {"value": answered.value}
 
     def _servers(self) -> list[dict[str, Any]]:
         return [
@@ -174,7 +167,7 @@ class Requests:
         return {"matches": matches, "notices": found.notices}
 
     async def _describe(self, request: messages.CatalogDescribe) -> dict[str, Any]:
-        server, _, tool_name = self._split(request.name)
+        server, tool_name = split(request.name, self._allowed)
         if not tool_name:
             tools = await self._catalog.tools(server)
             if request.detail == "schema":
@@ -197,15 +190,6 @@ class Requests:
                 return tool
         return await self._catalog.tool(server, name)
 
-    def _split(self, name: str) -> tuple[str, str, str]:
-        """`git.git_log` into server and tool. A server's own name may hold dots: the longest that fits wins."""
-        for cut in [len(name), *(index for index in range(len(name) - 1, 0, -1) if name[index] == ".")]:
-            try:
-                return self._resolve(name[:cut]), ".", name[cut + 1 :]
-            except BridgeError:
-                continue
-        return self._resolve(name.partition(".")[0]), ".", ""
-
     def _resolve(self, name: str) -> str:
         """A configured name from a name or an alias, regardless of case if nothing else fits."""
         return resolve(name, self._allowed)
@@ -224,26 +208,3 @@ def _check_names(request: Any) -> None:
         value = getattr(request, field, "")
         if len(value) > MAX_NAME_CHARS:
             raise BridgeError("bad_request", f"{field!r} has {len(value)} characters; the limit is {MAX_NAME_CHARS}.")
-
-
-def resolve(name: str, allowed: Mapping[str, str]) -> str:
-    """A configured name from a name or an alias.
-
-    Raises:
-        BridgeError: `unknown_server`, with the nearest names; it doesn't tell of servers outside `allowed`.
-    """
-    if name in allowed:
-        return name
-    folded = name.casefold()
-    for configured, alias in allowed.items():
-        if folded in {alias.casefold(), configured.casefold()}:
-            return configured
-    known: Sequence[str] = [*allowed, *allowed.values()]
-    close = nearest(name, known)
-    if close:
-        hint = f"Did you mean {', '.join(dict.fromkeys(close))}?"
-    else:
-        hint = f"Servers: {', '.join(sorted(allowed))}." if allowed else "None is configured."
-    raise BridgeError(
-        "unknown_server", f"There is no server {name[:100]!r}.", hint=hint, server=name[:100], nearest=close
-    )

@@ -11,6 +11,7 @@ import secrets
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
@@ -18,15 +19,19 @@ import anyio
 from mcp_bridge.bridge import bundle
 from mcp_bridge.bridge.channel import ChannelLimits, start_line
 from mcp_bridge.bridge.execution import MAX_VALUE_BYTES, Execution, ExecutionLimits, Progress
+from mcp_bridge.bridge.gate import Gate
+from mcp_bridge.bridge.governance import LOCAL, Governance, load_governance, refuse_local
 from mcp_bridge.bridge.keep import ArtifactWriter, Files, Memories, private_directory
+from mcp_bridge.bridge.names import resolve
 from mcp_bridge.bridge.programs import Programs
-from mcp_bridge.bridge.requests import Requests, resolve
+from mcp_bridge.bridge.requests import PRINCIPAL, Requests
 from mcp_bridge.downstream.catalog import Catalog
 from mcp_bridge.downstream.fleet import Fleet
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.store import ProgramStore
+from mcp_bridge.policy.budgets import Usages
 from mcp_bridge.sandbox.cli_engine import CliEngine
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, Engine, Limits, SandboxProcess, SandboxSpec
 from mcp_bridge.sandbox.image import ENVIRONMENT, ImageInfo, ImageRequest, ensure_image
@@ -68,14 +73,22 @@ class Prepared:
 class Bridge:
     """Runs scripts. An async context manager, made by `open_bridge`."""
 
-    def __init__(self, settings: Settings, fleet: Fleet, tasks: TaskGroup, database: Database) -> None:
+    def __init__(
+        self, settings: Settings, fleet: Fleet, tasks: TaskGroup, database: Database, governance: Governance
+    ) -> None:
         self.settings = settings
         self.fleet = fleet
         self.catalog = Catalog(fleet, settings.state_dir)
         self.files = Files(settings.state_dir)
         self._memories = Memories(settings.state_dir)
         self._tasks = tasks
-        self.programs = Programs(ProgramStore(database), SqliteRecorder(database), {}, tasks)
+        self._governance = governance
+        self.catalog.add_local(governance.registry.listing().tools)
+        self.programs = Programs(
+            ProgramStore(database), SqliteRecorder(database), governance.programs, tasks, governance.snapshot.hash
+        )
+        self._usages = Usages()
+        self._key = secrets.token_bytes(32)
         self._places = anyio.Semaphore(settings.max_concurrent)
         self._preparing = anyio.Lock()
         self._prepared: Prepared | None = None
@@ -124,7 +137,18 @@ class Bridge:
             prepared = await self.prepare(notify)
             execution = secrets.token_hex(8)
             artifacts = ArtifactWriter(self.files, execution, self.settings.max_artifact_size)
-            requests = Requests(self.fleet, self.catalog, allowed, self._memories, artifacts, execution, self.programs)
+            gate = Gate(
+                execution,
+                PRINCIPAL,
+                allowed,
+                self._governance,
+                self.fleet,
+                self.catalog,
+                self.programs.recorder,
+                self._usages,
+                self._key,
+            )
+            requests = Requests(self.catalog, allowed, self._memories, artifacts, gate, self.programs)
             start = messages.ExecutionStart(
                 execution, code, [{"name": name, "alias": alias} for name, alias in allowed.items()], MAX_VALUE_BYTES
             )
@@ -177,6 +201,8 @@ class Bridge:
     def _narrow(self, servers: Sequence[str] | None) -> dict[str, str]:
         """Configured names with aliases; the argument can only leave servers out."""
         everything = {name: server.alias for name, server in self.fleet.servers.items() if server.spec.enabled}
+        if self._governance.registry.tools:
+            everything[LOCAL] = LOCAL
         if servers is None:
             return everything
         return {(name := resolve(asked, everything)): everything[name] for asked in servers}
@@ -224,16 +250,30 @@ def not_enforced(report: ProbeReport) -> list[str]:
 
 
 @asynccontextmanager
-async def open_bridge(settings: Settings, specs: Sequence[ServerSpec]) -> AsyncGenerator[Bridge]:
-    """A bridge over these servers. Leaving it ends every container and server, even under cancellation."""
+async def open_bridge(
+    settings: Settings, specs: Sequence[ServerSpec], governance: Governance | None = None
+) -> AsyncGenerator[Bridge]:
+    """A bridge over these servers. Leaving it ends every container and server, even under cancellation.
+
+    Args:
+        settings: The settings.
+        specs: The servers.
+        governance: The operator's word; by default that of an empty configuration.
+
+    Raises:
+        BridgeError: `database_unusable`, `database_newer`.
+    """
     private_directory(settings.state_dir)
+    if governance is None:
+        governance = load_governance({}, None, Path.cwd(), settings.state_dir)
+    refuse_local(governance, specs)
     async with (
         Database(settings.state_dir / "executions.sqlite") as database,
         Fleet(specs, idle_timeout=settings.runtime_idle_timeout) as fleet,
         anyio.create_task_group() as tasks,
     ):
         # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
-        yield Bridge(settings, fleet, tasks, database)
+        yield Bridge(settings, fleet, tasks, database, governance)
 
 
 async def prepare(

@@ -50,18 +50,17 @@ class _Look:
 class Catalog:
     """The tools of a fleet."""
 
-    def __init__(self, fleet: Fleet, state_dir: Path | None = None, local: tuple[ToolInfo, ...] = ()) -> None:
+    def __init__(self, fleet: Fleet, state_dir: Path | None = None) -> None:
         """Look over a fleet's servers.
 
         Args:
             fleet: The servers.
             state_dir: Listings are kept in its directory `catalog`; None keeps nothing.
-            local: Tools that run in the host: listed as the server `local`, which is in no fleet.
         """
         self._fleet = fleet
-        self._local = local
+        self._local: tuple[ToolInfo, ...] = ()
         self._store = ListingStore(state_dir / "catalog") if state_dir else None
-        self._tools: dict[str, tuple[ToolInfo, ...]] = {LOCAL: local} if local else {}
+        self._tools: dict[str, tuple[ToolInfo, ...]] = {}
         self._looked_up: set[str] = set()
         self._index: SearchIndex | None = None
         self._looks: dict[str, _Look] = {}
@@ -70,6 +69,13 @@ class Catalog:
         self._tried: set[str] = set()
         self._reasons: dict[str, str] = {}
         fleet.add_listener(self._on_listing)
+
+    def add_local(self, tools: tuple[ToolInfo, ...]) -> None:
+        """List tools that run in the host, as the server `local`, which is in no fleet."""
+        self._local = tools
+        if tools:
+            self._tools[LOCAL] = tools
+            self._index = None
 
     def servers(self) -> list[ServerStatus]:
         """Every configured server; the tool count comes from the cache where it doesn't run."""

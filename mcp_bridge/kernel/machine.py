@@ -42,6 +42,9 @@ MAX_ITEMS = 10_000
 RESUMABLE = frozenset({"tool", "event"})
 """Effects that a resume may end. An approval takes a decision, a wait its time."""
 
+APPROVAL = "approval"
+"""The code of a pending outcome: the call has not been made, and waits for a person's decision."""
+
 _NEVER_AGAIN = frozenset({"denied", "cancelled", "violation"})
 """Failures that another attempt can't mend."""
 
@@ -62,7 +65,8 @@ class Machine:
         level: Of the program itself.
         waiting: Effects whose outcome is awaited, by number: the tasks that wait.
         deadlines: The same of the effects that end a group or nested program if they fire.
-        pending: Numbers of those effects in `waiting` that are pending, in the order in which they became so.
+        pending: Those effects in `waiting` that are pending, in the order in which they became so: number to the
+            outcome's code (`approval` for a call that a person has to allow first).
         last_effect: Number of the last effect made.
     """
 
@@ -71,7 +75,7 @@ class Machine:
         self.level = Level(program, normal(context or {}, "context"), None, "")
         self.waiting: dict[int, Task] = {}
         self.deadlines: dict[int, Task] = {}
-        self.pending: dict[int, None] = {}
+        self.pending: dict[int, str] = {}
         self.last_effect = 0
         self.effects: list[Effect] = []
         self._advance(self.level)
@@ -82,7 +86,7 @@ class Machine:
         level: Level,
         rows: list[StepResult],
         last_effect: int,
-        pending: dict[int, None],
+        pending: dict[int, str],
         waiting: dict[int, Task],
         deadlines: dict[int, Task],
     ) -> "Machine":
@@ -186,7 +190,7 @@ class Machine:
         kind, status = task.effect.kind, event.status
         value = _checked(event.value, kind) if status == "ok" else None
         if status == "pending" or (value == PENDING and kind == "tool"):
-            self._suspend(number, task, kind)
+            self._suspend(number, task, kind, event.code)
             return
         self._forget(number, task)
         if event.usage is not None:
@@ -201,27 +205,28 @@ class Machine:
         if result is not None:
             self._climb(task, result)
 
-    def _suspend(self, number: int, task: Task, kind: EffectKind) -> None:
+    def _suspend(self, number: int, task: Task, kind: EffectKind, code: str) -> None:
         if kind == "llm":
             raise IllegalEventError("bad_value", "a model's answer can't be pending")
         if number in self.pending:
             raise IllegalEventError("already_pending", f"effect {number} is pending already")
-        self.pending[number] = None
-        if kind == "tool" and task.owner is None and task.slot != UNDO:
+        self.pending[number] = code
+        if kind == "tool" and code != APPROVAL and task.owner is None and task.slot != UNDO:
             self.rows.append(StepResult(task.path, "pending", PENDING, retries=task.attempt - 1))
 
     def _resume(self, event: Resume) -> None:
         number = event.effect
         if number is None:
-            numbers = [known for known in self.pending if effect_kind(self.waiting[known]) in RESUMABLE]
+            numbers = [known for known in self.pending if self._resumable(known)]
             if not numbers:
                 raise IllegalEventError("not_pending", "nothing waits to be resumed")
             number = numbers[0]
         if number not in self.pending:
             raise IllegalEventError("not_pending", f"effect {number} isn't pending")
         task = self.waiting[number]
-        if (kind := effect_kind(task)) not in RESUMABLE:
-            raise IllegalEventError("not_resumable", f"effect {number} is no tool or event but of the kind {kind}")
+        kind = effect_kind(task)
+        if not self._resumable(number):
+            raise IllegalEventError("not_resumable", f"effect {number} waits for a decision or for its time")
         payload = _checked(event.payload, kind)
         self._forget(number, task)
         context = task.level.context
@@ -229,6 +234,9 @@ class Machine:
         # A tool that was suspended at its program's own level stays `pending` in the trace: its row is there already.
         status: StepStatus = "pending" if kind == "tool" and task.owner is None and task.slot != UNDO else "success"
         self._climb(task, StepResult(task.path, status, payload, retries=task.attempt - 1))
+
+    def _resumable(self, number: int) -> bool:
+        return effect_kind(self.waiting[number]) in RESUMABLE and self.pending[number] != APPROVAL
 
     def _cancel(self, event: Cancel) -> None:
         level = self.level

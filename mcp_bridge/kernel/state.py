@@ -41,7 +41,7 @@ def dump(machine: Machine) -> bytes:
             "version": VERSION,
             "program": machine.program.hash,
             "last_effect": machine.last_effect,
-            "pending": list(machine.pending),
+            "pending": [[number, code] for number, code in machine.pending.items()],
             "rows": [row_json(row) for row in machine.rows],
             "level": _level(machine.level),
         }
@@ -67,7 +67,12 @@ def restore(program: Program, data: bytes) -> Machine:
         reader.level(level, state["level"])
         rows = [_row(row) for row in state["rows"]]
         return Machine.of_parts(
-            level, rows, state["last_effect"], dict.fromkeys(state["pending"]), reader.waiting, reader.deadlines
+            level,
+            rows,
+            state["last_effect"],
+            dict(state["pending"]),
+            reader.waiting,
+            reader.deadlines,
         )
     except StateError:
         raise

@@ -71,7 +71,9 @@ class Level:
         self.changed: bool | None = None
         limit = program.max_steps
         self.max_steps = DEFAULT_MAX_STEPS + len(program.steps) if limit is None else limit
-        self.has_token_budget: bool = program.max_tokens is not None or (owner is not None and owner.level.has_token_budget)
+        self.has_token_budget: bool = program.max_tokens is not None or (
+            owner is not None and owner.level.has_token_budget
+        )
         self.undo: list[Undo] = []
         self.ending: Ending | None = None
         self.status = "running"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from mcp_bridge.ledger.database import Database
@@ -53,7 +53,7 @@ class StoredExecution:
     status: str
     program: str
     bundle: dict[str, Any]
-    origin: str
+    origin: Literal["operator", "agent"]
     state: bytes | None
     record: dict[str, Any] | None
     due: float | None

@@ -132,7 +132,8 @@ def readings(text: str) -> set[str]:
     that its UTF-8 bytes are in Latin-1 are read in the same way, since escaped bytes become those.
     """
     found = set()
-    for start in (text, text.encode().decode("latin-1")):
+    # A plus is read as a space before other escapes are, where those are in several layers.
+    for start in {form for each in (text, text.replace("+", " ")) for form in (each, each.encode().decode("latin-1"))}:
         found.add(start)
         layer = decoded(start)
         for _ in range(MAX_LAYERS):

@@ -10,7 +10,7 @@ from nano_vm.vm import WebhookEvent
 
 
 class Scripted:
-    """Tools and a model that answer from lists, over and over."""
+    """Tools and a model that answer from lists, over and over: `{"value": …}`, `{"error": …}`, or `{"hang": true}`."""
 
     def __init__(self, script):
         self._script = script
@@ -23,22 +23,26 @@ class Scripted:
         answer = answers[number % len(answers)]
         if "error" in answer:
             raise RuntimeError(answer["error"])
-        return answer["value"]
+        return answer
 
     def tool(self, name):
         def call(**arguments):
             self.asked.append([name, arguments])
-            return self._next(name)
+            return self._next(name)["value"]
 
         return call
 
     async def complete(self, messages, **_):
         self.asked.append(["llm", messages[-1]["content"]])
-        text = self._next("llm")
-        return text, {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+        answer = self._next("llm")
+        if "hang" in answer:
+            await asyncio.Event().wait()
+        return answer["value"], {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
 
 
 async def run(job):
+    if "dump" in job:
+        return {"dumps": [Program.model_validate(job["dump"]).model_dump(mode=mode) for mode in ("python", "json")]}
     scripted = Scripted(job["script"])
     tools = {name: scripted.tool(name) for name in job["script"] if name != "llm"}
     vm = ExecutionVM(llm=scripted, tools=tools)
