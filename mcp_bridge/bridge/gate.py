@@ -225,11 +225,11 @@ class Gate:
 
     # --- effects of programs ---
 
-    async def perform(self, run: ProgramRun, effect: Effect) -> Outcome:
+    async def perform(self, run: ProgramRun, effect: Effect, *, approved: bool = False) -> Outcome:
         """Do what a program asks for, as `program_run.Effects`."""
         number = effect.id
         try:
-            return await self._perform(run, effect)
+            return await self._perform(run, effect, approved=approved)
         except TimeoutError:
             return Outcome(number, "timeout")
         except ApprovalNeededError:
@@ -241,10 +241,10 @@ class Gate:
             logger.exception("effect %s of %s failed", number, run.execution)
             return Outcome(number, "failed", None, "internal_error", "the bridge met an internal error")
 
-    async def _perform(self, run: ProgramRun, effect: Effect) -> Outcome:
+    async def _perform(self, run: ProgramRun, effect: Effect, *, approved: bool) -> Outcome:
         match effect.kind:
             case "tool":
-                return await self._tool(run, effect)
+                return await self._tool(run, effect, approved=approved)
             case "wait":
                 seconds = effect.arguments["seconds"]
                 if seconds > LONGEST_WAIT_SECONDS:
@@ -256,14 +256,16 @@ class Gate:
                 return Outcome(effect.id, "pending")
         raise BridgeError("model_unavailable", "No model is configured for programs.")
 
-    async def _tool(self, run: ProgramRun, effect: Effect) -> Outcome:
+    async def _tool(self, run: ProgramRun, effect: Effect, *, approved: bool) -> Outcome:
         chain = tuple(
             ProgramRef(self._origin(run, name, program), program.hash, name or program.name)
             for name, program in run.machine.programs_of(effect.id)
         )
         tool = await self._find(effect.name)
         with anyio.fail_after(effect.timeout):
-            answered = await self.call(tool, effect.arguments, step=StepContext(chain, effect.step), run=run)
+            answered = await self.call(
+                tool, effect.arguments, step=StepContext(chain, effect.step), run=run, approved=approved
+            )
         if answered.pending:
             return Outcome(effect.id, "pending")
         try:

@@ -34,10 +34,10 @@ logger = logging.getLogger(__name__)
 class Effects(Protocol):
     """Does what programs ask for. The gate."""
 
-    async def perform(self, run: ProgramRun, effect: Effect) -> Outcome:
-        """Do it, or refuse it. Its outcome is projected already: both machines take it as it is.
+    async def perform(self, run: ProgramRun, effect: Effect, *, approved: bool = False) -> Outcome:
+        """Do it, or refuse it; with `approved` a person has been asked.
 
-        Raises nothing but cancellation.
+        Its outcome is projected already: both machines take it as it is. Raises nothing but cancellation.
         """
 
 
@@ -126,6 +126,24 @@ class ProgramRun:
             self._apply(event)
         except IllegalEventError as exc:
             raise BridgeError(exc.code, f"The execution can't be resumed so: {exc}.") from None
+
+    async def settle(self, number: int, decision: dict[str, Any] | None) -> None:
+        """End a pending effect that no resume may end: by a person's decision, or because its time has come.
+
+        Args:
+            number: The effect.
+            decision: The person's; None for a wait whose time has come.
+        """
+        effect = next(effect for effect, _ in self.machine.awaited() if effect.id == number)
+        if decision is None:
+            outcome = Outcome(number, "ok")
+        elif effect.kind == "approval":
+            outcome = Outcome(number, "ok", decision)
+        elif decision["approved"]:
+            outcome = await self._effects.perform(self, effect, approved=True)
+        else:
+            outcome = Outcome(number, "denied", None, "denied", "a person has denied the call")
+        self._apply(outcome)
 
     def finish(self, digest: str) -> None:
         """Hold the guest's final state against the host's.

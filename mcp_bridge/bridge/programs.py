@@ -6,6 +6,7 @@ A program that a sandbox has started or resumed can be driven by that sandbox al
 from __future__ import annotations
 
 import logging
+import math
 import time
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -17,7 +18,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel import program as programs
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Resume
-from mcp_bridge.kernel.machine import Machine
+from mcp_bridge.kernel.machine import APPROVAL, Machine
 from mcp_bridge.kernel.values import ValueFaultError, canonical, digest, normal
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.store import SavedProgram, StoredExecution
@@ -215,25 +216,54 @@ class Programs:
         return run
 
     async def resume(self, execution: str, event: Resume | None, principal: str, effects: Effects) -> ProgramRun:
-        """Go on with a suspended execution.
+        """Go on with a suspended execution, as far as what it waits for has come about.
+
+        Args:
+            execution: Its id.
+            event: What a tool or event that it waits for has given; None if it waits for decisions or for time.
+            principal: Whose it has to be.
+            effects: Does what it asks for.
 
         Raises:
-            BridgeError: `unknown_trace`; `not_suspended`; as `ProgramRun.resume`.
+            BridgeError: `unknown_trace`; `not_suspended`; `still_waiting`, with what it waits for; as
+                `ProgramRun.resume`.
         """
         stored = await self.stored(execution, principal)
-        if stored.state is None:
+        if stored.state is None or not await self.store.take(execution):
             raise BridgeError("not_suspended", f"The execution {execution} is not suspended: {stored.status}.")
-        program = programs.unbundle(stored.bundle)
-        machine = state.restore(program, stored.state)
-        run = ProgramRun(
-            program, machine, effects, self, self._tasks, stored.id, principal=principal, origin=stored.origin
-        )
-        if event is not None:
-            run.resume(event)
-        self.recorder.post(self.entry("resume", run, source=event.source if event else None))
-        await self.store.update(stored.id, status="running", state=None, record=stored.record, due=None)
+        try:
+            program = programs.unbundle(stored.bundle)
+            machine = state.restore(program, stored.state)
+            run = ProgramRun(
+                program, machine, effects, self, self._tasks, stored.id, principal=principal, origin=stored.origin
+            )
+            source = event.source if event else None
+            self.recorder.post(self.entry("resume", run, source=source))
+            went_on = await self._settle(run, stored)
+            if event is not None and (not went_on or run.machine.can_resume):
+                run.resume(event)
+            elif not went_on and stored.status == "suspended":
+                raise _still_waiting(stored)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.store.update(
+                    stored.id, status=stored.status, state=stored.state, record=stored.record, due=stored.due
+                )
+            raise
         self._under_way[run.execution] = anyio.Event()
         return run
+
+    async def _settle(self, run: ProgramRun, stored: StoredExecution) -> bool:
+        """End what decisions and time have ended; whether there was anything."""
+        decisions = {row.effect: row.decision for row in await self.store.approvals(run.execution)}
+        due = {row["effect"]: row["due"] for row in (stored.record or {}).get("waiting", ()) if row.get("due")}
+        settled = False
+        for effect, pending in run.machine.awaited():
+            decision = decisions.get(effect.id)
+            if pending and (decision is not None or due.get(effect.id, math.inf) <= time.time()):
+                await run.settle(effect.id, decision)
+                settled = True
+        return settled
 
     async def stored(self, execution: str, principal: str) -> StoredExecution:
         """An execution of this principal.
@@ -248,8 +278,12 @@ class Programs:
 
     async def keep(self, run: ProgramRun) -> dict[str, Any]:
         """Take down where a run stands, as it is left; its record."""
-        record = run_record(run)
+        previous = await self.store.execution(run.execution)
+        record = run_record(run, previous.record if previous else None)
         goes_on = not run.machine.ended
+        for row in record["waiting"]:
+            if row.get("question"):
+                await self.store.ask(run.execution, row["effect"], row["question"])
         self.recorder.post(
             self.entry("suspension" if goes_on else "end", run, status=record["status"], error=record["error"])
         )
@@ -258,7 +292,7 @@ class Programs:
             status=record["status"],
             state=state.dump(run.machine) if goes_on else None,
             record=record,
-            due=None,
+            due=min((row["due"] for row in record["waiting"] if row.get("due")), default=None),
         )
         if (ended := self._under_way.pop(run.execution, None)) is not None:
             ended.set()
@@ -297,7 +331,7 @@ class Session:
             raise BridgeError("too_many_programs", f"{MAX_RUNS} programs are under way.", hint="Await some of them.")
         began = await self._service.start(asked, context, key, self._principal, self._effects)
         if isinstance(began, StoredExecution):
-            return {"record": began.record or stored_record(began)}
+            return {"record": told(began)}
         self._runs[began.execution] = began
         return {
             "execution": began.execution,
@@ -375,7 +409,7 @@ class Session:
                 return await service.validate(request.program, principal)
             case messages.TraceGet():
                 stored = await service.stored(request.trace_id, principal)
-                return stored.record or stored_record(stored)
+                return told(stored)
         raise BridgeError("unknown_request", f"The host answers no {type(request).__name__}.")
 
     async def close(self) -> None:
@@ -412,10 +446,16 @@ def checked_context(context: Any) -> dict[str, Any]:
     return context
 
 
-def run_record(run: ProgramRun) -> dict[str, Any]:
-    """What is told of an execution."""
+def run_record(run: ProgramRun, previous: dict[str, Any] | None = None) -> dict[str, Any]:
+    """What is told of an execution.
+
+    Args:
+        run: It.
+        previous: Its record of an earlier suspension: what waited then already is due when it was due then.
+    """
     machine = run.machine
     ending = machine.level.ending
+    known = {row["effect"]: row for row in (previous or {}).get("waiting", ())}
     record: dict[str, Any] = {
         "trace_id": run.execution,
         "program": run.program.name,
@@ -424,11 +464,7 @@ def run_record(run: ProgramRun) -> dict[str, Any]:
         "error": machine.error,
         "code": ending[1] if ending and machine.error else None,
         "steps": [state.row_json(row) for row in machine.rows],
-        "waiting": [
-            {"step": effect.step, "kind": effect.kind, "name": effect.name, **_question(effect)}
-            for effect, pending in machine.awaited()
-            if pending
-        ],
+        "waiting": [known.get(effect.id) or _waiting(run, effect) for effect, pending in machine.awaited() if pending],
     }
     if run.violated:
         record |= {"status": "failed", "error": f"violation: {run.violated}", "code": "violation"}
@@ -437,13 +473,32 @@ def run_record(run: ProgramRun) -> dict[str, Any]:
     return record
 
 
-def _question(effect: Effect) -> dict[str, Any]:
-    return {"message": effect.arguments["message"]} if effect.kind == "approval" else {}
+def _waiting(run: ProgramRun, effect: Effect) -> dict[str, Any]:
+    row: dict[str, Any] = {"effect": effect.id, "step": effect.step, "kind": effect.kind, "name": effect.name}
+    if effect.kind == "wait":
+        row["due"] = time.time() + effect.arguments["seconds"]
+    elif effect.kind == "approval":
+        row["question"] = {**effect.arguments, "step": effect.step, "program": run.program.name}
+    elif run.machine.pending[effect.id] == APPROVAL:
+        row["kind"] = "approval"
+        row["question"] = {
+            "tool": effect.name,
+            "arguments": effect.arguments,
+            "step": effect.step,
+            "program": run.program.name,
+        }
+    return row
 
 
-def stored_record(stored: StoredExecution) -> dict[str, Any]:
-    """What is told of an execution of which no record has been made yet."""
-    return {
+def _still_waiting(stored: StoredExecution) -> BridgeError:
+    rows = (stored.record or {}).get("waiting", [])
+    told = ", ".join(f"{row['step']} ({row['kind']})" for row in rows)
+    return BridgeError("still_waiting", f"The execution {stored.id} still waits for: {told}.", waiting=rows)
+
+
+def told(stored: StoredExecution) -> dict[str, Any]:
+    """The record of an execution that is kept; a bare one where it is still under way."""
+    return stored.record or {
         "trace_id": stored.id,
         "program": stored.bundle["program"].get("name", "unnamed"),
         "status": stored.status,

@@ -12,7 +12,7 @@ import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -23,7 +23,8 @@ from mcp_bridge.bridge.gate import Gate
 from mcp_bridge.bridge.governance import LOCAL, Governance, load_governance, refuse_local
 from mcp_bridge.bridge.keep import ArtifactWriter, Files, Memories, private_directory
 from mcp_bridge.bridge.names import resolve
-from mcp_bridge.bridge.programs import Programs
+from mcp_bridge.bridge.program_run import ProgramRun
+from mcp_bridge.bridge.programs import Programs, told
 from mcp_bridge.bridge.requests import PRINCIPAL, Requests
 from mcp_bridge.downstream.catalog import Catalog
 from mcp_bridge.downstream.fleet import Fleet
@@ -40,12 +41,13 @@ from mcp_bridge.sandbox.probe import probe
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from anyio.abc import TaskGroup
 
     from mcp_bridge.bridge.record import ExecutionRecord
     from mcp_bridge.downstream.spec import ServerSpec
+    from mcp_bridge.kernel.events import Resume
     from mcp_bridge.sandbox.flags import RuntimeChoice
     from mcp_bridge.sandbox.probe_report import ProbeReport
     from mcp_bridge.settings import Settings
@@ -137,17 +139,7 @@ class Bridge:
             prepared = await self.prepare(notify)
             execution = secrets.token_hex(8)
             artifacts = ArtifactWriter(self.files, execution, self.settings.max_artifact_size)
-            gate = Gate(
-                execution,
-                PRINCIPAL,
-                allowed,
-                self._governance,
-                self.fleet,
-                self.catalog,
-                self.programs.recorder,
-                self._usages,
-                self._key,
-            )
+            gate = self._gate(execution, allowed)
             requests = Requests(self.catalog, allowed, self._memories, artifacts, gate, self.programs)
             start = messages.ExecutionStart(
                 execution, code, [{"name": name, "alias": alias} for name, alias in allowed.items()], MAX_VALUE_BYTES
@@ -175,6 +167,56 @@ class Bridge:
             if not prepared.report.choice.seccomp:
                 record.notices.append("no seccomp profile holds this sandbox; see mcp-bridge doctor")
             return record
+
+    async def run_program(
+        self, program: Any, context: dict[str, Any] | None = None, key: str | None = None
+    ) -> dict[str, Any]:
+        """Run a program without a sandbox: nothing of it is code.
+
+        Args:
+            program: An object, or the name of one.
+            context: Names and values.
+            key: Idempotency key.
+
+        Returns:
+            Its record, as `messages.ProgramFinish` has it.
+
+        Raises:
+            BridgeError: It never began: as `Programs.start`.
+        """
+        gate = self._gate(secrets.token_hex(8), self._narrow(None))
+        run = await self.programs.start(program, context or {}, key, PRINCIPAL, gate)
+        return await self._driven(run) if isinstance(run, ProgramRun) else told(run)
+
+    async def resume_program(self, execution: str, event: Resume | None = None) -> dict[str, Any]:
+        """Go on with a suspended program, without a sandbox.
+
+        Raises:
+            BridgeError: As `Programs.resume`.
+        """
+        gate = self._gate(secrets.token_hex(8), self._narrow(None))
+        return await self._driven(await self.programs.resume(execution, event, PRINCIPAL, gate))
+
+    async def _driven(self, run: ProgramRun) -> dict[str, Any]:
+        try:
+            await run.drive()
+        finally:
+            with anyio.CancelScope(shield=True):
+                record = await self.programs.keep(run)
+        return record
+
+    def _gate(self, execution: str, allowed: Mapping[str, str]) -> Gate:
+        return Gate(
+            execution,
+            PRINCIPAL,
+            allowed,
+            self._governance,
+            self.fleet,
+            self.catalog,
+            self.programs.recorder,
+            self._usages,
+            self._key,
+        )
 
     def _check(self, code: str, timeout: float | None) -> ExecutionLimits:
         settings = self.settings

@@ -131,6 +131,11 @@ class Machine:
         """Of models, so far."""
         return self.level.tokens
 
+    @property
+    def can_resume(self) -> bool:
+        """Whether a resume would end something."""
+        return any(self._resumable(number) for number in self.pending)
+
     def awaited(self) -> list[tuple[Effect, bool]]:
         """The effects without an outcome, and whether each is pending. Deadlines are among them, and never pending."""
         found = {number: task.effect for number, task in self.waiting.items()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -57,6 +58,13 @@ MIGRATIONS = (
 """What takes the file from each version to the next. A migration and its record are one transaction."""
 
 
+@dataclass(slots=True)
+class _Statement:
+    text: str
+    parameters: Sequence[Any]
+    changed: int = 0
+
+
 class Database:
     """An open file. An async context manager.
 
@@ -71,7 +79,7 @@ class Database:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._connection: sqlite3.Connection | None = None
-        self._posted: list[tuple[str, Sequence[Any]]] = []
+        self._posted: list[_Statement] = []
         self._count_posted = 0
         self._count_written = 0
         self._flushing = False
@@ -102,7 +110,10 @@ class Database:
 
     def post(self, statement: str, parameters: Sequence[Any]) -> None:
         """Write before anything that is posted later, without waiting."""
-        self._posted.append((statement, parameters))
+        self._post(_Statement(statement, parameters))
+
+    def _post(self, statement: _Statement) -> None:
+        self._posted.append(statement)
         self._count_posted += 1
 
     async def flush(self) -> None:
@@ -123,10 +134,16 @@ class Database:
             raise self._failure
         await anyio.lowlevel.checkpoint_if_cancelled()
 
-    async def write(self, statement: str, parameters: Sequence[Any]) -> None:
-        """Post and flush."""
-        self.post(statement, parameters)
+    async def write(self, statement: str, parameters: Sequence[Any]) -> int:
+        """Post and flush; how many rows it has changed.
+
+        Raises:
+            BridgeError: As `flush`.
+        """
+        posted = _Statement(statement, parameters)
+        self._post(posted)
         await self.flush()
+        return posted.changed
 
     async def read(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """The rows of a query, everything posted included.
@@ -191,13 +208,13 @@ def _migrate(connection: sqlite3.Connection) -> None:
         raise
 
 
-def _execute(connection: sqlite3.Connection | None, batch: list[tuple[str, Sequence[Any]]]) -> None:
+def _execute(connection: sqlite3.Connection | None, batch: list[_Statement]) -> None:
     if connection is None:
         raise sqlite3.ProgrammingError("the database isn't open")
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for statement, parameters in batch:
-            connection.execute(statement, parameters)
+        for statement in batch:
+            statement.changed = connection.execute(statement.text, statement.parameters).rowcount
         connection.execute("COMMIT")
     except sqlite3.Error:
         if connection.in_transaction:

@@ -60,6 +60,30 @@ class StoredExecution:
     started: float
 
 
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A question to a person.
+
+    Attributes:
+        id: For people to name it by.
+        execution, effect: What waits for it.
+        asked: Seconds since 1970.
+        question: `tool` and `arguments` of a call, or `message` and `details`; `step`, `program`, `why`; projected.
+        status: `open`, `approved` or `denied`.
+        decided: Seconds since 1970, or None.
+        decision: `approved`, `by`, `comment`; or None.
+    """
+
+    id: int
+    execution: str
+    effect: int
+    asked: float
+    question: dict[str, Any]
+    status: Literal["open", "approved", "denied"]
+    decided: float | None
+    decision: dict[str, Any] | None
+
+
 class ProgramStore:
     """Both, in one database."""
 
@@ -115,6 +139,48 @@ class ProgramStore:
             "UPDATE executions SET status = ?, state = ?, record = ?, due = ?, changed = ? WHERE id = ?",
             (status, state, None if record is None else json.dumps(record), due, time.time(), execution),
         )
+
+    async def take(self, execution: str) -> bool:
+        """Have a suspended execution go on; of several who try at once, one is told that it may."""
+        changed = await self._database.write(
+            "UPDATE executions SET status = 'running', changed = ? WHERE id = ? AND status IN"
+            " ('suspended', 'interrupted')",
+            (time.time(), execution),
+        )
+        return changed == 1
+
+    async def ask(self, execution: str, effect: int, question: dict[str, Any]) -> None:
+        """Have a person decide about an effect, unless somebody has been asked already."""
+        await self._database.write(
+            "INSERT INTO approvals (execution, effect, asked, question, status) VALUES (?, ?, ?, ?, 'open')"
+            " ON CONFLICT (execution, effect) DO NOTHING",
+            (execution, effect, time.time(), json.dumps(question)),
+        )
+
+    async def decide(self, approval: int, decision: dict[str, Any]) -> bool:
+        """Take down a person's decision; False if there was one already.
+
+        Args:
+            approval: Which.
+            decision: `approved`, and `by`, `comment`.
+        """
+        changed = await self._database.write(
+            "UPDATE approvals SET status = ?, decided = ?, decision = ? WHERE id = ? AND status = 'open'",
+            ("approved" if decision["approved"] else "denied", time.time(), json.dumps(decision), approval),
+        )
+        return changed == 1
+
+    async def approvals(self, execution: str | None = None, *, open_only: bool = False) -> list[Approval]:
+        """The approvals of an execution, or all; oldest first."""
+        rows = await self._database.read(
+            "SELECT id, execution, effect, asked, question, status, decided, decision FROM approvals"
+            " WHERE (?1 IS NULL OR execution = ?1) AND (NOT ?2 OR status = 'open') ORDER BY id",
+            (execution, open_only),
+        )
+        return [
+            Approval(number, of, effect, asked, json.loads(question), status, decided, json.loads(decision or "null"))
+            for number, of, effect, asked, question, status, decided, decision in rows
+        ]
 
     async def execution(self, execution: str) -> StoredExecution | None:
         """By id."""
