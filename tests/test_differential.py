@@ -523,7 +523,7 @@ def test_what_makes_up_for_a_difference_does(nano_vm, name):
 
 # --- generated programs ---------------------------------------------------------------------------------------------------
 
-JOBS = 100000
+JOBS = 4000
 BATCH = 500
 
 

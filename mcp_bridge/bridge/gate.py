@@ -16,34 +16,47 @@ import anyio
 import anyio.to_thread
 
 from mcp_bridge.bridge.governance import LOCAL
+from mcp_bridge.bridge.model_steps import ModelSteps, kernel_usage
 from mcp_bridge.bridge.names import split
+from mcp_bridge.downstream import describe
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.events import Effect, Outcome
 from mcp_bridge.kernel.machine import APPROVAL
 from mcp_bridge.kernel.values import ValueFaultError, normal
 from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.models.model import ModelError
 from mcp_bridge.policy.budgets import Amounts, Budget
 from mcp_bridge.policy.call import Call, ProgramRef, StepContext
 from mcp_bridge.policy.decision import decide
 from mcp_bridge.policy.globs import ToolNames
 from mcp_bridge.policy.projection import Projector
 from mcp_bridge.policy.references import MemoryReferences
+from mcp_bridge.policy.vault import Secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from mcp_bridge.bridge.governance import Governance
     from mcp_bridge.bridge.program_run import ProgramRun
+    from mcp_bridge.bridge.record import ExecutionRecord
     from mcp_bridge.downstream.catalog import Catalog
     from mcp_bridge.downstream.fleet import Fleet
     from mcp_bridge.downstream.tools import ToolInfo
+    from mcp_bridge.kernel.events import OutcomeStatus
+    from mcp_bridge.kernel.format import Fault
     from mcp_bridge.kernel.program import Program
     from mcp_bridge.ledger.recorder import Recorder
+    from mcp_bridge.models.sampling import Sampler
     from mcp_bridge.policy.budgets import Usages
     from mcp_bridge.policy.call import Origin
     from mcp_bridge.policy.decision import Decision
 
 logger = logging.getLogger(__name__)
+
+PLANNED_TOOLS = 40
+"""Tools that a planner is told of: those nearest to the intent."""
+
+MAX_QUERY_CHARS = 1000
 
 LONGEST_WAIT_SECONDS = 30.0
 """A wait of a program up to this is waited for; a longer one suspends it."""
@@ -91,6 +104,7 @@ class Gate:
         usages: What principals have used.
         key: Of the references that stand for sensitive values.
         asker: Asks a person, or None.
+        sampler: Asks the client's model, or None.
     """
 
     def __init__(
@@ -105,6 +119,7 @@ class Gate:
         usages: Usages,
         key: bytes,
         asker: Asker | None = None,
+        sampler: Sampler | None = None,
     ) -> None:
         self._execution = execution
         self._allowed = allowed
@@ -116,13 +131,16 @@ class Gate:
         self._budget = Budget(governance.snapshot.limits, usages.of(principal))
         self._references = MemoryReferences(key)
         self._projector: Projector | None = None
+        self._secrets = Secrets()
+        self._model: ModelSteps | None = None
         self._asker = asker
+        self._sampler = sampler
 
     async def projector(self) -> Projector:
         """Projects this execution's values. The first use reads the secrets, which may wait for a keyring."""
         if self._projector is None:
-            secrets = await anyio.to_thread.run_sync(self._governance.vault.load)
-            self._projector = Projector(secrets, self._references, self._governance.patterns)
+            self._secrets = await anyio.to_thread.run_sync(self._governance.vault.load)
+            self._projector = Projector(self._secrets, self._references, self._governance.patterns)
         return self._projector
 
     # --- calls ---
@@ -254,7 +272,70 @@ class Gate:
                 return Outcome(effect.id, "ok")
             case "event" | "approval":
                 return Outcome(effect.id, "pending")
-        raise BridgeError("model_unavailable", "No model is configured for programs.")
+        return await self._llm(run, effect)
+
+    async def _llm(self, run: ProgramRun, effect: Effect) -> Outcome:
+        projector = await self.projector()
+        model = await self.model()
+        asked = {"kind": "llm", "effect": effect.id, "arguments": projector.trace(effect.arguments)}
+        await self._record("intent", run.execution, effect.step, run.program.hash, asked)
+        outcome = Outcome(effect.id, "failed", None, "interrupted", "interrupted while under way")
+        try:
+            completion = await model.answer(effect.arguments, effect.timeout)
+            outcome = Outcome(effect.id, "ok", completion.text, usage=kernel_usage(completion.usage))
+        except ModelError as exc:
+            error = projected(exc, projector)
+            status: OutcomeStatus = "timeout" if exc.code == "model_timeout" else "failed"
+            outcome = Outcome(effect.id, status, None, error.code, error.message, kernel_usage(exc.usage))
+        except BridgeError as exc:
+            outcome = Outcome(effect.id, "failed", None, exc.code, exc.message)
+        finally:
+            with anyio.CancelScope(shield=True):
+                told = {
+                    "kind": "llm",
+                    "effect": effect.id,
+                    "status": outcome.status,
+                    "value": outcome.value,
+                    "code": outcome.code,
+                    "usage": outcome.usage and outcome.usage._asdict(),
+                }
+                await self._record("outcome", run.execution, effect.step, run.program.hash, told)
+        return outcome
+
+    async def model(self) -> ModelSteps:
+        """The model of this execution."""
+        if self._model is None:
+            projector, word = await self.projector(), self._governance
+            self._model = ModelSteps(word.model, projector, self._secrets, self._budget, self._sampler, word.base)
+        return self._model
+
+    async def plan(self, intent: str, validate: Callable[[Any], Sequence[Fault]]) -> dict[str, Any]:
+        """Have the model write a program for an intent.
+
+        Args:
+            intent: What it shall do.
+            validate: Everything that is wrong with a program.
+
+        Raises:
+            BridgeError: As `models.planner.plan`.
+        """
+        from mcp_bridge.models.planner import plan  # noqa: PLC0415  (rarely needed)
+
+        projector = await self.projector()
+        found = await self._catalog.search(intent[:MAX_QUERY_CHARS], PLANNED_TOOLS, servers=self._allowed.keys())
+        tools = [(f"{hit.tool.server}.{hit.tool.name}", describe.line(hit.tool)) for hit in found.hits]
+        planned = await plan(
+            projector.model(intent), await self.model(), tools=projector.model(tools), validate=validate
+        )
+        return planned.program
+
+    async def record_of(self, record: ExecutionRecord) -> None:
+        """Hide in a script's record what must not be shown."""
+        projector = await self.projector()
+        record.stdout, record.stderr = projector.output(record.stdout), projector.output(record.stderr)
+        record.value = projector.output(record.value)
+        record.error = projector.output(record.error)
+        record.displays = projector.output(record.displays)
 
     async def _tool(self, run: ProgramRun, effect: Effect, *, approved: bool) -> Outcome:
         chain = tuple(

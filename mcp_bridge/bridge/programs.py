@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import anyio
 
@@ -25,12 +25,13 @@ from mcp_bridge.ledger.store import SavedProgram, StoredExecution
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from anyio.abc import TaskGroup
 
     from mcp_bridge.bridge.program_run import Effects
     from mcp_bridge.kernel.events import Effect, Event
+    from mcp_bridge.kernel.format import Fault
     from mcp_bridge.kernel.program import Program
     from mcp_bridge.ledger.recorder import Recorder
     from mcp_bridge.ledger.store import ProgramStore
@@ -47,6 +48,9 @@ MAX_RUNS = 10_000
 """Programs that one sandbox may have under way."""
 
 Origin = Literal["operator", "agent"]
+
+Planner: TypeAlias = "Callable[[str, Callable[[Any], Sequence[Fault]]], Awaitable[dict[str, Any]]]"
+"""From an intent, and what finds the faults of a program, to a program without any."""
 
 
 class Found(NamedTuple):
@@ -101,17 +105,23 @@ class Programs:
             hint = f"Did you mean {', '.join(close)}?" if close else "mcp.programs.list() has their names."
             raise BridgeError("unknown_program", f"There is no program {asked[:100]!r}.", hint=hint, nearest=close)
 
+        try:
+            return Found(programs.parse(asked, await self.resolver(principal)), "agent")
+        except programs.InvalidProgramError as exc:
+            faults = [fault._asdict() for fault in exc.faults]
+            told = "; ".join(map(str, exc.faults[:10])) + ("; …" if len(faults) > 10 else "")  # noqa: PLR2004
+            raise BridgeError("invalid_program", f"The program is not valid: {told}.", faults=faults) from None
+
+    async def resolver(self, principal: str) -> programs.Resolve:
+        """Finds the programs that steps run by name: the operator's first."""
+        saved = {kept.name: kept for kept in await self.store.programs(principal)}
+
         def resolve(name: str) -> Program | None:
             if name in self.operators:
                 return self.operators[name]
             return programs.unbundle(saved[name].data) if name in saved else None
 
-        try:
-            return Found(programs.parse(asked, resolve), "agent")
-        except programs.InvalidProgramError as exc:
-            faults = [fault._asdict() for fault in exc.faults]
-            told = "; ".join(map(str, exc.faults[:10])) + ("; …" if len(faults) > 10 else "")  # noqa: PLR2004
-            raise BridgeError("invalid_program", f"The program is not valid: {told}.", faults=faults) from None
+        return resolve
 
     async def validate(self, asked: Any, principal: str) -> dict[str, Any]:
         """`{"faults", "warnings", "hash"}` of what may be a program."""
@@ -319,8 +329,9 @@ class Programs:
 class Session:
     """The programs that one sandbox drives."""
 
-    def __init__(self, service: Programs, principal: str, effects: Effects) -> None:
+    def __init__(self, service: Programs, principal: str, effects: Effects, planner: Planner) -> None:
         self._service = service
+        self._planner = planner
         self._effects = effects
         self._principal = principal
         self._runs: dict[str, ProgramRun] = {}
@@ -407,10 +418,24 @@ class Session:
                 return {"found": await service.delete(request.name, principal)}
             case messages.ProgramValidate():
                 return await service.validate(request.program, principal)
+            case messages.ProgramPlan():
+                return {"program": await self._plan(request.intent)}
             case messages.TraceGet():
                 stored = await service.stored(request.trace_id, principal)
                 return told(stored)
         raise BridgeError("unknown_request", f"The host answers no {type(request).__name__}.")
+
+    async def _plan(self, intent: str) -> dict[str, Any]:
+        resolve = await self._service.resolver(self._principal)
+
+        def faults(claimed: Any) -> Sequence[Fault]:
+            try:
+                programs.parse(claimed, resolve)
+            except programs.InvalidProgramError as exc:
+                return exc.faults
+            return ()
+
+        return await self._planner(intent, faults)
 
     async def close(self) -> None:
         """The sandbox has ended: what it left unfinished is kept, to be resumed."""

@@ -63,7 +63,7 @@ class Requests:
         self._memories = memories
         self._artifacts = artifacts
         self._gate = gate
-        self._programs = Session(programs, PRINCIPAL, gate)
+        self._programs = Session(programs, PRINCIPAL, gate, gate.plan)
         self.calls = 0
 
     async def close(self) -> None:

@@ -161,6 +161,7 @@ class Bridge:
             else:
                 await process.aclose()
             artifacts.abort()
+            await gate.record_of(record)
             record.calls = requests.calls
             record.artifacts = artifacts.written
             record.limits_not_enforced = not_enforced(prepared.report)

@@ -27,6 +27,7 @@ _B64 = "A-Za-z0-9+/=_ -"
 _WRAPPED = f"[{_B64}]{{60}}"
 
 _HEX = "[0-9a-fA-F]"
+_NEXT = f"%[89abAB]{_HEX}"
 
 # Each alternative begins with a literal character: so the search for the next one is a scan for six characters.
 _ESCAPE = re.compile(
@@ -35,7 +36,7 @@ _ESCAPE = re.compile(
     # Bytes, as Python and C write them.
     rf"|\\x{_HEX}{{2}}|\\[0-3][0-7]{{2}}|\\[\\\"'/nrtbfav0]"
     # URLs (RFC 3986 section 2.1): a sequence of UTF-8 is one character. A plus is a space in forms.
-    rf"|%[c-fC-F]{_HEX}(?:%[89abAB]{_HEX}){{1,3}}|%{_HEX}{{2}}|\+"
+    rf"|%[cCdD]{_HEX}{_NEXT}|%[eE]{_HEX}{_NEXT}{_NEXT}|%[fF][0-4]{_NEXT}{_NEXT}{_NEXT}|%{_HEX}{{2}}|\+"
     # HTML.
     rf"|&(?:\#[0-9]{{1,7}}|\#[xX]{_HEX}{{1,6}}|[A-Za-z][A-Za-z0-9]{{1,31}});"
     # A line break inside base64.
