@@ -27,12 +27,18 @@ class NanoVM:
                 f"there is no {python}: make an environment with llm-nano-vm 0.8.9, and name it in $MCP_BRIDGE_NANO_VM"
             )
         peer = HERE / "peers/nano_vm_peer.py"
-        self._process = subprocess.Popen([python, peer], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        # What asyncio says when the peer recurses too deeply is no news.
+        self._process = subprocess.Popen(
+            [python, peer], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
 
     def ask(self, job):
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"the peer ended with status {self._process.wait()}")
+        return json.loads(answer)
 
     def close(self):
         self._process.stdin.close()
@@ -53,7 +59,7 @@ class HangingScript(Script):
     def outcome(self, effect):
         outcome = super().outcome(effect)
         if outcome is not None and outcome.value == _HANGS:
-            return Outcome(effect.id, "timeout", usage=outcome.usage)
+            return Outcome(effect.id, "timeout")
         return outcome
 
 

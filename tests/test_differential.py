@@ -104,8 +104,11 @@ def restarted(job, theirs, ours):
         before, row = rows[place - 1], rows[place]
         kinds = [steps.get(name, {}).get("type") for name in (before[0], row[0])]
         if kinds == ["condition"] * 2 and before[2] == row[0] and row[2] is None and row[1] != "failed":
-            shorter = ours | {"steps": rows[: place + 1]}
-            return cut(theirs, shorter)
+            called = [
+                other for other in rows[:place] if steps.get(other[0], {}).get("type") not in {"condition", "parallel"}
+            ]
+            calls = sum(other[3] + 1 for other in called)
+            return cut(theirs, {"steps": rows[: place + 1], "asked": ours["asked"][:calls]})
     return theirs, ours
 
 

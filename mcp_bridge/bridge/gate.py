@@ -270,9 +270,22 @@ class Gate:
                 with anyio.fail_after(effect.timeout):
                     await anyio.sleep(seconds)
                 return Outcome(effect.id, "ok")
-            case "event" | "approval":
+            case "event":
                 return Outcome(effect.id, "pending")
+            case "approval":
+                return await self._approval(run, effect)
         return await self._llm(run, effect)
+
+    async def _approval(self, run: ProgramRun, effect: Effect) -> Outcome:
+        question = (await self.projector()).trace(
+            {**effect.arguments, "program": run.program.name, "step": effect.step}
+        )
+        answer = await self._asker.ask(question) if self._asker else None
+        if answer is None:
+            return Outcome(effect.id, "pending")
+        decision = {"approved": answer, "by": "client"}
+        await self._record("decision", run.execution, effect.step, run.program.hash, question | decision)
+        return Outcome(effect.id, "ok", decision)
 
     async def _llm(self, run: ProgramRun, effect: Effect) -> Outcome:
         projector = await self.projector()

@@ -209,7 +209,7 @@ class ProgramRun:
         told: dict[str, Any] = {"sequence": self._sequence, "status": outcome.status}
         if outcome.status == "ok":
             told["value"] = outcome.value
-        elif outcome.status != "pending":
+        else:
             told["code"], told["message"] = outcome.code, outcome.message
         if outcome.usage is not None:
             told["usage"] = outcome.usage._asdict()

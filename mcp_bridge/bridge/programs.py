@@ -250,7 +250,7 @@ class Programs:
             source = event.source if event else None
             self.recorder.post(self.entry("resume", run, source=source))
             went_on = await self._settle(run, stored)
-            if event is not None and (not went_on or run.machine.can_resume):
+            if event is not None and run.machine.can_resume:
                 run.resume(event)
             elif not went_on and stored.status == "suspended":
                 raise _still_waiting(stored)

@@ -45,9 +45,11 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
+    from mcp_bridge.bridge.gate import Asker
     from mcp_bridge.bridge.record import ExecutionRecord
     from mcp_bridge.downstream.spec import ServerSpec
     from mcp_bridge.kernel.events import Resume
+    from mcp_bridge.models.sampling import Sampler
     from mcp_bridge.sandbox.flags import RuntimeChoice
     from mcp_bridge.sandbox.probe_report import ProbeReport
     from mcp_bridge.settings import Settings
@@ -118,6 +120,8 @@ class Bridge:
         timeout: float | None = None,  # noqa: ASYNC109
         progress: Progress | None = None,
         notify: Callable[[str], None] | None = None,
+        asker: Asker | None = None,
+        sampler: Sampler | None = None,
     ) -> ExecutionRecord:
         """Run a script in a fresh sandbox.
 
@@ -127,6 +131,8 @@ class Bridge:
             timeout: Seconds of its own time.
             progress: Told what the script reports.
             notify: Told what takes time before it starts.
+            asker: Asks a person; without one, what needs approval is suspended or refused.
+            sampler: Asks the client's model.
 
         Raises:
             BridgeError: It never ran. Bad requests: `empty_code`, `code_too_large`, `bad_timeout`, `unknown_server`.
@@ -139,7 +145,7 @@ class Bridge:
             prepared = await self.prepare(notify)
             execution = secrets.token_hex(8)
             artifacts = ArtifactWriter(self.files, execution, self.settings.max_artifact_size)
-            gate = self._gate(execution, allowed)
+            gate = self._gate(execution, allowed, asker, sampler)
             requests = Requests(self.catalog, allowed, self._memories, artifacts, gate, self.programs)
             start = messages.ExecutionStart(
                 execution, code, [{"name": name, "alias": alias} for name, alias in allowed.items()], MAX_VALUE_BYTES
@@ -170,7 +176,13 @@ class Bridge:
             return record
 
     async def run_program(
-        self, program: Any, context: dict[str, Any] | None = None, key: str | None = None
+        self,
+        program: Any,
+        context: dict[str, Any] | None = None,
+        key: str | None = None,
+        *,
+        asker: Asker | None = None,
+        sampler: Sampler | None = None,
     ) -> dict[str, Any]:
         """Run a program without a sandbox: nothing of it is code.
 
@@ -178,6 +190,8 @@ class Bridge:
             program: An object, or the name of one.
             context: Names and values.
             key: Idempotency key.
+            asker: As `run`.
+            sampler: As `run`.
 
         Returns:
             Its record, as `messages.ProgramFinish` has it.
@@ -185,7 +199,7 @@ class Bridge:
         Raises:
             BridgeError: It never began: as `Programs.start`.
         """
-        gate = self._gate(secrets.token_hex(8), self._narrow(None))
+        gate = self._gate(secrets.token_hex(8), self._narrow(None), asker, sampler)
         run = await self.programs.start(program, context or {}, key, PRINCIPAL, gate)
         return await self._driven(run) if isinstance(run, ProgramRun) else told(run)
 
@@ -206,7 +220,13 @@ class Bridge:
                 record = await self.programs.keep(run)
         return record
 
-    def _gate(self, execution: str, allowed: Mapping[str, str]) -> Gate:
+    def _gate(
+        self,
+        execution: str,
+        allowed: Mapping[str, str],
+        asker: Asker | None = None,
+        sampler: Sampler | None = None,
+    ) -> Gate:
         return Gate(
             execution,
             PRINCIPAL,
@@ -217,6 +237,8 @@ class Bridge:
             self.programs.recorder,
             self._usages,
             self._key,
+            asker,
+            sampler,
         )
 
     def _check(self, code: str, timeout: float | None) -> ExecutionLimits:

@@ -155,7 +155,8 @@ def _template(value: Any) -> Template:
 def _retry(data: Mapping[str, Any]) -> Retry:
     told = data.get("retry")
     if told is None:
-        return Retry(max(data.get("max_retries", 3), 1)) if data.get("on_error") == "retry" else Retry()
+        attempts = data.get("max_retries")
+        return Retry(3 if attempts is None else max(attempts, 1)) if data.get("on_error") == "retry" else Retry()
     schedule = tuple(told.get("schedule", ()))
     if schedule:
         return Retry(len(schedule) + 1, schedule)
@@ -290,7 +291,7 @@ class _Reader:
         fragment = {"properties": properties, "required": ["steps"], "additionalProperties": False}
         self._add(form.faults(data, fragment, ""))
         rows = data.get("steps")
-        rows = rows if isinstance(rows, list) else []
+        rows = rows if isinstance(rows, list) and len(rows) <= form.MAX_STEPS else []
         steps = [self._step(row, f"steps[{index}]", index) for index, row in enumerate(rows)]
         ids = {row["id"]: index for index, row in reversed(list(enumerate(rows))) if _has_id(row)}
         for index, (row, step) in enumerate(zip(rows, steps, strict=True)):

@@ -21,10 +21,11 @@ from mcp_bridge import __version__
 from mcp_bridge.bridge.service import open_bridge
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.server import displays, render
+from mcp_bridge.server.questions import Conversations, Questions
 from mcp_bridge.server.stdio import stdio_transport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from mcp_bridge.bridge.record import ExecutionRecord
     from mcp_bridge.bridge.service import Bridge
@@ -39,6 +40,8 @@ HEARTBEAT_SECONDS = 5.0
 RECORD_META = "mcp-code-bridge/record"
 
 TOOL = "run_python"
+
+CONVERSATIONS = "conversations"
 
 DESCRIPTION = (
     "Run Python in a sealed sandbox that can call other MCP servers. Top-level await works; print what you need, "
@@ -83,6 +86,14 @@ def tool(settings: Settings) -> types.Tool:
     )
 
 
+@contextlib.asynccontextmanager
+async def _conversations(_: Server[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
+    """What lives as long as the server: calls that wait for answers go on in it."""
+    async with anyio.create_task_group() as tasks:
+        yield {CONVERSATIONS: Conversations(tasks)}
+        tasks.cancel_scope.cancel()
+
+
 def build_server(bridge: Bridge) -> Server[dict[str, Any]]:
     """The server over a bridge."""
 
@@ -93,10 +104,12 @@ def build_server(bridge: Bridge) -> Server[dict[str, Any]]:
 
     async def call_tool(
         ctx: ServerRequestContext[dict[str, Any]], params: types.CallToolRequestParams
-    ) -> types.CallToolResult:
+    ) -> types.CallToolResult | types.InputRequiredResult:
         if params.name != TOOL:
             raise MCPError(types.INVALID_PARAMS, f"There is no tool {params.name!r}; the one tool is {TOOL}.")
-        return await _run(bridge, ctx, params.arguments or {})
+        arguments = params.arguments or {}
+        conversations: Conversations = ctx.lifespan_context[CONVERSATIONS]
+        return await conversations.call(ctx, params, lambda questions: _run(bridge, ctx, questions, arguments))
 
     async def read_resource(
         _: ServerRequestContext[dict[str, Any]], params: types.ReadResourceRequestParams
@@ -119,6 +132,7 @@ def build_server(bridge: Bridge) -> Server[dict[str, Any]]:
     return Server(
         "mcp-code-bridge",
         version=__version__,
+        lifespan=_conversations,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
         on_list_resources=list_resources,
@@ -162,8 +176,8 @@ async def _prepare_ahead(bridge: Bridge) -> None:
 class _Reporter:
     """Progress of one call, as the protocol wants it: only ever rising."""
 
-    def __init__(self, ctx: ServerRequestContext[dict[str, Any]]) -> None:
-        self._ctx = ctx
+    def __init__(self, questions: Questions) -> None:
+        self._questions = questions
         self._last = 0.0
         self._total: float | None = None
         self._scripted = False
@@ -192,17 +206,18 @@ class _Reporter:
             value = self._last if self._scripted else time.monotonic() - self._began
             # A script that reports the same twice, or nothing new for a while, still has to rise.
             sent = value if value > sent else sent + 1e-6
-            await self._ctx.session.report_progress(sent, self._total, self._message)
+            if (ctx := self._questions.ctx) is not None:
+                await ctx.session.report_progress(sent, self._total, self._message)
 
 
 async def _run(
-    bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], arguments: dict[str, Any]
+    bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], questions: Questions, arguments: dict[str, Any]
 ) -> types.CallToolResult:
     try:
         request = RunArguments.model_validate(arguments)
     except ValidationError as exc:
         return _refused(bridge, ctx, _bad_arguments(exc))
-    reporter = _Reporter(ctx)
+    reporter = _Reporter(questions)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(reporter.report)
         try:
@@ -212,6 +227,8 @@ async def _run(
                 timeout=request.timeout,
                 progress=reporter.progress,
                 notify=reporter.notify,
+                asker=questions,
+                sampler=questions.sample,
             )
             result = _answer(bridge, ctx, record)
         except BridgeError as exc:
