@@ -127,6 +127,10 @@ class ProgramRun:
         except IllegalEventError as exc:
             raise BridgeError(exc.code, f"The execution can't be resumed so: {exc}.") from None
 
+    def cancel(self, reason: str) -> None:
+        """End it; `drive` then does what has to be undone. Nothing happens to one that is ending already."""
+        self._apply(Cancel(reason))
+
     async def settle(self, number: int, decision: dict[str, Any] | None) -> None:
         """End a pending effect that no resume may end: by a person's decision, or because its time has come.
 

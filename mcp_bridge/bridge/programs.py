@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import anyio
@@ -25,7 +26,7 @@ from mcp_bridge.ledger.store import SavedProgram, StoredExecution
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
     from anyio.abc import TaskGroup
 
@@ -139,10 +140,7 @@ class Programs:
         Raises:
             BridgeError: `invalid_program`; `reserved_name`: the operator has one of that name; `too_many_programs`.
         """
-        if not name.strip() or name in self.operators:
-            raise BridgeError(
-                "reserved_name", f"The name {name!r} is the operator's, or none.", hint="Use another name."
-            )
+        self.check_name(name)
         found = await self.find(asked, principal)
         kept = {row.name for row in await self.store.programs(principal)}
         if name not in kept and len(kept) >= MAX_SAVED:
@@ -150,6 +148,17 @@ class Programs:
         row = SavedProgram(name, found.program.hash, programs.bundle(found.program), time.time())
         await self.store.save_program(principal, row)
         return {"hash": found.program.hash}
+
+    def check_name(self, name: str) -> None:
+        """Whether a program can be saved under a name.
+
+        Raises:
+            BridgeError: `reserved_name`.
+        """
+        if not name.strip() or name in self.operators:
+            raise BridgeError(
+                "reserved_name", f"The name {name!r} is the operator's, or none.", hint="Use another name."
+            )
 
     async def listed(self, principal: str) -> list[dict[str, Any]]:
         """The operator's and the principal's programs, by name."""
@@ -170,6 +179,23 @@ class Programs:
         if name in kept:
             await self.store.delete_program(principal, name)
         return name in kept
+
+    async def plan(self, intent: str, principal: str, planner: Planner) -> dict[str, Any]:
+        """A program that a model has written.
+
+        Raises:
+            BridgeError: As the planner.
+        """
+        resolve = await self.resolver(principal)
+
+        def faults(claimed: Any) -> Sequence[Fault]:
+            try:
+                programs.parse(claimed, resolve)
+            except programs.InvalidProgramError as exc:
+                return exc.faults
+            return ()
+
+        return await planner(intent, faults)
 
     # --- executions ---
 
@@ -238,6 +264,31 @@ class Programs:
             BridgeError: `unknown_trace`; `not_suspended`; `still_waiting`, with what it waits for; as
                 `ProgramRun.resume`.
         """
+        async with self._taken(execution, principal, effects) as (stored, run):
+            source = event.source if event else None
+            self.recorder.post(self.entry("resume", run, source=source))
+            went_on = await self._settle(run, stored)
+            if event is not None and run.machine.can_resume:
+                run.resume(event)
+            elif not went_on and stored.status == "suspended":
+                raise _still_waiting(stored)
+        return run
+
+    async def cancel(self, execution: str, reason: str, principal: str, effects: Effects) -> ProgramRun:
+        """End a suspended execution; to be driven, for what has to be undone.
+
+        Raises:
+            BridgeError: `unknown_trace`; `not_suspended`.
+        """
+        async with self._taken(execution, principal, effects) as (_, run):
+            run.cancel(reason)
+        return run
+
+    @asynccontextmanager
+    async def _taken(
+        self, execution: str, principal: str, effects: Effects
+    ) -> AsyncGenerator[tuple[StoredExecution, ProgramRun]]:
+        """A suspended execution, to go on with; after an error it is suspended as before."""
         stored = await self.stored(execution, principal)
         if stored.state is None or not await self.store.take(execution):
             raise BridgeError("not_suspended", f"The execution {execution} is not suspended: {stored.status}.")
@@ -247,13 +298,7 @@ class Programs:
             run = ProgramRun(
                 program, machine, effects, self, self._tasks, stored.id, principal=principal, origin=stored.origin
             )
-            source = event.source if event else None
-            self.recorder.post(self.entry("resume", run, source=source))
-            went_on = await self._settle(run, stored)
-            if event is not None and run.machine.can_resume:
-                run.resume(event)
-            elif not went_on and stored.status == "suspended":
-                raise _still_waiting(stored)
+            yield stored, run
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self.store.update(
@@ -261,7 +306,6 @@ class Programs:
                 )
             raise
         self._under_way[run.execution] = anyio.Event()
-        return run
 
     async def _settle(self, run: ProgramRun, stored: StoredExecution) -> bool:
         """End what decisions and time have ended; whether there was anything."""
@@ -419,23 +463,11 @@ class Session:
             case messages.ProgramValidate():
                 return await service.validate(request.program, principal)
             case messages.ProgramPlan():
-                return {"program": await self._plan(request.intent)}
+                return {"program": await service.plan(request.intent, principal, self._planner)}
             case messages.TraceGet():
                 stored = await service.stored(request.trace_id, principal)
                 return told(stored)
         raise BridgeError("unknown_request", f"The host answers no {type(request).__name__}.")
-
-    async def _plan(self, intent: str) -> dict[str, Any]:
-        resolve = await self._service.resolver(self._principal)
-
-        def faults(claimed: Any) -> Sequence[Fault]:
-            try:
-                programs.parse(claimed, resolve)
-            except programs.InvalidProgramError as exc:
-                return exc.faults
-            return ()
-
-        return await self._planner(intent, faults)
 
     async def close(self) -> None:
         """The sandbox has ended: what it left unfinished is kept, to be resumed."""

@@ -212,6 +212,24 @@ class Bridge:
         gate = self._gate(secrets.token_hex(8), self._narrow(None))
         return await self._driven(await self.programs.resume(execution, event, PRINCIPAL, gate))
 
+    async def cancel_program(self, execution: str, reason: str) -> dict[str, Any]:
+        """End a suspended program, and undo what its steps want undone.
+
+        Raises:
+            BridgeError: As `Programs.cancel`.
+        """
+        gate = self._gate(secrets.token_hex(8), self._narrow(None))
+        return await self._driven(await self.programs.cancel(execution, reason, PRINCIPAL, gate))
+
+    async def plan_program(self, intent: str) -> dict[str, Any]:
+        """Have the configured model write a program.
+
+        Raises:
+            BridgeError: As `Gate.plan`.
+        """
+        gate = self._gate(secrets.token_hex(8), self._narrow(None))
+        return await self.programs.plan(intent, PRINCIPAL, gate.plan)
+
     async def _driven(self, run: ProgramRun) -> dict[str, Any]:
         try:
             await run.drive()

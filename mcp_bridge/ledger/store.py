@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from mcp_bridge.ledger.database import Database
 
 
@@ -190,12 +192,25 @@ class ProgramStore:
         """By idempotency key."""
         return _first(await self._database.read(f"{_SELECT} WHERE principal = ? AND key = ?", (principal, key)))
 
-    async def executions(self, principal: str | None, limit: int) -> list[StoredExecution]:
-        """The latest, newest first; of everybody without a principal."""
+    async def executions(
+        self, principal: str | None, limit: int, statuses: Collection[str] = ()
+    ) -> list[StoredExecution]:
+        """The latest, newest first; of everybody without a principal, of any status unless some are named."""
+        among = ", ".join("?" * len(statuses)) if statuses else "status"
         rows = await self._database.read(
-            f"{_SELECT} WHERE ?1 IS NULL OR principal = ?1 ORDER BY started DESC, id LIMIT ?2", (principal, limit)
+            f"{_SELECT} WHERE coalesce(?, principal) = principal AND status IN ({among})"
+            " ORDER BY started DESC, id LIMIT ?",
+            (principal, *statuses, limit),
         )
         return [_execution(row) for row in rows]
+
+    async def ids(self, principal: str, prefix: str, limit: int) -> list[str]:
+        """Ids of executions that begin with some characters."""
+        rows = await self._database.read(
+            "SELECT id FROM executions WHERE principal = ? AND substr(id, 1, ?) = ? ORDER BY id LIMIT ?",
+            (principal, len(prefix), prefix, limit),
+        )
+        return [execution for (execution,) in rows]
 
 
 _SELECT = (

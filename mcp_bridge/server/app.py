@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import logging
-import mimetypes
 import signal
 import time
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import unquote
 
 import anyio
 import mcp_types as types
@@ -20,13 +17,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from mcp_bridge import __version__
 from mcp_bridge.bridge.service import open_bridge
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.server import displays, render
+from mcp_bridge.server import displays, program_tools, render, resources
 from mcp_bridge.server.questions import Conversations, Questions
 from mcp_bridge.server.stdio import stdio_transport
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
+    from mcp_bridge.bridge.governance import Governance
     from mcp_bridge.bridge.record import ExecutionRecord
     from mcp_bridge.bridge.service import Bridge
     from mcp_bridge.downstream.spec import ServerSpec
@@ -94,40 +92,47 @@ async def _conversations(_: Server[dict[str, Any]]) -> AsyncIterator[dict[str, A
         tasks.cancel_scope.cancel()
 
 
-def build_server(bridge: Bridge) -> Server[dict[str, Any]]:
-    """The server over a bridge."""
+def build_server(bridge: Bridge, *, programs: bool = False) -> Server[dict[str, Any]]:
+    """The server over a bridge; with `programs` there are tools for programs beside the one."""
 
     async def list_tools(
         _: ServerRequestContext[dict[str, Any]], __: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[tool(bridge.settings)])
+        return types.ListToolsResult(tools=[tool(bridge.settings), *(program_tools.tools() if programs else ())])
 
     async def call_tool(
         ctx: ServerRequestContext[dict[str, Any]], params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
-        if params.name != TOOL:
-            raise MCPError(types.INVALID_PARAMS, f"There is no tool {params.name!r}; the one tool is {TOOL}.")
-        arguments = params.arguments or {}
+        name, arguments = params.name, params.arguments or {}
+        if name != TOOL and not (programs and name in program_tools.NAMES):
+            raise MCPError(types.INVALID_PARAMS, f"There is no tool {name!r}; the one tool is {TOOL}.")
+
+        async def work(questions: Questions) -> types.CallToolResult:
+            if name == TOOL:
+                return await _run(bridge, ctx, questions, arguments)
+            return await program_tools.call(bridge, name, arguments, questions)
+
         conversations: Conversations = ctx.lifespan_context[CONVERSATIONS]
-        return await conversations.call(ctx, params, lambda questions: _run(bridge, ctx, questions, arguments))
+        return await conversations.call(ctx, params, work)
 
     async def read_resource(
         _: ServerRequestContext[dict[str, Any]], params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
-        uri = str(params.uri)
         try:
-            data = bridge.files.read(uri)
+            contents = await resources.read(bridge, str(params.uri))
         except BridgeError as exc:
             raise MCPError(types.INVALID_PARAMS, str(exc), {"code": exc.code}) from None
-        blob = base64.b64encode(data).decode("ascii")
-        contents = types.BlobResourceContents(uri=uri, blob=blob, mime_type=mime_type(uri))
         return types.ReadResourceResult(contents=[contents])
 
     async def list_resources(
         _: ServerRequestContext[dict[str, Any]], __: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
-        # Artifacts are named by the answers that made them; a list over all conversations would help nobody.
-        return types.ListResourcesResult(resources=[])
+        return types.ListResourcesResult(resources=await resources.listed(bridge))
+
+    async def list_templates(
+        _: ServerRequestContext[dict[str, Any]], __: types.PaginatedRequestParams | None
+    ) -> types.ListResourceTemplatesResult:
+        return types.ListResourceTemplatesResult(resource_templates=resources.templates())
 
     return Server(
         "mcp-code-bridge",
@@ -136,21 +141,21 @@ def build_server(bridge: Bridge) -> Server[dict[str, Any]]:
         on_list_tools=list_tools,
         on_call_tool=call_tool,
         on_list_resources=list_resources,
+        on_list_resource_templates=list_templates,
         on_read_resource=read_resource,
     )
 
 
-def mime_type(uri: str) -> str:
-    """What an artifact's name says it is."""
-    # Below a directory: a name may look like a URL with a scheme.
-    found, encoding = mimetypes.guess_type("/" + unquote(uri.rpartition("/")[2]))
-    return found if found and not encoding else "application/octet-stream"
-
-
-async def serve_stdio(settings: Settings, specs: Sequence[ServerSpec]) -> None:
+async def serve_stdio(
+    settings: Settings,
+    specs: Sequence[ServerSpec],
+    governance: Governance | None = None,
+    *,
+    programs: bool = False,
+) -> None:
     """Serve until standard input ends, or SIGTERM or SIGINT comes; then leave nothing running."""
-    async with open_bridge(settings, specs) as bridge:
-        server = build_server(bridge)
+    async with open_bridge(settings, specs, governance) as bridge:
+        server = build_server(bridge, programs=programs)
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_end_on_signal, scope)
