@@ -201,9 +201,7 @@ class Gate:
                 outcome |= {"status": "failed", "code": error.code, "message": error.message}
                 raise error from None
             finally:
-                # Shielded: what has happened is recorded, whoever has gone in the meantime.
-                with anyio.CancelScope(shield=True):
-                    await self._record("outcome", execution, path, place, outcome)
+                self._post("outcome", execution, path, place, outcome)
         return answered
 
     async def _made(self, tool: ToolInfo, arguments: Any, limit: float | None) -> Answered:
@@ -240,6 +238,10 @@ class Gate:
         self, kind: Any, execution: str, path: str | None, program: str | None, payload: dict[str, Any]
     ) -> None:
         await self._recorder.append(Entry(kind, execution, payload, path, self._snapshot.hash, program))
+
+    def _post(self, kind: Any, execution: str, path: str | None, program: str | None, payload: dict[str, Any]) -> None:
+        """Record with the next intent, or with the answer to the client: what was done before then is in doubt."""
+        self._recorder.post(Entry(kind, execution, payload, path, self._snapshot.hash, program))
 
     # --- effects of programs ---
 
@@ -303,16 +305,15 @@ class Gate:
         except BridgeError as exc:
             outcome = Outcome(effect.id, "failed", None, exc.code, exc.message)
         finally:
-            with anyio.CancelScope(shield=True):
-                told = {
-                    "kind": "llm",
-                    "effect": effect.id,
-                    "status": outcome.status,
-                    "value": outcome.value,
-                    "code": outcome.code,
-                    "usage": outcome.usage and outcome.usage._asdict(),
-                }
-                await self._record("outcome", run.execution, effect.step, run.program.hash, told)
+            told = {
+                "kind": "llm",
+                "effect": effect.id,
+                "status": outcome.status,
+                "value": outcome.value,
+                "code": outcome.code,
+                "usage": outcome.usage and outcome.usage._asdict(),
+            }
+            self._post("outcome", run.execution, effect.step, run.program.hash, told)
         return outcome
 
     async def model(self) -> ModelSteps:

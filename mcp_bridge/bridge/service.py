@@ -168,6 +168,8 @@ class Bridge:
                 await process.aclose()
             artifacts.abort()
             await gate.record_of(record)
+            # Nothing that is answered may be lost.
+            await self.programs.recorder.append()
             record.calls = requests.calls
             record.artifacts = artifacts.written
             record.limits_not_enforced = not_enforced(prepared.report)

@@ -13,13 +13,16 @@ from mcp_bridge import settings
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
+    from mcp_bridge.bridge.governance import Governance
     from mcp_bridge.downstream.discovery import Discovery
 
-OK, FAILED, USAGE, NO_SANDBOX, REFUSED, TIMED_OUT = 0, 1, 2, 3, 4, 124
+OK, FAILED, USAGE, NO_SANDBOX, REFUSED, SUSPENDED, TIMED_OUT, INTERRUPTED = 0, 1, 2, 3, 4, 5, 124, 130
 
 USAGE_CODES = frozenset(
     {
         "bad_config",
+        "bad_tools",
+        "bad_program",
         "config_missing",
         "empty_code",
         "code_too_large",
@@ -51,18 +54,19 @@ class _Formatter(logging.Formatter):
 
 
 class Configuration(NamedTuple):
-    """The settings, the file they came from, and the servers."""
+    """The settings, the file they came from, the servers, and the operator's word if the file has any."""
 
     settings: settings.Settings
     file: Path | None
     discovery: Discovery
+    governance: Governance | None = None
 
 
 def configure(file: Path | None) -> Configuration:
-    """Read the configuration and find the servers.
+    """Read the configuration, find the servers, load tools and programs.
 
     Raises:
-        BridgeError: `bad_config`, `config_missing`.
+        BridgeError: `bad_config`, `config_missing`, `bad_tools`, `bad_program`.
     """
     from mcp_bridge.downstream.discovery import discover  # noqa: PLC0415  (`version` and `--help` need none of it)
 
@@ -82,7 +86,14 @@ def configure(file: Path | None) -> Configuration:
         client_configs=loaded.settings.client_configs,
         allow_self_server=loaded.settings.allow_self_server,
     )
-    return Configuration(loaded.settings, loaded.file, found)
+    governance = None
+    if loaded.tables and loaded.file:
+        # Where the file says nothing of it, the bridge makes an empty one when it needs it: not on the way of `serve`.
+        from mcp_bridge.bridge.governance import load_governance  # noqa: PLC0415
+
+        base = loaded.file.absolute().parent
+        governance = load_governance(loaded.tables, loaded.file, base, loaded.settings.state_dir)
+    return Configuration(loaded.settings, loaded.file, found, governance)
 
 
 def refuse_nesting(configuration: Configuration) -> None:
@@ -99,14 +110,14 @@ def refuse_nesting(configuration: Configuration) -> None:
         )
 
 
-def exit_code(error: BridgeError) -> int:
-    """The exit status that stands for an error."""
+def exit_code(error: BridgeError, other: int = NO_SANDBOX) -> int:
+    """The exit status that stands for an error; `other` for what is no fault of the command line's."""
     if error.code in USAGE_CODES:
         return USAGE
-    return REFUSED if error.code in REFUSED_CODES else NO_SANDBOX
+    return REFUSED if error.code in REFUSED_CODES else other
 
 
-def complain(error: BridgeError) -> int:
+def complain(error: BridgeError, other: int = NO_SANDBOX) -> int:
     """Say an error on standard error; its exit status."""
     print(printable(f"mcp-bridge: {error.code}: {error}"), file=sys.stderr)  # noqa: T201
-    return exit_code(error)
+    return exit_code(error, other)

@@ -91,7 +91,8 @@ async def _run(
     specs = list(configuration.discovery.servers.values())
     error: BridgeError | None = None
     record: ExecutionRecord | None = None
-    async with open_bridge(configuration.settings, specs) as bridge, anyio.create_task_group() as tasks:
+    opened = open_bridge(configuration.settings, specs, configuration.governance)
+    async with opened as bridge, anyio.create_task_group() as tasks:
         tasks.start_soon(_end_on_sigterm, tasks.cancel_scope)
         try:
             record = await bridge.run(script, servers=servers or None, timeout=timeout, notify=_say)

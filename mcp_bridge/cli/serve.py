@@ -22,5 +22,9 @@ def serve(config: Path | None) -> int:
 
     from mcp_bridge.server.app import serve_stdio  # noqa: PLC0415  (the SDK takes most of a second)
 
-    anyio.run(serve_stdio, configuration.settings, list(configuration.discovery.servers.values()))
+    specs = list(configuration.discovery.servers.values())
+    try:
+        anyio.run(serve_stdio, configuration.settings, specs, configuration.governance)
+    except BridgeError as exc:
+        return common.complain(exc)
     return common.OK

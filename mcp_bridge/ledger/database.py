@@ -6,9 +6,13 @@ written any more, and everything that wants to be recorded first fails: what isn
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import os
+import queue
 import sqlite3
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -78,7 +82,7 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._connection: sqlite3.Connection | None = None
+        self._writer: _Writer | None = None
         self._posted: list[_Statement] = []
         self._count_posted = 0
         self._count_written = 0
@@ -88,13 +92,14 @@ class Database:
 
     async def __aenter__(self) -> Self:
         try:
-            self._connection = await anyio.to_thread.run_sync(_open, self._path)
+            connection = await anyio.to_thread.run_sync(_open, self._path)
         except (sqlite3.Error, OSError) as exc:
             raise BridgeError(
                 "database_unusable",
                 f"The record of executions, {self._path}, can't be used: {exc}.",
                 hint="Move the file away to begin a new one.",
             ) from None
+        self._writer = _Writer(connection)
         return self
 
     async def __aexit__(
@@ -105,8 +110,8 @@ class Database:
                 await self.flush()
             except BridgeError:
                 logger.exception("the last entries were not recorded")
-            if self._connection is not None:
-                await anyio.to_thread.run_sync(self._connection.close)
+            if self._writer is not None:
+                await self._writer.close()
 
     def post(self, statement: str, parameters: Sequence[Any]) -> None:
         """Write before anything that is posted later, without waiting."""
@@ -158,7 +163,9 @@ class Database:
         batch, self._posted = self._posted[:MAX_BATCH], self._posted[MAX_BATCH:]
         self._flushing = True
         try:
-            await anyio.to_thread.run_sync(_execute, self._connection, batch)
+            if self._writer is None:
+                raise sqlite3.ProgrammingError("the database isn't open")
+            await self._writer.write(batch)
             self._count_written += len(batch)
         except sqlite3.Error as exc:
             self._failure = BridgeError(
@@ -208,9 +215,55 @@ def _migrate(connection: sqlite3.Connection) -> None:
         raise
 
 
-def _execute(connection: sqlite3.Connection | None, batch: list[_Statement]) -> None:
-    if connection is None:
-        raise sqlite3.ProgrammingError("the database isn't open")
+class _Writer:
+    """The thread that writes. One that lives as long as the file: a hop to a pool's costs as much as a commit."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._work: queue.SimpleQueue[tuple[list[_Statement], asyncio.Future[None]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="mcp-bridge-database", daemon=True)
+        self._thread.start()
+
+    async def write(self, batch: list[_Statement]) -> None:
+        """One transaction, to its end.
+
+        Raises:
+            sqlite3.Error: It was rolled back.
+        """
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._work.put((batch, done))
+        await done
+
+    async def close(self) -> None:
+        """End the thread and close the file."""
+        self._work.put(None)
+        await anyio.to_thread.run_sync(self._thread.join)
+
+    def _run(self) -> None:
+        while (job := self._work.get()) is not None:
+            batch, done = job
+            try:
+                _execute(self._connection, batch)
+                self._settle(done, None)
+            except sqlite3.Error as exc:
+                self._settle(done, exc)
+        self._connection.close()
+
+    def _settle(self, done: asyncio.Future[None], error: sqlite3.Error | None) -> None:
+        def settle() -> None:
+            if not done.done():
+                if error is None:
+                    done.set_result(None)
+                else:
+                    done.set_exception(error)
+
+        # The loop may have been closed under us: nobody waits then.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(settle)
+
+
+def _execute(connection: sqlite3.Connection, batch: list[_Statement]) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
         for statement in batch:
