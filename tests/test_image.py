@@ -59,11 +59,10 @@ def run_json(reference: str, code: str):
     return json.loads(done.stdout)
 
 
-def images_of(request: ImageRequest) -> set[str]:
+async def images_of(request: ImageRequest) -> set[str]:
     """Ids of the images made for this request, named or not; what others build at the same time isn't among them."""
     recipe = image._recipe(request, rootfs.running_interpreter())
-    argv = [ENGINE, "images", "--all", "--quiet", "--no-trunc", "--filter", f"label=mcp-bridge.recipe={recipe}"]
-    return set(subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout.split())
+    return set(await image._image_ids(ENGINE, (), f"label={image.LABEL_RECIPE}={recipe}"))
 
 
 def leftovers(state: Path) -> list[str]:
@@ -280,7 +279,7 @@ async def test_a_forced_build_replaces_the_image_and_leaves_no_nameless_one(thro
     first = await build_image(ENGINE, throwaway, state_dir=tmp_path)
     second = await build_image(ENGINE, throwaway, state_dir=tmp_path)
     assert first.reference == second.reference
-    assert images_of(throwaway) == {_full(second.id)}
+    assert await images_of(throwaway) == {_full(second.id)}
     assert leftovers(tmp_path) == []
 
 
@@ -335,7 +334,7 @@ async def test_a_cancelled_build_leaves_neither_image_nor_files(throwaway, tmp_p
         await build_image(ENGINE, throwaway, state_dir=tmp_path)
     assert scope.cancelled_caught
     assert leftovers(tmp_path) == []
-    assert images_of(throwaway) == set()
+    assert await images_of(throwaway) == set()
 
 
 async def test_a_build_cancelled_while_the_engine_imports_ends_the_engine(tmp_path):
@@ -398,6 +397,38 @@ async def test_an_engine_that_refuses_the_import_is_reported_in_its_own_words(tm
     assert leftovers(tmp_path / "state") == []
 
 
+async def test_a_listing_that_breaks_off_over_an_image_just_removed_is_made_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(image, "LISTING_DELAYS", (0.01, 0.01))
+    gone = 'Error: reading image "da49": locating image with ID "da49": image not known'
+    engine = tmp_path / "podman"
+    engine.write_text(
+        "#!/bin/sh\n"
+        f'if [ $(wc -l < "{tmp_path}/tries") -lt 2 ]; then echo x >> "{tmp_path}/tries"; echo \'{gone}\' >&2; exit 125; fi\n'
+        f'exec {shutil.which(ENGINE)} "$@"\n'
+    )
+    engine.chmod(0o755)
+    tries = tmp_path / "tries"
+    tries.write_text("")
+    assert isinstance(await list_images(str(engine)), list)
+    assert tries.read_text() == "x\nx\n"
+    tries.write_text("")
+    monkeypatch.setattr(image, "LISTING_DELAYS", (0.01,))
+    with pytest.raises(BridgeError, match="image not known"):
+        await list_images(str(engine))
+
+
+async def test_a_build_does_not_fail_over_what_it_would_tidy_up(throwaway, tmp_path):
+    engine = tmp_path / "podman"
+    engine.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in *"images --quiet"*) echo "Error: storage is busy" >&2; exit 125;; esac\n'
+        f'exec {shutil.which(ENGINE)} "$@"\n'
+    )
+    engine.chmod(0o755)
+    built = await ensure_image(str(engine), throwaway, state_dir=tmp_path / "state")
+    assert (await inspect_image(ENGINE, built.reference)).id == built.id
+
+
 async def test_a_package_that_does_not_exist_is_reported_with_the_installers_words(tmp_path):
     request = ImageRequest("base", ("tabulate==0.0.999",))
     with pytest.raises(BridgeError) as caught:
@@ -405,7 +436,7 @@ async def test_a_package_that_does_not_exist_is_reported_with_the_installers_wor
     assert caught.value.code == "packages_failed"
     assert "tabulate" in caught.value.details["output"]
     assert leftovers(tmp_path) == []
-    assert images_of(request) == set()
+    assert await images_of(request) == set()
 
 
 async def test_an_extra_package_is_installed_where_the_guest_finds_it(tmp_path):

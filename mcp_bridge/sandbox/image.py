@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import platformdirs
 
 from mcp_bridge.errors import BridgeError
@@ -58,6 +59,9 @@ INSPECT_SECONDS = 30.0
 
 IMPORT_SECONDS = 300.0
 """The engine unpacks and hashes the tar: half a gigabyte on a slow disk."""
+
+LISTING_DELAYS = (0.1, 0.3, 1.0, 3.0)
+"""Seconds before a listing that broke off is tried again."""
 
 _RECIPE_VERSION = 1
 
@@ -304,17 +308,27 @@ async def _import(engine: str, engine_args: Sequence[str], tar: Path, reference:
 
 async def _remove_replaced(engine: str, engine_args: Sequence[str], recipe: str) -> None:
     """A forced or a doubled build takes the name from an equal image; the nameless one is of no use."""
-    for image in await _image_ids(engine, engine_args, f"label={LABEL_RECIPE}={recipe}", "dangling=true"):
+    try:
+        replaced = await _image_ids(engine, engine_args, f"label={LABEL_RECIPE}={recipe}", "dangling=true")
+    except BridgeError:
+        # The image is built; what is left over waits for the next build.
+        return
+    for image in replaced:
         # One that a container still runs from stays until the next build.
         await _engine(engine, engine_args, "image", "rm", image)
 
 
 async def _image_ids(engine: str, engine_args: Sequence[str], *filters: str) -> list[str]:
     arguments = [part for text in filters for part in ("--filter", text)]
-    result = await _engine(engine, engine_args, "images", "--quiet", "--no-trunc", *arguments)
-    if result.returncode != 0:
-        raise _engine_failed(result)
-    return list(dict.fromkeys(result.stdout.split()))
+    for delay in (*LISTING_DELAYS, None):
+        result = await _engine(engine, engine_args, "images", "--quiet", "--no-trunc", *arguments)
+        if result.returncode == 0:
+            return list(dict.fromkeys(result.stdout.split()))
+        # Podman's listing fails as a whole when anybody removes an image while it reads them.
+        if delay is None or not _is_missing(result):
+            break
+        await anyio.sleep(delay)
+    raise _engine_failed(result)
 
 
 async def _inspect(engine: str, references: Sequence[str], engine_args: Sequence[str]) -> list[ImageInfo]:
