@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from mcp_bridge.policy.budgets import Usages
     from mcp_bridge.policy.call import Origin
     from mcp_bridge.policy.decision import Decision
+    from mcp_bridge.policy.references import Scalar
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ class Gate:
         fleet, catalog: The servers and their tools.
         recorder: Is told before and after.
         usages: What principals have used.
-        key: Of the references that stand for sensitive values.
+        key: Of the references that stand for this principal's sensitive values.
         asker: Asks a person, or None.
         sampler: Asks the client's model, or None.
     """
@@ -152,6 +153,7 @@ class Gate:
         *,
         step: StepContext | None = None,
         run: ProgramRun | None = None,
+        effect: int | None = None,
         approved: bool = False,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> Answered:
@@ -161,7 +163,8 @@ class Gate:
             tool: From the catalogue.
             arguments: By their names in the schema, references unresolved.
             step: The program's step that makes the call; None for a script's own.
-            run: The program's execution, with `step`.
+            run: The program's execution, with `step`; its journal records the outcome.
+            effect: The step's effect, with `run`.
             approved: Whether a person has approved of it already.
             timeout: Seconds, if that is less than the tool's own.
 
@@ -189,6 +192,8 @@ class Gate:
             raise
         with reservation:
             intent = {"kind": "tool", "tool": str(names), "arguments": shown}
+            if run:
+                intent["effect"] = effect
             await self._record("intent", execution, path, place, intent)
             outcome: dict[str, Any] = {"tool": str(names), "status": "interrupted"}
             try:
@@ -201,7 +206,9 @@ class Gate:
                 outcome |= {"status": "failed", "code": error.code, "message": error.message}
                 raise error from None
             finally:
-                self._post("outcome", execution, path, place, outcome)
+                if not run:
+                    # With the next intent, or with the answer to the client: what was done before then is in doubt.
+                    self._recorder.post(Entry("outcome", execution, outcome, None, self._snapshot.hash))
         return answered
 
     async def _made(self, tool: ToolInfo, arguments: Any, limit: float | None) -> Answered:
@@ -239,11 +246,31 @@ class Gate:
     ) -> None:
         await self._recorder.append(Entry(kind, execution, payload, path, self._snapshot.hash, program))
 
-    def _post(self, kind: Any, execution: str, path: str | None, program: str | None, payload: dict[str, Any]) -> None:
-        """Record with the next intent, or with the answer to the client: what was done before then is in doubt."""
-        self._recorder.post(Entry(kind, execution, payload, path, self._snapshot.hash, program))
-
     # --- effects of programs ---
+
+    async def project(self, value: Any) -> Any:
+        """As `program_run.Effects`."""
+        return (await self.projector()).output(value)
+
+    def values_behind(self, value: Any) -> Mapping[str, Scalar]:
+        """As `program_run.Effects`."""
+        return self._references.values_behind(value)
+
+    def adopt(self, values: Mapping[str, Scalar]) -> None:
+        """As `program_run.Effects`."""
+        self._references.adopt(values)
+
+    async def repeatable(self, effect: Effect) -> bool:
+        """As `program_run.Effects`."""
+        if effect.kind != "tool":
+            return True
+        try:
+            tool = await self._find(effect.name)
+        except BridgeError:
+            return False
+        # A server's own word counts where the operator says so.
+        believed = tool.server == LOCAL or tool.server in self._snapshot.trust_hints
+        return believed and tool.annotations.get("idempotentHint") is True
 
     async def perform(self, run: ProgramRun, effect: Effect, *, approved: bool = False) -> Outcome:
         """Do what a program asks for, as `program_run.Effects`."""
@@ -294,27 +321,13 @@ class Gate:
         model = await self.model()
         asked = {"kind": "llm", "effect": effect.id, "arguments": projector.trace(effect.arguments)}
         await self._record("intent", run.execution, effect.step, run.program.hash, asked)
-        outcome = Outcome(effect.id, "failed", None, "interrupted", "interrupted while under way")
         try:
             completion = await model.answer(effect.arguments, effect.timeout)
-            outcome = Outcome(effect.id, "ok", completion.text, usage=kernel_usage(completion.usage))
         except ModelError as exc:
             error = projected(exc, projector)
             status: OutcomeStatus = "timeout" if exc.code == "model_timeout" else "failed"
-            outcome = Outcome(effect.id, status, None, error.code, error.message, kernel_usage(exc.usage))
-        except BridgeError as exc:
-            outcome = Outcome(effect.id, "failed", None, exc.code, exc.message)
-        finally:
-            told = {
-                "kind": "llm",
-                "effect": effect.id,
-                "status": outcome.status,
-                "value": outcome.value,
-                "code": outcome.code,
-                "usage": outcome.usage and outcome.usage._asdict(),
-            }
-            self._post("outcome", run.execution, effect.step, run.program.hash, told)
-        return outcome
+            return Outcome(effect.id, status, None, error.code, error.message, kernel_usage(exc.usage))
+        return Outcome(effect.id, "ok", completion.text, usage=kernel_usage(completion.usage))
 
     async def model(self) -> ModelSteps:
         """The model of this execution."""
@@ -359,7 +372,12 @@ class Gate:
         tool = await self._find(effect.name)
         with anyio.fail_after(effect.timeout):
             answered = await self.call(
-                tool, effect.arguments, step=StepContext(chain, effect.step), run=run, approved=approved
+                tool,
+                effect.arguments,
+                step=StepContext(chain, effect.step),
+                run=run,
+                effect=effect.id,
+                approved=approved,
             )
         if answered.pending:
             return Outcome(effect.id, "pending")

@@ -20,13 +20,14 @@ from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Cancel, Effect, IllegalEventError, Outcome, Resume
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from anyio.abc import TaskGroup
 
     from mcp_bridge.kernel.events import Event
     from mcp_bridge.kernel.machine import Machine
     from mcp_bridge.kernel.program import Program
+    from mcp_bridge.policy.references import Scalar
 
 logger = logging.getLogger(__name__)
 
@@ -40,12 +41,24 @@ class Effects(Protocol):
         Its outcome is projected already: both machines take it as it is. Raises nothing but cancellation.
         """
 
+    async def project(self, value: Any) -> Any:
+        """A value as it may enter a state: without secrets and sensitive values."""
+
+    def values_behind(self, value: Any) -> Mapping[str, Scalar]:
+        """The sensitive values that a projected value refers to, by the ids of their references."""
+
+    def adopt(self, values: Mapping[str, Scalar]) -> None:
+        """Know the values behind references that were given out in another process."""
+
+    async def repeatable(self, effect: Effect) -> bool:
+        """Whether an effect that may have happened may be done again."""
+
 
 class Journal(Protocol):
     """Hears of everything that an execution does. The recorder."""
 
-    def event(self, run: ProgramRun, event: Event, effects: list[Effect]) -> None:
-        """A transition: what came in, and what the machine wants now."""
+    def event(self, run: ProgramRun, event: Event, effects: list[Effect] | None) -> None:
+        """What came in, and what the machine wants now; None for an outcome that it wants no more."""
 
     def violation(self, run: ProgramRun, message: str) -> None:
         """The guest asked for what the machine had not emitted."""
@@ -66,6 +79,7 @@ class ProgramRun:
 
     Attributes:
         execution: Its id, which is its trace's too.
+        effects: Does what it asks for.
         violated: What the guest did, or None.
     """
 
@@ -87,7 +101,7 @@ class ProgramRun:
         self.principal = principal
         self.origin: Literal["operator", "agent"] = origin
         self.violated: str | None = None
-        self._effects = effects
+        self.effects = effects
         self._journal = journal
         self._tasks = tasks
         self._sequence = 0
@@ -95,6 +109,7 @@ class ProgramRun:
         self._scopes: dict[int, anyio.CancelScope] = {}
         self._fired: dict[int, dict[str, Any]] = {}
         self._deadlines: dict[int, anyio.Event] = {}
+        self._withdrawn: set[int] = set()
         self._changed = anyio.Event()
         self._offer(effect for effect, pending in machine.awaited() if not pending)
 
@@ -108,8 +123,12 @@ class ProgramRun:
         """
         if number in self._deadlines or number in self._fired:
             return await self._deadline(number)
-        effect = self._offered.pop(number, None)
-        if effect is None or self.violated:
+        if number in self._withdrawn:
+            # Asked for before the guest could know that it is wanted no more.
+            self._withdrawn.remove(number)
+            raise BridgeError("effect_cancelled", f"Effect {number} is no longer wanted.")
+        effect = None if self.violated else self._offered.pop(number, None)
+        if effect is None:
             raise self.violation(f"effect {number} was asked for, which the program doesn't allow now")
         told = await self._perform(effect)
         if told is None:
@@ -144,10 +163,15 @@ class ProgramRun:
         elif effect.kind == "approval":
             outcome = Outcome(number, "ok", decision)
         elif decision["approved"]:
-            outcome = await self._effects.perform(self, effect, approved=True)
+            outcome = await self.effects.perform(self, effect, approved=True)
         else:
             outcome = Outcome(number, "denied", None, "denied", "a person has denied the call")
-        self._apply(outcome)
+        self._end(outcome)
+
+    def give_up(self, number: int) -> None:
+        """End an effect that was under way when its process died: it may have happened, and isn't tried again."""
+        self._offered.pop(number, None)
+        self._end(_interrupted(number))
 
     def finish(self, digest: str) -> None:
         """Hold the guest's final state against the host's.
@@ -166,11 +190,12 @@ class ProgramRun:
 
     def violation(self, message: str) -> BridgeError:
         """Record a violation and fail the execution; the error for the guest."""
-        if self.violated is None and not self.machine.ended:
+        self._journal.violation(self, message)
+        if self.violated is None:
             self.violated = message
-            self._journal.violation(self, message)
             logger.warning("execution %s: violation: %s", self.execution, message)
-            self._apply(Cancel(f"violation: {message}"))
+            if not self.machine.ended:
+                self._apply(Cancel(f"violation: {message}"))
         return BridgeError("violation", f"This is no step of the program: {message}.")
 
     # --- without a guest ---
@@ -189,6 +214,12 @@ class ProgramRun:
         if self.machine.level.ending is not None:
             await self.drive()
 
+    def leave(self) -> None:
+        """Nobody drives it any more: its deadlines begin anew when it goes on."""
+        for deadline in self._deadlines.values():
+            deadline.set()
+        self._deadlines.clear()
+
     # --- transitions ---
 
     async def _perform(self, effect: Effect) -> dict[str, Any] | None:
@@ -198,17 +229,17 @@ class ProgramRun:
         with anyio.CancelScope() as scope:
             self._scopes[number] = scope
             try:
-                outcome = await self._effects.perform(self, effect)
+                outcome = await self.effects.perform(self, effect)
             finally:
                 del self._scopes[number]
-                if outcome is None and number in self.machine.waiting:
-                    # Whoever asked has gone. The effect may have happened: it is not to be tried again as if not.
-                    self._take(Outcome(number, "failed", code="interrupted", message="interrupted while under way"))
+                if outcome is None:
+                    # Whoever asked has gone, or the machine wants it no more. The effect may have happened.
+                    self._end(_interrupted(number))
         return None if outcome is None else self._take(outcome)
 
     def _take(self, outcome: Outcome) -> dict[str, Any]:
         """Apply an outcome; without a pause between that and its place in the order."""
-        self._apply(outcome)
+        self._end(outcome)
         self._sequence += 1
         told: dict[str, Any] = {"sequence": self._sequence, "status": outcome.status}
         if outcome.status == "ok":
@@ -218,6 +249,12 @@ class ProgramRun:
         if outcome.usage is not None:
             told["usage"] = outcome.usage._asdict()
         return told
+
+    def _end(self, outcome: Outcome) -> None:
+        if outcome.effect in self.machine.waiting or outcome.effect in self.machine.deadlines:
+            self._apply(outcome)
+        else:
+            self._journal.event(self, outcome, None)
 
     def _apply(self, event: Event) -> None:
         effects = self.machine.apply(event)
@@ -239,7 +276,8 @@ class ProgramRun:
                 self._offered[effect.id] = effect
 
     def _withdraw(self, number: int) -> None:
-        self._offered.pop(number, None)
+        if self._offered.pop(number, None) is not None or number in self._deadlines:
+            self._withdrawn.add(number)
         if (scope := self._scopes.get(number)) is not None:
             scope.cancel()
         if (deadline := self._deadlines.pop(number, None)) is not None:
@@ -250,7 +288,8 @@ class ProgramRun:
         with anyio.move_on_after(effect.arguments["seconds"]):
             await withdrawn.wait()
             return
-        del self._deadlines[effect.id]
+        if self._deadlines.pop(effect.id, None) is None:
+            return  # withdrawn in the moment in which it passed
         self._fired[effect.id] = self._take(Outcome(effect.id, "ok"))
         withdrawn.set()
 
@@ -260,3 +299,7 @@ class ProgramRun:
         if (told := self._fired.pop(number, None)) is None:
             raise BridgeError("effect_cancelled", f"Effect {number} is no longer wanted.")
         return told
+
+
+def _interrupted(number: int) -> Outcome:
+    return Outcome(number, "failed", code="interrupted", message="interrupted while under way")

@@ -5,24 +5,27 @@ A program that a sandbox has started or resumed can be driven by that sandbox al
 
 from __future__ import annotations
 
+import contextlib
+import hmac
 import logging
 import math
 import time
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import anyio
 
 from mcp_bridge.bridge.program_run import ProgramRun
+from mcp_bridge.bridge.recovery import event_json, outcome_json, replay, state_hash
 from mcp_bridge.downstream.aliases import nearest
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel import program as programs
 from mcp_bridge.kernel import state
-from mcp_bridge.kernel.events import Resume
+from mcp_bridge.kernel.events import Outcome, Resume
 from mcp_bridge.kernel.machine import APPROVAL, Machine
-from mcp_bridge.kernel.values import ValueFaultError, canonical, digest, normal
+from mcp_bridge.kernel.values import ValueFaultError, canonical, normal
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.store import SavedProgram, StoredExecution
+from mcp_bridge.sandbox.owner import Owner, owner_label
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
@@ -48,6 +51,9 @@ MAX_SAVED = 1000
 MAX_RUNS = 10_000
 """Programs that one sandbox may have under way."""
 
+POLL_SECONDS = 0.2
+"""How often to look whether another process has ended an execution that is waited for."""
+
 Origin = Literal["operator", "agent"]
 
 Planner: TypeAlias = "Callable[[str, Callable[[Any], Sequence[Fault]]], Awaitable[dict[str, Any]]]"
@@ -69,6 +75,7 @@ class Programs:
         recorder: Is told of everything.
         operators: The operator's programs, by name.
         tasks: Where deadlines run.
+        key: Of the MACs by which equal requests are told.
         policy_hash: Of the policy in force.
     """
 
@@ -78,6 +85,7 @@ class Programs:
         recorder: Recorder,
         operators: Mapping[str, Program],
         tasks: TaskGroup,
+        key: bytes,
         policy_hash: str = "",
     ) -> None:
         self.store = store
@@ -85,7 +93,7 @@ class Programs:
         self.operators = operators
         self.policy_hash = policy_hash
         self._tasks = tasks
-        self._starting = anyio.Lock()
+        self._key = key
         self._under_way: dict[str, anyio.Event] = {}
 
     # --- programs ---
@@ -210,46 +218,62 @@ class Programs:
         """
         found = await self.find(asked, principal)
         context = checked_context(context)
-        if key is None:
-            return await self._begin(found, context, None, principal, effects)
-        async with self._starting:
-            known = await self.store.by_key(principal, key)
+        request = self._request(found.program, context)
+        while True:
+            known = None if key is None else await self.store.by_key(principal, key)
             if known is None:
-                return await self._begin(found, context, key, principal, effects)
-        if known.request != _request(found.program, context):
-            raise BridgeError(
-                "key_conflict",
-                f"The idempotency key {key[:100]!r} belongs to another program or another context.",
-                hint="Use a key for one thing only.",
-            )
-        if (ended := self._under_way.get(known.id)) is not None:
-            await ended.wait()
-            known = await self.stored(known.id, principal)
-        return known
+                run = await self._begin(found, context, key, request, principal, effects)
+                if run is not None:
+                    return run
+                # Another process was quicker.
+                continue
+            if known.request != request:
+                raise BridgeError(
+                    "key_conflict",
+                    f"The idempotency key {key!r:.100} belongs to another program or another context.",
+                    hint="Use a key for one thing only.",
+                )
+            if (ended := self._under_way.get(known.id)) is not None:
+                await ended.wait()
+            elif standing(known) == "running":
+                await anyio.sleep(POLL_SECONDS)
+            elif standing(known) != "interrupted":
+                return known
+            else:
+                with contextlib.suppress(_TakenError):
+                    return await self.resume(known.id, None, principal, effects)
 
     async def _begin(
-        self, found: Found, context: dict[str, Any], key: str | None, principal: str, effects: Effects
-    ) -> ProgramRun:
+        self, found: Found, context: dict[str, Any], key: str | None, request: str, principal: str, effects: Effects
+    ) -> ProgramRun | None:
+        context = await effects.project(context)
         machine = Machine(found.program, context)
         run = ProgramRun(found.program, machine, effects, self, self._tasks, principal=principal, origin=found.origin)
         row = StoredExecution(
             id=run.execution,
             principal=principal,
             key=key,
-            request=_request(found.program, context),
-            status=run.machine.status,
+            request=request,
+            status=machine.status,
             program=found.program.hash,
             bundle=programs.bundle(found.program),
             origin=found.origin,
-            state=None,
+            owner=owner_label(),
+            state=state.dump(machine),
             record=None,
             due=None,
             started=time.time(),
         )
-        self.recorder.post(self.entry("start", run, program=found.program.name, origin=found.origin))
-        await self.store.add(row)
         self._under_way[run.execution] = anyio.Event()
+        self.store.keep_values(run.execution, effects.values_behind(context))
+        if not await self.store.add(row):
+            del self._under_way[run.execution]
+            return None
+        self.recorder.post(self.entry("start", run, program=found.program.name, origin=found.origin))
         return run
+
+    def _request(self, program: Program, context: dict[str, Any]) -> str:
+        return hmac.digest(self._key, canonical({"program": program.hash, "context": context}), "sha256").hex()
 
     async def resume(self, execution: str, event: Resume | None, principal: str, effects: Effects) -> ProgramRun:
         """Go on with a suspended execution, as far as what it waits for has come about.
@@ -265,12 +289,10 @@ class Programs:
                 `ProgramRun.resume`.
         """
         async with self._taken(execution, principal, effects) as (stored, run):
-            source = event.source if event else None
-            self.recorder.post(self.entry("resume", run, source=source))
             went_on = await self._settle(run, stored)
             if event is not None and run.machine.can_resume:
-                run.resume(event)
-            elif not went_on and stored.status == "suspended":
+                run.resume(event._replace(payload=await effects.project(event.payload)))
+            elif not went_on and run.machine.status == "suspended":
                 raise _still_waiting(stored)
         return run
 
@@ -284,28 +306,39 @@ class Programs:
             run.cancel(reason)
         return run
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def _taken(
         self, execution: str, principal: str, effects: Effects
     ) -> AsyncGenerator[tuple[StoredExecution, ProgramRun]]:
-        """A suspended execution, to go on with; after an error it is suspended as before."""
+        """An execution that can go on, to go on with; after an error it is as before."""
         stored = await self.stored(execution, principal)
-        if stored.state is None or not await self.store.take(execution):
-            raise BridgeError("not_suspended", f"The execution {execution} is not suspended: {stored.status}.")
+        status = standing(stored)
+        if stored.state is None or status not in {"suspended", "interrupted"}:
+            raise BridgeError("not_suspended", f"The execution {execution} is not suspended: {status}.")
+        if not await self.store.take(stored, owner_label()):
+            raise _TakenError(execution)
+        self._under_way[execution] = anyio.Event()
         try:
-            program = programs.unbundle(stored.bundle)
-            machine = state.restore(program, stored.state)
+            effects.adopt(await self.store.values(execution))
+            machine = state.restore(programs.unbundle(stored.bundle), stored.state)
+            doubtful = replay(machine, stored.state, await self.recorder.read(execution))
+            origin = stored.origin
             run = ProgramRun(
-                program, machine, effects, self, self._tasks, stored.id, principal=principal, origin=stored.origin
+                machine.program, machine, effects, self, self._tasks, execution, principal=principal, origin=origin
             )
+            self.recorder.post(self.entry("resume", run, recovered=stored.status == "running"))
+            for effect, _ in machine.awaited():
+                if effect.id in doubtful and not await effects.repeatable(effect):
+                    run.give_up(effect.id)
             yield stored, run
         except BaseException:
             with anyio.CancelScope(shield=True):
+                # What was recorded meanwhile is replayed when it goes on.
                 await self.store.update(
-                    stored.id, status=stored.status, state=stored.state, record=stored.record, due=stored.due
+                    stored.id, status=status, state=stored.state, record=stored.record, due=stored.due
                 )
+            self._under_way.pop(execution).set()
             raise
-        self._under_way[run.execution] = anyio.Event()
 
     async def _settle(self, run: ProgramRun, stored: StoredExecution) -> bool:
         """End what decisions and time have ended; whether there was anything."""
@@ -332,19 +365,21 @@ class Programs:
 
     async def keep(self, run: ProgramRun) -> dict[str, Any]:
         """Take down where a run stands, as it is left; its record."""
+        run.leave()
         previous = await self.store.execution(run.execution)
         record = run_record(run, previous.record if previous else None)
-        goes_on = not run.machine.ended
+        left = None if run.machine.ended else state.dump(run.machine)
         for row in record["waiting"]:
             if row.get("question"):
                 await self.store.ask(run.execution, row["effect"], row["question"])
-        self.recorder.post(
-            self.entry("suspension" if goes_on else "end", run, status=record["status"], error=record["error"])
-        )
+        if left is None:
+            self.recorder.post(self.entry("end", run, status=record["status"], error=record["error"]))
+        else:
+            self.recorder.post(self.entry("suspension", run, status=record["status"], state=state_hash(left)))
         await self.store.update(
             run.execution,
             status=record["status"],
-            state=state.dump(run.machine) if goes_on else None,
+            state=left,
             record=record,
             due=min((row["due"] for row in record["waiting"] if row.get("due")), default=None),
         )
@@ -354,16 +389,25 @@ class Programs:
 
     # --- as the journal of runs ---
 
-    def event(self, run: ProgramRun, event: Event, effects: list[Effect]) -> None:
-        """A transition."""
-        payload = {"event": type(event).__name__.lower(), "effects": [effect.id for effect in effects]}
-        if (number := getattr(event, "effect", None)) is not None:
-            payload["effect"] = number
-        self.recorder.post(self.entry("transition", run, **payload))
+    def event(self, run: ProgramRun, event: Event, effects: list[Effect] | None) -> None:
+        """As `Journal.event`."""
+        wanted = None if effects is None else [effect.id for effect in effects]
+        if isinstance(event, Outcome):
+            self.store.keep_values(run.execution, run.effects.values_behind(event.value))
+            self.recorder.post(self.entry("outcome", run, **outcome_json(event), effects=wanted))
+            return
+        payload = event_json(event)
+        self.store.keep_values(run.execution, run.effects.values_behind(payload.get("payload")))
+        self.recorder.post(self.entry("transition", run, **payload, effects=wanted))
 
     def violation(self, run: ProgramRun, message: str) -> None:
         """The guest asked for what the machine had not emitted."""
         self.recorder.post(self.entry("violation", run, message=message))
+
+    def stray(self, execution: str, message: str) -> None:
+        """A script's sandbox did what no program of its own can be failed for."""
+        logger.warning("execution %s: violation: %s", execution, message)
+        self.recorder.post(Entry("violation", execution, {"message": message}, None, self.policy_hash))
 
     def entry(self, kind: Any, run: ProgramRun, **payload: Any) -> Entry:
         """An entry of a run."""
@@ -481,10 +525,6 @@ class Session:
             self._runs.clear()
 
 
-def _request(program: Program, context: dict[str, Any]) -> str:
-    return digest({"program": program.hash, "context": context})
-
-
 def checked_context(context: Any) -> dict[str, Any]:
     """A context in normal form.
 
@@ -547,6 +587,20 @@ def _waiting(run: ProgramRun, effect: Effect) -> dict[str, Any]:
     return row
 
 
+def standing(stored: StoredExecution) -> str:
+    """The status of an execution as it is now: one whose process has died is `interrupted`, whatever was taken down."""
+    owner = Owner.parse(stored.owner)
+    lost = stored.status == "running" and owner is not None and owner.is_orphan_here()
+    return "interrupted" if lost else stored.status
+
+
+class _TakenError(BridgeError):
+    """Another caller goes on with this execution."""
+
+    def __init__(self, execution: str) -> None:
+        super().__init__("not_suspended", f"The execution {execution} is not suspended: somebody has resumed it.")
+
+
 def _still_waiting(stored: StoredExecution) -> BridgeError:
     rows = (stored.record or {}).get("waiting", [])
     told = ", ".join(f"{row['step']} ({row['kind']})" for row in rows)
@@ -558,7 +612,7 @@ def told(stored: StoredExecution) -> dict[str, Any]:
     return stored.record or {
         "trace_id": stored.id,
         "program": stored.bundle["program"].get("name", "unnamed"),
-        "status": stored.status,
+        "status": standing(stored),
         "output": None,
         "error": None,
         "code": None,

@@ -6,6 +6,7 @@ The only place that knows of every part. Whatever serves the bridge (an MCP serv
 
 from __future__ import annotations
 
+import hmac
 import logging
 import secrets
 import time
@@ -21,7 +22,7 @@ from mcp_bridge.bridge.channel import ChannelLimits, start_line
 from mcp_bridge.bridge.execution import MAX_VALUE_BYTES, Execution, ExecutionLimits, Progress
 from mcp_bridge.bridge.gate import Gate
 from mcp_bridge.bridge.governance import LOCAL, Governance, load_governance, refuse_local
-from mcp_bridge.bridge.keep import ArtifactWriter, Files, Memories, private_directory
+from mcp_bridge.bridge.keep import ArtifactWriter, Files, Memories, private_directory, private_key
 from mcp_bridge.bridge.names import resolve
 from mcp_bridge.bridge.program_run import ProgramRun
 from mcp_bridge.bridge.programs import Programs, told
@@ -87,12 +88,18 @@ class Bridge:
         self._memories = Memories(settings.state_dir)
         self._tasks = tasks
         self._governance = governance
+        key = private_key(settings.state_dir / "references.key")
+        self._references_key = hmac.digest(key, f"references\0{PRINCIPAL}".encode(), "sha256")
         self.catalog.add_local(governance.registry.listing().tools)
         self.programs = Programs(
-            ProgramStore(database), SqliteRecorder(database), governance.programs, tasks, governance.snapshot.hash
+            ProgramStore(database),
+            SqliteRecorder(database),
+            governance.programs,
+            tasks,
+            hmac.digest(key, b"requests", "sha256"),
+            governance.snapshot.hash,
         )
         self._usages = Usages()
-        self._key = secrets.token_bytes(32)
         self._places = anyio.Semaphore(settings.max_concurrent)
         self._preparing = anyio.Lock()
         self._prepared: Prepared | None = None
@@ -256,7 +263,7 @@ class Bridge:
             self.catalog,
             self.programs.recorder,
             self._usages,
-            self._key,
+            self._references_key,
             asker,
             sampler,
         )
@@ -346,7 +353,7 @@ async def open_bridge(
         governance: The operator's word; by default that of an empty configuration.
 
     Raises:
-        BridgeError: `database_unusable`, `database_newer`.
+        BridgeError: `database_unusable`, `database_newer`, `state_unusable`.
     """
     private_directory(settings.state_dir)
     if governance is None:

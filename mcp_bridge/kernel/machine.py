@@ -32,12 +32,19 @@ from mcp_bridge.kernel.events import (
 )
 from mcp_bridge.kernel.format import MAX_SECONDS
 from mcp_bridge.kernel.program import Program, Step
-from mcp_bridge.kernel.references import Lookup, TextTooLongError
+from mcp_bridge.kernel.references import Lookup, TextTooLongError, size
 from mcp_bridge.kernel.tasks import UNDO, Group, Leaf, Level, Nested, Task
 from mcp_bridge.kernel.values import ValueFaultError, normal, same
 
 MAX_ITEMS = 10_000
 """Longest list that a map step goes over."""
+
+MAX_WORK = 50_000
+"""Steps that may follow one event without waiting for anything, 1,000 characters or values that they move counting as
+one more: nothing interrupts a transition, and all that it wants has to be held."""
+
+_UNWEIGHED_STEPS = 16
+"""So many of them are counted only, as in most programs no more follow at once."""
 
 RESUMABLE = frozenset({"tool", "event"})
 """Effects that a resume may end. An approval takes a decision, a wait its time."""
@@ -45,8 +52,8 @@ RESUMABLE = frozenset({"tool", "event"})
 APPROVAL = "approval"
 """The code of a pending outcome: the call has not been made, and waits for a person's decision."""
 
-_NEVER_AGAIN = frozenset({"denied", "cancelled", "violation"})
-"""Failures that another attempt can't mend."""
+_NEVER_AGAIN = frozenset({"denied", "cancelled", "violation", "interrupted"})
+"""Failures that another attempt can't mend, or after which the effect may have happened unseen."""
 
 
 class Machine:
@@ -78,6 +85,7 @@ class Machine:
         self.pending: dict[int, str] = {}
         self.last_effect = 0
         self.effects: list[Effect] = []
+        self._work_left = MAX_WORK
         self._advance(self.level)
 
     @classmethod
@@ -95,6 +103,7 @@ class Machine:
         machine.rows, machine.effects = rows, []
         machine.level, machine.last_effect = level, last_effect
         machine.pending, machine.waiting, machine.deadlines = pending, waiting, deadlines
+        machine._work_left = MAX_WORK
         return machine
 
     # --- what it shows ---
@@ -170,6 +179,7 @@ class Machine:
         if self.level.status != "running":
             raise IllegalEventError("ended", f"the execution has ended: {self.level.status}")
         self.effects = []
+        self._work_left = MAX_WORK
         if isinstance(event, Outcome):
             self._outcome(event)
         elif isinstance(event, Resume):
@@ -213,7 +223,8 @@ class Machine:
     def _suspend(self, number: int, task: Task, kind: EffectKind, code: str) -> None:
         if kind == "llm":
             raise IllegalEventError("bad_value", "a model's answer can't be pending")
-        if number in self.pending:
+        # A call that waited for a person may be made, and then wait for its outcome.
+        if number in self.pending and (self.pending[number] != APPROVAL or code == APPROVAL):
             raise IllegalEventError("already_pending", f"effect {number} is pending already")
         self.pending[number] = code
         if kind == "tool" and code != APPROVAL and task.owner is None and task.slot != UNDO:
@@ -347,6 +358,7 @@ class Machine:
     ) -> None:
         self.last_effect = number = self.last_effect + 1
         task.effect = effect = Effect(number, kind, task.path, task.attempt, name, arguments, timeout)
+        self._weigh(arguments)
         self.waiting[number] = task
         self.effects.append(effect)
 
@@ -363,6 +375,7 @@ class Machine:
     ) -> StepResult | None:
         """Begin a step; its result if it has one at once."""
         task: Task
+        self._work_left -= 1
         if step.kind == "condition":
             return self._decide(step, level, path)
         if step.kind == "parallel":
@@ -381,12 +394,14 @@ class Machine:
             level.task = task
         else:
             owner.tasks[slot] = task
+        if self._work_left < 0:
+            return self._refused(task, "too_much_at_once", _TOO_MUCH)
         return self._start(task)
 
     def _decide(self, step: Step, level: Level, path: str) -> StepResult:
         assert step.condition is not None  # noqa: S101 - the validator's word
         try:
-            target = step.then if step.condition.holds(level.compared) else step.otherwise
+            target = step.then if step.condition.holds(self._weighed(level.compared)) else step.otherwise
         except ConditionError as exc:
             status: StepStatus = "skipped" if step.on_error == "skip" else "failed"
             return StepResult(
@@ -456,6 +471,7 @@ class Machine:
         self._set_deadline(task)
         assert task.step.program is not None  # noqa: S101 - the validator's word
         context = dict(task.step.context.fill(task.level.within(task.scope)))
+        self._weigh(context)
         task.inner = Level(task.step.program, context, task, f"{task.path}/")
         self._advance(task.inner)
         return self._nested_result(task, task.inner) if task.inner.status != "running" else None
@@ -574,6 +590,9 @@ class Machine:
             if (level.has_token_budget or level.steps >= level.max_steps) and (over := self._over_budget(level)):
                 self._end(level, "budget_exceeded", "budget_exceeded", over)
                 continue
+            if self._work_left < 0:
+                self._end(level, "budget_exceeded", "too_much_at_once", _TOO_MUCH)
+                continue
             step = steps[level.position]
             level.steps += 1
             result = self._begin(step, level, None, 0, None, level.prefix + step.id)
@@ -679,6 +698,22 @@ class Machine:
             outer = outer.owner.level if outer.owner else None
         return None
 
+    def _weigh(self, value: Any) -> None:
+        """Count a value that a transition moves, beyond its first steps."""
+        if self._work_left < MAX_WORK - _UNWEIGHED_STEPS:
+            self._work_left -= size(value) // 1000
+
+    def _weighed(self, lookup: Lookup) -> Lookup:
+        if self._work_left >= MAX_WORK - _UNWEIGHED_STEPS:
+            return lookup
+
+        def weighed(root: str, path: tuple[str, ...]) -> Any:
+            value = lookup(root, path)
+            self._weigh(value)
+            return value
+
+        return weighed
+
     def _count_tokens(self, level: Level, tokens: int) -> None:
         outer: Level | None = level
         while outer is not None:
@@ -691,6 +726,9 @@ class Machine:
 
 UNDO_STEP = Step({"type": "tool", "retry": {"max_attempts": 3}}, -1)
 """What every compensation is: its tool and arguments were fixed when the step that it undoes had succeeded."""
+
+
+_TOO_MUCH = f"more than {MAX_WORK} steps, or as much of values, in a row without an effect to wait for"
 
 
 class _BadValueError(ValueError):

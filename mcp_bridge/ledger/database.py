@@ -48,8 +48,11 @@ MIGRATIONS = (
     ) STRICT;
     CREATE TABLE executions (
         id TEXT PRIMARY KEY, principal TEXT NOT NULL, key TEXT, request TEXT NOT NULL, status TEXT NOT NULL,
-        program TEXT NOT NULL, bundle TEXT NOT NULL, origin TEXT NOT NULL, state BLOB, record TEXT, due REAL,
-        started REAL NOT NULL, changed REAL NOT NULL
+        program TEXT NOT NULL, bundle TEXT NOT NULL, origin TEXT NOT NULL, owner TEXT NOT NULL, state BLOB,
+        record TEXT, due REAL, started REAL NOT NULL, changed REAL NOT NULL
+    ) STRICT;
+    CREATE TABLE reference_values (
+        execution TEXT NOT NULL, id TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (execution, id)
     ) STRICT;
     CREATE UNIQUE INDEX executions_by_key ON executions (principal, key) WHERE key IS NOT NULL;
     CREATE INDEX executions_by_time ON executions (principal, started);

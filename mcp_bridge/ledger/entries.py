@@ -8,9 +8,9 @@ from typing import Any, Literal
 Kind = Literal[
     "start",  # an execution begins: a script's or a program's
     "intent",  # an effect is about to happen
-    "outcome",  # it has: how
+    "outcome",  # it has: how, and what its program's machine wants now
     "denial",  # the policy refused it
-    "transition",  # a program's machine took an event
+    "transition",  # a program's machine took an event that is no outcome: it is resumed, or cancelled
     "suspension",
     "resume",
     "decision",  # a person approved or denied

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from mcp_bridge.ledger.database import Database
 
@@ -37,12 +37,13 @@ class StoredExecution:
         id: Its trace's id, too.
         principal: Whose.
         key: Its idempotency key, or None.
-        request: SHA-256 of the program and the context that it was asked for with.
+        request: MAC of the program and the context that it was asked for with.
         status: As its machine's.
         program: The program's hash.
         bundle: The program, as `kernel.program.bundle` writes it.
         origin: `operator` or `agent`: whose program it is.
-        state: The machine's canonical bytes, while it can go on.
+        owner: The process that has it under way, or had it last.
+        state: The machine's canonical bytes as it began or was left last, while it can go on.
         record: What the agent is told of it.
         due: When its next timer fires, in seconds since 1970, or None.
         started: Seconds since 1970.
@@ -56,6 +57,7 @@ class StoredExecution:
     program: str
     bundle: dict[str, Any]
     origin: Literal["operator", "agent"]
+    owner: str
     state: bytes | None
     record: dict[str, Any] | None
     due: float | None
@@ -111,11 +113,11 @@ class ProgramStore:
         """Forget it. Its executions and what is recorded of them stay."""
         await self._database.write("DELETE FROM programs WHERE principal = ? AND name = ?", (principal, name))
 
-    async def add(self, execution: StoredExecution) -> None:
-        """Keep a new execution."""
-        await self._database.write(
-            "INSERT INTO executions (id, principal, key, request, status, program, bundle, origin, state, record, due,"
-            " started, changed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    async def add(self, execution: StoredExecution) -> bool:
+        """Keep a new execution; False if its key has one already."""
+        changed = await self._database.write(
+            "INSERT INTO executions (id, principal, key, request, status, program, bundle, origin, owner, state,"
+            " record, due, started, changed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
             (
                 execution.id,
                 execution.principal,
@@ -125,6 +127,7 @@ class ProgramStore:
                 execution.program,
                 json.dumps(execution.bundle),
                 execution.origin,
+                execution.owner,
                 execution.state,
                 None if execution.record is None else json.dumps(execution.record),
                 execution.due,
@@ -132,6 +135,7 @@ class ProgramStore:
                 execution.started,
             ),
         )
+        return changed == 1
 
     async def update(
         self, execution: str, *, status: str, state: bytes | None, record: dict[str, Any] | None, due: float | None
@@ -142,14 +146,32 @@ class ProgramStore:
             (status, state, None if record is None else json.dumps(record), due, time.time(), execution),
         )
 
-    async def take(self, execution: str) -> bool:
-        """Have a suspended execution go on; of several who try at once, one is told that it may."""
+    async def take(self, execution: StoredExecution, owner: str) -> bool:
+        """Have an execution go on; of several who try at once, one is told that it may.
+
+        Args:
+            execution: As it was read: if it has changed since, it is somebody else's.
+            owner: The process that goes on with it.
+        """
         changed = await self._database.write(
-            "UPDATE executions SET status = 'running', changed = ? WHERE id = ? AND status IN"
-            " ('suspended', 'interrupted')",
-            (time.time(), execution),
+            "UPDATE executions SET status = 'running', owner = ?, changed = ?"
+            " WHERE id = ? AND status = ? AND owner = ?",
+            (owner, time.time(), execution.id, execution.status, execution.owner),
         )
         return changed == 1
+
+    def keep_values(self, execution: str, values: Mapping[str, str | float]) -> None:
+        """Keep the values behind an execution's references, with what is recorded next."""
+        for name, value in values.items():
+            self._database.post(
+                "INSERT INTO reference_values (execution, id, value) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                (execution, name, json.dumps(value)),
+            )
+
+    async def values(self, execution: str) -> dict[str, str | float]:
+        """The values behind an execution's references."""
+        rows = await self._database.read("SELECT id, value FROM reference_values WHERE execution = ?", (execution,))
+        return {name: json.loads(value) for name, value in rows}
 
     async def ask(self, execution: str, effect: int, question: dict[str, Any]) -> None:
         """Have a person decide about an effect, unless somebody has been asked already."""
@@ -214,7 +236,8 @@ class ProgramStore:
 
 
 _SELECT = (
-    "SELECT id, principal, key, request, status, program, bundle, origin, state, record, due, started FROM executions"
+    "SELECT id, principal, key, request, status, program, bundle, origin, owner, state, record, due, started"
+    " FROM executions"
 )
 
 
@@ -223,8 +246,7 @@ def _first(rows: list[tuple[Any, ...]]) -> StoredExecution | None:
 
 
 def _execution(row: tuple[Any, ...]) -> StoredExecution:
-    names = ("id", "principal", "key", "request", "status", "program", "bundle", "origin", "state", "record", "due")
-    fields = dict(zip((*names, "started"), row, strict=True))
+    fields = dict(zip(StoredExecution.__slots__, row, strict=True))
     fields["bundle"] = json.loads(fields["bundle"])
     fields["record"] = None if fields["record"] is None else json.loads(fields["record"])
     return StoredExecution(**fields)

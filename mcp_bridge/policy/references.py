@@ -1,8 +1,9 @@
 """Sensitive values that were taken out of outcomes, and the references that stand for them.
 
-A reference is the same for the same value within one execution, so that a program sees equal things as equal and both
-sides hold the same bytes. It is a MAC under the execution's own key (RFC 2104), so it tells nothing of the value, and
-nobody without the key can find out whether a guess is right.
+A reference is the same for the same value of one principal, so that a program sees equal things as equal, in another
+process too, and both sides hold the same bytes. It is a MAC under the principal's own key (RFC 2104), so it tells
+nothing of the value, and nobody without the key can find out whether a guess is right. It resolves only in the
+execution that it came from.
 """
 
 from __future__ import annotations
@@ -10,10 +11,14 @@ from __future__ import annotations
 import base64
 import hmac
 from threading import Lock
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.policy.uris import REFERENCE_ID_CHARS, TOMBSTONE, reference_uri
+from mcp_bridge.policy.json_walk import leaves
+from mcp_bridge.policy.uris import REFERENCE_ID_CHARS, TOMBSTONE, mentions, reference_uri
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Scalar: TypeAlias = str | int | float
 
@@ -53,6 +58,12 @@ class References(Protocol):
     def __contains__(self, reference_id: object) -> bool:
         """Whether the id was given out, erased or not."""
 
+    def values_behind(self, value: Any) -> dict[str, Scalar]:
+        """The values of this execution's references in a JSON value, by their ids; those that are erased left out."""
+
+    def adopt(self, values: Mapping[str, Scalar]) -> None:
+        """Know values that this execution had in another process, by the ids of their references."""
+
     def erase(self, reference_id: str) -> bool:
         """Forget a value, keep its tombstone; whether there was one to forget."""
 
@@ -61,10 +72,10 @@ class References(Protocol):
 
 
 def reference_id(key: bytes, value: Scalar) -> str:
-    """The id of a value's reference under an execution's key.
+    """The id of a value's reference under a principal's key.
 
     Args:
-        key: At least MIN_KEY_BYTES random bytes, which this execution alone has.
+        key: At least MIN_KEY_BYTES random bytes.
         value: Text or a number.
 
     Raises:
@@ -127,6 +138,26 @@ class MemoryReferences:
 
     def __contains__(self, reference_id: object) -> bool:
         return reference_id in self._values
+
+    def values_behind(self, value: Any) -> dict[str, Scalar]:
+        """As `References.values_behind`."""
+        if not self._values:
+            return {}
+        found: dict[str, Scalar] = {}
+        for text in leaves(value):
+            for mention in mentions(text, ()) if isinstance(text, str) else ():
+                kept = self._values.get(mention.reference or "")
+                if kept is not None:
+                    found[mention.reference or ""] = kept
+        return found
+
+    def adopt(self, values: Mapping[str, Scalar]) -> None:
+        """As `References.adopt`."""
+        with self._lock:
+            for name, value in values.items():
+                if name not in self._values:
+                    self._values[name] = value
+                    self._chars += len(str(value))
 
     def erase(self, reference_id: str) -> bool:
         """As `References.erase`."""
