@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,6 +20,7 @@ from mcp_bridge.bridge.governance import LOCAL
 from mcp_bridge.bridge.model_steps import ModelSteps, kernel_usage
 from mcp_bridge.bridge.names import split
 from mcp_bridge.downstream import describe
+from mcp_bridge.downstream.aliases import nearest
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.events import Effect, Outcome
 from mcp_bridge.kernel.machine import APPROVAL
@@ -76,7 +78,7 @@ class Answered:
 
     Attributes:
         value: The value.
-        raw: The whole result, as its server sent it.
+        raw: The whole result, as its server sent it; empty unless it was asked for.
         pending: Whether the tool's outcome comes later.
     """
 
@@ -122,7 +124,7 @@ class Gate:
         asker: Asker | None = None,
         sampler: Sampler | None = None,
     ) -> None:
-        self._execution = execution
+        self.execution = execution
         self._allowed = allowed
         self._governance = governance
         self._snapshot = governance.snapshot
@@ -130,6 +132,10 @@ class Gate:
         self._catalog = catalog
         self._recorder = recorder
         self._budget = Budget(governance.snapshot.limits, usages.of(principal))
+        limits = governance.snapshot.limits
+        self._counts_bytes = limits.bytes is not None or limits.principal.bytes is not None
+        self._counted: set[str] = set()
+        """Programs whose use of the limits is in the budget."""
         self._references = MemoryReferences(key)
         self._projector: Projector | None = None
         self._secrets = Secrets()
@@ -155,7 +161,7 @@ class Gate:
         run: ProgramRun | None = None,
         effect: int | None = None,
         approved: bool = False,
-        timeout: float | None = None,  # noqa: ASYNC109
+        raw: bool = False,
     ) -> Answered:
         """Call a tool, if everything allows it.
 
@@ -166,7 +172,7 @@ class Gate:
             run: The program's execution, with `step`; its journal records the outcome.
             effect: The step's effect, with `run`.
             approved: Whether a person has approved of it already.
-            timeout: Seconds, if that is less than the tool's own.
+            raw: Whether the whole result is wanted.
 
         Raises:
             BridgeError: `denied`, `approval_needed`, `budget_…`, `secret_…`, `not_recorded`: it was not made. What a
@@ -174,7 +180,7 @@ class Gate:
         """
         projector = await self.projector()
         names = ToolNames(tool.server, tool.name, tool.server_alias, tool.alias)
-        execution, place = (run.execution, run.program.hash) if run else (self._execution, None)
+        execution, place = (run.execution, run.program.hash) if run else (self.execution, None)
         path = step.path if step else None
         decision = decide(self._snapshot, Call(names, arguments, self._hints(tool), step, made=self._budget.made))
         if decision.effect == "deny":
@@ -185,21 +191,25 @@ class Gate:
         try:
             if decision.effect == "approve" and not approved:
                 await self._approve(decision, shown, execution, path, place)
-            size = len(json.dumps(arguments))
+            size = self._bytes_of(arguments)
             reservation = self._budget.reserve(Amounts(calls=1, bytes=size))
         except BridgeError:
             self._budget.uncount(decision)
             raise
         with reservation:
-            intent = {"kind": "tool", "tool": str(names), "arguments": shown}
+            intent: dict[str, Any] = {"kind": "tool", "tool": str(names), "arguments": shown}
             if run:
+                self._counted.add(run.execution)
                 intent["effect"] = effect
+            if decision.counts:
+                intent["rules"] = list(decision.counts)
             await self._record("intent", execution, path, place, intent)
             outcome: dict[str, Any] = {"tool": str(names), "status": "interrupted"}
             try:
-                answered = await self._made(tool, projector.tool(arguments, names), timeout)
-                answered = Answered(projector.output(answered.value), projector.output(answered.raw), answered.pending)
-                reservation.settle(Amounts(calls=1, bytes=size + len(json.dumps(answered.value))))
+                answered = await self._made(tool, projector.tool(arguments, names), raw=raw)
+                whole = projector.output(answered.raw) if raw else {}
+                answered = Answered(projector.output(answered.value), whole, answered.pending)
+                reservation.settle(Amounts(calls=1, bytes=size + self._bytes_of(answered.value)))
                 outcome |= {"status": "pending" if answered.pending else "ok", "value": answered.value}
             except BridgeError as exc:
                 error = projected(exc, projector)
@@ -211,13 +221,17 @@ class Gate:
                     self._recorder.post(Entry("outcome", execution, outcome, None, self._snapshot.hash))
         return answered
 
-    async def _made(self, tool: ToolInfo, arguments: Any, limit: float | None) -> Answered:
+    def _bytes_of(self, value: Any) -> int:
+        """Bytes of a value as JSON, if there is a limit on them."""
+        return len(json.dumps(value)) if self._counts_bytes else 0
+
+    async def _made(self, tool: ToolInfo, arguments: Any, *, raw: bool) -> Answered:
         if tool.server == LOCAL and self._governance.registry.tools:
-            called = await self._governance.registry.call(tool.name, arguments, limit)
+            called = await self._governance.registry.call(tool.name, arguments, None)
             value = "PENDING" if called.pending else called.value
-            text = value if isinstance(value, str) else json.dumps(value)
+            text = value if isinstance(value, str) or not raw else json.dumps(value)
             return Answered(value, {"content": [{"type": "text", "text": text}]}, called.pending)
-        result = await self._fleet.call_tool(tool.server, tool.name, arguments, limit)
+        result = await self._fleet.call_tool(tool.server, tool.name, arguments, None)
         from mcp_bridge.downstream.results import convert  # noqa: PLC0415  (needs the SDK, loaded by now)
 
         converted = convert(result, tool)
@@ -256,9 +270,12 @@ class Gate:
         """As `program_run.Effects`."""
         return self._references.values_behind(value)
 
-    def adopt(self, values: Mapping[str, Scalar]) -> None:
+    def adopt(self, execution: str, values: Mapping[str, Scalar], spent: Mapping[str, Any]) -> None:
         """As `program_run.Effects`."""
         self._references.adopt(values)
+        if execution not in self._counted:
+            self._counted.add(execution)
+            self._budget.adopt(spent)
 
     async def repeatable(self, effect: Effect) -> bool:
         """As `program_run.Effects`."""
@@ -279,10 +296,10 @@ class Gate:
             return await self._perform(run, effect, approved=approved)
         except TimeoutError:
             return Outcome(number, "timeout")
-        except ApprovalNeededError:
-            return Outcome(number, "pending", code=APPROVAL)
+        except ApprovalNeededError as exc:
+            return Outcome(number, "pending", code=APPROVAL, message=exc.message)
         except BridgeError as exc:
-            return Outcome(number, "denied" if exc.code == "denied" else "failed", None, exc.code, exc.message)
+            return Outcome(number, "denied" if exc.code == "denied" else "failed", None, exc.code, str(exc))
         except Exception:
             # A fault of ours must reach the operator's log, and not the sandbox.
             logger.exception("effect %s of %s failed", number, run.execution)
@@ -370,7 +387,7 @@ class Gate:
             for name, program in run.machine.programs_of(effect.id)
         )
         tool = await self._find(effect.name)
-        with anyio.fail_after(effect.timeout):
+        with nullcontext() if effect.timeout is None else anyio.fail_after(effect.timeout):
             answered = await self.call(
                 tool,
                 effect.arguments,
@@ -395,9 +412,17 @@ class Gate:
 
     async def _find(self, name: str) -> ToolInfo:
         """`server.tool`, or the plain name of one of the operator's tools."""
-        if name in self._governance.registry.tools and LOCAL in self._allowed:
+        own = self._governance.registry.tools if LOCAL in self._allowed else {}
+        if name in own:
             return await self._catalog.tool(LOCAL, name)
-        server, tool = split(name, self._allowed)
+        try:
+            server, tool = split(name, self._allowed)
+        except BridgeError:
+            if "." in name:
+                raise
+            close = nearest(name, own)
+            hint = f"Did you mean {', '.join(close)}?" if close else "A step names server.tool, or a tool of local."
+            raise BridgeError("unknown_tool", f"There is no tool {name[:100]!r}.", hint=hint, nearest=close) from None
         if not tool:
             raise BridgeError("unknown_tool", f"{name[:100]!r} is a server; a step names server.tool.")
         return await self._catalog.tool(server, tool)

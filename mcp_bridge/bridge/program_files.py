@@ -55,9 +55,8 @@ def load_programs(config: ProgramsConfig, base: Path) -> dict[str, Program]:
         if not place.is_dir():
             raise _bad(f"there is no folder {place}", place, None)
         for file in sorted(path for path in place.iterdir() if path.suffix in SUFFIXES and path.is_file()):
-            data = _read(file)
-            name = data.get("name") if isinstance(data, dict) else None
-            name = name if isinstance(name, str) and name else file.stem
+            data = read_file(file)
+            name = name_of(data, file)
             if name in found:
                 raise _bad(f"{file} and {found[name][0]} are both called {name!r}", file, None)
             found[name] = (file, data)
@@ -94,33 +93,67 @@ def _resolved(found: Mapping[str, tuple[Path, Any]]) -> dict[str, Program]:
     return done
 
 
-def _read(file: Path) -> Any:
+def name_of(data: Any, file: Path) -> str:
+    """What a program in a file is called."""
+    name = data.get("name") if isinstance(data, dict) else None
+    return name if isinstance(name, str) and name else file.stem
+
+
+def read_file(file: Path) -> Any:
+    """What is written in one file, undecoded.
+
+    Raises:
+        BridgeError: `bad_program`: it can't be read, or isn't what its name says.
+    """
+    if file.suffix not in SUFFIXES:
+        raise _bad(f"{file} is none of {', '.join(SUFFIXES)}", file, None)
     try:
         if file.stat().st_size > MAX_BYTES:
             raise _bad(f"{file} has more than {MAX_BYTES} bytes", file, None)
-        text = file.read_bytes().decode("utf-8-sig")
-        return _READERS[file.suffix](text)
+        return decoded(file.read_bytes(), file)
     except OSError as exc:
         raise _bad(f"{file} can't be read: {exc.strerror}", file, None) from None
+
+
+def decoded(data: bytes, file: Path) -> Any:
+    """What some bytes say, in the format that a file's name tells.
+
+    Raises:
+        BridgeError: `bad_program`.
+    """
+    try:
+        return _READERS[file.suffix](data.decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise _bad(f"{file} is not UTF-8 text", file, None) from None
-    except (ValueError, RecursionError) as exc:
+    except RecursionError:
+        raise _bad(f"{file} nests too deeply", file, None) from None
+    except ValueError as exc:
         raise _bad(f"{file}: {' '.join(str(exc).split())}", file, None) from None
 
 
 def _yaml(text: str) -> Any:
-    import yaml  # noqa: PLC0415  (most operators have no programs)
+    from mcp_bridge.bridge import yaml_text  # noqa: PLC0415  (most operators have no programs)
 
-    try:
-        return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
-    except yaml.YAMLError as exc:
-        raise ValueError(f"not YAML: {exc}") from None
+    return yaml_text.load(text)
+
+
+def _json(text: str) -> Any:
+    return json.loads(text, object_pairs_hook=_object)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{name[:60]!r} is there twice in one object")
+        found[name] = value
+    return found
 
 
 _READERS: dict[str, Callable[[str], Any]] = {
     ".yaml": _yaml,
     ".yml": _yaml,
-    ".json": json.loads,
+    ".json": _json,
     ".toml": tomllib.loads,
 }
 

@@ -47,8 +47,14 @@ class Effects(Protocol):
     def values_behind(self, value: Any) -> Mapping[str, Scalar]:
         """The sensitive values that a projected value refers to, by the ids of their references."""
 
-    def adopt(self, values: Mapping[str, Scalar]) -> None:
-        """Know the values behind references that were given out in another process."""
+    def adopt(self, execution: str, values: Mapping[str, Scalar], spent: Mapping[str, Any]) -> None:
+        """Go on with an execution of which a part was done elsewhere.
+
+        Args:
+            execution: Its id.
+            values: Those behind the references that were given out there.
+            spent: What it has used of its limits, as `Budget.adopt` takes it.
+        """
 
     async def repeatable(self, effect: Effect) -> bool:
         """Whether an effect that may have happened may be done again."""
@@ -80,6 +86,7 @@ class ProgramRun:
     Attributes:
         execution: Its id, which is its trace's too.
         effects: Does what it asks for.
+        reasons: Why a person is to be asked, by the effects that wait for it.
         violated: What the guest did, or None.
     """
 
@@ -101,6 +108,7 @@ class ProgramRun:
         self.principal = principal
         self.origin: Literal["operator", "agent"] = origin
         self.violated: str | None = None
+        self.reasons: dict[int, str] = {}
         self.effects = effects
         self._journal = journal
         self._tasks = tasks
@@ -251,6 +259,8 @@ class ProgramRun:
         return told
 
     def _end(self, outcome: Outcome) -> None:
+        if outcome.status == "pending" and outcome.message:
+            self.reasons[outcome.effect] = outcome.message
         if outcome.effect in self.machine.waiting or outcome.effect in self.machine.deadlines:
             self._apply(outcome)
         else:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import anyio
 
 from mcp_bridge.bridge.program_run import ProgramRun
-from mcp_bridge.bridge.recovery import event_json, outcome_json, replay, state_hash
+from mcp_bridge.bridge.recovery import event_json, outcome_json, replay, spent, state_hash
 from mcp_bridge.downstream.aliases import nearest
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel import program as programs
@@ -266,7 +266,10 @@ class Programs:
         )
         self._under_way[run.execution] = anyio.Event()
         self.store.keep_values(run.execution, effects.values_behind(context))
-        if not await self.store.add(row):
+        with anyio.CancelScope(shield=True):
+            # Once it is kept it has to be somebody's, who takes down its end.
+            added = await self.store.add(row)
+        if not added:
             del self._under_way[run.execution]
             return None
         self.recorder.post(self.entry("start", run, program=found.program.name, origin=found.origin))
@@ -315,13 +318,16 @@ class Programs:
         status = standing(stored)
         if stored.state is None or status not in {"suspended", "interrupted"}:
             raise BridgeError("not_suspended", f"The execution {execution} is not suspended: {status}.")
-        if not await self.store.take(stored, owner_label()):
+        with anyio.CancelScope(shield=True):
+            taken = await self.store.take(stored, owner_label())
+        if not taken:
             raise _TakenError(execution)
         self._under_way[execution] = anyio.Event()
         try:
-            effects.adopt(await self.store.values(execution))
-            machine = state.restore(programs.unbundle(stored.bundle), stored.state)
-            doubtful = replay(machine, stored.state, await self.recorder.read(execution))
+            history = await self.recorder.read(execution)
+            effects.adopt(execution, await self.store.values(execution), spent(history))
+            machine = _restored(stored, stored.state)
+            doubtful = replay(machine, stored.state, history)
             origin = stored.origin
             run = ProgramRun(
                 machine.program, machine, effects, self, self._tasks, execution, principal=principal, origin=origin
@@ -415,10 +421,19 @@ class Programs:
 
 
 class Session:
-    """The programs that one sandbox drives."""
+    """The programs that one sandbox drives.
 
-    def __init__(self, service: Programs, principal: str, effects: Effects, planner: Planner) -> None:
+    Args:
+        service: The bridge's programs.
+        script: The execution of the sandbox's script: to it is put down what is no program's.
+        principal: Whose they are.
+        effects: Does what they ask for.
+        planner: Writes programs.
+    """
+
+    def __init__(self, service: Programs, script: str, principal: str, effects: Effects, planner: Planner) -> None:
         self._service = service
+        self._script = script
         self._planner = planner
         self._effects = effects
         self._principal = principal
@@ -442,7 +457,12 @@ class Session:
         """The result of `program.resume`."""
         if execution in self._runs:
             raise BridgeError("not_suspended", f"The execution {execution} is under way.")
-        run = await self._service.resume(execution, Resume(payload), self._principal, self._effects)
+        try:
+            run = await self._service.resume(execution, Resume(payload), self._principal, self._effects)
+        except BridgeError as exc:
+            if exc.code == "unknown_trace" and await self._service.store.execution(execution) is not None:
+                self._service.stray(self._script, f"it tried to resume another's execution {execution}")
+            raise
         self._runs[execution] = run
         return {
             "execution": execution,
@@ -468,7 +488,9 @@ class Session:
             await self._fail(run)
             raise
         del self._runs[execution]
-        return await self._service.keep(run)
+        with anyio.CancelScope(shield=True):
+            # A guest that takes the request back must not leave it running for ever.
+            return await self._service.keep(run)
 
     async def _fail(self, run: ProgramRun) -> None:
         """After a violation: undo what has to be undone, without the sandbox."""
@@ -480,7 +502,9 @@ class Session:
     def _of(self, execution: str) -> ProgramRun:
         run = self._runs.get(execution)
         if run is None:
-            raise BridgeError("violation", f"This sandbox drives no execution {execution[:100]!r}.")
+            message = f"This sandbox drives no execution {execution[:100]!r}."
+            self._service.stray(self._script, message)
+            raise BridgeError("violation", message)
         return run
 
     async def answer(self, request: Any) -> Any:
@@ -584,6 +608,8 @@ def _waiting(run: ProgramRun, effect: Effect) -> dict[str, Any]:
             "step": effect.step,
             "program": run.program.name,
         }
+        if effect.id in run.reasons:
+            row["question"]["why"] = run.reasons[effect.id]
     return row
 
 
@@ -592,6 +618,22 @@ def standing(stored: StoredExecution) -> str:
     owner = Owner.parse(stored.owner)
     lost = stored.status == "running" and owner is not None and owner.is_orphan_here()
     return "interrupted" if lost else stored.status
+
+
+def _restored(stored: StoredExecution, data: bytes) -> Machine:
+    """The machine of an execution as it was taken down.
+
+    Raises:
+        BridgeError: `bad_state`.
+    """
+    try:
+        return state.restore(programs.unbundle(stored.bundle), data)
+    except (ValueError, KeyError, TypeError) as exc:
+        raise BridgeError(
+            "bad_state",
+            f"What is kept of the execution {stored.id} can't be used: {exc}.",
+            hint="It was changed, or written by another version: it can't go on.",
+        ) from None
 
 
 class _TakenError(BridgeError):
@@ -608,7 +650,10 @@ def _still_waiting(stored: StoredExecution) -> BridgeError:
 
 
 def told(stored: StoredExecution) -> dict[str, Any]:
-    """The record of an execution that is kept; a bare one where it is still under way."""
+    """The record of an execution that is kept: as it was last left, or a bare one where it never was."""
+    if stored.record is not None and stored.status == "running":
+        # What it waited for has come since.
+        return stored.record | {"status": standing(stored), "waiting": []}
     return stored.record or {
         "trace_id": stored.id,
         "program": stored.bundle["program"].get("name", "unnamed"),

@@ -7,9 +7,11 @@ is the machine that was lost.
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.kernel.events import Cancel, IllegalEventError, Outcome, Resume, Usage
+from mcp_bridge.policy.budgets import Amounts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,6 +73,30 @@ def replay(machine: Machine, state: bytes, entries: Sequence[Recorded]) -> set[i
                 # It came when it was no longer wanted.
                 continue
     return doubtful & machine.waiting.keys()
+
+
+def spent(entries: Sequence[Recorded]) -> dict[str, Any]:
+    """What an execution has used of its limits, as `Budget.adopt` takes it.
+
+    Args:
+        entries: All of the execution's.
+    """
+    amounts = [Amounts()]
+    made: dict[int, int] = {}
+    for row in entries:
+        payload = row.entry.payload
+        if row.entry.kind == "intent" and payload["kind"] == "tool":
+            amounts.append(Amounts(calls=1, bytes=len(json.dumps(payload["arguments"]))))
+            for rule in payload.get("rules", ()):
+                made[rule] = made.get(rule, 0) + 1
+        elif row.entry.kind == "outcome" and "effect" in payload:
+            usage = payload.get("usage") or {"total_tokens": 0, "cost_usd": 0}
+            size = len(json.dumps(payload.get("value"))) if payload["status"] == "ok" else 0
+            amounts.append(
+                Amounts(bytes=size, model_tokens=usage["total_tokens"], model_cost_usd=usage["cost_usd"] or 0)
+            )
+    counted = [amount.counted() for amount in amounts]
+    return {"usage": {kind: sum(row[kind] for row in counted) for kind in counted[0]}, "made": made}
 
 
 def _event(kind: str, payload: dict[str, Any]) -> Event | None:

@@ -63,7 +63,7 @@ class Requests:
         self._memories = memories
         self._artifacts = artifacts
         self._gate = gate
-        self._programs = Session(programs, PRINCIPAL, gate, gate.plan)
+        self._programs = Session(programs, gate.execution, PRINCIPAL, gate, gate.plan)
         self.calls = 0
 
     async def close(self) -> None:
@@ -126,7 +126,7 @@ class Requests:
     async def _call_tool(self, name: str, request: messages.ToolCall) -> dict[str, Any]:
         tool = await self._catalog.tool(name, request.tool)
         try:
-            answered = await self._gate.call(tool, request.arguments)
+            answered = await self._gate.call(tool, request.arguments, raw=request.raw)
         except BridgeError as exc:
             raw = exc.details.pop("raw", None)
             if request.raw and raw is not None:

@@ -175,6 +175,8 @@ class Bridge:
                 await process.aclose()
             artifacts.abort()
             await gate.record_of(record)
+            if record.status in {"protocol_error", "call_limit"} and record.error:
+                self.programs.stray(execution, record.error["message"])
             # Nothing that is answered may be lost.
             await self.programs.recorder.append()
             record.calls = requests.calls
@@ -212,13 +214,26 @@ class Bridge:
         run = await self.programs.start(program, context or {}, key, PRINCIPAL, gate)
         return await self._driven(run) if isinstance(run, ProgramRun) else told(run)
 
-    async def resume_program(self, execution: str, event: Resume | None = None) -> dict[str, Any]:
+    async def resume_program(
+        self,
+        execution: str,
+        event: Resume | None = None,
+        *,
+        asker: Asker | None = None,
+        sampler: Sampler | None = None,
+    ) -> dict[str, Any]:
         """Go on with a suspended program, without a sandbox.
+
+        Args:
+            execution: Its id.
+            event: What it waits for; None if that is a decision or time, or if its process has died.
+            asker: As `run`.
+            sampler: As `run`.
 
         Raises:
             BridgeError: As `Programs.resume`.
         """
-        gate = self._gate(secrets.token_hex(8), self._narrow(None))
+        gate = self._gate(secrets.token_hex(8), self._narrow(None), asker, sampler)
         return await self._driven(await self.programs.resume(execution, event, PRINCIPAL, gate))
 
     async def cancel_program(self, execution: str, reason: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import queue
@@ -65,11 +66,16 @@ MIGRATIONS = (
 """What takes the file from each version to the next. A migration and its record are one transaction."""
 
 
+ROWS = (64, 16, 4)
+"""Numbers of rows that are inserted by one statement, where so many of them follow each other."""
+
+
 @dataclass(slots=True)
 class _Statement:
     text: str
     parameters: Sequence[Any]
     changed: int = 0
+    counted: bool = False
 
 
 class Database:
@@ -97,11 +103,7 @@ class Database:
         try:
             connection = await anyio.to_thread.run_sync(_open, self._path)
         except (sqlite3.Error, OSError) as exc:
-            raise BridgeError(
-                "database_unusable",
-                f"The record of executions, {self._path}, can't be used: {exc}.",
-                hint="Move the file away to begin a new one.",
-            ) from None
+            raise _unusable(self._path, exc) from None
         self._writer = _Writer(connection)
         return self
 
@@ -148,7 +150,7 @@ class Database:
         Raises:
             BridgeError: As `flush`.
         """
-        posted = _Statement(statement, parameters)
+        posted = _Statement(statement, parameters, counted=True)
         self._post(posted)
         await self.flush()
         return posted.changed
@@ -157,10 +159,13 @@ class Database:
         """The rows of a query, everything posted included.
 
         Raises:
-            BridgeError: As `flush`.
+            BridgeError: As `flush`; `database_unusable`: the file is damaged, or has gone.
         """
         await self.flush()
-        return await anyio.to_thread.run_sync(_read, self._path, query, parameters)
+        try:
+            return await anyio.to_thread.run_sync(_read, self._path, query, parameters)
+        except sqlite3.Error as exc:
+            raise _unusable(self._path, exc) from None
 
     async def _write(self) -> None:
         batch, self._posted = self._posted[:MAX_BATCH], self._posted[MAX_BATCH:]
@@ -180,6 +185,14 @@ class Database:
             self._flushing = False
             turn, self._turn = self._turn, anyio.Event()
             turn.set()
+
+
+def _unusable(path: Path, exc: Exception) -> BridgeError:
+    return BridgeError(
+        "database_unusable",
+        f"The record of executions, {path}, can't be used: {exc}.",
+        hint="Move the file away to begin a new one.",
+    )
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -269,13 +282,42 @@ class _Writer:
 def _execute(connection: sqlite3.Connection, batch: list[_Statement]) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for statement in batch:
-            statement.changed = connection.execute(statement.text, statement.parameters).rowcount
+        at = 0
+        while at < len(batch):
+            statement = batch[at]
+            count = _alike(batch, at)
+            if count == 1:
+                statement.changed = connection.execute(statement.text, statement.parameters).rowcount
+            else:
+                rows = batch[at : at + count]
+                connection.execute(_of_rows(statement.text, count), [value for row in rows for value in row.parameters])
+            at += count
         connection.execute("COMMIT")
     except sqlite3.Error:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def _alike(batch: list[_Statement], at: int) -> int:
+    """How many statements from a place on are made as one.
+
+    Every statement by itself gives up the interpreter's lock, and waits for a busy event loop to get it back.
+    """
+    text = batch[at].text
+    if not text.endswith(")") or " VALUES " not in text:
+        return 1
+    for count in ROWS:
+        rows = batch[at : at + count]
+        if len(rows) == count and all(row.text == text and not row.counted for row in rows):
+            return count
+    return 1
+
+
+@functools.cache
+def _of_rows(insert: str, count: int) -> str:
+    head, _, values = insert.partition(" VALUES ")
+    return f"{head} VALUES {', '.join([values] * count)}"
 
 
 def _read(path: Path, query: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:

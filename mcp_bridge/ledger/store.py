@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from mcp_bridge.errors import BridgeError
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
@@ -107,7 +109,7 @@ class ProgramStore:
         rows = await self._database.read(
             "SELECT name, hash, data, saved FROM programs WHERE principal = ? ORDER BY name", (principal,)
         )
-        return [SavedProgram(name, digest, json.loads(data), saved) for name, digest, data, saved in rows]
+        return [SavedProgram(name, digest, _decoded(data), saved) for name, digest, data, saved in rows]
 
     async def delete_program(self, principal: str, name: str) -> None:
         """Forget it. Its executions and what is recorded of them stay."""
@@ -171,7 +173,7 @@ class ProgramStore:
     async def values(self, execution: str) -> dict[str, str | float]:
         """The values behind an execution's references."""
         rows = await self._database.read("SELECT id, value FROM reference_values WHERE execution = ?", (execution,))
-        return {name: json.loads(value) for name, value in rows}
+        return {name: _decoded(value) for name, value in rows}
 
     async def ask(self, execution: str, effect: int, question: dict[str, Any]) -> None:
         """Have a person decide about an effect, unless somebody has been asked already."""
@@ -202,7 +204,7 @@ class ProgramStore:
             (execution, open_only),
         )
         return [
-            Approval(number, of, effect, asked, json.loads(question), status, decided, json.loads(decision or "null"))
+            Approval(number, of, effect, asked, _decoded(question), status, decided, _decoded(decision or "null"))
             for number, of, effect, asked, question, status, decided, decision in rows
         ]
 
@@ -247,6 +249,17 @@ def _first(rows: list[tuple[Any, ...]]) -> StoredExecution | None:
 
 def _execution(row: tuple[Any, ...]) -> StoredExecution:
     fields = dict(zip(StoredExecution.__slots__, row, strict=True))
-    fields["bundle"] = json.loads(fields["bundle"])
-    fields["record"] = None if fields["record"] is None else json.loads(fields["record"])
+    fields["bundle"] = _decoded(fields["bundle"])
+    fields["record"] = None if fields["record"] is None else _decoded(fields["record"])
     return StoredExecution(**fields)
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as exc:
+        raise BridgeError(
+            "database_unusable",
+            f"The record of executions is damaged: {exc}.",
+            hint="Move executions.sqlite in the state directory away to begin a new one.",
+        ) from None

@@ -150,6 +150,12 @@ class Budget:
         """As JSON: `usage` (what is still reserved counts as used) and `made`."""
         return {"usage": self._usage.record(), "made": {str(rule): calls for rule, calls in self.made.items()}}
 
+    def adopt(self, record: Mapping[str, Any]) -> None:
+        """Count what a part of this execution has used elsewhere, as `record` gives it: not for the principal again."""
+        self._usage.add(record["usage"])
+        for rule, calls in record["made"].items():
+            self.made[int(rule)] = self.made.get(int(rule), 0) + calls
+
     def count(self, decision: Decision) -> None:
         """Count a call against the rules that bound it. No await may come between `decide` and this."""
         for rule in decision.counts:

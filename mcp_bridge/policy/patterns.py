@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict, field_validator
@@ -92,57 +91,52 @@ def _ends(text: str, end: int) -> bool:
     return not (after == "_" or after.isalnum())
 
 
-_DIGITS = re.compile("[0-9]+")
-
-_CARD_LAYOUTS = (
-    (4, 6, 5),
-    (4, 6, 4),
-    (4, 4, 4, 4),
-    (4, 4, 4, 4, 3),
-    (4, 4, 4, 4, 2),
-    (4, 4, 4, 4, 1),
-    (4, 4, 5),
-    (6, 13),
+# Bare, or in groups as on cards: fours, 4-6-5 and 4-6-4, 6-13.
+_CARD = re.compile(
+    r"[2-68](?<![0-9][2-68])(?=[0-9]{3}(?:"
+    r"(?P<bare>[0-9]{10,15}+)"
+    r"|(?P<by>[ -])(?:(?P<sixes>[0-9]{6}(?P=by)[0-9]{4,5}+)|(?P<fours>[0-9]{4}(?P=by)[0-9]{4}(?P=by)[0-9]{4}+)"
+    r"(?:(?P=by)(?P<rest>[0-9]{1,3}+)(?![0-9]))?)"
+    r"|(?P<thirteen>[0-9]{2}[ -][0-9]{13}+)"
+    r"))"
 )
 
 
 def _cards(text: str, match: re.Match[str]) -> Iterator[Span]:
-    groups = [Span(*group.span()) for group in _DIGITS.finditer(text, *match.span())]
-    first, last = groups[0], groups[-1]
-    # The middle of a word, or one side of a decimal point, is nobody's number.
-    if not _begins(text, first.start) or (text[first.start - 1 : first.start] == "." and _digit(text, first.start - 2)):
-        del groups[0]
-    if groups and (not _ends(text, last.end) or (text[last.end : last.end + 1] == "." and _digit(text, last.end + 1))):
-        del groups[-1]
-    for index, group in enumerate(groups):
-        if is_card_number(text[group.start : group.end]):
-            yield group
+    start = match.start()
+    if not _begins(text, start) or (text[start - 1 : start] == "." and _digit(text, start - 2)):
+        return
+    for layout in ("bare", "sixes", "fours", "rest", "thirteen"):
+        end = match.end(layout)
+        if end < 0 or not _ends(text, end) or _goes_on(text, end):
             continue
-        for layout in _CARD_LAYOUTS:
-            span = _laid_out(text, groups, index, layout)
-            if span is not None:
-                yield span
+        if is_card_number(text[start:end].replace(" ", "").replace("-", "")) and not (
+            layout == "fours" and _in_row(text, Span(start, end), match["by"])
+        ):
+            yield Span(start, end)
 
 
 def _digit(text: str, index: int) -> bool:
     return index >= 0 and text[index : index + 1].isdigit()
 
 
-def _laid_out(text: str, groups: list[Span], index: int, layout: tuple[int, ...]) -> Span | None:
-    """The groups from `index` on, if they are a card's number in that layout, and no part of a row of such groups."""
-    part = groups[index : index + len(layout)]
-    if tuple(group.end - group.start for group in part) != layout:
-        return None
-    separator = text[part[0].end]
-    if any(text[one.end : other.start] != separator for one, other in pairwise(part)):
-        return None
-    for one, other in pairwise(groups[max(index - 1, 0) : index + len(layout) + 1]):
-        if one not in part or other not in part:
-            stranger = other if one in part else one
-            if stranger.end - stranger.start == layout[0] and text[one.end : other.start] == separator:
-                return None
-    digits = "".join(text[group.start : group.end] for group in part)
-    return Span(part[0].start, part[-1].end) if is_card_number(digits) else None
+def _goes_on(text: str, end: int) -> bool:
+    """Whether a decimal point follows, and more than the zero of a number that was taken for a measure."""
+    fraction = text[end : end + 3]
+    return fraction[:1] == "." and fraction[1:2].isdigit() and not (fraction[1] == "0" and _ends(text, end + 2))
+
+
+# After the number, in four digits: month and year, or the year.
+_EXPIRY = re.compile("(?:0[1-9]|1[0-2])[0-9]{2}|20[0-9]{2}")
+
+
+def _in_row(text: str, span: Span, by: str) -> bool:
+    """Whether groups of four are a part of a longer row of such groups, which is a table or a dump."""
+    before, after = text[max(span.start - 6, 0) : span.start], text[span.end : span.end + 10]
+    if re.search(rf"(?<![0-9A-Za-z_])[0-9]{{4}}{by}\Z", before):
+        return True
+    follower = re.match(rf"{by}([0-9]{{4}})(?![0-9A-Za-z_])({by}[0-9]{{4}})?", after)
+    return follower is not None and (follower[2] is not None or _EXPIRY.fullmatch(follower[1]) is None)
 
 
 def _ibans(text: str, match: re.Match[str]) -> Iterator[Span]:
@@ -234,7 +228,7 @@ def _us_ssns(text: str, match: re.Match[str]) -> Iterator[Span]:
 # Each expression begins with a character or a class of them, which is what `re` can scan for; where a word begins is
 # looked at afterwards. What has no bound is possessive, and begins where it can't begin again in what it has taken.
 BUILT_IN: dict[PatternName, Pattern] = {
-    "card": Pattern("card", re.compile(r"[0-9](?=[0-9 -]{12})[0-9 -]++"), _cards),
+    "card": Pattern("card", _CARD, _cards),
     "iban": Pattern("iban", re.compile(r"[A-Z]{2}[0-9]{2}(?= ?[A-Z0-9]{4})"), _ibans),
     "api_key": Pattern(
         "api_key",

@@ -84,7 +84,8 @@ def reference_id(key: bytes, value: Scalar) -> str:
     if len(key) < MIN_KEY_BYTES:
         raise ValueError(f"a key has at least {MIN_KEY_BYTES} bytes")
     message = f"mcp-bridge reference\0{type(value).__name__}\0{value}".encode("utf-8", "surrogatepass")
-    return base64.b32encode(hmac.digest(key, message, "sha256")).decode()[:REFERENCE_ID_CHARS].lower()
+    mac = hmac.digest(key, message, "sha256")[: REFERENCE_ID_CHARS * 5 // 8]
+    return base64.b32encode(mac).decode().lower()
 
 
 class MemoryReferences:

@@ -83,8 +83,10 @@ async def _run_program(bridge: Bridge, arguments: RunProgram, questions: Questio
 
 
 async def _resume_program(bridge: Bridge, arguments: ResumeProgram, questions: Questions) -> dict[str, Any]:
-    del questions  # a resumed program asks nobody that began it: what it waits for comes with the payload
-    return _summary(await bridge.resume_program(arguments.trace_id, Resume(arguments.payload)), "")
+    record = await bridge.resume_program(
+        arguments.trace_id, Resume(arguments.payload), asker=questions, sampler=questions.sample
+    )
+    return _summary(record, "")
 
 
 async def _get_trace(bridge: Bridge, arguments: GetTrace, _: Questions) -> dict[str, Any]:
