@@ -68,12 +68,40 @@ def test_the_table_names_every_setting_with_its_description():
     assert rows == {name: field.description for name, field in Settings.model_fields.items()}
 
 
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
 def test_the_configuration_in_the_readme_is_valid(tmp_path):
     from mcp_bridge import settings
+    from mcp_bridge.bridge.governance import load_governance
     from mcp_bridge.downstream.spec import spec_from_toml
 
-    text = re.search(r"^```toml\n(.*?)^```", README, re.MULTILINE | re.DOTALL)[1]
+    first, policy, secrets = blocks("toml")
     file = tmp_path / "mcp-bridge.toml"
-    file.write_text(text)
+    file.write_text(first)
     loaded = settings.load(file, environ={})
     assert [spec_from_toml(name, table, file).name for name, table in loaded.servers.items()] == ["git", "github"]
+    example = REPOSITORY / "examples/payment"
+    file.write_text(
+        f"{policy}\n{secrets}\n[programs]\npath = ['{example}/programs']\n[tools]\npath = ['{example}/tools']"
+    )
+    governance = load_governance(settings.load(file, environ={}).tables, file, tmp_path, tmp_path)
+    assert governance.snapshot.preset == "approve-writes"
+    assert governance.model.name
+
+
+def test_the_program_in_the_readme_is_valid():
+    import yaml
+
+    from mcp_bridge.kernel.program import parse
+
+    for text in blocks("yaml"):
+        assert parse(yaml.safe_load(text)).warnings == ()
+
+
+def test_the_python_in_the_readme_compiles():
+    import ast
+
+    for text in blocks("python"):
+        compile(text, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
