@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +88,15 @@ NOTIFICATIONS = frozenset(
 )
 
 
+_step_aside: ContextVar[Callable[[], None] | None] = ContextVar("step_aside", default=None)
+
+
+def step_aside() -> None:
+    """The request that is being worked on only waits from here on: it takes no place from those that it waits for."""
+    if (leave := _step_aside.get()) is not None:
+        leave()
+
+
 class TooManyRequestsError(Exception):
     """The guest didn't stop although its requests were refused."""
 
@@ -153,6 +163,7 @@ class HostChannel:
         self._answer = answer
         self._on_notification = on_notification
         self._on_wait = on_wait
+        self._ready: list[bytes] = []
         self._send_lock = anyio.Lock(fast_acquire=True)
         self._slots = anyio.Semaphore(limits.in_flight, fast_acquire=True)
         self._queue = anyio.Semaphore(limits.in_flight + MAX_QUEUED)
@@ -269,15 +280,22 @@ class HostChannel:
 
     async def _work(self, number: int, params: Any, size: int) -> None:
         answer: bytes | None = None
-        has_slot = False
+        # Of these it holds one each.
+        held = [self._queue]
         scope = self._scopes[number]
+
+        def leave() -> None:
+            while held:
+                held.pop().release()
+
+        _step_aside.set(leave)
         try:
             try:
                 with scope:
                     # Taken back before it began: a request that never waits would be worked on all the same.
                     await anyio.lowlevel.checkpoint_if_cancelled()
                     await self._slots.acquire()
-                    has_slot = True
+                    held.append(self._slots)
                     await self._unsent.room(1)
                     answer = _encoded(await self._result(number, params))
             finally:
@@ -290,10 +308,8 @@ class HostChannel:
                 self._unsent.add(-len(answer))
         finally:
             # After it: a guest that doesn't read its answers gets no more of them.
-            if has_slot:
-                self._slots.release()
+            leave()
             self._held.add(-size)
-            self._queue.release()
 
     def _over(self) -> BridgeError | None:
         if self._total > self._limits.total:
@@ -321,10 +337,17 @@ class HostChannel:
             )
 
     async def _send(self, data: bytes) -> None:
+        """Send a frame; those that are ready at the same time go as one, since each write wakes the engine's client."""
+        self._ready.append(data)
         async with self._send_lock:
+            if self._scopes:
+                await anyio.lowlevel.cancel_shielded_checkpoint()
+            if not self._ready:
+                return
+            ready, self._ready = self._ready, []
             # When the guest is gone, `serve` sees it at its end of the channel.
             with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-                await self._stdin.send(data)
+                await self._stdin.send(ready[0] if len(ready) == 1 else b"".join(ready))
 
 
 def start_line(start: messages.ExecutionStart) -> bytes:
