@@ -166,7 +166,7 @@ class HostChannel:
         self._ready: list[bytes] = []
         self._send_lock = anyio.Lock(fast_acquire=True)
         self._slots = anyio.Semaphore(limits.in_flight, fast_acquire=True)
-        self._queue = anyio.Semaphore(limits.in_flight + MAX_QUEUED)
+        self._queue = anyio.Semaphore(limits.in_flight + MAX_QUEUED, fast_acquire=True)
         self._held = _Amount(MAX_HELD_BYTES)
         self._unsent = _Amount(MAX_UNSENT_BYTES)
         self._scopes: dict[int, anyio.CancelScope] = {}
@@ -263,7 +263,8 @@ class HostChannel:
             self._refused += 1
             if self._refused > max(self._limits.total, MIN_REFUSALS):
                 raise TooManyRequestsError(f"The script went on after {self._refused - 1} refusals: {refusal.message}")
-            await self._send(jsonrpc.encode(error_response(message.id, refusal)))
+            # Not waited for: podman's monitor takes no input for a container while nobody takes its output.
+            tasks.start_soon(self._send, jsonrpc.encode(error_response(message.id, refusal)))
             return None
         size = len(line) + VALUE_BYTES * (line.count(b",") + line.count(b"[") + line.count(b"{"))
         # Acquired here and not in the task: a flood then waits in the pipe and not in our memory.

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import anyio
 
+from mcp_bridge.bridge.channel import step_aside
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Cancel, Effect, IllegalEventError, Outcome, Resume
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from anyio.abc import TaskGroup
 
@@ -88,6 +89,7 @@ class ProgramRun:
         effects: Does what it asks for.
         reasons: Why a person is to be asked, by the effects that wait for it.
         violated: What the guest did, or None.
+        waited: Rows of its record of an earlier suspension: what waited then is due when it was due then.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class ProgramRun:
         self.principal = principal
         self.origin: Literal["operator", "agent"] = origin
         self.violated: str | None = None
+        self.waited: Sequence[dict[str, Any]] = ()
         self.reasons: dict[int, str] = {}
         self.effects = effects
         self._journal = journal
@@ -118,7 +121,7 @@ class ProgramRun:
         self._fired: dict[int, dict[str, Any]] = {}
         self._deadlines: dict[int, anyio.Event] = {}
         self._withdrawn: set[int] = set()
-        self._changed = anyio.Event()
+        self._changed: anyio.Event | None = None
         self._offer(effect for effect, pending in machine.awaited() if not pending)
 
     # --- the guest's requests ---
@@ -215,6 +218,7 @@ class ProgramRun:
                 for number in list(self._offered):
                     effect = self._offered.pop(number)
                     tasks.start_soon(self._perform, effect)
+                self._changed = anyio.Event()
                 await self._changed.wait()
 
     async def wind_down(self) -> None:
@@ -270,8 +274,8 @@ class ProgramRun:
         effects = self.machine.apply(event)
         self._journal.event(self, event, effects)
         self._offer(effects)
-        changed, self._changed = self._changed, anyio.Event()
-        changed.set()
+        if self._changed is not None:
+            self._changed.set()
 
     def _offer(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
@@ -305,6 +309,7 @@ class ProgramRun:
 
     async def _deadline(self, number: int) -> dict[str, Any]:
         if (deadline := self._deadlines.get(number)) is not None:
+            step_aside()
             await deadline.wait()
         if (told := self._fired.pop(number, None)) is None:
             raise BridgeError("effect_cancelled", f"Effect {number} is no longer wanted.")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import anyio
 
+from mcp_bridge.bridge.channel import step_aside
 from mcp_bridge.bridge.program_run import ProgramRun
 from mcp_bridge.bridge.recovery import event_json, outcome_json, replay, spent, state_hash
 from mcp_bridge.downstream.aliases import nearest
@@ -50,6 +51,12 @@ MAX_SAVED = 1000
 
 MAX_RUNS = 10_000
 """Programs that one sandbox may have under way."""
+
+MAX_KEY_CHARS = 1000
+"""Of an idempotency key."""
+
+_CLOSED_AT_ONCE = 32
+"""Of the programs that a sandbox leaves unfinished, so many are undone and kept at a time."""
 
 POLL_SECONDS = 0.2
 """How often to look whether another process has ended an execution that is waited for."""
@@ -104,18 +111,20 @@ class Programs:
         Raises:
             BridgeError: `unknown_program`, `invalid_program` with all of its faults.
         """
-        saved = {kept.name: kept for kept in await self.store.programs(principal)}
         if isinstance(asked, str):
             if asked in self.operators:
                 return Found(self.operators[asked], "operator")
+            saved = {kept.name: kept for kept in await self.store.programs(principal)}
             if asked in saved:
-                return Found(programs.unbundle(saved[asked].data), "agent")
+                return Found(kept_program(saved[asked]), "agent")
             close = nearest(asked, [*self.operators, *saved])
             hint = f"Did you mean {', '.join(close)}?" if close else "mcp.programs.list() has their names."
             raise BridgeError("unknown_program", f"There is no program {asked[:100]!r}.", hint=hint, nearest=close)
 
         try:
-            return Found(programs.parse(asked, await self.resolver(principal)), "agent")
+            if _runs_others(asked):
+                return Found(programs.parse(asked, await self.resolver(principal)), "agent")
+            return Found(programs.unbundle({"program": asked, "uses": []}), "agent")
         except programs.InvalidProgramError as exc:
             faults = [fault._asdict() for fault in exc.faults]
             told = "; ".join(map(str, exc.faults[:10])) + ("; …" if len(faults) > 10 else "")  # noqa: PLR2004
@@ -128,7 +137,7 @@ class Programs:
         def resolve(name: str) -> Program | None:
             if name in self.operators:
                 return self.operators[name]
-            return programs.unbundle(saved[name].data) if name in saved else None
+            return kept_program(saved[name]) if name in saved else None
 
         return resolve
 
@@ -172,7 +181,7 @@ class Programs:
         """The operator's and the principal's programs, by name."""
         rows = {name: _row(name, program, "operator") for name, program in self.operators.items()}
         for kept in await self.store.programs(principal):
-            rows.setdefault(kept.name, _row(kept.name, programs.unbundle(kept.data), "agent"))
+            rows.setdefault(kept.name, _row(kept.name, kept_program(kept), "agent"))
         return [rows[name] for name in sorted(rows)]
 
     async def delete(self, name: str, principal: str) -> bool:
@@ -213,9 +222,11 @@ class Programs:
         """Begin an execution; or, of a key that has been used, the execution that has it.
 
         Raises:
-            BridgeError: As `find`; `bad_context`, `context_too_large`; `key_conflict`: the key belongs to another
-                program or context.
+            BridgeError: As `find`; `bad_context`, `context_too_large`; `bad_key`; `key_conflict`: the key belongs to
+                another program or context.
         """
+        if key is not None and not (0 < len(key) <= MAX_KEY_CHARS and key.isprintable()):
+            raise BridgeError("bad_key", f"An idempotency key is 1 to {MAX_KEY_CHARS} printable characters.")
         found = await self.find(asked, principal)
         context = checked_context(context)
         request = self._request(found.program, context)
@@ -234,8 +245,10 @@ class Programs:
                     hint="Use a key for one thing only.",
                 )
             if (ended := self._under_way.get(known.id)) is not None:
+                step_aside()
                 await ended.wait()
             elif standing(known) == "running":
+                step_aside()
                 await anyio.sleep(POLL_SECONDS)
             elif standing(known) != "interrupted":
                 return known
@@ -332,6 +345,7 @@ class Programs:
             run = ProgramRun(
                 machine.program, machine, effects, self, self._tasks, execution, principal=principal, origin=origin
             )
+            run.waited = (stored.record or {}).get("waiting", ())
             self.recorder.post(self.entry("resume", run, recovered=stored.status == "running"))
             for effect, _ in machine.awaited():
                 if effect.id in doubtful and not await effects.repeatable(effect):
@@ -372,8 +386,7 @@ class Programs:
     async def keep(self, run: ProgramRun) -> dict[str, Any]:
         """Take down where a run stands, as it is left; its record."""
         run.leave()
-        previous = await self.store.execution(run.execution)
-        record = run_record(run, previous.record if previous else None)
+        record = run_record(run)
         left = None if run.machine.ended else state.dump(run.machine)
         for row in record["waiting"]:
             if row.get("question"):
@@ -412,7 +425,8 @@ class Programs:
 
     def stray(self, execution: str, message: str) -> None:
         """A script's sandbox did what no program of its own can be failed for."""
-        logger.warning("execution %s: violation: %s", execution, message)
+        # However often it does: no more than that goes to a log that may be somebody's terminal.
+        logger.debug("execution %s: violation: %s", execution, message)
         self.recorder.post(Entry("violation", execution, {"message": message}, None, self.policy_hash))
 
     def entry(self, kind: Any, run: ProgramRun, **payload: Any) -> Entry:
@@ -490,7 +504,8 @@ class Session:
         del self._runs[execution]
         with anyio.CancelScope(shield=True):
             # A guest that takes the request back must not leave it running for ever.
-            return await self._service.keep(run)
+            record = await self._service.keep(run)
+        return {name: value for name, value in record.items() if name not in {"output", "steps"}}
 
     async def _fail(self, run: ProgramRun) -> None:
         """After a violation: undo what has to be undone, without the sandbox."""
@@ -539,14 +554,21 @@ class Session:
 
     async def close(self) -> None:
         """The sandbox has ended: what it left unfinished is kept, to be resumed."""
-        with anyio.CancelScope(shield=True):
-            for run in self._runs.values():
+        runs, self._runs = list(self._runs.values()), {}
+        turns = anyio.Semaphore(_CLOSED_AT_ONCE)
+
+        async def let_go(run: ProgramRun) -> None:
+            async with turns:
                 try:
                     await run.wind_down()
                     await self._service.keep(run)
                 except BridgeError:
                     logger.exception("the execution %s of a sandbox that has ended could not be kept", run.execution)
-            self._runs.clear()
+
+        with anyio.CancelScope(shield=True):
+            async with anyio.create_task_group() as tasks:
+                for run in runs:
+                    tasks.start_soon(let_go, run)
 
 
 def checked_context(context: Any) -> dict[str, Any]:
@@ -567,16 +589,15 @@ def checked_context(context: Any) -> dict[str, Any]:
     return context
 
 
-def run_record(run: ProgramRun, previous: dict[str, Any] | None = None) -> dict[str, Any]:
+def run_record(run: ProgramRun) -> dict[str, Any]:
     """What is told of an execution.
 
     Args:
         run: It.
-        previous: Its record of an earlier suspension: what waited then already is due when it was due then.
     """
     machine = run.machine
     ending = machine.level.ending
-    known = {row["effect"]: row for row in (previous or {}).get("waiting", ())}
+    known = {row["effect"]: row for row in run.waited}
     record: dict[str, Any] = {
         "trace_id": run.execution,
         "program": run.program.name,
@@ -620,6 +641,20 @@ def standing(stored: StoredExecution) -> str:
     return "interrupted" if lost else stored.status
 
 
+def kept_program(kept: SavedProgram) -> Program:
+    """The program that was saved.
+
+    Raises:
+        BridgeError: `bad_state`.
+    """
+    try:
+        return programs.unbundle(kept.data)
+    except (ValueError, KeyError, TypeError) as exc:
+        raise BridgeError(
+            "bad_state", f"The program {kept.name!r} is kept, and can't be used: {exc}.", hint="Delete it."
+        ) from None
+
+
 def _restored(stored: StoredExecution, data: bytes) -> Machine:
     """The machine of an execution as it was taken down.
 
@@ -634,6 +669,20 @@ def _restored(stored: StoredExecution, data: bytes) -> Machine:
             f"What is kept of the execution {stored.id} can't be used: {exc}.",
             hint="It was changed, or written by another version: it can't go on.",
         ) from None
+
+
+def _runs_others(asked: Any) -> bool:
+    """Whether what may be a program may run others by their names."""
+    stack = [asked]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, dict):
+            if isinstance(node.get("program"), str):
+                return True
+            stack += node.values()
+        elif isinstance(node, list):
+            stack += node
+    return False
 
 
 class _TakenError(BridgeError):

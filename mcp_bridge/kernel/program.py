@@ -3,6 +3,7 @@
 import difflib
 import functools
 import itertools
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, cast
@@ -15,6 +16,9 @@ from mcp_bridge.kernel.values import ValueFaultError, canonical, digest, normal
 
 MAX_BYTES = 8 << 20
 """Largest program, in canonical bytes."""
+
+MAX_REMEMBERED_CHARS = 64 << 10
+"""Largest program, as JSON text, that is kept at hand for being run again."""
 
 MAX_NESTED_PROGRAMS = 8
 """Deepest chain of programs that run programs."""
@@ -238,11 +242,24 @@ def bundle(program: Program) -> dict[str, Any]:
 
 
 def unbundle(data: dict[str, Any]) -> Program:
-    """The program that `bundle` wrote down.
+    """The program that `bundle` wrote down. One that was read lately isn't read again.
 
     Raises:
         InvalidProgramError: As `parse`.
     """
+    try:
+        text = json.dumps(data)
+    except (TypeError, ValueError, RecursionError):
+        return _unbundle(data)
+    return _unbundle(data) if len(text) > MAX_REMEMBERED_CHARS else _remembered(text)
+
+
+@functools.lru_cache(maxsize=32)
+def _remembered(text: str) -> Program:
+    return _unbundle(json.loads(text))
+
+
+def _unbundle(data: dict[str, Any]) -> Program:
     known: dict[str, Program] = {}
     for name, inner in data["uses"]:
         known[name] = parse(inner, known.get)

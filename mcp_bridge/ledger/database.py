@@ -15,20 +15,25 @@ import queue
 import sqlite3
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import anyio
-import anyio.lowlevel
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from types import TracebackType
 
+    _Job: TypeAlias = Callable[[sqlite3.Connection], Any]
+    _Settle: TypeAlias = Callable[[Any, sqlite3.Error | None], None]
+
 logger = logging.getLogger(__name__)
+
+FILE_NAME = "executions.sqlite"
+"""In the state directory."""
 
 MAX_BATCH = 2000
 """Statements in one transaction."""
@@ -91,20 +96,26 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._writer: _Writer | None = None
+        self._writer: _Worker | None = None
+        self._reader: _Worker | None = None
         self._posted: list[_Statement] = []
         self._count_posted = 0
         self._count_written = 0
-        self._flushing = False
-        self._turn = anyio.Event()
+        self._writing = False
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._failure: BridgeError | None = None
 
     async def __aenter__(self) -> Self:
         try:
-            connection = await anyio.to_thread.run_sync(_open, self._path)
+            writer = await anyio.to_thread.run_sync(_open, self._path)
+            reader = await anyio.to_thread.run_sync(_open_to_read, self._path)
         except (sqlite3.Error, OSError) as exc:
-            raise _unusable(self._path, exc) from None
-        self._writer = _Writer(connection)
+            raise BridgeError(
+                "database_unusable",
+                f"The record of executions, {self._path}, can't be used: {exc}.",
+                hint="Move the file away to begin a new one.",
+            ) from None
+        self._writer, self._reader = _Worker(writer, "writer"), _Worker(reader, "reader")
         return self
 
     async def __aexit__(
@@ -115,8 +126,9 @@ class Database:
                 await self.flush()
             except BridgeError:
                 logger.exception("the last entries were not recorded")
-            if self._writer is not None:
-                await self._writer.close()
+            for worker in (self._writer, self._reader):
+                if worker is not None:
+                    await worker.close()
 
     def post(self, statement: str, parameters: Sequence[Any]) -> None:
         """Write before anything that is posted later, without waiting."""
@@ -132,17 +144,14 @@ class Database:
         Raises:
             BridgeError: `not_recorded`: it isn't.
         """
-        mine = self._count_posted
-        # Others' statements are in the same batch: a caller that goes away must not take them with it.
-        with anyio.CancelScope(shield=True):
-            while self._count_written < mine and self._failure is None:
-                if self._flushing:
-                    await self._turn.wait()
-                else:
-                    await self._write()
+        if self._failure is None and self._count_written < self._count_posted:
+            written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((self._count_posted, written))
+            if not self._writing:
+                self._write()
+            await written
         if self._failure is not None:
             raise self._failure
-        await anyio.lowlevel.checkpoint_if_cancelled()
 
     async def write(self, statement: str, parameters: Sequence[Any]) -> int:
         """Post and flush; how many rows it has changed.
@@ -159,40 +168,51 @@ class Database:
         """The rows of a query, everything posted included.
 
         Raises:
-            BridgeError: As `flush`; `database_unusable`: the file is damaged, or has gone.
+            BridgeError: As `flush`; `database_unusable`.
         """
         await self.flush()
-        try:
-            return await anyio.to_thread.run_sync(_read, self._path, query, parameters)
-        except sqlite3.Error as exc:
-            raise _unusable(self._path, exc) from None
+        rows: asyncio.Future[list[tuple[Any, ...]]] = asyncio.get_running_loop().create_future()
 
-    async def _write(self) -> None:
+        def settle(found: list[tuple[Any, ...]], error: sqlite3.Error | None) -> None:
+            if rows.done():
+                return
+            if error is None:
+                rows.set_result(found)
+            else:
+                rows.set_exception(
+                    BridgeError("database_unusable", f"The record of executions, {self._path}, can't be read: {error}.")
+                )
+
+        assert self._reader is not None  # noqa: S101 - it is open
+        self._reader.do(lambda connection: connection.execute(query, parameters).fetchall(), settle)
+        return await rows
+
+    def _write(self) -> None:
+        """Have a batch written, and after it the next, for as long as somebody waits."""
         batch, self._posted = self._posted[:MAX_BATCH], self._posted[MAX_BATCH:]
-        self._flushing = True
-        try:
-            if self._writer is None:
-                raise sqlite3.ProgrammingError("the database isn't open")
-            await self._writer.write(batch)
-            self._count_written += len(batch)
-        except sqlite3.Error as exc:
-            self._failure = BridgeError(
-                "not_recorded",
-                f"The record of executions can't be written: {exc}.",
-                hint=f"Look at {self._path}: is the disk full?",
-            )
-        finally:
-            self._flushing = False
-            turn, self._turn = self._turn, anyio.Event()
-            turn.set()
+        self._writing = True
 
+        def settle(_: object, error: sqlite3.Error | None) -> None:
+            self._writing = False
+            if error is None:
+                self._count_written += len(batch)
+            else:
+                self._failure = BridgeError(
+                    "not_recorded",
+                    f"The record of executions can't be written: {error}.",
+                    hint=f"Look at {self._path}: is the disk full?",
+                )
+            waiting, self._waiting = self._waiting, []
+            for count, written in waiting:
+                if self._failure is None and count > self._count_written:
+                    self._waiting.append((count, written))
+                elif not written.done():
+                    written.set_result(None)
+            if self._waiting:
+                self._write()
 
-def _unusable(path: Path, exc: Exception) -> BridgeError:
-    return BridgeError(
-        "database_unusable",
-        f"The record of executions, {path}, can't be used: {exc}.",
-        hint="Move the file away to begin a new one.",
-    )
+        assert self._writer is not None  # noqa: S101 - it is open
+        self._writer.do(lambda connection: _execute(connection, batch), settle)
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -215,6 +235,12 @@ def _open(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def _open_to_read(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
 def _migrate(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -231,52 +257,37 @@ def _migrate(connection: sqlite3.Connection) -> None:
         raise
 
 
-class _Writer:
-    """The thread that writes. One that lives as long as the file: a hop to a pool's costs as much as a commit."""
+class _Worker:
+    """A thread with a connection. One that lives as long as the file: a hop to a pool's costs as much as a commit."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, name: str) -> None:
         self._connection = connection
         self._loop = asyncio.get_running_loop()
-        self._work: queue.SimpleQueue[tuple[list[_Statement], asyncio.Future[None]] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="mcp-bridge-database", daemon=True)
+        self._work: queue.SimpleQueue[tuple[_Job, _Settle] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"mcp-bridge-{name}", daemon=True)
         self._thread.start()
 
-    async def write(self, batch: list[_Statement]) -> None:
-        """One transaction, to its end.
-
-        Raises:
-            sqlite3.Error: It was rolled back.
-        """
-        done: asyncio.Future[None] = self._loop.create_future()
-        self._work.put((batch, done))
-        await done
+    def do(self, job: _Job, settle: _Settle) -> None:
+        """Have a job done after those before it; `settle` gets its result or its error, in the event loop."""
+        self._work.put((job, settle))
 
     async def close(self) -> None:
-        """End the thread and close the file."""
+        """End the thread, when all is done, and close the connection."""
         self._work.put(None)
         await anyio.to_thread.run_sync(self._thread.join)
 
     def _run(self) -> None:
-        while (job := self._work.get()) is not None:
-            batch, done = job
+        while (work := self._work.get()) is not None:
+            job, settle = work
+            result, failure = None, None
             try:
-                _execute(self._connection, batch)
-                self._settle(done, None)
-            except sqlite3.Error as exc:
-                self._settle(done, exc)
+                result = job(self._connection)
+            except sqlite3.Error as error:
+                failure = error
+            # The loop may have been closed under us: nobody waits then.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(settle, result, failure)
         self._connection.close()
-
-    def _settle(self, done: asyncio.Future[None], error: sqlite3.Error | None) -> None:
-        def settle() -> None:
-            if not done.done():
-                if error is None:
-                    done.set_result(None)
-                else:
-                    done.set_exception(error)
-
-        # The loop may have been closed under us: nobody waits then.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(settle)
 
 
 def _execute(connection: sqlite3.Connection, batch: list[_Statement]) -> None:
@@ -318,11 +329,3 @@ def _alike(batch: list[_Statement], at: int) -> int:
 def _of_rows(insert: str, count: int) -> str:
     head, _, values = insert.partition(" VALUES ")
     return f"{head} VALUES {', '.join([values] * count)}"
-
-
-def _read(path: Path, query: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-    connection = sqlite3.connect(path, timeout=BUSY_SECONDS)
-    try:
-        return connection.execute(query, parameters).fetchall()
-    finally:
-        connection.close()
