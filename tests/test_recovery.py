@@ -201,3 +201,16 @@ async def test_a_sensitive_value_is_known_to_the_process_that_goes_on(hosts):
         assert f"again {reference}" in text
         assert CARD not in text
         assert connection.execute("SELECT count(*) FROM reference_values").fetchone() == (1,)
+
+
+WAITS = [{"type": "approval", "message": "Go on?"}, {"type": "wait", "event": "paid"}]
+
+
+@pytest.mark.parametrize("waits", WAITS)
+async def test_what_nobody_answers_in_time_times_out_although_it_is_suspended(hosts, waits):
+    steps = [{"id": "ask", **waits, "timeout_seconds": 0.3}, tool("two")]
+    record = hosts.run(*steps, context={"x": "a"}, key=None)
+    assert record["status"] == "suspended"
+    time.sleep(max(0, record["waiting"][0]["due"] - time.time()))
+    last = hosts.resume(record["trace_id"])
+    assert (last["status"], last["steps"][0]["code"], hosts.done) == ("failed", "timeout", [])

@@ -319,7 +319,8 @@ class Gate:
             case "event":
                 return Outcome(effect.id, "pending")
             case "approval":
-                return await self._approval(run, effect)
+                with anyio.fail_after(effect.timeout):
+                    return await self._approval(run, effect)
         return await self._llm(run, effect)
 
     async def _approval(self, run: ProgramRun, effect: Effect) -> Outcome:

@@ -1,7 +1,7 @@
 """A program's graph as a Mermaid flowchart.
 
 Nothing of the program's own words is outside of a quoted label, and in one every character that isn't plainly harmless
-is written as an entity (`#34;`): Mermaid reads directives, comments, markdown and HTML in places where text was meant.
+is written as an entity (`#34;`): Mermaid reads directives, comments, markdown, formulas and HTML where text was meant.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def _comment(name: str) -> str:
 
 def label(*lines: str) -> str:
     """Lines of text as they stand between the quotes of a label."""
-    return "<br/>".join("".join(map(_sign, line)) for line in lines)
+    # Between two dollars Mermaid has KaTeX read a formula, entities or not: a space without a width parts them.
+    return "<br/>".join("".join(map(_sign, line.replace("$$", "$\u200b$").replace("$$", "$\u200b$"))) for line in lines)
 
 
 def _sign(char: str) -> str:

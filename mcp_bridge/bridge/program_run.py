@@ -166,11 +166,11 @@ class ProgramRun:
 
         Args:
             number: The effect.
-            decision: The person's; None for a wait whose time has come.
+            decision: The person's; None for what has waited until its time had come.
         """
         effect = next(effect for effect, _ in self.machine.awaited() if effect.id == number)
         if decision is None:
-            outcome = Outcome(number, "ok")
+            outcome = Outcome(number, "ok" if effect.kind == "wait" else "timeout")
         elif effect.kind == "approval":
             outcome = Outcome(number, "ok", decision)
         elif decision["approved"]:

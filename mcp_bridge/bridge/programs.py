@@ -619,7 +619,9 @@ def _waiting(run: ProgramRun, effect: Effect) -> dict[str, Any]:
     row: dict[str, Any] = {"effect": effect.id, "step": effect.step, "kind": effect.kind, "name": effect.name}
     if effect.kind == "wait":
         row["due"] = time.time() + effect.arguments["seconds"]
-    elif effect.kind == "approval":
+    if effect.kind in {"approval", "event"} and effect.timeout is not None:
+        row["due"] = time.time() + effect.timeout
+    if effect.kind == "approval":
         row["question"] = {**effect.arguments, "step": effect.step, "program": run.program.name}
     elif run.machine.pending[effect.id] == APPROVAL:
         row["kind"] = "approval"

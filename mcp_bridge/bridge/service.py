@@ -30,7 +30,7 @@ from mcp_bridge.bridge.requests import PRINCIPAL, Requests
 from mcp_bridge.downstream.catalog import Catalog
 from mcp_bridge.downstream.fleet import Fleet
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.database import Database
+from mcp_bridge.ledger.database import FILE_NAME, Database
 from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.store import ProgramStore
 from mcp_bridge.policy.budgets import Usages
@@ -205,7 +205,7 @@ class Bridge:
             sampler: As `run`.
 
         Returns:
-            Its record, as `messages.ProgramFinish` has it.
+            Its record, as `messages.TraceGet` has it.
 
         Raises:
             BridgeError: It never began: as `Programs.start`.
@@ -375,7 +375,7 @@ async def open_bridge(
         governance = load_governance({}, None, Path.cwd(), settings.state_dir)
     refuse_local(governance, specs)
     async with (
-        Database(settings.state_dir / "executions.sqlite") as database,
+        Database(settings.state_dir / FILE_NAME) as database,
         Fleet(specs, idle_timeout=settings.runtime_idle_timeout) as fleet,
         anyio.create_task_group() as tasks,
     ):

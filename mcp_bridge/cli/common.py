@@ -20,20 +20,35 @@ OK, FAILED, USAGE, NO_SANDBOX, REFUSED, SUSPENDED, TIMED_OUT, INTERRUPTED = 0, 1
 
 USAGE_CODES = frozenset(
     {
-        "bad_config",
-        "bad_tools",
-        "bad_program",
-        "config_missing",
-        "empty_code",
-        "code_too_large",
+        "ambiguous_id",
+        "bad_argument",
         "bad_code",
+        "bad_config",
+        "bad_context",
+        "bad_program",
+        "bad_secret",
         "bad_timeout",
-        "unknown_server",
-        "unknown_profile",
+        "bad_tools",
+        "code_too_large",
+        "config_missing",
+        "context_too_large",
+        "empty_code",
+        "invalid_program",
+        "key_conflict",
+        "reserved_name",
         "script_missing",
+        "secret_elsewhere",
+        "unknown_approval",
+        "unknown_profile",
+        "unknown_program",
+        "unknown_secret",
+        "unknown_server",
+        "unknown_step",
+        "unknown_tool",
+        "unknown_trace",
     }
 )
-REFUSED_CODES = frozenset({"nested_bridge"})
+REFUSED_CODES = frozenset({"already_decided", "denied", "nested_bridge"})
 
 NESTED = "MCP_BRIDGE_NESTED"
 
@@ -44,6 +59,11 @@ _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028
 def printable(text: str) -> str:
     """Text of others for a terminal: controls (but newlines and tabs) and what turns text around are escaped."""
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def escaped_json(text: str) -> str:
+    """JSON with the same in JSON's own escapes: the same value to whoever reads it."""
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class _Formatter(logging.Formatter):
@@ -62,6 +82,27 @@ class Configuration(NamedTuple):
     governance: Governance | None = None
 
 
+def load(file: Path | None) -> settings.Loaded:
+    """Read the configuration alone, and begin to log: for commands that need neither servers nor the operator's tools.
+
+    Raises:
+        BridgeError: `bad_config`, `config_missing`.
+    """
+    loaded = settings.load(file)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Formatter("mcp-bridge: %(levelname)s: %(message)s"))
+    logging.basicConfig(level=loaded.settings.log_level.upper(), handlers=[handler])
+    if loaded.settings.log_level != "debug":
+        # A server's broken line is that server's: the SDK would log it whole, with whatever is in it.
+        logging.getLogger("mcp").setLevel(logging.CRITICAL)
+    return loaded
+
+
+def base_of(loaded: settings.Loaded) -> Path:
+    """The folder that paths in the configuration are relative to."""
+    return loaded.file.absolute().parent if loaded.file else Path.cwd()
+
+
 def configure(file: Path | None) -> Configuration:
     """Read the configuration, find the servers, load tools and programs.
 
@@ -70,13 +111,7 @@ def configure(file: Path | None) -> Configuration:
     """
     from mcp_bridge.downstream.discovery import discover  # noqa: PLC0415  (`version` and `--help` need none of it)
 
-    loaded = settings.load(file)
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Formatter("mcp-bridge: %(levelname)s: %(message)s"))
-    logging.basicConfig(level=loaded.settings.log_level.upper(), handlers=[handler])
-    if loaded.settings.log_level != "debug":
-        # A server's broken line is that server's: the SDK would log it whole, with whatever is in it.
-        logging.getLogger("mcp").setLevel(logging.CRITICAL)
+    loaded = load(file)
     found = discover(
         loaded.servers,
         config_file=loaded.file or "the configuration",
@@ -91,12 +126,11 @@ def configure(file: Path | None) -> Configuration:
         # Where the file says nothing of it, the bridge makes an empty one when it needs it: not on the way of `serve`.
         from mcp_bridge.bridge.governance import load_governance  # noqa: PLC0415
 
-        base = loaded.file.absolute().parent
-        governance = load_governance(loaded.tables, loaded.file, base, loaded.settings.state_dir)
+        governance = load_governance(loaded.tables, loaded.file, base_of(loaded), loaded.settings.state_dir)
     return Configuration(loaded.settings, loaded.file, found, governance)
 
 
-def refuse_nesting(configuration: Configuration) -> None:
+def refuse_nesting(configuration: Configuration | settings.Loaded) -> None:
     """A bridge started by a bridge would start itself for ever.
 
     Raises:
@@ -114,6 +148,8 @@ def exit_code(error: BridgeError, other: int = NO_SANDBOX) -> int:
     """The exit status that stands for an error; `other` for what is no fault of the command line's."""
     if error.code in USAGE_CODES:
         return USAGE
+    if error.code == "still_waiting":
+        return SUSPENDED
     return REFUSED if error.code in REFUSED_CODES else other
 
 
