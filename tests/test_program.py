@@ -126,7 +126,7 @@ def test_messages_say_what_would_be_right():
     assert messages(data) == [
         "naem: there is no such field; did you mean 'name'?",
         "steps[0].arguments: there is no such field; did you mean 'args'?",
-        "steps[1].prompt: this belongs to llm steps; this is a condition step",
+        "steps[1].prompt: this belongs to llm steps; this step is of type condition",
         "steps[1].condition: 'yes' stands where a value should be: a reference is written $yes, a text 'yes'"
         " (at character 7)",
         "steps[2].parallel_steps[0].is_terminal: a step inside another has no flow of its own",

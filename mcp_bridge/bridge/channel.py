@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections import deque
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,9 @@ MIN_REFUSALS = 1000
 
 MAX_HELD_BYTES = 64 << 20
 """Memory that requests may take while they wait or are worked on; beyond that too the channel isn't read."""
+
+MAX_AHEAD_BYTES = 16 << 20
+"""What is read and not yet looked at, while requests wait for their turn."""
 
 VALUE_BYTES = 64
 """What a value takes in memory, besides its text: an empty list or a short number is two bytes in a frame."""
@@ -129,8 +133,11 @@ class _Amount:
         if size < 0:
             self._less.set()
 
+    def has_room(self, size: int) -> bool:
+        return not self._now or self._now + size <= self._limit
+
     async def room(self, size: int) -> None:
-        while self._now and self._now + size > self._limit:
+        while not self.has_room(size):
             if self._less.is_set():
                 self._less = anyio.Event()
             await self._less.wait()
@@ -164,6 +171,7 @@ class HostChannel:
         self._on_notification = on_notification
         self._on_wait = on_wait
         self._ready: list[bytes] = []
+        self._ahead: deque[bytes] = deque()
         self._send_lock = anyio.Lock(fast_acquire=True)
         self._slots = anyio.Semaphore(limits.in_flight, fast_acquire=True)
         self._queue = anyio.Semaphore(limits.in_flight + MAX_QUEUED, fast_acquire=True)
@@ -218,7 +226,7 @@ class HostChannel:
                 while finish is None:
                     self._deaf = False
                     self._heard_at = time.monotonic()
-                    chunk = await self._stdout.receive()
+                    chunk = self._ahead.popleft() if self._ahead else await self._stdout.receive()
                     self._deaf = True
                     for line in decoder.feed(chunk):
                         finish = await self._take(line, tasks)
@@ -268,8 +276,12 @@ class HostChannel:
             return None
         size = len(line) + VALUE_BYTES * (line.count(b",") + line.count(b"[") + line.count(b"{"))
         # Acquired here and not in the task: a flood then waits in the pipe and not in our memory.
-        await self._held.room(size)
-        await self._queue.acquire()
+        if not self._held.has_room(size):
+            await self._reading_ahead(self._held.room, size)
+        try:
+            self._queue.acquire_nowait()
+        except anyio.WouldBlock:
+            await self._reading_ahead(self._queue.acquire)
         self._held.add(size)
         self._scopes[message.id] = anyio.CancelScope()
         self._on_wait(1)
@@ -278,6 +290,23 @@ class HostChannel:
         # chunk of them at once would hold up every other execution.
         await anyio.lowlevel.checkpoint()
         return None
+
+    async def _reading_ahead(self, wait: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """Wait for room, and take what comes meanwhile, as far as memory goes.
+
+        Podman's monitor takes no input for a container while nobody takes its output: requests that wait for room here,
+        and answers that would make room, would wait for each other.
+        """
+        async with anyio.create_task_group() as reading:
+            reading.start_soon(self._read_ahead)
+            await wait(*args)
+            reading.cancel_scope.cancel()
+
+    async def _read_ahead(self) -> None:
+        # At the end of the stream the next to receive is told so again.
+        with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            while sum(map(len, self._ahead)) < MAX_AHEAD_BYTES:
+                self._ahead.append(await self._stdout.receive())
 
     async def _work(self, number: int, params: Any, size: int) -> None:
         answer: bytes | None = None

@@ -138,6 +138,7 @@ class Gate:
         """Programs whose use of the limits is in the budget."""
         self._references = MemoryReferences(key)
         self._projector: Projector | None = None
+        self._describing: Projector | None = None
         self._secrets = Secrets()
         self._model: ModelSteps | None = None
         self._asker = asker
@@ -149,6 +150,16 @@ class Gate:
             self._secrets = await anyio.to_thread.run_sync(self._governance.vault.load)
             self._projector = Projector(self._secrets, self._references, self._governance.patterns)
         return self._projector
+
+    async def described(self, value: Any) -> Any:
+        """What servers say of themselves and their tools, without the secrets that they were given."""
+        await self.projector()
+        if not self._secrets.plaintexts:
+            return value
+        if self._describing is None:
+            # No patterns: an address in a description is no customer's.
+            self._describing = Projector(self._secrets, self._references)
+        return self._describing.output(value)
 
     # --- calls ---
 

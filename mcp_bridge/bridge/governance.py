@@ -9,9 +9,7 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.bridge.program_files import load_programs, programs_config
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.models.config import ModelConfig
 from mcp_bridge.policy.patterns import projection_from_toml
 from mcp_bridge.policy.rules import NOWHERE, Policy, Source, read
 from mcp_bridge.policy.snapshot import freeze
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.spec import ServerSpec
     from mcp_bridge.kernel.program import Program
+    from mcp_bridge.models.config import ModelConfig
     from mcp_bridge.policy.patterns import Pattern
     from mcp_bridge.policy.snapshot import PolicySnapshot
     from mcp_bridge.registered.registry import Registry
@@ -74,7 +73,7 @@ def load_governance(tables: Mapping[str, Any], file: Path | None, base: Path, st
     """
     source = Source(str(file), functools.partial(line_of, file)) if file else NOWHERE
     policy = read(tables.get("policy", {}), source)
-    programs = load_programs(programs_config(tables.get("programs", {}), file), base)
+    programs = _programs(tables["programs"], file, base) if "programs" in tables else {}
     return Governance(
         policy=policy,
         snapshot=freeze(policy, {name: program.hash for name, program in programs.items()}, source),
@@ -82,9 +81,24 @@ def load_governance(tables: Mapping[str, Any], file: Path | None, base: Path, st
         programs=programs,
         vault=Vault(secrets_from_toml(tables.get("secrets", {}), file), state_dir),
         patterns=projection_from_toml(tables.get("projection", {}), file).compiled(),
-        model=decode(ModelConfig, tables["model"], file, "model") if "model" in tables else None,
+        model=_model(tables["model"], file) if "model" in tables else None,
         base=base,
     )
+
+
+# Loaded where they are used: a bridge without either starts sooner.
+
+
+def _programs(table: Any, file: Path | None, base: Path) -> Mapping[str, Program]:
+    from mcp_bridge.bridge.program_files import load_programs, programs_config  # noqa: PLC0415
+
+    return load_programs(programs_config(table, file), base)
+
+
+def _model(table: Any, file: Path | None) -> ModelConfig:
+    from mcp_bridge.models.config import ModelConfig  # noqa: PLC0415
+
+    return decode(ModelConfig, table, file, "model")
 
 
 def refuse_local(governance: Governance, specs: Sequence[ServerSpec]) -> None:

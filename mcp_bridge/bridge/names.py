@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
+PRINCIPAL = "local"
+"""Whose executions are those of a bridge that one person has started."""
+
+
 def resolve(name: str, allowed: Mapping[str, str]) -> str:
     """A configured name from a name or an alias.
 

@@ -390,6 +390,8 @@ class Programs:
         left = None if run.machine.ended else state.dump(run.machine)
         for row in record["waiting"]:
             if row.get("question"):
+                # What an agent passes in itself is in the state as it is.
+                row["question"] = await run.effects.project(row["question"])
                 await self.store.ask(run.execution, row["effect"], row["question"])
         if left is None:
             self.recorder.post(self.entry("end", run, status=record["status"], error=record["error"]))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from mcp_bridge.bridge.names import resolve, split
+from mcp_bridge.bridge.names import PRINCIPAL, resolve, split
 from mcp_bridge.bridge.programs import Session
 from mcp_bridge.downstream import describe
 from mcp_bridge.errors import BridgeError
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_SEARCH_HITS = 100
-
-PRINCIPAL = "local"
-"""Whose executions are those of a bridge that one person has started."""
 
 MAX_NAME_CHARS = 1000
 """Longest name or query that is looked at: the search for near names, and for words, takes its time."""
@@ -85,13 +82,13 @@ class Requests:
             case messages.ToolCall():
                 return await self._call(request)
             case messages.CatalogServers():
-                return {"servers": self._servers()}
+                return await self._gate.described({"servers": self._servers()})
             case messages.CatalogTools():
-                return await self._tools(request.server)
+                return await self._gate.described(await self._tools(request.server))
             case messages.CatalogSearch():
-                return await self._search(request)
+                return await self._gate.described(await self._search(request))
             case messages.CatalogDescribe():
-                return await self._describe(request)
+                return await self._gate.described(await self._describe(request))
             case messages.ArtifactWrite():
                 return self._artifact(request)
         return await self._programs.answer(request)

@@ -6,6 +6,7 @@ The only place that knows of every part. Whatever serves the bridge (an MCP serv
 
 from __future__ import annotations
 
+import functools
 import hmac
 import logging
 import secrets
@@ -20,20 +21,16 @@ import anyio
 from mcp_bridge.bridge import bundle
 from mcp_bridge.bridge.channel import ChannelLimits, start_line
 from mcp_bridge.bridge.execution import MAX_VALUE_BYTES, Execution, ExecutionLimits, Progress
-from mcp_bridge.bridge.gate import Gate
 from mcp_bridge.bridge.governance import LOCAL, Governance, load_governance, refuse_local
 from mcp_bridge.bridge.keep import ArtifactWriter, Files, Memories, private_directory, private_key
-from mcp_bridge.bridge.names import resolve
-from mcp_bridge.bridge.program_run import ProgramRun
-from mcp_bridge.bridge.programs import Programs, told
-from mcp_bridge.bridge.requests import PRINCIPAL, Requests
+from mcp_bridge.bridge.log_masking import masked_logs
+from mcp_bridge.bridge.names import PRINCIPAL, resolve
 from mcp_bridge.downstream.catalog import Catalog
 from mcp_bridge.downstream.fleet import Fleet
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.database import FILE_NAME, Database
 from mcp_bridge.ledger.recorder import SqliteRecorder
-from mcp_bridge.ledger.store import ProgramStore
-from mcp_bridge.policy.budgets import Usages
+from mcp_bridge.ledger.store import ProgramStore, StoredExecution
 from mcp_bridge.sandbox.cli_engine import CliEngine
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, Engine, Limits, SandboxProcess, SandboxSpec
 from mcp_bridge.sandbox.image import ENVIRONMENT, ImageInfo, ImageRequest, ensure_image
@@ -46,11 +43,14 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
-    from mcp_bridge.bridge.gate import Asker
+    from mcp_bridge.bridge.gate import Asker, Gate
+    from mcp_bridge.bridge.program_run import ProgramRun
+    from mcp_bridge.bridge.programs import Programs
     from mcp_bridge.bridge.record import ExecutionRecord
     from mcp_bridge.downstream.spec import ServerSpec
     from mcp_bridge.kernel.events import Resume
     from mcp_bridge.models.sampling import Sampler
+    from mcp_bridge.policy.budgets import Usages
     from mcp_bridge.sandbox.flags import RuntimeChoice
     from mcp_bridge.sandbox.probe_report import ProbeReport
     from mcp_bridge.settings import Settings
@@ -88,21 +88,35 @@ class Bridge:
         self._memories = Memories(settings.state_dir)
         self._tasks = tasks
         self._governance = governance
-        key = private_key(settings.state_dir / "references.key")
-        self._references_key = hmac.digest(key, f"references\0{PRINCIPAL}".encode(), "sha256")
+        self._database = database
+        self._key = private_key(settings.state_dir / "references.key")
         self.catalog.add_local(governance.registry.listing().tools)
-        self.programs = Programs(
-            ProgramStore(database),
-            SqliteRecorder(database),
-            governance.programs,
-            tasks,
-            hmac.digest(key, b"requests", "sha256"),
-            governance.snapshot.hash,
-        )
-        self._usages = Usages()
         self._places = anyio.Semaphore(settings.max_concurrent)
         self._preparing = anyio.Lock()
         self._prepared: Prepared | None = None
+
+    # What runs scripts and programs is loaded when the first one comes: a server that is asked for its tools alone
+    # starts sooner.
+
+    @functools.cached_property
+    def programs(self) -> Programs:
+        """The bridge's programs."""
+        from mcp_bridge.bridge.programs import Programs  # noqa: PLC0415
+
+        return Programs(
+            ProgramStore(self._database),
+            SqliteRecorder(self._database),
+            self._governance.programs,
+            self._tasks,
+            hmac.digest(self._key, b"requests", "sha256"),
+            self._governance.snapshot.hash,
+        )
+
+    @functools.cached_property
+    def _usages(self) -> Usages:
+        from mcp_bridge.policy.budgets import Usages  # noqa: PLC0415
+
+        return Usages()
 
     async def prepare(self, notify: Callable[[str], None] | None = None) -> Prepared:
         """Find the engine and the image, building it if need be. The first call works, later ones are free.
@@ -145,6 +159,8 @@ class Bridge:
             BridgeError: It never ran. Bad requests: `empty_code`, `code_too_large`, `bad_timeout`, `unknown_server`.
                 No working sandbox: as `prepare` and `SandboxProcess.wait`.
         """
+        from mcp_bridge.bridge.requests import Requests  # noqa: PLC0415
+
         began = time.monotonic()
         limit = self._check(code, timeout)
         allowed = self._narrow(servers)
@@ -210,9 +226,11 @@ class Bridge:
         Raises:
             BridgeError: It never began: as `Programs.start`.
         """
+        from mcp_bridge.bridge.programs import told  # noqa: PLC0415
+
         gate = self._gate(secrets.token_hex(8), self._narrow(None), asker, sampler)
         run = await self.programs.start(program, context or {}, key, PRINCIPAL, gate)
-        return await self._driven(run) if isinstance(run, ProgramRun) else told(run)
+        return told(run) if isinstance(run, StoredExecution) else await self._driven(run)
 
     async def resume_program(
         self,
@@ -269,6 +287,8 @@ class Bridge:
         asker: Asker | None = None,
         sampler: Sampler | None = None,
     ) -> Gate:
+        from mcp_bridge.bridge.gate import Gate  # noqa: PLC0415
+
         return Gate(
             execution,
             PRINCIPAL,
@@ -278,7 +298,7 @@ class Bridge:
             self.catalog,
             self.programs.recorder,
             self._usages,
-            self._references_key,
+            hmac.digest(self._key, f"references\0{PRINCIPAL}".encode(), "sha256"),
             asker,
             sampler,
         )
@@ -374,13 +394,14 @@ async def open_bridge(
     if governance is None:
         governance = load_governance({}, None, Path.cwd(), settings.state_dir)
     refuse_local(governance, specs)
-    async with (
-        Database(settings.state_dir / FILE_NAME) as database,
-        Fleet(specs, idle_timeout=settings.runtime_idle_timeout) as fleet,
-        anyio.create_task_group() as tasks,
-    ):
-        # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
-        yield Bridge(settings, fleet, tasks, database, governance)
+    with masked_logs(governance.vault):
+        async with (
+            Database(settings.state_dir / FILE_NAME) as database,
+            Fleet(specs, idle_timeout=settings.runtime_idle_timeout) as fleet,
+            anyio.create_task_group() as tasks,
+        ):
+            # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
+            yield Bridge(settings, fleet, tasks, database, governance)
 
 
 async def prepare(

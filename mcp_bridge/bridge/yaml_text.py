@@ -1,11 +1,13 @@
 """YAML for program files: what JSON has, each name once, and no more of it than its text could hold.
 
 PyYAML's safe loaders call nothing, but nesting of some ten thousand brackets ends the process in libyaml's composer,
-aliases of aliases stand for more than any memory holds, and of a key that is there twice the first is dropped.
+aliases of aliases stand for more than any memory holds, of a key that is there twice the first is dropped, and what a
+model may answer, `[yes, no]`, is two booleans.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
@@ -18,7 +20,22 @@ if TYPE_CHECKING:
 MAX_DEPTH = 64
 """Nesting of lists and mappings, aliases included; values may have less."""
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_BOOLEAN = "tag:yaml.org,2002:bool"
+
+
+def _loader() -> Any:
+    """A safe loader to which `yes`, `no`, `on` and `off` are text, as in YAML 1.2 (section 10.3.2)."""
+    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    kept = {
+        first: [(tag, regex) for tag, regex in known if tag != _BOOLEAN]
+        for first, known in base.yaml_implicit_resolvers.items()
+    }
+    loader: Any = type("Loader", (base,), {"yaml_implicit_resolvers": kept})
+    loader.add_implicit_resolver(_BOOLEAN, re.compile("(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+    return loader
+
+
+_Loader = _loader()
 
 
 class _Extent(NamedTuple):

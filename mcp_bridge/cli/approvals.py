@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from mcp_bridge.bridge.names import PRINCIPAL
 from mcp_bridge.cli import common, inputs, showing
 from mcp_bridge.cli.opening import finish, in_record, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
@@ -56,7 +57,7 @@ def list_(
 
         async def listed(database: Database) -> list[tuple[Asked, str]]:
             store = ProgramStore(database)
-            found = await asked(store, inputs.PRINCIPAL)
+            found = await asked(store, PRINCIPAL)
             return [
                 (row, f"{await inputs.short(store, row.approval.execution)}.{row.approval.effect}")
                 for row in found
@@ -179,7 +180,7 @@ async def _find(database: Database, ident: str) -> tuple[Asked, str]:
     prefix, dot, number = ident.strip().partition(".")
     execution = await inputs.execution(store, prefix)
     short = await inputs.short(store, execution.id)
-    rows = await asked(store, inputs.PRINCIPAL, execution.id)
+    rows = await asked(store, PRINCIPAL, execution.id)
     if dot:
         rows = [row for row in rows if str(row.approval.effect) == number]
     elif len(rows) > 1:

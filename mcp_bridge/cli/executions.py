@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from mcp_bridge.bridge.names import PRINCIPAL
 from mcp_bridge.cli import common, inputs, showing
 from mcp_bridge.cli.opening import finish, in_bridge, in_record, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
@@ -64,7 +65,7 @@ def list_(
         async def listed(database: Database) -> list[tuple[StoredExecution, str]]:
             store = ProgramStore(database)
             kept = sorted({name for one in asked for name in _KEPT_AS.get(one, (one,))})
-            found = await store.executions(inputs.PRINCIPAL, limit, kept)
+            found = await store.executions(PRINCIPAL, limit, kept)
             found = [row for row in found if standing(row) in asked]
             return [(row, await inputs.short(store, row.id)) for row in found]
 

@@ -7,13 +7,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from mcp_bridge.bridge.names import PRINCIPAL
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
     from mcp_bridge.ledger.store import ProgramStore, StoredExecution
-
-PRINCIPAL = "local"
-"""Whose executions and programs these are: those of the one person who has started the bridge."""
 
 SHORT_CHARS = 6
 """Fewest characters that an id is shown with."""

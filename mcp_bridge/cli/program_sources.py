@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mcp_bridge.bridge.names import PRINCIPAL
 from mcp_bridge.bridge.program_files import (
     SUFFIXES,
     decoded,
@@ -15,7 +16,6 @@ from mcp_bridge.bridge.program_files import (
     read_file,
 )
 from mcp_bridge.cli import common
-from mcp_bridge.cli.inputs import PRINCIPAL
 from mcp_bridge.cli.opening import in_record
 from mcp_bridge.downstream.aliases import nearest
 from mcp_bridge.errors import BridgeError

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from mcp_bridge.bridge.names import PRINCIPAL
 from mcp_bridge.cli import common, inputs, showing
 from mcp_bridge.cli.opening import finish, in_bridge, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
@@ -264,7 +265,7 @@ def save(
         configuration = common.configure(config or ctx.obj)
 
         async def saved(bridge: Bridge) -> str:
-            kept = await bridge.programs.save(name, _as_object(asked, file), inputs.PRINCIPAL)
+            kept = await bridge.programs.save(name, _as_object(asked, file), PRINCIPAL)
             return str(kept["hash"])
 
         showing.tell(f"saved {name}: {in_bridge(configuration, saved)}")
@@ -286,7 +287,7 @@ def delete(ctx: typer.Context, name: Name, config: Config = None) -> None:
 
     def work() -> int:
         async def deleted(bridge: Bridge) -> bool:
-            return await bridge.programs.delete(name, inputs.PRINCIPAL)
+            return await bridge.programs.delete(name, PRINCIPAL)
 
         if not in_bridge(common.configure(config or ctx.obj), deleted):
             raise BridgeError(
@@ -320,7 +321,7 @@ def plan(
                 bridge.programs.check_name(save_as)
             program = await bridge.plan_program(intent)
             if save_as is not None:
-                await bridge.programs.save(save_as, program, inputs.PRINCIPAL)
+                await bridge.programs.save(save_as, program, PRINCIPAL)
             return program
 
         print_json(in_bridge(configuration, planned), indent=True)

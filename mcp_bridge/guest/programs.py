@@ -9,7 +9,7 @@ import hashlib
 import queue
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from mcp_bridge.guest.channel import Channel, RequestError
 from mcp_bridge.guest.proxies import Calls, MCPError
@@ -17,6 +17,7 @@ from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Effect, Outcome, Usage
 from mcp_bridge.kernel.machine import Machine
 from mcp_bridge.kernel.program import unbundle
+from mcp_bridge.kernel.values import ValueFaultError, normal
 from mcp_bridge.wire import jsonrpc
 from mcp_bridge.wire.errors import LocalMessageError
 from mcp_bridge.wire.messages import (
@@ -37,7 +38,10 @@ Answer = jsonrpc.Response | jsonrpc.ErrorResponse
 
 
 class StepView:
-    """One step of a trace: `.id .status .output .error .code .retries .usage`."""
+    """One step of a trace: `.id .status .output .error .code .retries .usage`.
+
+    `.status` is `success`, `failed`, `skipped` or `pending`; `.code` is the error's, such as `denied`.
+    """
 
     def __init__(self, row: dict[str, Any]) -> None:
         self.id: str = row["id"]
@@ -54,7 +58,13 @@ class StepView:
 
 
 class Trace:
-    """How a program ended, or where it is suspended: `.status .output .error .code .trace_id .steps .waiting`."""
+    """How a program ended, or where it is suspended: `.status .output .error .code .trace_id .steps .waiting`.
+
+    `.status` is `success`, `failed`, `suspended`, `budget_exceeded` or `stalled`, and `interrupted` or `running` for
+    one that was left; `.ok` is true for `success`. `.steps` has a row for each step that ran, in order, `.step("id")`
+    the last one of that id. `.waiting` says of a suspended program what for: dicts with `step`, `kind` (`tool`,
+    `event`, `wait`, `approval`), and `question` or `due`.
+    """
 
     def __init__(self, record: dict[str, Any]) -> None:
         self.trace_id: str = record["trace_id"]
@@ -157,6 +167,11 @@ class Driver:
         """What to tell the host at the end."""
         return ProgramFinish(self._execution, hashlib.sha256(state.dump(self._machine)).hexdigest())
 
+    def trace(self, told: dict[str, Any]) -> Trace:
+        """What the host told of the end, with what both machines know: together it may be more than a message holds."""
+        rows = [state.row_json(row) for row in self._machine.rows]
+        return Trace({**told, "output": self._machine.output, "steps": rows})
+
 
 def drive(channel: Channel, started: dict[str, Any]) -> Trace:
     """Run to the end, blocking this thread.
@@ -173,7 +188,7 @@ def drive(channel: Channel, started: dict[str, Any]) -> Trace:
             driver.take(*answers.get())
     finally:
         driver.leave()
-    return Trace(channel.request(driver.finish()))
+    return driver.trace(channel.request(driver.finish()))
 
 
 async def drive_async(channel: Channel, started: dict[str, Any]) -> Trace:
@@ -201,7 +216,7 @@ async def drive_async(channel: Channel, started: dict[str, Any]) -> Trace:
             driver.take(*await answers.get())
     finally:
         driver.leave()
-    return Trace(await channel.request_async(driver.finish()))
+    return driver.trace(await channel.request_async(driver.finish()))
 
 
 # --- the modules ------------------------------------------------------------------------------------------------------
@@ -221,89 +236,182 @@ class Listed(list[Any]):
         return "\n".join(f"{row['name']} ({row['owner']}) {row['description']}".rstrip() for row in self) or "(none)"
 
 
-def _trace(answer: Any) -> Any:
-    return Trace(answer)
+def _program(value: Any) -> Any:
+    """What claims to be a program, as JSON has it.
+
+    Raises:
+        MCPError: `invalid_program`, as the host's for everything else that is wrong with one.
+    """
+    try:
+        return normal(value)
+    except ValueFaultError as exc:
+        fault = {"path": exc.path, "code": "not_json", "message": exc.reason}
+        told = {"faults": [fault]}
+        raise MCPError(f"The program is not valid: {exc}.", code="invalid_program", details=told) from None
 
 
-_PLAIN: dict[str, tuple[Callable[..., Any], Callable[[Any], Any], str]] = {
-    "save": (
-        ProgramSave,
-        lambda answer: answer["hash"],
-        "Keep a program (an object) under a name; gives its hash. Raises MCPError `invalid_program` with all faults.",
-    ),
-    "list": (ProgramList, lambda answer: Listed(answer["programs"]), "The programs that can be run by name."),
-    "get": (ProgramGet, lambda answer: answer["program"], "A program by name, as an object."),
-    "delete": (
-        ProgramDelete,
-        lambda answer: answer["found"],
-        "Forget a saved program; whether there was one. Its traces stay.",
-    ),
-    "validate": (
-        ProgramValidate,
-        lambda answer: Faults(answer["faults"]),
-        "Everything that is wrong with a program, each with its path; an empty list if nothing is.",
-    ),
-    "plan": (
-        ProgramPlan,
-        lambda answer: answer["program"],
-        "Have the configured model write a program for what is to be done; gives it as an object, valid and not run.",
-    ),
+def _plain(value: Any, name: str, code: str) -> Any:
+    """A value as JSON has it: the channel would take a name that is a number, and say of nothing where it is.
+
+    Raises:
+        MCPError: With `code` and the place.
+    """
+    try:
+        return normal(value, name)
+    except ValueFaultError as exc:
+        raise MCPError(f"The {name} can't be taken: {exc}.", code=code) from None
+
+
+class _Function(NamedTuple):
+    """A function of the module.
+
+    Attributes:
+        request: Makes the request; its signature and docstring are what a script sees.
+        result: From the answer to what the script gets; None if the answer starts a program, which is then driven.
+    """
+
+    request: Callable[..., Any]
+    result: Callable[[Any], Any] | None
+
+
+def _run(program: Any, context: dict[str, Any] | None = None, idempotency_key: str | None = None) -> Any:
+    """Run a program, an object or a name; gives its Trace, and never raises for a program that failed.
+
+    `context` has the values of its `$references`. With an `idempotency_key` it runs once, however often that is asked.
+    Raises MCPError if it could not begin: `invalid_program` (`.details["faults"]` has all), `unknown_program`, ….
+    """
+    context = _plain({} if context is None else context, "context", "bad_context")
+    if not isinstance(context, dict):
+        raise MCPError(f"The context is a {type(context).__name__}: pass a dict of values.", code="bad_context")
+    return ProgramStart(_program(program), context, idempotency_key)
+
+
+def _resume(trace_id: str, payload: Any = None) -> Any:
+    """Go on with a suspended program; gives its Trace. The payload is `$__webhook__` in it.
+
+    Raises MCPError: `unknown_trace`, `not_suspended`, `still_waiting` (for a person, or for a time).
+    """
+    return ProgramResume(trace_id, _plain(payload, "payload", "bad_value"))
+
+
+def _save(name: str, program: dict[str, Any]) -> Any:
+    """Keep a program under a name; gives its hash.
+
+    Raises MCPError: `invalid_program` (`.details["faults"]` has all), `reserved_name`.
+    """
+    return ProgramSave(name, _program(program))
+
+
+def _list() -> Any:
+    """The programs that can be run by name: a list of dicts with name, version, description, hash and owner."""
+    return ProgramList()
+
+
+def _get(name: str) -> Any:
+    """A program by name, as an object. Raises MCPError `unknown_program`."""
+    return ProgramGet(name)
+
+
+def _delete(name: str) -> Any:
+    """Forget a saved program; gives whether there was one. Its traces stay."""
+    return ProgramDelete(name)
+
+
+def _validate(program: Any) -> Any:
+    """Everything that is wrong with a program: a list of dicts with path, code and message; empty if nothing is.
+
+    Raises MCPError `invalid_program` for what isn't even JSON.
+    """
+    return ProgramValidate(_program(program))
+
+
+def _plan(intent: str) -> Any:
+    """Have the configured model write a program for what is to be done; gives it as an object, valid and not run."""
+    return ProgramPlan(intent)
+
+
+def _trace(trace_id: str) -> Any:
+    """The Trace of an execution, by its id. Raises MCPError `unknown_trace`."""
+    return TraceGet(trace_id)
+
+
+_PROGRAMS = {
+    "run": _Function(_run, None),
+    "resume": _Function(_resume, None),
+    "save": _Function(_save, lambda answer: answer["hash"]),
+    "list": _Function(_list, lambda answer: Listed(answer["programs"])),
+    "get": _Function(_get, lambda answer: answer["program"]),
+    "delete": _Function(_delete, lambda answer: answer["found"]),
+    "validate": _Function(_validate, lambda answer: Faults(answer["faults"])),
+    "plan": _Function(_plan, lambda answer: answer["program"]),
 }
+_TRACES = {"get": _Function(_trace, Trace)}
+
+_GUIDE = """Governed programs: steps that the host holds to their order, whatever the script does.
+
+    program = {"steps": [
+        {"id": "find", "type": "tool", "tool": "shop.find_order", "args": {"number": "$number"}},
+        {"id": "small", "type": "condition", "condition": "$find.total <= 50", "then": "pay", "otherwise": "ask"},
+        {"id": "ask", "type": "approval", "message": "Pay $find.total?", "next_step": "pay"},
+        {"id": "pay", "type": "tool", "tool": "shop.refund", "args": {"order": "$find"}, "is_terminal": True},
+    ]}
+    trace = await programs.run(program, context={"number": 17})
+    print(trace.status, trace.output, trace.error)
+
+A step has an `id` and a `type`, with (optional fields in brackets):
+    tool       tool ("server.tool", or the name of a tool of `local`), [args], [compensate: a tool that undoes it]
+    llm        prompt, [system], [allowed_outputs]
+    condition  condition, then and/or otherwise
+    parallel   parallel_steps, [max_concurrency]
+    approval   message, [details], [otherwise]
+    wait       seconds, or event
+    map        over, step, [as: "item"]
+    program    program (a name or an object), [context]
+and, where they make sense, next_step, is_terminal, output_key, on_error ("fail", "skip", "retry"), retry,
+timeout_seconds. Without next_step the step after it follows; after a branch's target the program ends.
+`$name` is a value of the context, or a step's output by its id or output_key; `$name.field` is a part of it, and `$$` a
+dollar sign. `validate` says what is wrong with a program, without running it.
+"""
+
+_HEADINGS = {"programs": _GUIDE, "traces": "What programs did: `await traces.get(trace_id)`."}
 
 
 def build(channel: Channel, calls: Calls, name: str) -> types.ModuleType:
     """`mcp.programs`, `mcp.traces`, or the same beneath `mcp.sync` in their blocking form."""
-    module = types.ModuleType(name, __doc__)
+    short_name = name.rpartition(".")[2]
+    module = types.ModuleType(name, _HEADINGS[short_name])
     blocking = name.startswith("mcp.sync.")
 
-    def offer(short: str, request: Callable[..., Any], result: Callable[[Any], Any], doc: str, *, driven: bool) -> None:
+    def offer(short: str, request: Callable[..., Any], result: Callable[[Any], Any] | None) -> None:
         def call_blocking(*args: Any, **kwargs: Any) -> Any:
             params = request(*args, **kwargs)
             try:
                 answer = channel.request(params)
-                return drive(channel, answer) if driven else result(answer)
+                return drive(channel, answer) if result is None else result(answer)
             except (RequestError, LocalMessageError) as exc:
                 raise _error(exc) from None
 
         async def work(params: Any) -> Any:
             try:
                 answer = await channel.request_async(params)
-                return await drive_async(channel, answer) if driven else result(answer)
+                return await drive_async(channel, answer) if result is None else result(answer)
             except (RequestError, LocalMessageError) as exc:
                 raise _error(exc) from None
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            return calls.pending(work(request(*args, **kwargs)), f"{name.rpartition('.')[2]}.{short}", 2)
+            return calls.pending(work(request(*args, **kwargs)), f"{short_name}.{short}", 2)
 
         function = call_blocking if blocking else call
-        function.__name__ = function.__qualname__ = short
-        function.__doc__, function.__module__ = doc, name
+        # The request's own name is in what Python says of wrong arguments.
+        function.__name__ = function.__qualname__ = request.__qualname__ = short
+        function.__doc__, function.__module__ = request.__doc__, name
         function.__wrapped__ = request  # type: ignore[attr-defined]  # inspect.signature follows it
         setattr(module, short, function)
 
-    if name.endswith("traces"):
-        offer("get", TraceGet, _trace, "The trace of an execution, by its id.", driven=False)
-        return module
-    offer("run", _start, _trace, _start.__doc__ or "", driven=True)
-    offer("resume", _resume, _trace, _resume.__doc__ or "", driven=True)
-    for short, (request, result, doc) in _PLAIN.items():
-        offer(short, request, result, doc, driven=False)
+    for short, (request, result) in (_TRACES if short_name == "traces" else _PROGRAMS).items():
+        offer(short, request, result)
     module.__dict__.update(Trace=Trace, StepView=StepView)
     return module
-
-
-def _start(program: Any, context: dict[str, Any] | None = None, idempotency_key: str | None = None) -> ProgramStart:
-    """Run a program: an object, or the name of one. Gives its trace, and never raises for a program that failed.
-
-    `context` has the values of its `$references`. With an `idempotency_key` it runs once, however often that is asked.
-    Raises MCPError if it could not begin: `invalid_program` (`.details["faults"]` has all), `unknown_program`, ….
-    """
-    return ProgramStart(program, {} if context is None else context, idempotency_key)
-
-
-def _resume(trace_id: str, payload: Any = None) -> ProgramResume:
-    """Go on with a suspended program; the payload is `$__webhook__` in it. Gives its trace."""
-    return ProgramResume(trace_id, payload)
 
 
 def _error(exc: RequestError | LocalMessageError) -> MCPError:

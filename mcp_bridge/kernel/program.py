@@ -467,7 +467,8 @@ def _in_context(
         name = fault.path[len(path) + 1 :]
         if name in row and name in form.FIELDS and name not in known:
             owners = " and ".join(other for other, spec in form.TYPES.items() if name in spec.required + spec.optional)
-            yield fault._replace(code="unknown_field", message=f"this belongs to {owners} steps; this step is of type {kind}")
+            message = f"this belongs to {owners} steps; this step is of type {kind}"
+            yield fault._replace(code="unknown_field", message=message)
         elif place != "program" and name in {"is_terminal", "next_step"}:
             yield fault._replace(code="unknown_field", message="a step inside another has no flow of its own")
         else:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 MAX_PATTERN_CHARS = 1000
 
-MAX_STEPS = 2000
+MAX_STEPS = 500
 """From one place in a text. A megabyte that makes a pattern take them all everywhere costs some seconds."""
 
 
@@ -90,7 +90,8 @@ def _item(op: str, argument: Any) -> _Cost:
             raise ValueError("it asks for an edge of the text or a line; use \\b")
         case "BRANCH":
             costs = [_sequence(branch) for branch in argument[1]]
-            return _Cost(sum(cost.ways for cost in costs), sum(cost.steps for cost in costs))
+            # What alternatives begin with in common the parser has put before them: even an empty one is a try.
+            return _Cost(sum(cost.ways for cost in costs), sum(max(cost.steps, 1) for cost in costs))
         case "SUBPATTERN":
             return _sequence(argument[-1])
         case "ATOMIC_GROUP":

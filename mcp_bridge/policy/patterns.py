@@ -111,7 +111,7 @@ def _cards(text: str, match: re.Match[str]) -> Iterator[Span]:
         if end < 0 or not _ends(text, end) or _goes_on(text, end):
             continue
         if is_card_number(text[start:end].replace(" ", "").replace("-", "")) and not (
-            layout == "fours" and _in_row(text, Span(start, end), match["by"])
+            layout in {"fours", "rest"} and _in_row(text, Span(start, end), match["by"])
         ):
             yield Span(start, end)
 
@@ -174,7 +174,10 @@ def _whole(_: str, match: re.Match[str]) -> Iterator[Span]:
 
 _PEM_EDGE = "-----"
 
-# Of one that was cut short, in a file or in JSON: what is said of such keys in prose is none.
+# Before it there may be headers. What is said of such keys in prose is none.
+_BASE64_RUN = re.compile("[A-Za-z0-9+/=]{20}")
+
+# Of one that was cut short, in a file or in JSON.
 _PEM_BODY = re.compile(r"(?:(?:\s|\\[rn]){0,4}+[A-Za-z0-9+/=]{20,}+)++")
 
 
@@ -182,6 +185,8 @@ def _private_keys(text: str, match: re.Match[str]) -> Iterator[Span]:
     start, body = match.span()
     end = text.find(_PEM_EDGE, body, body + MAX_PEM_CHARS)
     if end >= 0 and text.startswith("END ", end + len(_PEM_EDGE)):
+        if _BASE64_RUN.search(text, body, end) is None:
+            return
         closed = text.find(_PEM_EDGE, end + len(_PEM_EDGE), end + 100)
         yield Span(start, closed + len(_PEM_EDGE) if closed >= 0 else end)
     elif cut := _PEM_BODY.match(text, body):
@@ -260,7 +265,7 @@ BUILT_IN: dict[PatternName, Pattern] = {
         "email",
         re.compile(
             r"(?:(?<=\\[nrt])|(?<![A-Za-z0-9._%+\-\\]))[A-Za-z0-9_](?:[A-Za-z0-9._%+'-]{0,62}[A-Za-z0-9_+-])?+@"
-            r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.){1,8}[A-Za-z]{2,24}(?![A-Za-z0-9])"
+            r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.){1,8}[A-Za-z]{2,24}(?!-?[A-Za-z0-9])"
         ),
         _emails,
         hint="@",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, overload
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.policy.json_walk import TooDeepError, leaves, rebuild
 from mcp_bridge.policy.masking import Masker
-from mcp_bridge.policy.patterns import find
+from mcp_bridge.policy.patterns import BUILT_IN, find
 from mcp_bridge.policy.uris import REDACTED, TOMBSTONE, Mention, mentions
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _MAX_PASSES = 4
 # In none of the text that is looked for, so that it holds apart what is joined with it.
 _SEPARATOR = "\0"
 
-# The smallest number that has as many digits as the shortest secret.
+# The smallest number that has as many digits as the shortest secret; the built-in patterns look for longer ones.
 _SHORT_NUMBER = 1000
 
 _MARKERS = re.compile("|".join(map(re.escape, (TOMBSTONE, OVERSIZE, REDACTED))))
@@ -52,10 +52,11 @@ _MARKERS = re.compile("|".join(map(re.escape, (TOMBSTONE, OVERSIZE, REDACTED))))
 class Projector:
     """Projects the values of one execution.
 
-    The same value gives the same projection for as long as nothing is erased, and projecting a projection again changes
-    nothing. `output`, `trace` and `model` take any JSON value, or bytes, whatever they hold, and never raise; they
-    return the same object where there is nothing to hide. Work is linear in the value: up to half a second for a
-    megabyte that is all escapes, ten or twenty milliseconds for ordinary text.
+    The same value gives the same projection, save that a reference is told from other text once its value is known, and
+    projecting a projection again changes nothing. `output`, `trace` and `model` take any JSON value, or bytes, whatever
+    they hold, and never raise; they return the same object where there is nothing to hide. Work is linear in the value:
+    up to some seconds for a megabyte that is all sensitive values or escapes, ten or twenty milliseconds for ordinary
+    text.
 
     Args:
         secrets: The secrets.
@@ -81,6 +82,8 @@ class Projector:
         self._patterns = sensitive
         self._subject = subject
         self._max_chars = max_chars
+        # Only the operator's own patterns may look for what has fewer digits.
+        self._least = _SHORT_NUMBER if all(pattern.name in BUILT_IN for pattern in sensitive) else 0
 
     @overload
     def output(self, value: bytes) -> bytes: ...
@@ -91,7 +94,8 @@ class Projector:
 
         Args:
             value: JSON, keys of objects included, or bytes: those are looked at as UTF-8, and byte by byte if they
-                aren't UTF-8. A number that holds something to hide becomes text.
+                aren't UTF-8. In place of a number that holds a sensitive value stands a reference to all of it; one
+                that holds a secret becomes text.
         """
         return self._project(value, self._hidden, self._hidden_number, self._shows)
 
@@ -116,9 +120,9 @@ class Projector:
     def tool(self, arguments: Any, tool: ToolNames) -> Any:
         """The arguments of a call with the values behind their references, just before it is made.
 
-        A text that is nothing but a reference to a number becomes the number. Keys of objects are left as they are:
-        what tells a server where something is should not be secret. Values are not looked at again: a reference
-        inside a secret's plaintext stays.
+        A text that is nothing but a reference to a number becomes the number. References to secrets in the keys of
+        objects are left as they are: what tells a server where something is should not be secret. Values are not
+        looked at again: a reference inside a secret's plaintext stays.
 
         Args:
             arguments: JSON; not changed.
@@ -132,17 +136,22 @@ class Projector:
         def resolved(leaf: Any) -> Any:
             return self._resolved(leaf, tool) if isinstance(leaf, str) else leaf
 
+        def key(name: str) -> str:
+            return str(self._resolved(name, tool, key=True))
+
         try:
-            return rebuild(arguments, resolved, max_depth=MAX_DEPTH)
+            return rebuild(arguments, resolved, key, max_depth=MAX_DEPTH)
         except TooDeepError:
             raise BridgeError(
                 "arguments_too_deep", f"The arguments of {tool} nest deeper than {MAX_DEPTH} levels."
             ) from None
 
-    def _resolved(self, text: str, tool: ToolNames) -> Scalar:
+    def _resolved(self, text: str, tool: ToolNames, *, key: bool = False) -> Scalar:
         pieces: list[str] = []
         done = 0
         for mention in mentions(text, self._ids):
+            if key and mention.secret is not None:
+                continue
             value = self._value(mention, tool)
             if mention.start == 0 and mention.end == len(text):
                 return value
@@ -175,7 +184,7 @@ class Projector:
         if isinstance(value, bytes):
             return _as_text(value, lambda read: self._bounded(text(read)) if len(read) <= self._max_chars else OVERSIZE)
         # Most values have nothing to hide, and one look at all of their text costs less than one at each.
-        joined = _SEPARATOR.join(_texts(value))
+        joined = _SEPARATOR.join(_texts(value, self._least))
         if len(joined) > self._max_chars:
             return OVERSIZE
         if not shows(joined):
@@ -189,7 +198,7 @@ class Projector:
         return self._bounded(rebuild(value, leaf, text))
 
     def _bounded(self, projected: Any) -> Any:
-        return projected if sum(map(len, _texts(projected))) <= self._max_chars else OVERSIZE
+        return projected if sum(map(len, _texts(projected, self._least))) <= self._max_chars else OVERSIZE
 
     def _hidden(self, text: str) -> str:
         return self._referred(self._masker.mask(text))
@@ -200,12 +209,13 @@ class Projector:
         )
 
     def _hidden_number(self, number: float) -> Scalar:
-        text = _written(number)
-        if not self._shows(text):
+        if -self._least < number < self._least:
             return number
-        if self._masker.mask(text) is text and find(self._patterns, text) == [(0, len(text))]:
-            return self._put(number)
-        return self._hidden(text)
+        text = _written(number)
+        if self._masker.mask(text) is not text:
+            return self._hidden(text)
+        # Whole, with its sign and a fraction of zero: a tool gets the number back.
+        return self._put(number) if find(self._patterns, text) else number
 
     def _entombed(self, text: str) -> str:
         pieces: list[str] = []
@@ -263,14 +273,15 @@ class Projector:
             return REDACTED
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """The text of a value, its keys and longer numbers included; TypeError if it isn't JSON."""
+def _texts(value: Any, least: float) -> Iterator[str]:
+    """The text of a value, its keys and numbers from `least` on included; TypeError if it isn't JSON."""
     for leaf in leaves(value):
         if isinstance(leaf, str):
             yield leaf
-        elif isinstance(leaf, float) or (isinstance(leaf, int) and not -_SHORT_NUMBER < leaf < _SHORT_NUMBER):
-            yield _written(leaf)
-        elif leaf is not None and not isinstance(leaf, int):
+        elif isinstance(leaf, (int, float)):
+            if not (isinstance(leaf, bool) or -least < leaf < least):
+                yield _written(leaf)
+        elif leaf is not None:
             raise TypeError(f"{type(leaf).__name__} is no JSON")
 
 

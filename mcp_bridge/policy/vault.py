@@ -234,6 +234,9 @@ class Vault:
         configs: The `[secrets.NAME]` tables.
         state_dir: Where the file is.
         environ: The environment.
+
+    Attributes:
+        known: The plaintexts that have been read so far, by id.
     """
 
     def __init__(
@@ -243,6 +246,7 @@ class Vault:
         self._file = SecretFile(state_dir)
         self._keyring = SystemKeyring()
         self._environ = os.environ if environ is None else environ
+        self.known: Mapping[str, str] = {}
 
     def load(self) -> Secrets:
         """Read every configured secret. Never raises for one that can't be had: `Secrets.problems` says why.
@@ -258,6 +262,7 @@ class Vault:
             except BridgeError as error:
                 problems[name] = error
         grants = {name: tuple(map(ToolGlob, config.tools)) for name, config in self._configs.items()}
+        self.known = {**self.known, **plaintexts}
         return Secrets(MappingProxyType(plaintexts), MappingProxyType(grants), MappingProxyType(problems))
 
     def status(self) -> list[SecretStatus]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import signal
 import time
@@ -17,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from mcp_bridge import __version__
 from mcp_bridge.bridge.service import open_bridge
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.server import displays, program_tools, render, resources
+from mcp_bridge.server import displays, render
 from mcp_bridge.server.questions import Conversations, Questions
 from mcp_bridge.server.stdio import stdio_transport
 
@@ -94,23 +95,26 @@ async def _conversations(_: Server[dict[str, Any]]) -> AsyncIterator[dict[str, A
 
 def build_server(bridge: Bridge, *, programs: bool = False) -> Server[dict[str, Any]]:
     """The server over a bridge; with `programs` there are tools for programs beside the one."""
+    # What isn't offered isn't loaded.
+    offered = importlib.import_module("mcp_bridge.server.program_tools") if programs else None
 
     async def list_tools(
         _: ServerRequestContext[dict[str, Any]], __: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[tool(bridge.settings), *(program_tools.tools() if programs else ())])
+        return types.ListToolsResult(tools=[tool(bridge.settings), *(offered.tools() if offered else ())])
 
     async def call_tool(
         ctx: ServerRequestContext[dict[str, Any]], params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
         name, arguments = params.name, params.arguments or {}
-        if name != TOOL and not (programs and name in program_tools.NAMES):
+        if name != TOOL and not (offered and name in offered.NAMES):
             raise MCPError(types.INVALID_PARAMS, f"There is no tool {name!r}; the one tool is {TOOL}.")
 
         async def work(questions: Questions) -> types.CallToolResult:
-            if name == TOOL:
-                return await _run(bridge, ctx, questions, arguments)
-            return await program_tools.call(bridge, name, arguments, questions)
+            if offered and name != TOOL:
+                result: types.CallToolResult = await offered.call(bridge, name, arguments, questions)
+                return result
+            return await _run(bridge, ctx, questions, arguments)
 
         conversations: Conversations = ctx.lifespan_context[CONVERSATIONS]
         return await conversations.call(ctx, params, work)
@@ -118,6 +122,8 @@ def build_server(bridge: Bridge, *, programs: bool = False) -> Server[dict[str, 
     async def read_resource(
         _: ServerRequestContext[dict[str, Any]], params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
+        from mcp_bridge.server import resources  # noqa: PLC0415  (most clients read none)
+
         try:
             contents = await resources.read(bridge, str(params.uri))
         except BridgeError as exc:
@@ -127,11 +133,15 @@ def build_server(bridge: Bridge, *, programs: bool = False) -> Server[dict[str, 
     async def list_resources(
         _: ServerRequestContext[dict[str, Any]], __: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
+        from mcp_bridge.server import resources  # noqa: PLC0415
+
         return types.ListResourcesResult(resources=await resources.listed(bridge))
 
     async def list_templates(
         _: ServerRequestContext[dict[str, Any]], __: types.PaginatedRequestParams | None
     ) -> types.ListResourceTemplatesResult:
+        from mcp_bridge.server import resources  # noqa: PLC0415
+
         return types.ListResourceTemplatesResult(resource_templates=resources.templates())
 
     return Server(

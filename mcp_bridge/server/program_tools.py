@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import mcp_types as types
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from mcp_bridge.bridge.names import PRINCIPAL
 from mcp_bridge.bridge.programs import told
-from mcp_bridge.bridge.requests import PRINCIPAL
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.events import Resume
 

@@ -10,8 +10,8 @@ from urllib.parse import quote, unquote
 
 import mcp_types as types
 
+from mcp_bridge.bridge.names import PRINCIPAL
 from mcp_bridge.bridge.programs import told
-from mcp_bridge.bridge.requests import PRINCIPAL
 from mcp_bridge.kernel.format import json_schema
 
 if TYPE_CHECKING:
