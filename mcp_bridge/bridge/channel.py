@@ -276,12 +276,7 @@ class HostChannel:
             return None
         size = len(line) + VALUE_BYTES * (line.count(b",") + line.count(b"[") + line.count(b"{"))
         # Acquired here and not in the task: a flood then waits in the pipe and not in our memory.
-        if not self._held.has_room(size):
-            await self._reading_ahead(self._held.room, size)
-        try:
-            self._queue.acquire_nowait()
-        except anyio.WouldBlock:
-            await self._reading_ahead(self._queue.acquire)
+        await self._take_place(size)
         self._held.add(size)
         self._scopes[message.id] = anyio.CancelScope()
         self._on_wait(1)
@@ -290,6 +285,14 @@ class HostChannel:
         # chunk of them at once would hold up every other execution.
         await anyio.lowlevel.checkpoint()
         return None
+
+    async def _take_place(self, size: int) -> None:
+        if not self._held.has_room(size):
+            await self._reading_ahead(self._held.room, size)
+        try:
+            self._queue.acquire_nowait()
+        except anyio.WouldBlock:
+            await self._reading_ahead(self._queue.acquire)
 
     async def _reading_ahead(self, wait: Callable[..., Awaitable[None]], *args: Any) -> None:
         """Wait for room, and take what comes meanwhile, as far as memory goes.

@@ -175,8 +175,8 @@ class ProgramEffect(NamedTuple):
 class ProgramFinish(NamedTuple):
     """The guest's machine has ended or is suspended, with this SHA-256 of its state.
 
-    Another one than the host's is a violation. Result, the record: `{"trace_id", "program", "status", "output",
-    "error", "code", "steps", "waiting"}`.
+    Another one than the host's is a violation. Result, of the record what isn't in the state: `{"trace_id", "program",
+    "status", "error", "code", "waiting"}`.
     """
 
     execution: str
@@ -226,7 +226,10 @@ class ProgramPlan(NamedTuple):
 
 
 class TraceGet(NamedTuple):
-    """Result: the record of an execution, as `ProgramFinish`."""
+    """What there is of an execution.
+
+    Result, its record: `{"trace_id", "program", "status", "output", "error", "code", "steps", "waiting"}`.
+    """
 
     trace_id: str
 

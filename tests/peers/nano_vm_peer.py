@@ -52,7 +52,10 @@ async def run(job):
         if trace.status.value != "suspended":
             break
         trace = await vm.resume_with_program(WebhookEvent(trace.trace_id, payload), program)
+    more = [vm.resume_with_program(WebhookEvent(trace.trace_id, {}), program) for _ in range(job.get("again", 0))]
+    again = await asyncio.gather(*more, return_exceptions=True)
     return {
+        "again": [type(end).__name__ if isinstance(end, Exception) else end.status.value for end in again],
         "status": trace.status.value,
         "output": trace.final_output,
         "steps": [[row.step_id, row.status.value, row.output, row.retries] for row in trace.steps],
@@ -69,11 +72,12 @@ def main():
     nano_vm.vm.asyncio.sleep = no_wait
     for line in sys.stdin:
         try:
-            answer = asyncio.run(run(json.loads(line)))
+            job = json.loads(line)
+            answer = asyncio.run(asyncio.wait_for(run(job), job.get("patience")))
             text = json.dumps(answer)
         except RecursionError:
             text = json.dumps({"crash": "RecursionError"})
-        except Exception as exc:
+        except Exception as exc:  # noqa: BLE001 - whatever it is, it is the answer
             text = json.dumps({"crash": f"{type(exc).__name__}: {exc}"})
         print(text, flush=True)
 
