@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 LOCKS = sorted((REPOSITORY / "requirements").glob("*.txt"))
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 GROUPS = PYPROJECT["dependency-groups"]
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+DOCUMENTS = ("README.md", "PROGRAMS.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 
 
 def run(*command, check=False, **options):

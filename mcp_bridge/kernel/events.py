@@ -2,6 +2,8 @@
 
 from typing import Any, Literal, NamedTuple
 
+from mcp_bridge.kernel.values import normal
+
 EffectKind = Literal["tool", "llm", "wait", "event", "approval", "cancel"]
 
 OutcomeStatus = Literal["ok", "failed", "timeout", "denied", "pending"]
@@ -28,7 +30,7 @@ class Usage(NamedTuple):
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
             self.total_tokens + other.total_tokens,
-            self.cost_usd + other.cost_usd,
+            normal(self.cost_usd + other.cost_usd),
         )
 
 

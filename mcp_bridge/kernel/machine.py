@@ -29,21 +29,25 @@ from mcp_bridge.kernel.events import (
     Resume,
     StepResult,
     StepStatus,
+    Usage,
 )
 from mcp_bridge.kernel.format import MAX_SECONDS
 from mcp_bridge.kernel.program import Program, Step
-from mcp_bridge.kernel.references import Lookup, TextTooLongError, size
+from mcp_bridge.kernel.references import Lookup, TextTooLongError, measured, quoted, written
 from mcp_bridge.kernel.tasks import UNDO, Group, Leaf, Level, Nested, Task
 from mcp_bridge.kernel.values import ValueFaultError, normal, same
 
 MAX_ITEMS = 10_000
 """Longest list that a map step goes over."""
 
-MAX_WORK = 50_000
-"""Steps that may follow one event without waiting for anything, 1,000 characters or values that they move counting as
-one more: nothing interrupts a transition, and all that it wants has to be held."""
+MAX_USAGE = 10**15
+"""Most tokens, or dollars, that one answer of a model may have taken."""
 
-_UNWEIGHED_STEPS = 16
+MAX_WORK = 50_000
+"""Steps that may follow one event without waiting for anything; nothing interrupts a transition, and all that it wants
+has to be held. What they move counts, too: 1,000 characters, or 50 values, as one step."""
+
+_UNWEIGHED_STEPS = 2
 """So many of them are counted only, as in most programs no more follow at once."""
 
 RESUMABLE = frozenset({"tool", "event"})
@@ -77,6 +81,9 @@ class Machine:
         last_effect: Number of the last effect made.
     """
 
+    _work_left = MAX_WORK
+    """Of the transition that is under way."""
+
     def __init__(self, program: Program, context: dict[str, Any] | None = None) -> None:
         self.rows: list[StepResult] = []
         self.level = Level(program, normal(context or {}, "context"), None, "")
@@ -85,7 +92,6 @@ class Machine:
         self.pending: dict[int, str] = {}
         self.last_effect = 0
         self.effects: list[Effect] = []
-        self._work_left = MAX_WORK
         self._advance(self.level)
 
     @classmethod
@@ -103,7 +109,6 @@ class Machine:
         machine.rows, machine.effects = rows, []
         machine.level, machine.last_effect = level, last_effect
         machine.pending, machine.waiting, machine.deadlines = pending, waiting, deadlines
-        machine._work_left = MAX_WORK
         return machine
 
     # --- what it shows ---
@@ -204,13 +209,16 @@ class Machine:
         assert task.effect is not None  # noqa: S101 - it waits for this one
         kind, status = task.effect.kind, event.status
         value = _checked(event.value, kind) if status == "ok" else None
+        usage = None if event.usage is None else _checked_usage(event.usage)
+        if status != "ok":
+            _check_texts(event.code, event.message)
         if status == "pending" or (value == PENDING and kind == "tool"):
             self._suspend(number, task, kind, event.code)
             return
         self._forget(number, task)
-        if event.usage is not None:
-            task.usage = event.usage if task.usage is None else task.usage.plus(event.usage)
-            self._count_tokens(task.level, event.usage.total_tokens)
+        if usage is not None:
+            task.usage = usage if task.usage is None else task.usage.plus(usage)
+            self._count_tokens(task.level, usage.total_tokens)
         if status != "ok":
             result = self._unsuccessful(task, event)
         elif task.phase == "backoff":
@@ -244,6 +252,7 @@ class Machine:
         if not self._resumable(number):
             raise IllegalEventError("not_resumable", f"effect {number} waits for a decision or for its time")
         payload = _checked(event.payload, kind)
+        _check_texts(event.source)
         self._forget(number, task)
         context = task.level.context
         context["__webhook__"], context["__webhook_source__"] = payload, event.source
@@ -256,6 +265,7 @@ class Machine:
 
     def _cancel(self, event: Cancel) -> None:
         level = self.level
+        _check_texts(event.reason)
         if level.ending is not None:
             return
         self._end(level, "cancelled", "cancelled", event.reason)
@@ -273,8 +283,9 @@ class Machine:
             value = value.strip()
             if value not in step.allowed_outputs:
                 if step.on_error != "skip":
-                    allowed = ", ".join(map(repr, step.allowed_outputs))
-                    return self._failed(task, "not_allowed", f"the model's answer {value[:200]!r} is none of {allowed}")
+                    allowed = ", ".join(map(quoted, step.allowed_outputs))
+                    message = f"the model's answer {quoted(value[:200])} is none of {allowed}"
+                    return self._failed(task, "not_allowed", message)
                 value = step.allowed_outputs[0]
         elif step.kind == "approval" and not value["approved"] and step.otherwise is None:
             return self._failed(task, "denied", "the approval was denied")
@@ -282,8 +293,10 @@ class Machine:
 
     def _unsuccessful(self, task: Task, event: Outcome) -> StepResult | None:
         step = task.step
+        if task.phase == "backoff":
+            return self._give_up(task, event.code or event.status, event.message or "the wait to try again failed")
         if event.status == "timeout":
-            if step.kind == "llm" and step.on_timeout == "fallback" and task.phase == "run":
+            if step.kind == "llm" and step.on_timeout == "fallback":
                 value = step.allowed_outputs[0] if step.allowed_outputs else ""
                 return StepResult(task.path, "success", value, retries=task.attempt - 1, usage=task.usage)
             return self._failed(task, event.code or "timeout", event.message or _late(step))
@@ -293,20 +306,36 @@ class Machine:
         """The result of a task that has failed, or None if it is to be tried again."""
         retry = task.step.retry
         if task.attempt < retry.attempts and task.phase != "aborted" and code not in _NEVER_AGAIN:
-            task.phase = "backoff"
-            self._emit(task, "wait", "retry", {"seconds": retry.seconds(task.attempt)})
-            return None
+            over = self._out_of_tokens(task)
+            if over is None:
+                task.phase = "backoff"
+                self._emit(task, "wait", "retry", {"seconds": retry.seconds(task.attempt)})
+                return None
+            code, message = "budget_exceeded", over
         self._drop_deadline(task)
         status: StepStatus = "skipped" if task.step.on_error == "skip" else "failed"
         return StepResult(task.path, status, None, message, code, task.attempt - 1, task.usage)
 
+    def _give_up(self, task: Task, code: str, message: str) -> StepResult | None:
+        """The result of a task that would have been tried again."""
+        task.phase = "aborted"
+        if isinstance(task, Group):
+            self._keep(task, [row for row in task.results if row is not None])
+        return self._failed(task, code, message)
+
     def _again(self, task: Task) -> StepResult | None:
+        over = self._out_of_tokens(task)
+        if over is not None:
+            return self._give_up(task, "budget_exceeded", over)
         task.phase = "run"
         task.attempt += 1
         return self._start(task)
 
     def _start(self, task: Task) -> StepResult | None:
         """Begin an attempt; the result if there is one at once."""
+        over = self._out_of_tokens(task)
+        if over is not None:
+            return self._refused(task, "budget_exceeded", over)
         try:
             if isinstance(task, Leaf):
                 self._issue(task, task.level.filled if task.scope is None else task.level.within(task.scope))
@@ -343,14 +372,15 @@ class Machine:
                 arguments["allowed_outputs"] = list(step.allowed_outputs)
             self._emit(task, "llm", "", arguments, step.timeout)
         elif step.kind == "approval":
-            arguments = {"message": _as_text(step.message.fill(lookup)), "details": step.details.fill(lookup)}
+            arguments = {"message": written(step.message.fill(lookup)), "details": step.details.fill(lookup)}
             self._emit(task, "approval", "", arguments, step.timeout)
         elif step.event is not None:
             self._emit(task, "event", step.event, {}, step.timeout)
         else:
             seconds = step.seconds.fill(lookup)
             if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_SECONDS:
-                raise _BadValueError(f"'seconds' is {str(seconds)[:60]!r}, and no number from 0 to {MAX_SECONDS}")
+                what = quoted(written(seconds)[:60])
+                raise _BadValueError(f"'seconds' is {what}, and no number from 0 to {MAX_SECONDS}")
             self._emit(task, "wait", "wait", {"seconds": seconds}, step.timeout)
 
     def _emit(
@@ -384,7 +414,7 @@ class Machine:
             items = step.over.fill(level.within(scope))
             task = Group(step, level, owner, slot, scope, path, items=items if isinstance(items, list) else [])
             if not isinstance(items, list) or len(items) > MAX_ITEMS:
-                what = f"has {len(items)} items" if isinstance(items, list) else f"is {str(items)[:60]!r}"
+                what = f"has {len(items)} items" if isinstance(items, list) else f"is {quoted(written(items)[:60])}"
                 return self._refused(task, "bad_value", f"'over' {what}, and is no list of at most {MAX_ITEMS}")
         elif step.kind == "program":
             task = Nested(step, level, owner, slot, scope, path)
@@ -404,9 +434,8 @@ class Machine:
             target = step.then if step.condition.holds(self._weighed(level.compared)) else step.otherwise
         except ConditionError as exc:
             status: StepStatus = "skipped" if step.on_error == "skip" else "failed"
-            return StepResult(
-                path, status, None, f"the condition {step.condition.text!r} fails: {exc}", "bad_condition"
-            )
+            message = f"the condition {quoted(step.condition.text)} fails: {exc}"
+            return StepResult(path, status, None, message, "bad_condition")
         return StepResult(path, "success", None if target is None else level.program.steps[target].id)
 
     def _start_group(self, group: Group) -> StepResult | None:
@@ -420,7 +449,7 @@ class Machine:
         """Start what may start; the group's result when nothing is left."""
         count = len(group.results)
         limit = group.step.max_concurrency or count
-        while group.next < count and group.active < limit and group.phase == "run":
+        while group.next < count and group.active < limit:
             slot = group.next
             group.next += 1
             if group.results[slot] is not None:
@@ -445,6 +474,8 @@ class Machine:
             code, message = ("sub_steps_failed", f"sub-steps failed: {', '.join(row.id for row in failed)}")
             if aborted:
                 code, message = failed[0].code or code, failed[0].error or message
+            elif any(row.code == "budget_exceeded" for row in failed) and self._over_tokens(group.level):
+                code = "budget_exceeded"
             result = self._failed(group, code, message)
             if result is None:
                 return None
@@ -484,7 +515,7 @@ class Machine:
             return StepResult(task.path, "success", inner.last_output, retries=task.attempt - 1)
         assert inner.ending is not None  # noqa: S101 - it has ended
         _, code, message = inner.ending
-        return self._failed(task, code, f"the program {inner.program.name!r} ended as {inner.status}: {message}")
+        return self._failed(task, code, f"the program {quoted(inner.program.name)} ended as {inner.status}: {message}")
 
     def _set_deadline(self, task: Task) -> None:
         if task.step.timeout is not None and task.deadline is None:
@@ -521,7 +552,9 @@ class Machine:
             number = task.effect.id
             self._forget(number, task)
             self._emit_cancel(task, [number])
-        if was == "backoff" or isinstance(task, Leaf):
+        if was == "backoff":
+            return self._give_up(task, code, message)
+        if isinstance(task, Leaf):
             return self._failed(task, code, message)
         if isinstance(task, Nested):
             assert task.inner is not None  # noqa: S101 - it is under way
@@ -631,7 +664,7 @@ class Machine:
             if over is not None:
                 self._end(level, "budget_exceeded", "budget_exceeded", over)
             else:
-                self._end(level, "failed", result.code or "failed", f"step {step.id!r} failed: {result.error}")
+                self._end(level, "failed", result.code or "failed", f"step {quoted(step.id)} failed: {result.error}")
             return
         self._follow(level, step, result)
 
@@ -646,7 +679,8 @@ class Machine:
             if decided:
                 target = None if result.output is None else level.program.index[result.output]
             if target is None:
-                self._end(level, "failed", "no_target", f"step {step.id!r}: the condition has no target for this case")
+                message = f"step {quoted(step.id)}: the condition has no target for this case"
+                self._end(level, "failed", "no_target", message)
             else:
                 level.position = target
                 # The target of a target goes on like any other step.
@@ -690,7 +724,14 @@ class Machine:
     def _over_budget(self, level: Level) -> str | None:
         if level.steps >= level.max_steps:
             return f"max_steps={level.max_steps} exceeded after {level.steps} step(s)"
-        outer: Level | None = level if level.has_token_budget else None
+        return self._over_tokens(level) if level.has_token_budget else None
+
+    def _out_of_tokens(self, task: Task) -> str | None:
+        """Why a task may not begin, or begin again: siblings and earlier attempts may have used up what was left."""
+        return self._over_tokens(task.level) if task.level.has_token_budget and task.slot != UNDO else None
+
+    def _over_tokens(self, level: Level) -> str | None:
+        outer: Level | None = level
         while outer is not None:
             most = outer.program.max_tokens
             if most is not None and outer.tokens >= most:
@@ -701,7 +742,8 @@ class Machine:
     def _weigh(self, value: Any) -> None:
         """Count a value that a transition moves, beyond its first steps."""
         if self._work_left < MAX_WORK - _UNWEIGHED_STEPS:
-            self._work_left -= size(value) // 1000
+            characters, values = measured(value)
+            self._work_left -= characters // 1000 + values // 50
 
     def _weighed(self, lookup: Lookup) -> Lookup:
         if self._work_left >= MAX_WORK - _UNWEIGHED_STEPS:
@@ -758,9 +800,30 @@ def _checked(value: Any, kind: str) -> Any:
     return value
 
 
+def _checked_usage(usage: Usage) -> Usage:
+    """What a model took, in normal form.
+
+    Raises:
+        IllegalEventError: It is no count.
+    """
+    try:
+        checked = Usage(*normal(list(usage)))
+    except ValueFaultError as exc:
+        raise IllegalEventError("bad_value", f"a usage is of numbers: {exc}") from None
+    kinds = [type(count) for count in checked]
+    if kinds[:3] != [int, int, int] or kinds[3] not in (int, float) or not all(0 <= n <= MAX_USAGE for n in checked):
+        raise IllegalEventError("bad_value", f"a usage is of whole tokens and a cost, from 0 to {MAX_USAGE}")
+    return checked
+
+
+def _check_texts(*texts: str) -> None:
+    for text in texts:
+        if not text.isascii():
+            try:
+                normal(text)
+            except ValueFaultError as exc:
+                raise IllegalEventError("bad_value", str(exc)) from None
+
+
 def _late(step: Step) -> str:
     return "timed out" if step.timeout is None else f"timed out after {step.timeout:g} s"
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else str(value)

@@ -69,13 +69,37 @@ def walk(value: Any, path: tuple[str, ...], *, of_step: bool) -> Any:
 
 def written(value: Any) -> str:
     """A value as it stands in a text. Equal values are written alike, in whatever order their names came."""
-    return str(_in_order(value)) if isinstance(value, (dict, list)) else str(value)
+    return _shown(value) if isinstance(value, (dict, list)) else str(value)
 
 
-def _in_order(value: Any) -> Any:
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return quoted(value)
     if isinstance(value, dict):
-        return {name: _in_order(value[name]) for name in sorted(value)}
-    return [_in_order(item) for item in value] if isinstance(value, list) else value
+        return "{" + ", ".join([f"{quoted(name)}: {_shown(value[name])}" for name in sorted(value)]) + "}"
+    return "[" + ", ".join(map(_shown, value)) + "]" if isinstance(value, list) else str(value)
+
+
+def quoted(text: str) -> str:
+    """A text in quotes, as `repr` has it, but for which characters are escaped: those that every Unicode version would.
+
+    What `repr` escapes beyond them differs between Python's versions, and with it the state's bytes would.
+    """
+    if text.isascii():
+        return repr(text)
+    sign = '"' if "'" in text and '"' not in text else "'"
+    return sign + _ESCAPED.sub(lambda match: _escape(match[0], sign), text) + sign
+
+
+_ESCAPED = re.compile(
+    r"[\x00-\x1f'\\\x7f-\xa0\xad\u1680\u2000-\u200f\u2028-\u202f\u205f-\u2064\u2066-\u206f\u3000\ufeff]"
+)
+
+
+def _escape(character: str, sign: str) -> str:
+    if character == "'":
+        return character if sign == '"' else "\\'"
+    return repr(character)[1:-1]
 
 
 def _room_beside(value: Any, room: int, depth: int = MAX_DEPTH) -> int:
@@ -92,10 +116,32 @@ def _room_beside(value: Any, room: int, depth: int = MAX_DEPTH) -> int:
         if isinstance(value, dict):
             room -= sum(map(len, value))
         for item in value.values() if isinstance(value, dict) else value:
-            room = _room_beside(item, room, depth - 1)
+            # Most are small: a call for each would cost more than all else.
+            kind = type(item)
+            if kind is int or kind is str or kind is bool:
+                room -= len(item) + 1 if kind is str else 1
+            else:
+                room = _room_beside(item, room, depth - 1)
             if room < 0:
                 break
     return room - 1
+
+
+def measured(value: Any) -> tuple[int, int]:
+    """Characters of a value's texts and names, and how many values there are in it."""
+    characters = count = 0
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        count += 1
+        if isinstance(each, str):
+            characters += len(each)
+        elif isinstance(each, dict):
+            characters += sum(map(len, each))
+            waiting += each.values()
+        elif isinstance(each, list):
+            waiting += each
+    return characters, count
 
 
 class Template:

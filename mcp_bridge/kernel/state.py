@@ -7,12 +7,12 @@ whoever restores a state brings the program, and gets an error if it is another 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from mcp_bridge.kernel.events import Effect, StepResult, Usage
+from mcp_bridge.kernel.events import Effect, EffectKind, Status, StepResult, StepStatus, Usage
 from mcp_bridge.kernel.machine import UNDO_STEP, Machine
 from mcp_bridge.kernel.tasks import UNDO, Group, Leaf, Level, Nested, Task
-from mcp_bridge.kernel.values import canonical
+from mcp_bridge.kernel.values import canonical, normal
 
 if TYPE_CHECKING:
     from mcp_bridge.kernel.program import Program, Step
@@ -51,11 +51,13 @@ def dump(machine: Machine) -> bytes:
 def restore(program: Program, data: bytes) -> Machine:
     """A machine in the state that `dump` wrote down. `effects` is empty: `awaited` tells what it waits for.
 
+    Whether a value in them is the one that was written is for whoever keeps them to know: by their hash.
+
     Raises:
         StateError: The bytes are damaged, of a later version, or of another program.
     """
     try:
-        state = json.loads(data)
+        state = json.loads(data, parse_float=lambda text: normal(float(text)))
         if state["version"] != VERSION:
             raise StateError("other_version", f"the state has the version {state['version']}, and not {VERSION}")
         if state["program"] != program.hash:
@@ -66,18 +68,18 @@ def restore(program: Program, data: bytes) -> Machine:
         reader = _Reader()
         reader.level(level, state["level"])
         rows = [_row(row) for row in state["rows"]]
-        return Machine.of_parts(
-            level,
-            rows,
-            state["last_effect"],
-            dict(state["pending"]),
-            reader.waiting,
-            reader.deadlines,
-        )
+        last = _of(int, state["last_effect"])
+        pending = {number: _of(str, code) for number, code in state["pending"]}
+        if not all(0 < number <= last for number in reader.numbers) or not pending.keys() <= reader.waiting.keys():
+            raise ValueError("effects that there can't be")
+        machine = Machine.of_parts(level, rows, last, pending, reader.waiting, reader.deadlines)
+        if dump(machine) != data:
+            raise ValueError("not in canonical form, or with something in them that has no place there")
     except StateError:
         raise
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError) as exc:
-        raise StateError("bad_state", f"these bytes are no state: {type(exc).__name__}: {exc}") from None
+    except (ValueError, TypeError, LookupError, AttributeError, AssertionError, RecursionError) as exc:
+        raise StateError("bad_state", f"these bytes are no state: {type(exc).__name__}: {exc}"[:300]) from None
+    return machine
 
 
 def row_json(row: StepResult) -> Json:
@@ -94,20 +96,66 @@ def row_json(row: StepResult) -> Json:
     return out
 
 
+def _of(kind: type | tuple[type, ...], value: Any) -> Any:
+    """The value, if it is of this type."""
+    if type(value) not in (kind if isinstance(kind, tuple) else (kind,)):
+        raise TypeError(f"a {type(value).__name__} where {kind} should be")
+    return value
+
+
+def _one_of(names: Any, value: Any) -> Any:
+    """The value, if it is one of the names of a literal type."""
+    if value not in get_args(names):
+        raise ValueError(f"{str(value)[:60]!r} is none of {', '.join(get_args(names))}")
+    return value
+
+
 def _row(data: Json) -> StepResult:
-    usage = Usage(**data["usage"]) if "usage" in data else None
     return StepResult(
-        data["id"],
-        data["status"],
+        _of(str, data["id"]),
+        _one_of(StepStatus, data["status"]),
         data.get("output"),
-        data.get("error"),
-        data.get("code"),
-        data.get("retries", 0),
-        usage,
+        _of(_TEXT, data.get("error")),
+        _of(_TEXT, data.get("code")),
+        _of(int, data.get("retries", 0)),
+        _usage(data.get("usage")),
     )
 
 
-_PLAIN = ("context", "outputs", "position", "branch", "steps", "tokens", "last_output", "stalled", "changed", "status")
+def _usage(data: Json | None) -> Usage | None:
+    if data is None:
+        return None
+    usage = Usage(**data)
+    for count in usage:
+        _of((int, float), count)
+    return usage
+
+
+def _effect(data: Json) -> Effect:
+    effect = Effect(**data)
+    _one_of(EffectKind, effect.kind)
+    for text in (effect.step, effect.name):
+        _of(str, text)
+    _of(int, effect.attempt)
+    _of(dict, effect.arguments)
+    _of((int, float, type(None)), effect.timeout)
+    return effect
+
+
+_TEXT = (str, type(None))
+_PLAIN: dict[str, tuple[type, ...]] = {
+    "context": (dict,),
+    "outputs": (dict,),
+    "position": (int,),
+    "branch": (bool,),
+    "steps": (int,),
+    "tokens": (int,),
+    "last_output": (dict, list, str, int, float, bool, type(None)),
+    "stalled": (int,),
+    "changed": (bool, type(None)),
+    "status": (str,),
+}
+_PHASES = Literal["run", "backoff", "aborted"]
 
 
 def _level(level: Level) -> Json:
@@ -142,13 +190,20 @@ class _Reader:
     def __init__(self) -> None:
         self.waiting: dict[int, Task] = {}
         self.deadlines: dict[int, Task] = {}
+        self.numbers: set[int] = set()
 
     def level(self, level: Level, data: Json) -> None:
-        for name in _PLAIN:
-            setattr(level, name, data[name])
-        level.undo = [(path, tool, arguments) for path, tool, arguments in data["undo"]]
-        level.ending = tuple(data["ending"]) if data["ending"] else None
+        for name, kinds in _PLAIN.items():
+            setattr(level, name, _of(kinds, data[name]))
+        _one_of(Status, level.status)
+        for path, tool, arguments in data["undo"]:
+            level.undo.append((_of(str, path), _of(str, tool), _of((dict, type(None)), arguments)))
+        if data["ending"]:
+            status, code, message = data["ending"]
+            level.ending = (_one_of(Status, status), _of(str, code), _of(_TEXT, message))
         task = data["task"]
+        if (task is None) is (level.status == "running") or not 0 <= level.position <= len(level.program.steps):
+            raise ValueError(f"a program that is {level.status} at step {level.position} can't be so")
         if task is None:
             return
         if task["undo"]:
@@ -170,20 +225,23 @@ class _Reader:
         data: Json,
     ) -> Task:
         if step.kind in {"parallel", "map"}:
-            return Group(step, level, owner, slot, scope, path, items=data["items"])
+            items = _of(list if step.kind == "map" else type(None), data["items"])
+            return Group(step, level, owner, slot, scope, path, items=items)
         return (Nested if step.kind == "program" else Leaf)(step, level, owner, slot, scope, path)
 
     def _task(self, data: Json, task: Task) -> Task:
-        task.attempt, task.phase = data["attempt"], data["phase"]
-        task.usage = Usage(**data["usage"]) if data["usage"] else None
+        task.attempt, task.phase = _of(int, data["attempt"]), _one_of(_PHASES, data["phase"])
+        task.usage = _usage(data["usage"])
+        if bool(data["effect"]) is bool(data.get("tasks") or data.get("inner")):
+            raise ValueError("a step waits for an effect or for what is beneath it")
         if data["effect"]:
-            task.effect = Effect(**data["effect"])
-            self.waiting[task.effect.id] = task
+            task.effect = _effect(data["effect"])
+            self._awaits(task.effect.id, task, self.waiting)
         if data["deadline"]:
-            task.deadline = Effect(**data["deadline"])
-            self.deadlines[task.deadline.id] = task
+            task.deadline = _effect(data["deadline"])
+            self._awaits(task.deadline.id, task, self.deadlines)
         if isinstance(task, Group):
-            task.next, task.active = data["next"], len(data["tasks"])
+            task.next, task.active = _of(int, data["next"]), len(data["tasks"])
             for slot, row in data["results"].items():
                 task.results[int(slot)] = _row(row)
             for slot, child in data["tasks"].items():
@@ -193,3 +251,9 @@ class _Reader:
             task.inner = Level(task.step.program, {}, task, f"{task.path}/")
             self.level(task.inner, data["inner"])
         return task
+
+    def _awaits(self, number: int, task: Task, awaited: dict[int, Task]) -> None:
+        if _of(int, number) in self.numbers:
+            raise ValueError(f"effect {number} is awaited twice")
+        self.numbers.add(number)
+        awaited[number] = task
