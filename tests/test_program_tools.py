@@ -27,9 +27,9 @@ def governance(tmp_path, sandboxes, request):
     return load_governance(tables, None, tmp_path, sandboxes.settings.state_dir)
 
 
-async def test_programs_are_run_by_a_client_that_knows_no_python(sandboxes, governance):
+async def test_programs_are_run_by_a_client_that_knows_no_python(sandboxes, governance, tmp_path):
     async with (
-        sandboxes.open(governance=governance) as bridge,
+        sandboxes.open(governance=governance, state_dir=tmp_path / "state") as bridge,
         Client(build_server(bridge, programs=True)) as client,
     ):
         names = [tool.name for tool in (await client.list_tools()).tools]

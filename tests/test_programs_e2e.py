@@ -2,8 +2,11 @@
 
 import json
 
+import pytest
 from execution_fixtures import printed
 from servers.specs import faulty
+
+from mcp_bridge.errors import BridgeError
 
 PROGRAM = {
     "name": "greet",
@@ -41,9 +44,53 @@ print((await programs.run("greet", {{"who": "you"}})).ok)
 """,
         faulty(),
     )
-    print(record)
     assert printed(record).splitlines()[:2] == [
         "success l you and r you ['one', 'which', 'left', 'right', 'both', 'last']",
         "True success",
-    ], printed(record)
-    print(printed(record))
+    ]
+
+
+async def test_what_a_sandbox_has_left_goes_on_in_another_with_its_key(sandboxes, tmp_path):
+    program = {
+        "steps": [
+            {"id": "one", "type": "tool", "tool": "faulty.echo", "args": {"text": "$who"}},
+            {"id": "pause", "type": "wait", "seconds": 2},
+            {"id": "last", "type": "tool", "tool": "faulty.echo", "args": {"text": "$one.output again"}},
+        ]
+    }
+    run = f"programs.run({program!r}, {{'who': 'you'}}, idempotency_key='left')"
+    async with sandboxes.open(faulty(), state_dir=tmp_path / "state") as bridge:
+        script = f"""
+import asyncio, sys
+from mcp import programs
+asyncio.ensure_future({run})
+await asyncio.sleep(1)
+"""
+        await bridge.run(script)
+        (left,) = await bridge.programs.store.executions(None, 10)
+        assert left.status == "interrupted"
+        record = await bridge.run(
+            f"from mcp import programs\ntrace = await {run}\nprint(trace.status, trace.output, trace.trace_id)"
+        )
+        assert printed(record) == f"success you again {left.id}\n"
+        entries = await bridge.programs.recorder.read(left.id)
+        assert [row.entry.step for row in entries if row.entry.kind == "intent"] == ["one", "last"]
+
+
+async def test_programs_are_kept_within_a_limit(sandboxes, tmp_path, monkeypatch):
+    from mcp_bridge.bridge import programs
+
+    monkeypatch.setattr(programs, "MAX_SAVED_CHARS", 400)
+    async with sandboxes.open(faulty(), state_dir=tmp_path / "state") as bridge:
+        await bridge.programs.save(
+            "a", {"steps": [{"id": "x", "type": "wait", "seconds": 1}], "description": "d" * 200}, "local"
+        )
+        await bridge.programs.save(
+            "a", {"steps": [{"id": "x", "type": "wait", "seconds": 1}], "description": "e" * 200}, "local"
+        )
+        with pytest.raises(BridgeError) as caught:
+            await bridge.programs.save(
+                "b", {"steps": [{"id": "x", "type": "wait", "seconds": 1}], "description": "f" * 200}, "local"
+            )
+        assert caught.value.code == "too_many_programs"
+        assert [row["name"] for row in await bridge.programs.listed("local")] == ["a"]

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import anyio
 import pytest
 from program_host import CARD
 
@@ -211,6 +212,6 @@ async def test_what_nobody_answers_in_time_times_out_although_it_is_suspended(ho
     steps = [{"id": "ask", **waits, "timeout_seconds": 0.3}, tool("two")]
     record = hosts.run(*steps, context={"x": "a"}, key=None)
     assert record["status"] == "suspended"
-    time.sleep(max(0, record["waiting"][0]["due"] - time.time()))
+    await anyio.sleep(max(0, record["waiting"][0]["due"] - time.time()))
     last = hosts.resume(record["trace_id"])
     assert (last["status"], last["steps"][0]["code"], hosts.done) == ("failed", "timeout", [])

@@ -212,6 +212,8 @@ class Gate:
             if run:
                 self._counted.add(run.execution)
                 intent["effect"] = effect
+                if effect is not None:
+                    run.begins(effect)
             if decision.counts:
                 intent["rules"] = list(decision.counts)
             await self._record("intent", execution, path, place, intent)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import anyio
 
 from mcp_bridge.bridge.channel import step_aside
+from mcp_bridge.bridge.recovery import outcome_json
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Cancel, Effect, IllegalEventError, Outcome, Resume
@@ -89,6 +90,7 @@ class ProgramRun:
         effects: Does what it asks for.
         reasons: Why a person is to be asked, by the effects that wait for it.
         violated: What the guest did, or None.
+        resumed: Whether its machine has been restored.
         waited: Rows of its record of an earlier suspension: what waited then is due when it was due then.
     """
 
@@ -110,6 +112,7 @@ class ProgramRun:
         self.principal = principal
         self.origin: Literal["operator", "agent"] = origin
         self.violated: str | None = None
+        self.resumed = False
         self.waited: Sequence[dict[str, Any]] = ()
         self.reasons: dict[int, str] = {}
         self.effects = effects
@@ -117,6 +120,7 @@ class ProgramRun:
         self._tasks = tasks
         self._sequence = 0
         self._offered: dict[int, Effect] = {}
+        self._begun: set[int] = set()
         self._scopes: dict[int, anyio.CancelScope] = {}
         self._fired: dict[int, dict[str, Any]] = {}
         self._deadlines: dict[int, anyio.Event] = {}
@@ -178,6 +182,10 @@ class ProgramRun:
         else:
             outcome = Outcome(number, "denied", None, "denied", "a person has denied the call")
         self._end(outcome)
+
+    def begins(self, number: int) -> None:
+        """The effect is about to happen: from now on it isn't done again, even if nobody hears of its outcome."""
+        self._begun.add(number)
 
     def give_up(self, number: int) -> None:
         """End an effect that was under way when its process died: it may have happened, and isn't tried again."""
@@ -244,23 +252,18 @@ class ProgramRun:
                 outcome = await self.effects.perform(self, effect)
             finally:
                 del self._scopes[number]
-                if outcome is None:
-                    # Whoever asked has gone, or the machine wants it no more. The effect may have happened.
+                # Without an outcome, whoever asked has gone, or the machine wants it no more.
+                if outcome is None and number in self._begun:
                     self._end(_interrupted(number))
+                elif outcome is None and number in self.machine.waiting:
+                    self._offered[number] = effect
         return None if outcome is None else self._take(outcome)
 
     def _take(self, outcome: Outcome) -> dict[str, Any]:
         """Apply an outcome; without a pause between that and its place in the order."""
         self._end(outcome)
         self._sequence += 1
-        told: dict[str, Any] = {"sequence": self._sequence, "status": outcome.status}
-        if outcome.status == "ok":
-            told["value"] = outcome.value
-        else:
-            told["code"], told["message"] = outcome.code, outcome.message
-        if outcome.usage is not None:
-            told["usage"] = outcome.usage._asdict()
-        return told
+        return {"sequence": self._sequence, **outcome_json(outcome)}
 
     def _end(self, outcome: Outcome) -> None:
         if outcome.status == "pending" and outcome.message:

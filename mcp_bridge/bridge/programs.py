@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import json
 import logging
 import math
 import time
@@ -48,6 +49,9 @@ MAX_CONTEXT_BYTES = 4 << 20
 
 MAX_SAVED = 1000
 """Programs that one principal may keep."""
+
+MAX_SAVED_CHARS = 64 << 20
+"""Of the programs that one principal may keep, as JSON."""
 
 MAX_RUNS = 10_000
 """Programs that one sandbox may have under way."""
@@ -159,10 +163,14 @@ class Programs:
         """
         self.check_name(name)
         found = await self.find(asked, principal)
-        kept = {row.name for row in await self.store.programs(principal)}
-        if name not in kept and len(kept) >= MAX_SAVED:
-            raise BridgeError("too_many_programs", f"{MAX_SAVED} programs are kept already.", hint="Delete some.")
         row = SavedProgram(name, found.program.hash, programs.bundle(found.program), time.time())
+        count, characters = await self.store.saved(principal, but=name)
+        if count >= MAX_SAVED or characters + len(json.dumps(row.data)) > MAX_SAVED_CHARS:
+            raise BridgeError(
+                "too_many_programs",
+                f"Saved programs are limited to {MAX_SAVED}, and to {MAX_SAVED_CHARS} characters together.",
+                hint="Delete some.",
+            )
         await self.store.save_program(principal, row)
         return {"hash": found.program.hash}
 
@@ -283,6 +291,7 @@ class Programs:
             # Once it is kept it has to be somebody's, who takes down its end.
             added = await self.store.add(row)
         if not added:
+            run.leave()
             del self._under_way[run.execution]
             return None
         self.recorder.post(self.entry("start", run, program=found.program.name, origin=found.origin))
@@ -345,12 +354,16 @@ class Programs:
             run = ProgramRun(
                 machine.program, machine, effects, self, self._tasks, execution, principal=principal, origin=origin
             )
-            run.waited = (stored.record or {}).get("waiting", ())
+            run.resumed, run.waited = True, (stored.record or {}).get("waiting", ())
             self.recorder.post(self.entry("resume", run, recovered=stored.status == "running"))
             for effect, _ in machine.awaited():
                 if effect.id in doubtful and not await effects.repeatable(effect):
                     run.give_up(effect.id)
-            yield stored, run
+            try:
+                yield stored, run
+            except BaseException:
+                run.leave()
+                raise
         except BaseException:
             with anyio.CancelScope(shield=True):
                 # What was recorded meanwhile is replayed when it goes on.
@@ -462,12 +475,7 @@ class Session:
         began = await self._service.start(asked, context, key, self._principal, self._effects)
         if isinstance(began, StoredExecution):
             return {"record": told(began)}
-        self._runs[began.execution] = began
-        return {
-            "execution": began.execution,
-            **programs.bundle(began.program),
-            "context": began.machine.level.context,
-        }
+        return self._driven(began)
 
     async def resume(self, execution: str, payload: Any) -> dict[str, Any]:
         """The result of `program.resume`."""
@@ -479,12 +487,13 @@ class Session:
             if exc.code == "unknown_trace" and await self._service.store.execution(execution) is not None:
                 self._service.stray(self._script, f"it tried to resume another's execution {execution}")
             raise
-        self._runs[execution] = run
-        return {
-            "execution": execution,
-            **programs.bundle(run.program),
-            "state": state.dump(run.machine).decode(),
-        }
+        return self._driven(run)
+
+    def _driven(self, run: ProgramRun) -> dict[str, Any]:
+        """What a sandbox needs to drive a run: the program, and where its machine begins."""
+        self._runs[run.execution] = run
+        began = {"state": state.dump(run.machine).decode()} if run.resumed else {"context": run.machine.level.context}
+        return {"execution": run.execution, **programs.bundle(run.program), **began}
 
     async def effect(self, execution: str, number: int) -> dict[str, Any]:
         """The result of `program.effect`."""

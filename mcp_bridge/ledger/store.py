@@ -111,6 +111,14 @@ class ProgramStore:
         )
         return [SavedProgram(name, digest, _decoded(data), saved) for name, digest, data, saved in rows]
 
+    async def saved(self, principal: str, but: str) -> tuple[int, int]:
+        """How many programs are kept beside the one of a name, and how many characters they have."""
+        rows = await self._database.read(
+            "SELECT count(*), coalesce(sum(length(data)), 0) FROM programs WHERE principal = ? AND name <> ?",
+            (principal, but),
+        )
+        return rows[0][0], rows[0][1]
+
     async def delete_program(self, principal: str, name: str) -> None:
         """Forget it. Its executions and what is recorded of them stay."""
         await self._database.write("DELETE FROM programs WHERE principal = ? AND name = ?", (principal, name))
