@@ -12,7 +12,7 @@ import anyio
 import pytest
 from program_host import CARD
 
-from mcp_bridge.bridge.programs import standing
+from mcp_bridge.bridge.program_record import standing
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.store import ProgramStore
 

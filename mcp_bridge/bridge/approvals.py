@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.bridge.programs import standing
+from mcp_bridge.bridge.program_record import standing
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.entries import Entry
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import anyio
 
 from mcp_bridge.bridge.channel import step_aside
+from mcp_bridge.bridge.program_record import run_record, standing
 from mcp_bridge.bridge.program_run import ProgramRun
 from mcp_bridge.bridge.recovery import event_json, outcome_json, replay, spent, state_hash
 from mcp_bridge.downstream.aliases import nearest
@@ -23,12 +24,11 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel import program as programs
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Outcome, Resume
-from mcp_bridge.kernel.machine import APPROVAL, Machine
+from mcp_bridge.kernel.machine import Machine
 from mcp_bridge.kernel.values import ValueFaultError, canonical, normal
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.store import SavedProgram, StoredExecution
-from mcp_bridge.sandbox.owner import Owner, owner_label
-from mcp_bridge.wire import messages
+from mcp_bridge.sandbox.owner import owner_label
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -53,14 +53,8 @@ MAX_SAVED = 1000
 MAX_SAVED_CHARS = 64 << 20
 """Of the programs that one principal may keep, as JSON."""
 
-MAX_RUNS = 10_000
-"""Programs that one sandbox may have under way."""
-
 MAX_KEY_CHARS = 1000
 """Of an idempotency key."""
-
-_CLOSED_AT_ONCE = 32
-"""Of the programs that a sandbox leaves unfinished, so many are undone and kept at a time."""
 
 POLL_SECONDS = 0.2
 """How often to look whether another process has ended an execution that is waited for."""
@@ -449,139 +443,6 @@ class Programs:
         return Entry(kind, run.execution, payload, None, self.policy_hash, run.program.hash)
 
 
-class Session:
-    """The programs that one sandbox drives.
-
-    Args:
-        service: The bridge's programs.
-        script: The execution of the sandbox's script: to it is put down what is no program's.
-        principal: Whose they are.
-        effects: Does what they ask for.
-        planner: Writes programs.
-    """
-
-    def __init__(self, service: Programs, script: str, principal: str, effects: Effects, planner: Planner) -> None:
-        self._service = service
-        self._script = script
-        self._planner = planner
-        self._effects = effects
-        self._principal = principal
-        self._runs: dict[str, ProgramRun] = {}
-
-    async def start(self, asked: Any, context: dict[str, Any], key: str | None) -> dict[str, Any]:
-        """The result of `program.start`."""
-        if len(self._runs) >= MAX_RUNS:
-            raise BridgeError("too_many_programs", f"{MAX_RUNS} programs are under way.", hint="Await some of them.")
-        began = await self._service.start(asked, context, key, self._principal, self._effects)
-        if isinstance(began, StoredExecution):
-            return {"record": told(began)}
-        return self._driven(began)
-
-    async def resume(self, execution: str, payload: Any) -> dict[str, Any]:
-        """The result of `program.resume`."""
-        if execution in self._runs:
-            raise BridgeError("not_suspended", f"The execution {execution} is under way.")
-        try:
-            run = await self._service.resume(execution, Resume(payload), self._principal, self._effects)
-        except BridgeError as exc:
-            if exc.code == "unknown_trace" and await self._service.store.execution(execution) is not None:
-                self._service.stray(self._script, f"it tried to resume another's execution {execution}")
-            raise
-        return self._driven(run)
-
-    def _driven(self, run: ProgramRun) -> dict[str, Any]:
-        """What a sandbox needs to drive a run: the program, and where its machine begins."""
-        self._runs[run.execution] = run
-        began = {"state": state.dump(run.machine).decode()} if run.resumed else {"context": run.machine.level.context}
-        return {"execution": run.execution, **programs.bundle(run.program), **began}
-
-    async def effect(self, execution: str, number: int) -> dict[str, Any]:
-        """The result of `program.effect`."""
-        run = self._of(execution)
-        try:
-            return await run.effect(number)
-        except BridgeError:
-            await self._fail(run)
-            raise
-
-    async def finish(self, execution: str, told: str) -> dict[str, Any]:
-        """The result of `program.finish`."""
-        run = self._of(execution)
-        try:
-            run.finish(told)
-        except BridgeError:
-            await self._fail(run)
-            raise
-        del self._runs[execution]
-        with anyio.CancelScope(shield=True):
-            # A guest that takes the request back must not leave it running for ever.
-            record = await self._service.keep(run)
-        return {name: value for name, value in record.items() if name not in {"output", "steps"}}
-
-    async def _fail(self, run: ProgramRun) -> None:
-        """After a violation: undo what has to be undone, without the sandbox."""
-        if run.violated and self._runs.pop(run.execution, None) is not None:
-            with anyio.CancelScope(shield=True):
-                await run.wind_down()
-                await self._service.keep(run)
-
-    def _of(self, execution: str) -> ProgramRun:
-        run = self._runs.get(execution)
-        if run is None:
-            message = f"This sandbox drives no execution {execution[:100]!r}."
-            self._service.stray(self._script, message)
-            raise BridgeError("violation", message)
-        return run
-
-    async def answer(self, request: Any) -> Any:
-        """The result of a request that is about programs or traces."""
-        service, principal = self._service, self._principal
-        match request:
-            case messages.ProgramStart():
-                return await self.start(request.program, request.context, request.idempotency_key)
-            case messages.ProgramEffect():
-                return await self.effect(request.execution, request.effect)
-            case messages.ProgramFinish():
-                return await self.finish(request.execution, request.state)
-            case messages.ProgramResume():
-                return await self.resume(request.execution, request.payload)
-            case messages.ProgramSave():
-                return await service.save(request.name, request.program, principal)
-            case messages.ProgramList():
-                return {"programs": await service.listed(principal)}
-            case messages.ProgramGet():
-                found = await service.find(request.name, principal)
-                return {"program": found.program.data, "hash": found.program.hash}
-            case messages.ProgramDelete():
-                return {"found": await service.delete(request.name, principal)}
-            case messages.ProgramValidate():
-                return await service.validate(request.program, principal)
-            case messages.ProgramPlan():
-                return {"program": await service.plan(request.intent, principal, self._planner)}
-            case messages.TraceGet():
-                stored = await service.stored(request.trace_id, principal)
-                return told(stored)
-        raise BridgeError("unknown_request", f"The host answers no {type(request).__name__}.")
-
-    async def close(self) -> None:
-        """The sandbox has ended: what it left unfinished is kept, to be resumed."""
-        runs, self._runs = list(self._runs.values()), {}
-        turns = anyio.Semaphore(_CLOSED_AT_ONCE)
-
-        async def let_go(run: ProgramRun) -> None:
-            async with turns:
-                try:
-                    await run.wind_down()
-                    await self._service.keep(run)
-                except BridgeError:
-                    logger.exception("the execution %s of a sandbox that has ended could not be kept", run.execution)
-
-        with anyio.CancelScope(shield=True):
-            async with anyio.create_task_group() as tasks:
-                for run in runs:
-                    tasks.start_soon(let_go, run)
-
-
 def checked_context(context: Any) -> dict[str, Any]:
     """A context in normal form.
 
@@ -598,60 +459,6 @@ def checked_context(context: Any) -> dict[str, Any]:
     if size > MAX_CONTEXT_BYTES:
         raise BridgeError("context_too_large", f"The context has {size} bytes; the limit is {MAX_CONTEXT_BYTES}.")
     return context
-
-
-def run_record(run: ProgramRun) -> dict[str, Any]:
-    """What is told of an execution.
-
-    Args:
-        run: It.
-    """
-    machine = run.machine
-    ending = machine.level.ending
-    known = {row["effect"]: row for row in run.waited}
-    record: dict[str, Any] = {
-        "trace_id": run.execution,
-        "program": run.program.name,
-        "status": machine.status,
-        "output": machine.output,
-        "error": machine.error,
-        "code": ending[1] if ending and machine.error else None,
-        "steps": [state.row_json(row) for row in machine.rows],
-        "waiting": [known.get(effect.id) or _waiting(run, effect) for effect, pending in machine.awaited() if pending],
-    }
-    if run.violated:
-        record |= {"status": "failed", "error": f"violation: {run.violated}", "code": "violation"}
-    elif machine.status == "running":
-        record["status"] = "interrupted"
-    return record
-
-
-def _waiting(run: ProgramRun, effect: Effect) -> dict[str, Any]:
-    row: dict[str, Any] = {"effect": effect.id, "step": effect.step, "kind": effect.kind, "name": effect.name}
-    if effect.kind == "wait":
-        row["due"] = time.time() + effect.arguments["seconds"]
-    if effect.kind in {"approval", "event"} and effect.timeout is not None:
-        row["due"] = time.time() + effect.timeout
-    if effect.kind == "approval":
-        row["question"] = {**effect.arguments, "step": effect.step, "program": run.program.name}
-    elif run.machine.pending[effect.id] == APPROVAL:
-        row["kind"] = "approval"
-        row["question"] = {
-            "tool": effect.name,
-            "arguments": effect.arguments,
-            "step": effect.step,
-            "program": run.program.name,
-        }
-        if effect.id in run.reasons:
-            row["question"]["why"] = run.reasons[effect.id]
-    return row
-
-
-def standing(stored: StoredExecution) -> str:
-    """The status of an execution as it is now: one whose process has died is `interrupted`, whatever was taken down."""
-    owner = Owner.parse(stored.owner)
-    lost = stored.status == "running" and owner is not None and owner.is_orphan_here()
-    return "interrupted" if lost else stored.status
 
 
 def kept_program(kept: SavedProgram) -> Program:
@@ -709,23 +516,6 @@ def _still_waiting(stored: StoredExecution) -> BridgeError:
     rows = (stored.record or {}).get("waiting", [])
     told = ", ".join(f"{row['step']} ({row['kind']})" for row in rows)
     return BridgeError("still_waiting", f"The execution {stored.id} still waits for: {told}.", waiting=rows)
-
-
-def told(stored: StoredExecution) -> dict[str, Any]:
-    """The record of an execution that is kept: as it was last left, or a bare one where it never was."""
-    if stored.record is not None and stored.status == "running":
-        # What it waited for has come since.
-        return stored.record | {"status": standing(stored), "waiting": []}
-    return stored.record or {
-        "trace_id": stored.id,
-        "program": stored.bundle["program"].get("name", "unnamed"),
-        "status": standing(stored),
-        "output": None,
-        "error": None,
-        "code": None,
-        "steps": [],
-        "waiting": [],
-    }
 
 
 def _row(name: str, program: Program, owner: Origin) -> dict[str, Any]:

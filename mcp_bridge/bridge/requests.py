@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 
 from mcp_bridge.bridge.names import PRINCIPAL, resolve, split
-from mcp_bridge.bridge.programs import Session
+from mcp_bridge.bridge.program_session import Session
 from mcp_bridge.downstream import describe
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.wire import messages

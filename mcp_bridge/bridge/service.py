@@ -226,7 +226,7 @@ class Bridge:
         Raises:
             BridgeError: It never began: as `Programs.start`.
         """
-        from mcp_bridge.bridge.programs import told  # noqa: PLC0415
+        from mcp_bridge.bridge.program_record import told  # noqa: PLC0415
 
         gate = self._gate(secrets.token_hex(8), self._narrow(None), asker, sampler)
         run = await self.programs.start(program, context or {}, key, PRINCIPAL, gate)

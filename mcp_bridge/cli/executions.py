@@ -57,7 +57,7 @@ def list_(
     """List executions, the latest first."""
 
     def work() -> int:
-        from mcp_bridge.bridge.programs import standing, told  # noqa: PLC0415
+        from mcp_bridge.bridge.program_record import standing, told  # noqa: PLC0415
         from mcp_bridge.ledger.store import ProgramStore  # noqa: PLC0415
 
         asked = set(status or Status)
@@ -116,7 +116,7 @@ def show(
     named = config or ctx.obj
 
     def work() -> int:
-        from mcp_bridge.bridge.programs import standing, told  # noqa: PLC0415
+        from mcp_bridge.bridge.program_record import standing, told  # noqa: PLC0415
         from mcp_bridge.ledger.store import ProgramStore  # noqa: PLC0415
 
         async def found(database: Database) -> tuple[StoredExecution, str]:

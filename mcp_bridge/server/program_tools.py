@@ -13,7 +13,7 @@ import mcp_types as types
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcp_bridge.bridge.names import PRINCIPAL
-from mcp_bridge.bridge.programs import told
+from mcp_bridge.bridge.program_record import told
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.events import Resume
 

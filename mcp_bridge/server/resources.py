@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 import mcp_types as types
 
 from mcp_bridge.bridge.names import PRINCIPAL
-from mcp_bridge.bridge.programs import told
+from mcp_bridge.bridge.program_record import told
 from mcp_bridge.kernel.format import json_schema
 
 if TYPE_CHECKING:
