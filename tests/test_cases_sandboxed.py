@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 import uuid
@@ -323,11 +324,14 @@ anyio.run(main)
 
 
 async def test_case_41_a_host_killed_in_mid_resume_loses_nothing(sandboxes, work, tmp_path):
-    async with sandboxes.open(governance=work()) as bridge:
+    # A state directory of its own, in which the killed host leaves what it can't tidy up; the probe's result is known.
+    state_dir, runtime = tmp_path / "state", sandboxes.settings.runtime
+    unknown = shutil.ignore_patterns("run", "files", "*.sqlite*")
+    shutil.copytree(sandboxes.settings.state_dir, state_dir, ignore=unknown)
+    async with sandboxes.open(governance=work(), state_dir=state_dir) as bridge:
         trace_id = printed(
             await bridge.run(f"from mcp import programs\nprint((await programs.run({PAID!r})).trace_id)")
         ).strip()
-        state_dir, runtime = sandboxes.settings.state_dir, sandboxes.settings.runtime
         host = await anyio.run_process(
             [sys.executable, "-c", HOST, str(tmp_path), str(state_dir), runtime, trace_id],
             env={**os.environ, "CASE_DIES": "1"},

@@ -63,6 +63,29 @@ def test_the_exit_status_tells_success_failure_and_suspension_apart(desk):
     desk.says("program", "run", desk.write("s.json", stalled), *A, code=common.FAILED, words=["budget_exceeded"])
 
 
+def test_failures_inside_of_steps_and_of_what_should_undo_one_are_told_too(desk):
+    steps = [
+        tool("look", compensate={"tool": "broken", "args": {"name": "$name"}}),
+        {
+            "id": "all",
+            "type": "map",
+            "over": [1, 2],
+            "step": {"type": "tool", "tool": "broken", "args": {"name": "$name"}},
+        },
+    ]
+    program = desk.write("p.json", {"name": "p", "steps": steps})
+    ended = desk.says("program", "run", program, *A, code=common.FAILED, words=["sub-steps failed: all[0], all[1]"])
+    told = [line.split(":")[0] for line in ended.err.splitlines() if "it broke" in line]
+    assert told == ["  all[0]", "  all[1]", "  look.compensate"]
+
+
+def test_of_many_failures_the_first_are_told(desk):
+    each = {"id": "all", "type": "map", "over": list(range(15)), "step": {"type": "tool", "tool": "no-such"}}
+    program = desk.write("p.json", {"name": "p", "steps": [each]})
+    lines = desk.says("program", "run", program, code=common.FAILED, words=["all[9]: "]).err.splitlines()
+    assert (lines[-2].split(":")[0], lines[-1]) == ("  all[9]", "  and 5 more")
+
+
 def test_with_json_the_record_is_the_whole_output(desk):
     record = desk.run("program", "run", desk.write("p.json", LOOK), *A, "--json").json
     assert (record["status"], record["output"], record["waiting"]) == ("success", "saw a", [])
@@ -94,11 +117,15 @@ def test_a_program_runs_others_by_name_the_operators_and_those_that_are_kept(des
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nothing"], ["unknown_program", "'nothing'"]),
+        (["nothing"], ["unknown_program", "'nothing'", "Programs: clean"]),
         (["claen"], ["unknown_program", "Did you mean clean?"]),
         (["nowhere.yaml"], ["bad_program", "nowhere.yaml", "No such file"]),
         (["./"], ["bad_program", "none of .yaml"]),
-        (["broken.yaml"], ["bad_program", "broken.yaml", "not YAML"]),
+        (["broken.yaml"], ["bad_program", "broken.yaml", "not YAML: line 2, column 1"]),
+        (["indented.yaml"], ["bad_program", "not YAML: line 5, column 4", "of line 3"]),
+        (["tabs.yaml"], ["bad_program", "not YAML: line 2, column 1", "with spaces, not with tabs"]),
+        (["control.yaml"], ["bad_program", "not YAML", "at position 6"]),
+        (["hasty.json"], ["invalid_program", "did you mean 'timeout_seconds'?"]),
         (["list.json"], ["bad_program", "list.json", "is an object"]),
         (["text.yaml"], ["bad_program", "is an object"]),
         (["binary.json"], ["bad_program", "not UTF-8"]),
@@ -123,6 +150,10 @@ def test_a_program_runs_others_by_name_the_operators_and_those_that_are_kept(des
 )
 def test_what_cannot_be_run_is_a_usage_error_that_says_what_is_wrong(desk, arguments, words):
     desk.write("broken.yaml", "steps: [")
+    desk.write("indented.yaml", "name: x\nsteps:\n  - id: a\n    type: tool\n   tool: look\n")
+    desk.write("tabs.yaml", "steps:\n\t- id: a\n")
+    desk.write("control.yaml", "name: \x01\n")
+    desk.write("hasty.json", {"steps": [tool("look", timeout=5)]})
     desk.write("list.json", [])
     desk.write("text.yaml", "clean")
     desk.write("binary.json", b"\xff\xfe\x00")

@@ -590,7 +590,7 @@ print(sum(isinstance(result, Exception) for result in results))
             await victim
     assert printed(victim.result()) == "unharmed\n"
     assert printed(record) == "0\n"
-    assert ticker.longest < 1.5
+    assert ticker.longest < 4
 
 
 async def test_answers_that_nobody_reads_do_not_gather_in_the_host(sandboxes, tmp_path):

@@ -64,7 +64,7 @@ async def refusal(call):
 
 
 async def test_ten_mistakes_are_told_at_once_on_every_way_in(sandboxes, tmp_path):
-    async with sandboxes.open() as bridge:
+    async with sandboxes.open(state_dir=tmp_path / "state") as bridge:
         record = await bridge.run(
             f"""
 import json, mcp

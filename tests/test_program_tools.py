@@ -62,6 +62,10 @@ async def test_programs_are_run_by_a_client_that_knows_no_python(sandboxes, gove
         assert (await call("delete_program", program_id="see"))["code"] == "denied"
         assert (await call("run_program", program={"steps": []}))["code"] == "invalid_program"
         assert (await call("run_program"))["code"] == "bad_arguments"
+        assert (
+            "contxt: there is no such argument; there are: program, context, "
+            in (await call("run_program", program="see", contxt={}))["error"]
+        )
         pending = {"steps": [{"id": "w", "type": "wait", "event": "paid"}, {**program["steps"][0], "id": "b"}]}
         waits = await call("run_program", program=pending, context={"who": "z"})
         assert waits["status"] == "suspended"

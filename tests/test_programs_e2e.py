@@ -94,3 +94,35 @@ async def test_programs_are_kept_within_a_limit(sandboxes, tmp_path, monkeypatch
             )
         assert caught.value.code == "too_many_programs"
         assert [row["name"] for row in await bridge.programs.listed("local")] == ["a"]
+
+
+async def test_a_trace_shows_little_of_itself(sandboxes, tmp_path):
+    many = {
+        "steps": [
+            {
+                "id": "each",
+                "type": "map",
+                "over": "$items",
+                "step": {"id": "e", "type": "tool", "tool": "faulty.echo", "args": {"text": "$item"}},
+            }
+        ]
+    }
+    waits = {"steps": [{"id": "ask", "type": "approval", "message": "May I?"}]}
+    async with sandboxes.open(faulty(), state_dir=tmp_path / "state") as bridge:
+        record = await bridge.run(
+            f"""
+from mcp import programs
+trace = await programs.run({many!r}, {{"items": ["x" * 1000] * 100}})
+assert len(trace.steps) == 101 and len(trace.steps[0].output) == 1000
+text = repr(trace)
+print(len(text) < 10_000, "81 more in .steps" in text)
+text = repr(await programs.run({waits!r}))
+print("suspended" in text and "waits for a person at ask: May I?" in text)
+try:
+    trace.step("eahc")
+except KeyError as exc:
+    print(str(exc)[:60])
+"""
+        )
+        assert printed(record).splitlines()[:2] == ["True True", "True"]
+        assert "no step 'eahc' has run" in printed(record)

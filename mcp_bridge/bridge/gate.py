@@ -17,8 +17,9 @@ import anyio
 import anyio.to_thread
 
 from mcp_bridge.bridge.governance import LOCAL
-from mcp_bridge.bridge.model_steps import ModelSteps, kernel_usage
+from mcp_bridge.bridge.model_steps import ModelSteps, amounts, kernel_usage
 from mcp_bridge.bridge.names import split
+from mcp_bridge.bridge.recovery import cut_short
 from mcp_bridge.downstream import describe
 from mcp_bridge.downstream.aliases import nearest
 from mcp_bridge.errors import BridgeError
@@ -27,7 +28,7 @@ from mcp_bridge.kernel.machine import APPROVAL
 from mcp_bridge.kernel.values import ValueFaultError, normal
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.models.model import ModelError
-from mcp_bridge.policy.budgets import Amounts, Budget
+from mcp_bridge.policy.budgets import Amounts, Budget, Share
 from mcp_bridge.policy.call import Call, ProgramRef, StepContext
 from mcp_bridge.policy.decision import decide
 from mcp_bridge.policy.globs import ToolNames
@@ -134,8 +135,8 @@ class Gate:
         self._budget = Budget(governance.snapshot.limits, usages.of(principal))
         limits = governance.snapshot.limits
         self._counts_bytes = limits.bytes is not None or limits.principal.bytes is not None
-        self._counted: set[str] = set()
-        """Programs whose use of the limits is in the budget."""
+        self._shares: dict[str, Share] = {}
+        """What of the budget is each program's: others may have gone on with it in between."""
         self._references = MemoryReferences(key)
         self._projector: Projector | None = None
         self._describing: Projector | None = None
@@ -204,13 +205,13 @@ class Gate:
                 await self._approve(decision, shown, execution, path, place)
             size = self._bytes_of(arguments)
             reservation = self._budget.reserve(Amounts(calls=1, bytes=size))
-        except BridgeError:
+        except BaseException:
             self._budget.uncount(decision)
             raise
         with reservation:
             intent: dict[str, Any] = {"kind": "tool", "tool": str(names), "arguments": shown}
             if run:
-                self._counted.add(run.execution)
+                self._share(run.execution).add(Amounts(calls=1, bytes=size), decision.counts)
                 intent["effect"] = effect
                 if effect is not None:
                     run.begins(effect)
@@ -222,8 +223,11 @@ class Gate:
                 answered = await self._made(tool, projector.tool(arguments, names), raw=raw)
                 whole = projector.output(answered.raw) if raw else {}
                 answered = Answered(projector.output(answered.value), whole, answered.pending)
-                reservation.settle(Amounts(calls=1, bytes=size + self._bytes_of(answered.value)))
-                outcome |= {"status": "pending" if answered.pending else "ok", "value": answered.value}
+                given = self._bytes_of(answered.value)
+                if run:
+                    self._share(run.execution).add(Amounts(bytes=given))
+                reservation.settle(Amounts(calls=1, bytes=size + given))
+                outcome["status"] = "pending" if answered.pending else "ok"
             except BridgeError as exc:
                 error = projected(exc, projector)
                 outcome |= {"status": "failed", "code": error.code, "message": error.message}
@@ -231,6 +235,7 @@ class Gate:
             finally:
                 if not run:
                     # With the next intent, or with the answer to the client: what was done before then is in doubt.
+                    # Without the value: a script's call is never replayed, and a server may send anything.
                     self._recorder.post(Entry("outcome", execution, outcome, None, self._snapshot.hash))
         return answered
 
@@ -286,9 +291,10 @@ class Gate:
     def adopt(self, execution: str, values: Mapping[str, Scalar], spent: Mapping[str, Any]) -> None:
         """As `program_run.Effects`."""
         self._references.adopt(values)
-        if execution not in self._counted:
-            self._counted.add(execution)
-            self._budget.adopt(spent)
+        self._share(execution).adopt(spent)
+
+    def _share(self, execution: str) -> Share:
+        return self._shares.setdefault(execution, Share(self._budget))
 
     async def repeatable(self, effect: Effect) -> bool:
         """As `program_run.Effects`."""
@@ -350,14 +356,19 @@ class Gate:
     async def _llm(self, run: ProgramRun, effect: Effect) -> Outcome:
         projector = await self.projector()
         model = await self.model()
-        asked = {"kind": "llm", "effect": effect.id, "arguments": projector.trace(effect.arguments)}
+        asked: dict[str, Any] = {"kind": "llm", "effect": effect.id, "arguments": projector.trace(effect.arguments)}
         await self._record("intent", run.execution, effect.step, run.program.hash, asked)
         try:
             completion = await model.answer(effect.arguments, effect.timeout)
         except ModelError as exc:
             error = projected(exc, projector)
             status: OutcomeStatus = "timeout" if exc.code == "model_timeout" else "failed"
-            return Outcome(effect.id, status, None, error.code, error.message, kernel_usage(exc.usage))
+            self._share(run.execution).add(amounts(exc.usage))
+            return Outcome(effect.id, status, None, error.code, str(error), kernel_usage(exc.usage))
+        except anyio.get_cancelled_exc_class():
+            self._share(run.execution).add(cut_short(asked["arguments"]))
+            raise
+        self._share(run.execution).add(amounts(completion.usage))
         return Outcome(effect.id, "ok", completion.text, usage=kernel_usage(completion.usage))
 
     async def model(self) -> ModelSteps:

@@ -72,9 +72,9 @@ class ModelSteps:
                     shown, max_tokens=max_tokens, temperature=temperature, timeout=timeout
                 )
             except ModelError as exc:
-                reservation.settle(_amounts(exc.usage))
+                reservation.settle(amounts(exc.usage))
                 raise
-            reservation.settle(_amounts(completion.usage))
+            reservation.settle(amounts(completion.usage))
         return Completion(as_text(self._projector.output(completion.text)), completion.usage, completion.truncated)
 
     async def answer(self, arguments: dict[str, Any], timeout: float | None) -> Completion:  # noqa: ASYNC109
@@ -96,7 +96,8 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _amounts(usage: Usage) -> Amounts:
+def amounts(usage: Usage) -> Amounts:
+    """As the budget counts it; a price that nobody knows counts as nothing."""
     return Amounts(model_tokens=usage.total_tokens, model_cost_usd=usage.cost_usd or 0.0)
 
 

@@ -51,14 +51,15 @@ def load_programs(config: ProgramsConfig, base: Path) -> dict[str, Program]:
     """
     found: dict[str, tuple[Path, Any]] = {}
     for folder in config.path:
-        place = base / folder.expanduser()
+        place = (base / folder.expanduser()).resolve()
         if not place.is_dir():
-            raise _bad(f"there is no folder {place}", place, None)
+            told = f"programs.path names {place}, which is no folder"
+            raise _bad(f"{told}; a relative path starts at the configuration file's folder", place, None)
         for file in sorted(path for path in place.iterdir() if path.suffix in SUFFIXES and path.is_file()):
             data = read_file(file)
             name = name_of(data, file)
             if name in found:
-                raise _bad(f"{file} and {found[name][0]} are both called {name!r}", file, None)
+                raise _bad(f"{file} and {found[name][0]} are both called {name!r}: give one another name", file, None)
             found[name] = (file, data)
     return _resolved(found)
 

@@ -163,7 +163,8 @@ class ProgramRun:
 
     def cancel(self, reason: str) -> None:
         """End it; `drive` then does what has to be undone. Nothing happens to one that is ending already."""
-        self._apply(Cancel(reason))
+        if not self.machine.ended:
+            self._apply(Cancel(reason))
 
     async def settle(self, number: int, decision: dict[str, Any] | None) -> None:
         """End a pending effect that no resume may end: by a person's decision, or because its time has come.
@@ -261,17 +262,24 @@ class ProgramRun:
 
     def _take(self, outcome: Outcome) -> dict[str, Any]:
         """Apply an outcome; without a pause between that and its place in the order."""
-        self._end(outcome)
+        outcome = self._end(outcome)
         self._sequence += 1
         return {"sequence": self._sequence, **outcome_json(outcome)}
 
-    def _end(self, outcome: Outcome) -> None:
+    def _end(self, outcome: Outcome) -> Outcome:
+        """Apply an outcome; what was applied: of one that no machine can take, that it failed."""
         if outcome.status == "pending" and outcome.message:
             self.reasons[outcome.effect] = outcome.message
         if outcome.effect in self.machine.waiting or outcome.effect in self.machine.deadlines:
-            self._apply(outcome)
+            try:
+                self._apply(outcome)
+            except IllegalEventError as exc:
+                logger.warning("effect %s of %s: %s", outcome.effect, self.execution, exc)
+                outcome = Outcome(outcome.effect, "failed", code="bad_outcome", message="its outcome can't be taken")
+                self._apply(outcome)
         else:
             self._journal.event(self, outcome, None)
+        return outcome
 
     def _apply(self, event: Event) -> None:
         effects = self.machine.apply(event)
@@ -319,5 +327,8 @@ class ProgramRun:
         return told
 
 
+_IN_DOUBT = "interrupted while under way: it may have happened, and isn't done again"
+
+
 def _interrupted(number: int) -> Outcome:
-    return Outcome(number, "failed", code="interrupted", message="interrupted while under way")
+    return Outcome(number, "failed", code="interrupted", message=_IN_DOUBT)

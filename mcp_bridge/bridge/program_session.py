@@ -152,7 +152,7 @@ class Session:
                 try:
                     await run.wind_down()
                     await self._service.keep(run)
-                except BridgeError:
+                except Exception:  # the others of this sandbox are to be kept all the same
                     logger.exception("the execution %s of a sandbox that has ended could not be kept", run.execution)
 
         with anyio.CancelScope(shield=True):

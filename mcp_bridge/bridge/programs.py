@@ -53,6 +53,9 @@ MAX_SAVED = 1000
 MAX_SAVED_CHARS = 64 << 20
 """Of the programs that one principal may keep, as JSON."""
 
+MAX_NAMES_TOLD = 20
+"""Of programs, to whoever asks for one that there isn't."""
+
 MAX_KEY_CHARS = 1000
 """Of an idempotency key."""
 
@@ -116,7 +119,7 @@ class Programs:
             if asked in saved:
                 return Found(kept_program(saved[asked]), "agent")
             close = nearest(asked, [*self.operators, *saved])
-            hint = f"Did you mean {', '.join(close)}?" if close else "mcp.programs.list() has their names."
+            hint = f"Did you mean {', '.join(close)}?" if close else _names([*self.operators, *saved])
             raise BridgeError("unknown_program", f"There is no program {asked[:100]!r}.", hint=hint, nearest=close)
 
         try:
@@ -174,10 +177,10 @@ class Programs:
         Raises:
             BridgeError: `reserved_name`.
         """
-        if not name.strip() or name in self.operators:
-            raise BridgeError(
-                "reserved_name", f"The name {name!r} is the operator's, or none.", hint="Use another name."
-            )
+        if not name.strip():
+            raise BridgeError("reserved_name", "An empty name is none.", hint="Use another name.")
+        if name in self.operators:
+            raise BridgeError("reserved_name", f"The name {name!r} is the operator's.", hint="Use another name.")
 
     async def listed(self, principal: str) -> list[dict[str, Any]]:
         """The operator's and the principal's programs, by name."""
@@ -255,8 +258,12 @@ class Programs:
             elif standing(known) != "interrupted":
                 return known
             else:
-                with contextlib.suppress(_TakenError):
+                try:
                     return await self.resume(known.id, None, principal, effects)
+                except BridgeError as exc:
+                    # Another was quicker, and may have ended it by now.
+                    if exc.code != "not_suspended" or known.state is None:
+                        raise
 
     async def _begin(
         self, found: Found, context: dict[str, Any], key: str | None, request: str, principal: str, effects: Effects
@@ -280,13 +287,19 @@ class Programs:
             started=time.time(),
         )
         self._under_way[run.execution] = anyio.Event()
-        self.store.keep_values(run.execution, effects.values_behind(context))
-        with anyio.CancelScope(shield=True):
-            # Once it is kept it has to be somebody's, who takes down its end.
-            added = await self.store.add(row)
+        # A reference may stand in the program itself, and the step be done by another process.
+        self.store.keep_values(run.execution, effects.values_behind([context, row.bundle]))
+        added = False
+        try:
+            with anyio.CancelScope(shield=True):
+                # Once it is kept it has to be somebody's, who takes down its end.
+                added = await self.store.add(row)
+        finally:
+            if not added:
+                run.leave()
+                self.store.drop_values(run.execution)
+                del self._under_way[run.execution]
         if not added:
-            run.leave()
-            del self._under_way[run.execution]
             return None
         self.recorder.post(self.entry("start", run, program=found.program.name, origin=found.origin))
         return run
@@ -322,7 +335,7 @@ class Programs:
             BridgeError: `unknown_trace`; `not_suspended`.
         """
         async with self._taken(execution, principal, effects) as (_, run):
-            run.cancel(reason)
+            run.cancel(await effects.project(reason))
         return run
 
     @contextlib.asynccontextmanager
@@ -337,7 +350,7 @@ class Programs:
         with anyio.CancelScope(shield=True):
             taken = await self.store.take(stored, owner_label())
         if not taken:
-            raise _TakenError(execution)
+            raise BridgeError("not_suspended", f"The execution {execution} is not suspended: somebody has resumed it.")
         self._under_way[execution] = anyio.Event()
         try:
             history = await self.recorder.read(execution)
@@ -359,12 +372,14 @@ class Programs:
                 run.leave()
                 raise
         except BaseException:
-            with anyio.CancelScope(shield=True):
-                # What was recorded meanwhile is replayed when it goes on.
-                await self.store.update(
-                    stored.id, status=status, state=stored.state, record=stored.record, due=stored.due
-                )
-            self._under_way.pop(execution).set()
+            try:
+                with anyio.CancelScope(shield=True):
+                    # What was recorded meanwhile is replayed when it goes on.
+                    await self.store.update(
+                        stored.id, status=status, state=stored.state, record=stored.record, due=stored.due
+                    )
+            finally:
+                self._under_way.pop(execution).set()
             raise
 
     async def _settle(self, run: ProgramRun, stored: StoredExecution) -> bool:
@@ -373,9 +388,12 @@ class Programs:
         due = {row["effect"]: row["due"] for row in (stored.record or {}).get("waiting", ()) if row.get("due")}
         settled = False
         for effect, pending in run.machine.awaited():
+            if effect.id not in run.machine.waiting:
+                continue  # while another was settled, its group's time has passed
             decision = decisions.get(effect.id)
             if pending and (decision is not None or due.get(effect.id, math.inf) <= time.time()):
-                await run.settle(effect.id, decision)
+                # A person's comment is no tool's output, and enters the state all the same.
+                await run.settle(effect.id, decision and await run.effects.project(decision))
                 settled = True
         return settled
 
@@ -391,8 +409,19 @@ class Programs:
         return found
 
     async def keep(self, run: ProgramRun) -> dict[str, Any]:
-        """Take down where a run stands, as it is left; its record."""
+        """Take down where a run stands, as it is left; its record.
+
+        Raises:
+            BridgeError: `not_recorded`. Who waits for the run is told so, too.
+        """
         run.leave()
+        try:
+            return await self._keep(run)
+        finally:
+            if (ended := self._under_way.pop(run.execution, None)) is not None:
+                ended.set()
+
+    async def _keep(self, run: ProgramRun) -> dict[str, Any]:
         record = run_record(run)
         left = None if run.machine.ended else state.dump(run.machine)
         for row in record["waiting"]:
@@ -411,8 +440,6 @@ class Programs:
             record=record,
             due=min((row["due"] for row in record["waiting"] if row.get("due")), default=None),
         )
-        if (ended := self._under_way.pop(run.execution, None)) is not None:
-            ended.set()
         return record
 
     # --- as the journal of runs ---
@@ -505,17 +532,25 @@ def _runs_others(asked: Any) -> bool:
     return False
 
 
-class _TakenError(BridgeError):
-    """Another caller goes on with this execution."""
-
-    def __init__(self, execution: str) -> None:
-        super().__init__("not_suspended", f"The execution {execution} is not suspended: somebody has resumed it.")
-
-
 def _still_waiting(stored: StoredExecution) -> BridgeError:
     rows = (stored.record or {}).get("waiting", [])
     told = ", ".join(f"{row['step']} ({row['kind']})" for row in rows)
-    return BridgeError("still_waiting", f"The execution {stored.id} still waits for: {told}.", waiting=rows)
+    ways = {row["kind"]: _WAYS_ON.get(row["kind"], "Resume it with a payload.") for row in rows}
+    hint = " ".join(dict.fromkeys(ways.values()))
+    return BridgeError("still_waiting", f"The execution {stored.id} still waits for: {told}.", hint=hint, waiting=rows)
+
+
+_WAYS_ON = {
+    "approval": "A person decides, with `mcp-bridge approvals`.",
+    "wait": "Resume it when the time has come.",
+}
+
+
+def _names(names: list[str]) -> str:
+    if not names:
+        return "None is saved, and [programs] of the configuration has none."
+    more = ", …" if len(names) > MAX_NAMES_TOLD else ""
+    return f"Programs: {', '.join(name[:100] for name in names[:MAX_NAMES_TOLD])}{more}."
 
 
 def _row(name: str, program: Program, owner: Origin) -> dict[str, Any]:

@@ -56,7 +56,12 @@ def replay(machine: Machine, state: bytes, entries: Sequence[Recorded]) -> set[i
     """
     taken_down = state_hash(state)
     began = max(
-        (number for number, row in enumerate(entries, 1) if row.entry.payload.get("state") == taken_down), default=0
+        (
+            number
+            for number, row in enumerate(entries, 1)
+            if row.entry.kind == "suspension" and row.entry.payload.get("state") == taken_down
+        ),
+        default=0,
     )
     doubtful: set[int] = set()
     for number, row in enumerate(entries, 1):
@@ -83,20 +88,34 @@ def spent(entries: Sequence[Recorded]) -> dict[str, Any]:
     """
     amounts = [Amounts()]
     made: dict[int, int] = {}
+    called: set[int | None] = set()
+    asked: dict[int, Amounts] = {}
     for row in entries:
         payload = row.entry.payload
-        if row.entry.kind == "intent" and payload["kind"] == "tool":
+        if row.entry.kind == "intent" and payload["kind"] == "llm":
+            # Asked, and asked again: the first question was cut short.
+            amounts.append(asked.get(payload["effect"], Amounts()))
+            asked[payload["effect"]] = cut_short(payload["arguments"])
+        elif row.entry.kind == "intent" and payload["kind"] == "tool":
+            called.add(payload.get("effect"))
             amounts.append(Amounts(calls=1, bytes=len(json.dumps(payload["arguments"]))))
             for rule in payload.get("rules", ()):
                 made[rule] = made.get(rule, 0) + 1
         elif row.entry.kind == "outcome" and "effect" in payload:
             usage = payload.get("usage") or {"total_tokens": 0, "cost_usd": 0}
-            size = len(json.dumps(payload.get("value"))) if payload["status"] == "ok" else 0
+            asked.pop(payload["effect"], None)
+            counts = payload["status"] == "ok" and payload["effect"] in called
+            size = len(json.dumps(payload.get("value"))) if counts else 0
             amounts.append(
                 Amounts(bytes=size, model_tokens=usage["total_tokens"], model_cost_usd=usage["cost_usd"] or 0)
             )
-    counted = [amount.counted() for amount in amounts]
+    counted = [amount.counted() for amount in (*amounts, *asked.values())]
     return {"usage": {kind: sum(row[kind] for row in counted) for kind in counted[0]}, "made": made}
+
+
+def cut_short(arguments: dict[str, Any]) -> Amounts:
+    """What a question to a model that nobody has seen answered counts as: every byte of it a token."""
+    return Amounts(model_tokens=len(json.dumps(arguments)))
 
 
 def _event(kind: str, payload: dict[str, Any]) -> Event | None:

@@ -64,7 +64,18 @@ def load(text: str) -> Any:
         finally:
             loader.dispose()
     except yaml.YAMLError as exc:
-        raise ValueError(f"not YAML: {exc}") from None
+        raise ValueError(f"not YAML: {_told(exc, text)}") from None
+
+
+def _told(error: yaml.YAMLError, text: str) -> str:
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return str(error).replace('in "<unicode string>", ', "at ")
+    mark = error.problem_mark
+    line = (text.split("\n")[mark.line : mark.line + 1] or [""])[0]
+    begun = error.context_mark
+    within = f", {error.context} of line {begun.line + 1}" if begun and begun.line < mark.line else ""
+    tab = "; YAML is indented with spaces, not with tabs" if line[: mark.column + 1].endswith("\t") else ""
+    return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}{within}{tab}"
 
 
 def _check_depth(text: str) -> None:

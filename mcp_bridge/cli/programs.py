@@ -243,7 +243,8 @@ def show(ctx: typer.Context, name: Source, config: Config = None) -> None:
 
         found, owner = program_sources.one(common.load(config or ctx.obj), name)
         print_json(found.data, indent=True)
-        showing.say(f"mcp-bridge: {found.name}: {owner}'s, hash {found.hash}")
+        whose = "from a file" if owner == "file" else f"the {owner}'s"
+        showing.say(f"mcp-bridge: {name}: {whose}, hash {found.hash}")
         return common.OK
 
     finish(work)

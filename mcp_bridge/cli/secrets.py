@@ -21,7 +21,7 @@ secrets = typer.Typer(
     help="Keep secrets, which tools get in place of vault://secret/NAME, and nobody else.", no_args_is_help=True
 )
 
-Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="Of [secrets.NAME].")]
+Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="As in vault://secret/NAME.")]
 Keyring: TypeAlias = Annotated[
     bool, typer.Option("--keyring", help="In the system's keyring; by default in a file, or as configured.")
 ]

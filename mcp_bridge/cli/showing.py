@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_CELL_CHARS = 60
+MAX_FAILURES = 10
 
 ENDED_WELL = "success"
 UNENDED = frozenset({"suspended", "interrupted", "running"})
@@ -135,6 +136,14 @@ def ways_on(waiting: Sequence[Mapping[str, Any]], ident: str, config: Path | Non
     return lines
 
 
+def _untold(record: Mapping[str, Any]) -> list[str]:
+    """Failures that the error of the whole doesn't tell: of steps inside of others, and of what should undo one."""
+    failed = [row for row in record["steps"] if row["status"] == "failed" and row.get("error")]
+    lines = [f"{row['id']}: {row['error']}" for row in failed if row["error"] not in record["error"]]
+    more = len(lines) - MAX_FAILURES
+    return [*lines[:MAX_FAILURES], *([f"and {more} more"] if more > 0 else [])]
+
+
 def outcome(record: Mapping[str, Any], ident: str, config: Path | None) -> None:
     """The record of an execution: its output on standard output, everything else on standard error."""
     if record["output"] is not None:
@@ -144,6 +153,8 @@ def outcome(record: Mapping[str, Any], ident: str, config: Path | None) -> None:
     say(f"{head}, execution {ident}")
     if record.get("error"):
         say(f"  {record.get('code') or 'error'}: {record['error']}")
+        for line in _untold(record):
+            say(f"  {line}")
     for line in ways_on(record["waiting"], ident, config):
         say(f"  {line}")
     if record["status"] == "interrupted":

@@ -37,6 +37,22 @@ from mcp_bridge.wire.messages import (
 Answer = jsonrpc.Response | jsonrpc.ErrorResponse
 
 
+MAX_SHOWN_ROWS = 20
+"""Steps that a trace shows of itself: a model pays for each. All are in `.steps`."""
+
+
+def _short(text: str, length: int = 300) -> str:
+    return text if len(text) <= length else f"{text[:length]}… ({len(text)} characters)"
+
+
+def _awaited(row: dict[str, Any]) -> str:
+    """What a suspended step waits for, in a line."""
+    question = row.get("question") or {}
+    what = question.get("message") or question.get("tool") or row.get("name") or ""
+    who = "a person" if row["kind"] == "approval" else row["kind"]
+    return f"{who} at {row['step']}: {what}" if what else f"{who} at {row['step']}"
+
+
 class StepView:
     """One step of a trace: `.id .status .output .error .code .retries .usage`.
 
@@ -54,7 +70,7 @@ class StepView:
 
     def __repr__(self) -> str:
         shown = f": {self.error}" if self.error else "" if self.output is None else f" → {self.output!r}"
-        return f"{self.id} {self.status}{shown}"
+        return _short(f"{self.id} {self.status}{shown}")
 
 
 class Trace:
@@ -90,11 +106,16 @@ class Trace:
         for row in reversed(self.steps):
             if row.id == name:
                 return row
-        raise KeyError(name)
+        raise KeyError(f"no step {name!r} has run; these have: {_short(', '.join(row.id for row in self.steps))}")
 
     def __repr__(self) -> str:
         head = f"{self.program}: {self.status}" + (f": {self.error}" if self.error else "")
-        return "\n".join([head, *(f"  {step!r}" for step in self.steps), f"  trace {self.trace_id}"])
+        rows = [f"  {step!r}" for step in self.steps]
+        if len(rows) > MAX_SHOWN_ROWS:
+            half = MAX_SHOWN_ROWS // 2
+            rows = [*rows[:half], f"  … {len(rows) - 2 * half} more in .steps", *rows[-half:]]
+        waits = [f"  waits for {_short(_awaited(row))}" for row in self.waiting[:MAX_SHOWN_ROWS]]
+        return "\n".join([_short(head, 1000), *rows, *waits, f"  trace {self.trace_id}"])
 
 
 class Driver:

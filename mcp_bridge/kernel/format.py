@@ -247,6 +247,7 @@ _OFTEN_MEANT = {
     "name": "id",
     "else": "otherwise",
     "next": "next_step",
+    "timeout": "timeout_seconds",
 }
 
 
@@ -343,5 +344,6 @@ _SHOWN_CHARS = 60
 
 
 def _nearest(name: str, names: Json) -> str:
-    close = difflib.get_close_matches(name[:MAX_NAME_CHARS], names, n=1) or [_OFTEN_MEANT.get(name, "")]
-    return f"; did you mean {close[0]!r}?" if close[0] in names else ""
+    meant = _OFTEN_MEANT.get(name)
+    close = [meant] if meant in names else difflib.get_close_matches(name[:MAX_NAME_CHARS], names, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

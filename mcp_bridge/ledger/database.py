@@ -14,6 +14,7 @@ import os
 import queue
 import sqlite3
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     _Job: TypeAlias = Callable[[sqlite3.Connection], Any]
-    _Settle: TypeAlias = Callable[[Any, sqlite3.Error | None], None]
+    _Settle: TypeAlias = Callable[[Any, Exception | None], None]
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,8 @@ MAX_BATCH = 2000
 
 BUSY_SECONDS = 30.0
 """How long to wait for another process that is writing."""
+
+_RETRY_SECONDS = 0.01
 
 MIGRATIONS = (
     """
@@ -107,8 +110,7 @@ class Database:
 
     async def __aenter__(self) -> Self:
         try:
-            writer = await anyio.to_thread.run_sync(_open, self._path)
-            reader = await anyio.to_thread.run_sync(_open_to_read, self._path)
+            writer, reader = await anyio.to_thread.run_sync(_open_both, self._path)
         except (sqlite3.Error, OSError) as exc:
             raise BridgeError(
                 "database_unusable",
@@ -126,17 +128,25 @@ class Database:
                 await self.flush()
             except BridgeError:
                 logger.exception("the last entries were not recorded")
+            # Whoever comes now would wait for threads that have ended.
+            self._failure = self._failure or BridgeError("not_recorded", "The record of executions is closed.")
             for worker in (self._writer, self._reader):
                 if worker is not None:
                     await worker.close()
 
     def post(self, statement: str, parameters: Sequence[Any]) -> None:
-        """Write before anything that is posted later, without waiting."""
+        """Write before anything that is posted later, without waiting.
+
+        Raises:
+            BridgeError: `bad_text`: a text that is no Unicode; nothing is posted.
+        """
         self._post(_Statement(statement, parameters))
 
     def _post(self, statement: _Statement) -> None:
-        self._posted.append(statement)
-        self._count_posted += 1
+        _check_texts(statement.parameters)
+        if self._failure is None:
+            self._posted.append(statement)
+            self._count_posted += 1
 
     async def flush(self) -> None:
         """Return when everything that has been posted is durable.
@@ -157,7 +167,7 @@ class Database:
         """Post and flush; how many rows it has changed.
 
         Raises:
-            BridgeError: As `flush`.
+            BridgeError: As `post`, `flush`.
         """
         posted = _Statement(statement, parameters, counted=True)
         self._post(posted)
@@ -168,12 +178,13 @@ class Database:
         """The rows of a query, everything posted included.
 
         Raises:
-            BridgeError: As `flush`; `database_unusable`.
+            BridgeError: As `post`, `flush`; `database_unusable`.
         """
+        _check_texts(parameters)
         await self.flush()
         rows: asyncio.Future[list[tuple[Any, ...]]] = asyncio.get_running_loop().create_future()
 
-        def settle(found: list[tuple[Any, ...]], error: sqlite3.Error | None) -> None:
+        def settle(found: list[tuple[Any, ...]], error: Exception | None) -> None:
             if rows.done():
                 return
             if error is None:
@@ -192,7 +203,7 @@ class Database:
         batch, self._posted = self._posted[:MAX_BATCH], self._posted[MAX_BATCH:]
         self._writing = True
 
-        def settle(_: object, error: sqlite3.Error | None) -> None:
+        def settle(_: object, error: Exception | None) -> None:
             self._writing = False
             if error is None:
                 self._count_written += len(batch)
@@ -200,7 +211,7 @@ class Database:
                 self._failure = BridgeError(
                     "not_recorded",
                     f"The record of executions can't be written: {error}.",
-                    hint=f"Look at {self._path}: is the disk full?",
+                    hint=f"Look at {self._path}: is the disk full? Then start the bridge again.",
                 )
             waiting, self._waiting = self._waiting, []
             for count, written in waiting:
@@ -215,6 +226,15 @@ class Database:
         self._writer.do(lambda connection: _execute(connection, batch), settle)
 
 
+def _open_both(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+    writer = _open(path)
+    try:
+        return writer, _open_to_read(path)
+    except BaseException:
+        writer.close()
+        raise
+
+
 def _open(path: Path) -> sqlite3.Connection:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
@@ -226,13 +246,28 @@ def _open(path: Path) -> sqlite3.Connection:
                 f"{path} was written by a later version of this program.",
                 hint="Use that version, or another state_dir.",
             )
-        connection.execute("PRAGMA journal_mode = WAL")
+        _use_wal(connection)
         connection.execute("PRAGMA synchronous = FULL")
         _migrate(connection)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Change the journal's mode, which SQLite doesn't wait for when several processes begin one file at once."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            # The low byte is the primary code (sqlite.org/rescode.html).
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(_RETRY_SECONDS)
+        else:
+            return
 
 
 def _open_to_read(path: Path) -> sqlite3.Connection:
@@ -282,7 +317,7 @@ class _Worker:
             result, failure = None, None
             try:
                 result = job(self._connection)
-            except sqlite3.Error as error:
+            except Exception as error:  # noqa: BLE001  (whatever it is: somebody waits for it, and this thread goes on)
                 failure = error
             # The loop may have been closed under us: nobody waits then.
             with contextlib.suppress(RuntimeError):
@@ -304,10 +339,20 @@ def _execute(connection: sqlite3.Connection, batch: list[_Statement]) -> None:
                 connection.execute(_of_rows(statement.text, count), [value for row in rows for value in row.parameters])
             at += count
         connection.execute("COMMIT")
-    except sqlite3.Error:
+    except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def _check_texts(parameters: Sequence[Any]) -> None:
+    """Here and not in the thread: a caller's bad text must not fail what others have posted."""
+    for text in parameters:
+        if isinstance(text, str) and not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise BridgeError("bad_text", f"{text[:100]!r} holds a lone surrogate: it is no Unicode.") from None
 
 
 def _alike(batch: list[_Statement], at: int) -> int:

@@ -165,8 +165,8 @@ class ProgramStore:
         """
         changed = await self._database.write(
             "UPDATE executions SET status = 'running', owner = ?, changed = ?"
-            " WHERE id = ? AND status = ? AND owner = ?",
-            (owner, time.time(), execution.id, execution.status, execution.owner),
+            " WHERE id = ? AND status = ? AND owner = ? AND state IS ?",
+            (owner, time.time(), execution.id, execution.status, execution.owner, execution.state),
         )
         return changed == 1
 
@@ -177,6 +177,10 @@ class ProgramStore:
                 "INSERT INTO reference_values (execution, id, value) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
                 (execution, name, json.dumps(value)),
             )
+
+    def drop_values(self, execution: str) -> None:
+        """Forget the values of an execution that was never added."""
+        self._database.post("DELETE FROM reference_values WHERE execution = ?", (execution,))
 
     async def values(self, execution: str) -> dict[str, str | float]:
         """The values behind an execution's references."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
     from mcp_bridge.policy.decision import Decision
@@ -204,6 +204,37 @@ class Budget:
             self._check(beyond)
         finally:
             self._add({kind: amount - reserved[kind] for kind, amount in used.items()})
+
+
+class Share:
+    """What one program has taken of a budget. Several executions may go on with it in turn, each with its own budget.
+
+    Args:
+        budget: Holds the program to its limits now.
+    """
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._usage = Usage()
+        self._by_rule: dict[int, int] = {}
+
+    def add(self, amounts: Amounts, rules: Sequence[int] = ()) -> None:
+        """Note what of the budget the program has taken: it is counted there already."""
+        self._usage.add(amounts.counted())
+        self._note(dict.fromkeys(rules, 1))
+
+    def adopt(self, record: Mapping[str, Any]) -> None:
+        """Count what the program has used in all, as `Budget.record` gives it, as far as it isn't counted yet."""
+        known = self._usage.record()
+        usage = {kind: max(0, record["usage"][kind] - amount) for kind, amount in known.items()}
+        made = {int(rule): max(0, calls - self._by_rule.get(int(rule), 0)) for rule, calls in record["made"].items()}
+        self._budget.adopt({"usage": usage, "made": made})
+        self._usage.add(usage)
+        self._note(made)
+
+    def _note(self, made: Mapping[int, int]) -> None:
+        for rule, calls in made.items():
+            self._by_rule[rule] = self._by_rule.get(rule, 0) + calls
 
 
 class Reservation:

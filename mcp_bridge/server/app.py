@@ -48,6 +48,7 @@ DESCRIPTION = (
     "from mcp import runtime; runtime.discovered_servers(); await runtime.search('words'); "
     "await runtime.describe('server.tool')\n"
     "from mcp.servers import NAME; r = await NAME.tool(arg=1)  # plain data; failure raises mcp.ToolError\n"
+    "from mcp import programs  # governed workflows: see help(programs)\n"
     "display(x) shows images, artifact(path) keeps a file."
 )
 

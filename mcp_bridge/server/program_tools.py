@@ -158,7 +158,10 @@ async def call(bridge: Bridge, name: str, arguments: dict[str, Any], questions: 
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"])) or "arguments"
-        answer = {"error": f"{where}: {first['msg']}.", "code": "bad_arguments"}
+        message = first["msg"]
+        if first["type"] == "extra_forbidden":
+            message = f"there is no such argument; there are: {', '.join(model.model_fields) or 'none'}"
+        answer = {"error": f"{where}: {message}.", "code": "bad_arguments"}
     except BridgeError as exc:
         answer = {"error": str(exc), "code": exc.code, **exc.details}
     text = json.dumps(answer, ensure_ascii=False)
