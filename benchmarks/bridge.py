@@ -32,20 +32,41 @@ class Bench:
     Attributes:
         state_dir: The bridge's; a probe's result is in it.
         work: A directory for anything else.
-        rounds: How many rounds to measure, the fewer with --quick.
+        quick: A fifth of everything.
+        smoke: Next to nothing of everything, for a test that it works.
     """
 
     state_dir: Path
     work: Path
     quick: bool
+    smoke: bool = False
 
     def rounds(self, usual: int) -> int:
         """How often to repeat."""
+        if self.smoke:
+            return 1
         return max(3, usual // 5) if self.quick else usual
 
-    def environment(self, servers: Mapping[str, Sequence[str]] | None = None) -> dict[str, str]:
-        """For a bridge over these servers (name → command line), and no others."""
-        lines = ["client_configs = false"]
+    def count(self, usual: int) -> int:
+        """How many of something a sample has."""
+        if self.smoke:
+            return max(1, usual // 50)
+        return max(1, usual // 5) if self.quick else usual
+
+    def seconds(self, usual: float) -> float:
+        """How long to do something over and over."""
+        if self.smoke:
+            return usual / 50
+        return usual / 5 if self.quick else usual
+
+    def environment(self, servers: Mapping[str, Sequence[str]] | None = None, *, tables: str = "") -> dict[str, str]:
+        """For a bridge over these servers (name → command line), and no others.
+
+        Args:
+            servers: By name.
+            tables: The rest of its configuration, as TOML.
+        """
+        lines = ["client_configs = false", tables]
         for name, command in (servers or {}).items():
             lines += [f"[servers.{name}]", f"command = {json.dumps(command[0])}", f"args = {json.dumps(command[1:])}"]
         config = self.work / f"config-{abs(hash(tuple(lines)))}.toml"

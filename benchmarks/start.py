@@ -16,8 +16,7 @@ from benchmarks.bridge import COMMAND, Bench, ours
 from benchmarks.measure import Row, interleaved
 from mcp_bridge import settings
 from mcp_bridge.bridge import bundle
-from mcp_bridge.bridge.service import Bridge, prepare
-from mcp_bridge.downstream.fleet import Fleet
+from mcp_bridge.bridge.service import open_bridge, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -130,8 +129,7 @@ def _memory(pid: int) -> dict[str, float]:
 async def _idle_container(bench: Bench) -> tuple[float, float | None, float]:
     """A guest that was sent everything but a script: its PSS, its control group's count, its helpers' PSS."""
     config = settings.Settings(state_dir=bench.state_dir)
-    async with Fleet([]) as fleet, anyio.create_task_group() as tasks:
-        bridge = Bridge(config, fleet, tasks)
+    async with open_bridge(config, []) as bridge:
         prepared = await bridge.prepare()
         process: CliProcess = await prepared.engine.start(bridge._spec("bench", prepared))  # type: ignore[assignment] # noqa: SLF001
         try:

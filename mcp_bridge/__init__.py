@@ -1,5 +1,27 @@
-"""A code-execution bridge for MCP: one tool, `run_python`, in front of every other server."""
+"""A code-execution bridge for MCP: one tool, `run_python`, in front of every other server.
+
+For the operator's own tools: `@mcp_bridge.tool` and `mcp_bridge.PENDING` (see `mcp_bridge.registered`).
+"""
 
 from mcp_bridge._version import __version__
 
-__all__ = ["__version__"]
+# This file also goes into the container, where every import counts: not even `typing` is imported for its constant,
+# and what the host alone has is imported on first use.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from mcp_bridge.registered.declaring import tool
+    from mcp_bridge.registered.pending import PENDING
+
+__all__ = ["PENDING", "__version__", "tool"]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name == "tool":
+            from mcp_bridge.registered.declaring import tool as found  # noqa: PLC0415
+        elif name == "PENDING":
+            from mcp_bridge.registered.pending import PENDING as found  # noqa: N811, PLC0415
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = found
+        return found

@@ -28,6 +28,9 @@ FILE_NAME = "mcp-bridge.toml"
 ENV_ALIASES = {"OUTPUT_MODE": "output"}
 """Names of an earlier bridge that differ from ours."""
 
+TABLES = ("policy", "tools", "programs", "secrets", "projection", "model")
+"""Tables of the file besides `[servers.NAME]`; `bridge.governance` hands each to its part."""
+
 ENV_OTHER = {"CONFIG", "NESTED"}
 """Variables with our prefix that are no settings."""
 
@@ -122,6 +125,7 @@ class Loaded(BaseModel):
     Attributes:
         file: The configuration file read, or None.
         servers: The `[servers.NAME]` tables, undecoded.
+        tables: The other tables (`TABLES`) that the file has, undecoded: each belongs to a part of its own.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -129,6 +133,7 @@ class Loaded(BaseModel):
     settings: Settings
     file: Path | None
     servers: dict[str, dict[str, Any]]
+    tables: dict[str, dict[str, Any]]
 
 
 def load(explicit: Path | None = None, *, environ: Mapping[str, str] = os.environ, cwd: Path | None = None) -> Loaded:
@@ -147,16 +152,20 @@ def load(explicit: Path | None = None, *, environ: Mapping[str, str] = os.enviro
     servers = table.pop("servers", {})
     if not isinstance(servers, dict) or not all(isinstance(entry, dict) for entry in servers.values()):
         raise _bad("servers are tables: write [servers.NAME]", file, "servers")
+    tables = {name: table.pop(name) for name in TABLES if name in table}
+    for name, value in tables.items():
+        if not isinstance(value, dict):
+            raise _bad(f"{name} is a table: write [{name}]", file, name)
     known = list(Settings.model_fields)
     for key in table:
         if key not in Settings.model_fields:
-            raise _bad(f"there is no setting {key!r}", file, key, _nearest(key, [*known, "servers"]))
+            raise _bad(f"there is no setting {key!r}", file, key, _nearest(key, [*known, "servers", *TABLES]))
     values = table | _from_environment(environ, known)
     try:
         settings = Settings.model_validate(values)
     except ValidationError as exc:
         raise _from_validation(exc, file, environ) from None
-    return Loaded(settings=settings, file=file, servers=servers)
+    return Loaded(settings=settings, file=file, servers=servers, tables=tables)
 
 
 def _find(explicit: Path | None, environ: Mapping[str, str], cwd: Path) -> Path | None:

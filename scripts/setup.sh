@@ -3,7 +3,7 @@
 #
 #   scripts/setup.sh check     Python packages, for the linters
 #   scripts/setup.sh demo      a container engine, the real servers, the runtime's Python packages
-#   scripts/setup.sh test      a container engine, the real servers and clients, all Python packages
+#   scripts/setup.sh test      a container engine, the real servers and clients, all Python packages, the peers
 #
 # Nothing that is there already is upgraded or removed. Each step says what it does and why, and is silent when
 # there is nothing to do. As root or with sudo it calls apt-get; otherwise it names the packages and stops.
@@ -160,6 +160,31 @@ clients() {
     echo "$want" >"$stamp"
 }
 
+# The systems that tests and benchmarks compare with, in an environment of their own: nothing here imports them.
+peers() {
+    local root=.cache/peers/llm-nano-vm lock=requirements/llm-nano-vm.txt want
+    want=$("$PYTHON" --version)-$(fingerprint "$lock")
+    is_done "$root/.installed" "$want" && return
+    say "llm-nano-vm and nano-vm-mcp, to compare with, into .cache/peers"
+    rm -rf "$root"
+    uv venv --quiet --python "$PYTHON" "$root"
+    uv pip install --quiet --python "$root/bin/python" --require-hashes -r "$lock"
+    echo "$want" >"$root/.installed"
+}
+
+# LiteLLM, in an environment of its own too: it is an extra, and half a gigabyte.
+litellm() {
+    local root=.cache/litellm lock=requirements/litellm.txt want
+    want=$("$PYTHON" --version)-$(fingerprint "$lock" requirements/build.txt pyproject.toml mcp_bridge/_version.py)
+    is_done "$root/.installed" "$want" && return
+    say "LiteLLM, which answers programs' model steps, into .cache/litellm"
+    rm -rf "$root"
+    uv venv --quiet --python "$PYTHON" "$root"
+    uv pip install --quiet --python "$root/bin/python" --require-hashes -r "$lock"
+    uv pip install --quiet --python "$root/bin/python" --no-deps --build-constraints requirements/build.txt -e .
+    echo "$want" >"$root/.installed"
+}
+
 mkdir -p .cache/bin .cache/tools
 # shellcheck source=scripts/environment.sh
 . scripts/environment.sh
@@ -167,7 +192,7 @@ mkdir -p .cache/bin .cache/tools
 case ${1:-} in
 check) steps=(uv_tool "environment dev") ;;
 demo) steps=(uv_tool engine "environment runtime" node_tool servers) ;;
-test) steps=(uv_tool engine "environment dev" node_tool servers clients) ;;
+test) steps=(uv_tool engine "environment dev" node_tool servers clients peers litellm) ;;
 *) stop "usage: scripts/setup.sh check|demo|test" ;;
 esac
 for step in "${steps[@]}"; do

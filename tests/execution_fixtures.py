@@ -25,6 +25,7 @@ from mcp_bridge.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from mcp_bridge.bridge.governance import Governance
     from mcp_bridge.bridge.record import ExecutionRecord
     from mcp_bridge.downstream.spec import ServerSpec
 
@@ -40,9 +41,11 @@ class Sandboxes:
     prepared: Prepared
 
     @asynccontextmanager
-    async def open(self, *specs: ServerSpec, **changes: Any) -> AsyncIterator[Bridge]:
+    async def open(
+        self, *specs: ServerSpec, governance: Governance | None = None, **changes: Any
+    ) -> AsyncIterator[Bridge]:
         with anyio.fail_after(DEADLINE_SECONDS):
-            async with open_bridge(self.settings.model_copy(update=changes), specs) as bridge:
+            async with open_bridge(self.settings.model_copy(update=changes), specs, governance) as bridge:
                 bridge._prepared = self.prepared
                 yield bridge
             assert await self.containers() == [], "a container was left behind"

@@ -249,6 +249,17 @@ COMMANDS = [
     ("image", "list"),
     ("image", "inspect"),
     ("servers", "list"),
+    ("program", "run", "x"),
+    ("program", "list"),
+    ("program", "plan", "x"),
+    ("execution", "list"),
+    ("execution", "resume", "x"),
+    ("approvals", "list"),
+    ("approvals", "approve", "x"),
+    ("secret", "list"),
+    ("policy", "show"),
+    ("policy", "check"),
+    ("policy", "explain", "a.b"),
 ]
 
 
@@ -268,7 +279,7 @@ def test_config_is_taken_before_and_after_a_command_and_the_later_wins(command, 
 
 def test_the_fast_way_in_is_for_no_arguments_and_serve_alone(monkeypatch):
     served = []
-    monkeypatch.setattr("mcp_bridge.cli.serve.serve", lambda config: served.append(config) or 0)
+    monkeypatch.setattr("mcp_bridge.cli.serve.serve", lambda config, **_: served.append(config) or 0)
     for arguments in ([], ["serve"], ["serve", "--config", "x"], ["--config", "x", "serve"], ["--config", "x"]):
         monkeypatch.setattr(sys, "argv", ["mcp-bridge", *arguments])
         with pytest.raises(SystemExit):
@@ -437,7 +448,18 @@ def test_no_server_at_all_is_no_error(setup):
 
 def test_help_names_every_command_and_option(setup):
     root = setup.run("--help", config=False).stdout.decode()
-    for command in ("serve", "run", "doctor", "image", "servers", "demo", "version", "--config"):
+    for command in (
+        "serve",
+        "run",
+        "doctor",
+        "image",
+        "servers",
+        "demo",
+        "version",
+        "program",
+        "execution",
+        "--config",
+    ):
         assert command in root
     of = {
         ("run",): ("-c", "--server", "--timeout", "--json", "FILE"),

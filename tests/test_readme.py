@@ -27,9 +27,19 @@ ELSEWHERE = {
 """Commands that another file runs, since they need a machine or a client of their own."""
 
 
-def commands():
+def sequences():
+    """The commands of each block, which belong together in their order."""
     blocks = re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-    return [line for block in blocks for line in block.splitlines() if line.strip()]
+    return [[line for line in block.splitlines() if line.strip()] for block in blocks]
+
+
+def commands():
+    return [command for sequence in sequences() for command in sequence]
+
+
+def here():
+    found = [[command for command in sequence if command not in ELSEWHERE] for sequence in sequences()]
+    return [sequence for sequence in found if sequence]
 
 
 @pytest.fixture(scope="module")
@@ -49,18 +59,25 @@ def test_the_commands_run_elsewhere_are_in_the_readme_and_where_they_are_said_to
 
 @pytest.mark.xdist_group("images")
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("command", [command for command in commands() if command not in ELSEWHERE])
-def test_every_command_of_the_readme_succeeds(command, environment):
-    result = subprocess.run(
-        ["sh", "-c", command], cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=280, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    words = shlex.split(command)
-    if "--json" in words:
-        assert json.loads(result.stdout)
-    if "--with" in words:
-        engine = "docker" if os.environ.get("MCP_BRIDGE_RUNTIME") == "docker" else "podman"
-        subprocess.run([engine, "rmi", result.stdout.strip()], capture_output=True, timeout=60, check=True)
+@pytest.mark.parametrize("sequence", here(), ids=lambda sequence: sequence[0])
+def test_every_command_of_the_readme_succeeds(sequence, environment):
+    for command in sequence:
+        result = subprocess.run(
+            ["sh", "-c", command],
+            cwd=REPOSITORY,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+        assert result.returncode == 0, (command, result.stderr)
+        words = shlex.split(command)
+        if "--json" in words:
+            assert json.loads(result.stdout)
+        if "--with" in words:
+            engine = "docker" if os.environ.get("MCP_BRIDGE_RUNTIME") == "docker" else "podman"
+            subprocess.run([engine, "rmi", result.stdout.strip()], capture_output=True, timeout=60, check=True)
 
 
 def test_the_table_names_every_setting_with_its_description():
@@ -68,12 +85,40 @@ def test_the_table_names_every_setting_with_its_description():
     assert rows == {name: field.description for name, field in Settings.model_fields.items()}
 
 
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
 def test_the_configuration_in_the_readme_is_valid(tmp_path):
     from mcp_bridge import settings
+    from mcp_bridge.bridge.governance import load_governance
     from mcp_bridge.downstream.spec import spec_from_toml
 
-    text = re.search(r"^```toml\n(.*?)^```", README, re.MULTILINE | re.DOTALL)[1]
+    first, policy, secrets = blocks("toml")
     file = tmp_path / "mcp-bridge.toml"
-    file.write_text(text)
+    file.write_text(first)
     loaded = settings.load(file, environ={})
     assert [spec_from_toml(name, table, file).name for name, table in loaded.servers.items()] == ["git", "github"]
+    example = REPOSITORY / "examples/payment"
+    file.write_text(
+        f"{policy}\n{secrets}\n[programs]\npath = ['{example}/programs']\n[tools]\npath = ['{example}/tools']"
+    )
+    governance = load_governance(settings.load(file, environ={}).tables, file, tmp_path, tmp_path)
+    assert governance.snapshot.preset == "approve-writes"
+    assert governance.model.name
+
+
+def test_the_program_in_the_readme_is_valid():
+    import yaml
+
+    from mcp_bridge.kernel.program import parse
+
+    for text in blocks("yaml"):
+        assert parse(yaml.safe_load(text)).warnings == ()
+
+
+def test_the_python_in_the_readme_compiles():
+    import ast
+
+    for text in blocks("python"):
+        compile(text, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)

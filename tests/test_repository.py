@@ -17,7 +17,8 @@ from packaging.utils import canonicalize_name
 REPOSITORY = Path(__file__).resolve().parent.parent
 LOCKS = sorted((REPOSITORY / "requirements").glob("*.txt"))
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+GROUPS = PYPROJECT["dependency-groups"]
+DOCUMENTS = ("README.md", "PROGRAMS.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 
 
 def run(*command, check=False, **options):
@@ -78,7 +79,8 @@ def test_no_other_kind_of_lock_file_is_there():
     ("lock", "wanted"),
     [
         ("runtime", PYPROJECT["project"]["dependencies"]),
-        ("dev", PYPROJECT["project"]["dependencies"] + PYPROJECT["dependency-groups"]["dev"]),
+        ("dev", PYPROJECT["project"]["dependencies"] + GROUPS["test"] + GROUPS["dev"][1:]),
+        ("litellm", PYPROJECT["project"]["optional-dependencies"]["litellm"] + GROUPS["test"]),
         ("build", PYPROJECT["build-system"]["requires"]),
     ],
 )

@@ -10,7 +10,7 @@ import importlib.util
 import marshal
 from importlib import resources
 
-PARTS = ("wire", "guest")
+PARTS = ("wire", "kernel", "guest")
 """Sub-packages that run inside. Standard library only; an import contract holds them to it."""
 
 _HOST_MAGIC = importlib.util.MAGIC_NUMBER.hex()
@@ -32,12 +32,13 @@ def bundle(image_magic: str) -> bytes:
 
 @functools.cache
 def _bundle(*, compiled: bool) -> bytes:
-    modules: dict[str, tuple[bool, object]] = {}
+    modules: dict[str, tuple[bool, bool, bytes]] = {}
     root = resources.files("mcp_bridge")
 
     def add(name: str, source: bytes, *, package: bool) -> None:
-        code = compile(source, f"<bridge>/{name}", "exec", dont_inherit=True) if compiled else source
-        modules[name] = (package, code)
+        # Each by itself: most scripts never import the kernel, and shouldn't wait until it is read.
+        code = marshal.dumps(compile(source, f"<bridge>/{name}", "exec", dont_inherit=True), 4) if compiled else source
+        modules[name] = (package, compiled, code)
 
     add("mcp_bridge", (root / "__init__.py").read_bytes(), package=True)
     add("mcp_bridge._version", (root / "_version.py").read_bytes(), package=False)

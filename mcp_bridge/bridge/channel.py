@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections import deque
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +41,9 @@ MIN_REFUSALS = 1000
 MAX_HELD_BYTES = 64 << 20
 """Memory that requests may take while they wait or are worked on; beyond that too the channel isn't read."""
 
+MAX_AHEAD_BYTES = 16 << 20
+"""What is read and not yet looked at, while requests wait for their turn."""
+
 VALUE_BYTES = 64
 """What a value takes in memory, besides its text: an empty list or a short number is two bytes in a frame."""
 
@@ -62,6 +67,17 @@ FROM_GUEST = frozenset(
         messages.MemoryDelete,
         messages.MemoryList,
         messages.ArtifactWrite,
+        messages.ProgramStart,
+        messages.ProgramEffect,
+        messages.ProgramFinish,
+        messages.ProgramResume,
+        messages.ProgramSave,
+        messages.ProgramList,
+        messages.ProgramGet,
+        messages.ProgramDelete,
+        messages.ProgramValidate,
+        messages.ProgramPlan,
+        messages.TraceGet,
         messages.ExecutionFinish,
     }
 )
@@ -74,6 +90,15 @@ NOTIFICATIONS = frozenset(
         messages.RequestCancel,
     }
 )
+
+
+_step_aside: ContextVar[Callable[[], None] | None] = ContextVar("step_aside", default=None)
+
+
+def step_aside() -> None:
+    """The request that is being worked on only waits from here on: it takes no place from those that it waits for."""
+    if (leave := _step_aside.get()) is not None:
+        leave()
 
 
 class TooManyRequestsError(Exception):
@@ -108,8 +133,11 @@ class _Amount:
         if size < 0:
             self._less.set()
 
+    def has_room(self, size: int) -> bool:
+        return not self._now or self._now + size <= self._limit
+
     async def room(self, size: int) -> None:
-        while self._now and self._now + size > self._limit:
+        while not self.has_room(size):
             if self._less.is_set():
                 self._less = anyio.Event()
             await self._less.wait()
@@ -142,9 +170,11 @@ class HostChannel:
         self._answer = answer
         self._on_notification = on_notification
         self._on_wait = on_wait
+        self._ready: list[bytes] = []
+        self._ahead: deque[bytes] = deque()
         self._send_lock = anyio.Lock(fast_acquire=True)
         self._slots = anyio.Semaphore(limits.in_flight, fast_acquire=True)
-        self._queue = anyio.Semaphore(limits.in_flight + MAX_QUEUED)
+        self._queue = anyio.Semaphore(limits.in_flight + MAX_QUEUED, fast_acquire=True)
         self._held = _Amount(MAX_HELD_BYTES)
         self._unsent = _Amount(MAX_UNSENT_BYTES)
         self._scopes: dict[int, anyio.CancelScope] = {}
@@ -196,7 +226,7 @@ class HostChannel:
                 while finish is None:
                     self._deaf = False
                     self._heard_at = time.monotonic()
-                    chunk = await self._stdout.receive()
+                    chunk = self._ahead.popleft() if self._ahead else await self._stdout.receive()
                     self._deaf = True
                     for line in decoder.feed(chunk):
                         finish = await self._take(line, tasks)
@@ -241,12 +271,12 @@ class HostChannel:
             self._refused += 1
             if self._refused > max(self._limits.total, MIN_REFUSALS):
                 raise TooManyRequestsError(f"The script went on after {self._refused - 1} refusals: {refusal.message}")
-            await self._send(jsonrpc.encode(error_response(message.id, refusal)))
+            # Not waited for: podman's monitor takes no input for a container while nobody takes its output.
+            tasks.start_soon(self._send, jsonrpc.encode(error_response(message.id, refusal)))
             return None
         size = len(line) + VALUE_BYTES * (line.count(b",") + line.count(b"[") + line.count(b"{"))
         # Acquired here and not in the task: a flood then waits in the pipe and not in our memory.
-        await self._held.room(size)
-        await self._queue.acquire()
+        await self._take_place(size)
         self._held.add(size)
         self._scopes[message.id] = anyio.CancelScope()
         self._on_wait(1)
@@ -256,17 +286,49 @@ class HostChannel:
         await anyio.lowlevel.checkpoint()
         return None
 
+    async def _take_place(self, size: int) -> None:
+        if not self._held.has_room(size):
+            await self._reading_ahead(self._held.room, size)
+        try:
+            self._queue.acquire_nowait()
+        except anyio.WouldBlock:
+            await self._reading_ahead(self._queue.acquire)
+
+    async def _reading_ahead(self, wait: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """Wait for room, and take what comes meanwhile, as far as memory goes.
+
+        Podman's monitor takes no input for a container while nobody takes its output: requests that wait for room here,
+        and answers that would make room, would wait for each other.
+        """
+        async with anyio.create_task_group() as reading:
+            reading.start_soon(self._read_ahead)
+            await wait(*args)
+            reading.cancel_scope.cancel()
+
+    async def _read_ahead(self) -> None:
+        # At the end of the stream the next to receive is told so again.
+        with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            while sum(map(len, self._ahead)) < MAX_AHEAD_BYTES:
+                self._ahead.append(await self._stdout.receive())
+
     async def _work(self, number: int, params: Any, size: int) -> None:
         answer: bytes | None = None
-        has_slot = False
+        # Of these it holds one each.
+        held = [self._queue]
         scope = self._scopes[number]
+
+        def leave() -> None:
+            while held:
+                held.pop().release()
+
+        _step_aside.set(leave)
         try:
             try:
                 with scope:
                     # Taken back before it began: a request that never waits would be worked on all the same.
                     await anyio.lowlevel.checkpoint_if_cancelled()
                     await self._slots.acquire()
-                    has_slot = True
+                    held.append(self._slots)
                     await self._unsent.room(1)
                     answer = _encoded(await self._result(number, params))
             finally:
@@ -279,10 +341,8 @@ class HostChannel:
                 self._unsent.add(-len(answer))
         finally:
             # After it: a guest that doesn't read its answers gets no more of them.
-            if has_slot:
-                self._slots.release()
+            leave()
             self._held.add(-size)
-            self._queue.release()
 
     def _over(self) -> BridgeError | None:
         if self._total > self._limits.total:
@@ -310,10 +370,17 @@ class HostChannel:
             )
 
     async def _send(self, data: bytes) -> None:
+        """Send a frame; those that are ready at the same time go as one, since each write wakes the engine's client."""
+        self._ready.append(data)
         async with self._send_lock:
+            if self._scopes:
+                await anyio.lowlevel.cancel_shielded_checkpoint()
+            if not self._ready:
+                return
+            ready, self._ready = self._ready, []
             # When the guest is gone, `serve` sees it at its end of the channel.
             with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-                await self._stdin.send(data)
+                await self._stdin.send(ready[0] if len(ready) == 1 else b"".join(ready))
 
 
 def start_line(start: messages.ExecutionStart) -> bytes:

@@ -37,6 +37,8 @@ _HEAD_BYTES = 2048
 
 MAX_ARTIFACTS = 1000
 
+KEY_BYTES = 32
+
 ARTIFACT_SCHEME = "artifact"
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069/\\]{1,200}")
@@ -77,6 +79,38 @@ def write_private(path: Path, data: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def private_key(path: Path) -> bytes:
+    """The random bytes in a file, which is made with them if it isn't there.
+
+    Raises:
+        BridgeError: `state_unusable`: it can't be read, or isn't whole.
+    """
+    with suppress(FileExistsError):
+        # Linked into its place: of several processes that make one at the same time, all read the same.
+        fresh = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+        try:
+            if not path.exists():
+                write_private(fresh, os.urandom(KEY_BYTES))
+                os.link(fresh, path)
+        except OSError as exc:
+            if isinstance(exc, FileExistsError):
+                raise
+            raise BridgeError("state_unusable", f"{path} can't be made: {exc.strerror}.") from None
+        finally:
+            fresh.unlink(missing_ok=True)
+    try:
+        key = path.read_bytes()
+    except OSError as exc:
+        raise BridgeError("state_unusable", f"{path} can't be read: {exc.strerror}.") from None
+    if len(key) != KEY_BYTES:
+        raise BridgeError(
+            "state_unusable",
+            f"{path} is damaged.",
+            hint="Without it, suspended programs can't be told their sensitive values; remove it to begin anew.",
+        )
+    return key
 
 
 class Files:

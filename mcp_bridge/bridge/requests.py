@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
+from mcp_bridge.bridge.names import PRINCIPAL, resolve, split
+from mcp_bridge.bridge.program_session import Session
 from mcp_bridge.downstream import describe
-from mcp_bridge.downstream.aliases import nearest
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
+    from mcp_bridge.bridge.gate import Gate
     from mcp_bridge.bridge.keep import ArtifactWriter, Memories
+    from mcp_bridge.bridge.programs import Programs
     from mcp_bridge.downstream.catalog import Catalog
-    from mcp_bridge.downstream.fleet import Fleet
     from mcp_bridge.downstream.tools import ToolInfo
 
 logger = logging.getLogger(__name__)
@@ -36,27 +38,34 @@ class Requests:
     """Answers one execution's requests.
 
     Args:
-        fleet: The servers.
-        catalog: Their tools.
+        catalog: The servers and their tools.
         allowed: Configured names of the servers that this execution may use, with their aliases.
         memories: What scripts keep.
         artifacts: This execution's artifacts.
+        gate: What every call passes.
+        programs: The bridge's.
     """
 
     def __init__(
         self,
-        fleet: Fleet,
         catalog: Catalog,
         allowed: Mapping[str, str],
         memories: Memories,
         artifacts: ArtifactWriter,
+        gate: Gate,
+        programs: Programs,
     ) -> None:
-        self._fleet = fleet
         self._catalog = catalog
         self._allowed = allowed
         self._memories = memories
         self._artifacts = artifacts
+        self._gate = gate
+        self._programs = Session(programs, gate.execution, PRINCIPAL, gate, gate.plan)
         self.calls = 0
+
+    async def close(self) -> None:
+        """The sandbox has ended."""
+        await self._programs.close()
 
     async def answer(self, request: Any) -> Any:
         """The result of a request.
@@ -73,16 +82,16 @@ class Requests:
             case messages.ToolCall():
                 return await self._call(request)
             case messages.CatalogServers():
-                return {"servers": self._servers()}
+                return await self._gate.described({"servers": self._servers()})
             case messages.CatalogTools():
-                return await self._tools(request.server)
+                return await self._gate.described(await self._tools(request.server))
             case messages.CatalogSearch():
-                return await self._search(request)
+                return await self._gate.described(await self._search(request))
             case messages.CatalogDescribe():
-                return await self._describe(request)
+                return await self._gate.described(await self._describe(request))
             case messages.ArtifactWrite():
                 return self._artifact(request)
-        raise BridgeError("unknown_request", f"The host answers no {type(request).__name__}.")
+        return await self._programs.answer(request)
 
     def _memory(self, request: Any) -> dict[str, Any]:
         match request:
@@ -113,17 +122,14 @@ class Requests:
 
     async def _call_tool(self, name: str, request: messages.ToolCall) -> dict[str, Any]:
         tool = await self._catalog.tool(name, request.tool)
-        result = await self._fleet.call_tool(name, tool.name, request.arguments)
-        from mcp_bridge.downstream.results import convert  # noqa: PLC0415  (needs the SDK, loaded by now)
-
-        converted = convert(result, tool)
-        if request.raw:
-            return {"raw": converted["raw"]}
-        if converted["is_error"]:
-            shown = converted["value"]
-            message = shown if isinstance(shown, str) else "the tool reported an error without a text"
-            raise BridgeError("tool_error", message, content=converted["raw"].get("content"))
-        return {"value": converted["value"]}
+        try:
+            answered = await self._gate.call(tool, request.arguments, raw=request.raw)
+        except BridgeError as exc:
+            raw = exc.details.pop("raw", None)
+            if request.raw and raw is not None:
+                return {"raw": raw}
+            raise
+        return {"raw": answered.raw} if request.raw else {"value": answered.value}
 
     def _servers(self) -> list[dict[str, Any]]:
         return [
@@ -158,7 +164,7 @@ class Requests:
         return {"matches": matches, "notices": found.notices}
 
     async def _describe(self, request: messages.CatalogDescribe) -> dict[str, Any]:
-        server, _, tool_name = self._split(request.name)
+        server, tool_name = split(request.name, self._allowed)
         if not tool_name:
             tools = await self._catalog.tools(server)
             if request.detail == "schema":
@@ -181,15 +187,6 @@ class Requests:
                 return tool
         return await self._catalog.tool(server, name)
 
-    def _split(self, name: str) -> tuple[str, str, str]:
-        """`git.git_log` into server and tool. A server's own name may hold dots: the longest that fits wins."""
-        for cut in [len(name), *(index for index in range(len(name) - 1, 0, -1) if name[index] == ".")]:
-            try:
-                return self._resolve(name[:cut]), ".", name[cut + 1 :]
-            except BridgeError:
-                continue
-        return self._resolve(name.partition(".")[0]), ".", ""
-
     def _resolve(self, name: str) -> str:
         """A configured name from a name or an alias, regardless of case if nothing else fits."""
         return resolve(name, self._allowed)
@@ -208,26 +205,3 @@ def _check_names(request: Any) -> None:
         value = getattr(request, field, "")
         if len(value) > MAX_NAME_CHARS:
             raise BridgeError("bad_request", f"{field!r} has {len(value)} characters; the limit is {MAX_NAME_CHARS}.")
-
-
-def resolve(name: str, allowed: Mapping[str, str]) -> str:
-    """A configured name from a name or an alias.
-
-    Raises:
-        BridgeError: `unknown_server`, with the nearest names; it doesn't tell of servers outside `allowed`.
-    """
-    if name in allowed:
-        return name
-    folded = name.casefold()
-    for configured, alias in allowed.items():
-        if folded in {alias.casefold(), configured.casefold()}:
-            return configured
-    known: Sequence[str] = [*allowed, *allowed.values()]
-    close = nearest(name, known)
-    if close:
-        hint = f"Did you mean {', '.join(dict.fromkeys(close))}?"
-    else:
-        hint = f"Servers: {', '.join(sorted(allowed))}." if allowed else "None is configured."
-    raise BridgeError(
-        "unknown_server", f"There is no server {name[:100]!r}.", hint=hint, server=name[:100], nearest=close
-    )

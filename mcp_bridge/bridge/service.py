@@ -6,23 +6,31 @@ The only place that knows of every part. Whatever serves the bridge (an MCP serv
 
 from __future__ import annotations
 
+import functools
+import hmac
 import logging
 import secrets
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from mcp_bridge.bridge import bundle
 from mcp_bridge.bridge.channel import ChannelLimits, start_line
 from mcp_bridge.bridge.execution import MAX_VALUE_BYTES, Execution, ExecutionLimits, Progress
-from mcp_bridge.bridge.keep import ArtifactWriter, Files, Memories, private_directory
-from mcp_bridge.bridge.requests import Requests, resolve
+from mcp_bridge.bridge.governance import LOCAL, Governance, load_governance, refuse_local
+from mcp_bridge.bridge.keep import ArtifactWriter, Files, Memories, private_directory, private_key
+from mcp_bridge.bridge.log_masking import masked_logs
+from mcp_bridge.bridge.names import PRINCIPAL, resolve
 from mcp_bridge.downstream.catalog import Catalog
 from mcp_bridge.downstream.fleet import Fleet
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.database import FILE_NAME, Database
+from mcp_bridge.ledger.recorder import SqliteRecorder
+from mcp_bridge.ledger.store import ProgramStore, StoredExecution
 from mcp_bridge.sandbox.cli_engine import CliEngine
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, Engine, Limits, SandboxProcess, SandboxSpec
 from mcp_bridge.sandbox.image import ENVIRONMENT, ImageInfo, ImageRequest, ensure_image
@@ -31,12 +39,18 @@ from mcp_bridge.sandbox.probe import probe
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from anyio.abc import TaskGroup
 
+    from mcp_bridge.bridge.gate import Asker, Gate
+    from mcp_bridge.bridge.program_run import ProgramRun
+    from mcp_bridge.bridge.programs import Programs
     from mcp_bridge.bridge.record import ExecutionRecord
     from mcp_bridge.downstream.spec import ServerSpec
+    from mcp_bridge.kernel.events import Resume
+    from mcp_bridge.models.sampling import Sampler
+    from mcp_bridge.policy.budgets import Usages
     from mcp_bridge.sandbox.flags import RuntimeChoice
     from mcp_bridge.sandbox.probe_report import ProbeReport
     from mcp_bridge.settings import Settings
@@ -64,16 +78,45 @@ class Prepared:
 class Bridge:
     """Runs scripts. An async context manager, made by `open_bridge`."""
 
-    def __init__(self, settings: Settings, fleet: Fleet, tasks: TaskGroup) -> None:
+    def __init__(
+        self, settings: Settings, fleet: Fleet, tasks: TaskGroup, database: Database, governance: Governance
+    ) -> None:
         self.settings = settings
         self.fleet = fleet
         self.catalog = Catalog(fleet, settings.state_dir)
         self.files = Files(settings.state_dir)
         self._memories = Memories(settings.state_dir)
         self._tasks = tasks
+        self._governance = governance
+        self._database = database
+        self._key = private_key(settings.state_dir / "references.key")
+        self.catalog.add_local(governance.registry.listing().tools)
         self._places = anyio.Semaphore(settings.max_concurrent)
         self._preparing = anyio.Lock()
         self._prepared: Prepared | None = None
+
+    # What runs scripts and programs is loaded when the first one comes: a server that is asked for its tools alone
+    # starts sooner.
+
+    @functools.cached_property
+    def programs(self) -> Programs:
+        """The bridge's programs."""
+        from mcp_bridge.bridge.programs import Programs  # noqa: PLC0415
+
+        return Programs(
+            ProgramStore(self._database),
+            SqliteRecorder(self._database),
+            self._governance.programs,
+            self._tasks,
+            hmac.digest(self._key, b"requests", "sha256"),
+            self._governance.snapshot.hash,
+        )
+
+    @functools.cached_property
+    def _usages(self) -> Usages:
+        from mcp_bridge.policy.budgets import Usages  # noqa: PLC0415
+
+        return Usages()
 
     async def prepare(self, notify: Callable[[str], None] | None = None) -> Prepared:
         """Find the engine and the image, building it if need be. The first call works, later ones are free.
@@ -98,6 +141,8 @@ class Bridge:
         timeout: float | None = None,  # noqa: ASYNC109
         progress: Progress | None = None,
         notify: Callable[[str], None] | None = None,
+        asker: Asker | None = None,
+        sampler: Sampler | None = None,
     ) -> ExecutionRecord:
         """Run a script in a fresh sandbox.
 
@@ -107,11 +152,15 @@ class Bridge:
             timeout: Seconds of its own time.
             progress: Told what the script reports.
             notify: Told what takes time before it starts.
+            asker: Asks a person; without one, what needs approval is suspended or refused.
+            sampler: Asks the client's model.
 
         Raises:
             BridgeError: It never ran. Bad requests: `empty_code`, `code_too_large`, `bad_timeout`, `unknown_server`.
                 No working sandbox: as `prepare` and `SandboxProcess.wait`.
         """
+        from mcp_bridge.bridge.requests import Requests  # noqa: PLC0415
+
         began = time.monotonic()
         limit = self._check(code, timeout)
         allowed = self._narrow(servers)
@@ -119,7 +168,8 @@ class Bridge:
             prepared = await self.prepare(notify)
             execution = secrets.token_hex(8)
             artifacts = ArtifactWriter(self.files, execution, self.settings.max_artifact_size)
-            requests = Requests(self.fleet, self.catalog, allowed, self._memories, artifacts)
+            gate = self._gate(execution, allowed, asker, sampler)
+            requests = Requests(self.catalog, allowed, self._memories, artifacts, gate, self.programs)
             start = messages.ExecutionStart(
                 execution, code, [{"name": name, "alias": alias} for name, alias in allowed.items()], MAX_VALUE_BYTES
             )
@@ -132,18 +182,126 @@ class Bridge:
                 await process.aclose()
                 artifacts.abort()
                 raise
+            finally:
+                await requests.close()
             if record.status in {"success", "error", "exit"}:
                 # The answer doesn't wait for the container's removal; leaving the bridge does.
                 self._tasks.start_soon(_leave, process)
             else:
                 await process.aclose()
             artifacts.abort()
+            await gate.record_of(record)
+            if record.status in {"protocol_error", "call_limit"} and record.error:
+                self.programs.stray(execution, record.error["message"])
+            # Nothing that is answered may be lost.
+            await self.programs.recorder.append()
             record.calls = requests.calls
             record.artifacts = artifacts.written
             record.limits_not_enforced = not_enforced(prepared.report)
             if not prepared.report.choice.seccomp:
                 record.notices.append("no seccomp profile holds this sandbox; see mcp-bridge doctor")
             return record
+
+    async def run_program(
+        self,
+        program: Any,
+        context: dict[str, Any] | None = None,
+        key: str | None = None,
+        *,
+        asker: Asker | None = None,
+        sampler: Sampler | None = None,
+    ) -> dict[str, Any]:
+        """Run a program without a sandbox: nothing of it is code.
+
+        Args:
+            program: An object, or the name of one.
+            context: Names and values.
+            key: Idempotency key.
+            asker: As `run`.
+            sampler: As `run`.
+
+        Returns:
+            Its record, as `messages.TraceGet` has it.
+
+        Raises:
+            BridgeError: It never began: as `Programs.start`.
+        """
+        from mcp_bridge.bridge.program_record import told  # noqa: PLC0415
+
+        gate = self._gate(secrets.token_hex(8), self._narrow(None), asker, sampler)
+        run = await self.programs.start(program, context or {}, key, PRINCIPAL, gate)
+        return told(run) if isinstance(run, StoredExecution) else await self._driven(run)
+
+    async def resume_program(
+        self,
+        execution: str,
+        event: Resume | None = None,
+        *,
+        asker: Asker | None = None,
+        sampler: Sampler | None = None,
+    ) -> dict[str, Any]:
+        """Go on with a suspended program, without a sandbox.
+
+        Args:
+            execution: Its id.
+            event: What it waits for; None if that is a decision or time, or if its process has died.
+            asker: As `run`.
+            sampler: As `run`.
+
+        Raises:
+            BridgeError: As `Programs.resume`.
+        """
+        gate = self._gate(secrets.token_hex(8), self._narrow(None), asker, sampler)
+        return await self._driven(await self.programs.resume(execution, event, PRINCIPAL, gate))
+
+    async def cancel_program(self, execution: str, reason: str) -> dict[str, Any]:
+        """End a suspended program, and undo what its steps want undone.
+
+        Raises:
+            BridgeError: As `Programs.cancel`.
+        """
+        gate = self._gate(secrets.token_hex(8), self._narrow(None))
+        return await self._driven(await self.programs.cancel(execution, reason, PRINCIPAL, gate))
+
+    async def plan_program(self, intent: str) -> dict[str, Any]:
+        """Have the configured model write a program.
+
+        Raises:
+            BridgeError: As `Gate.plan`.
+        """
+        gate = self._gate(secrets.token_hex(8), self._narrow(None))
+        return await self.programs.plan(intent, PRINCIPAL, gate.plan)
+
+    async def _driven(self, run: ProgramRun) -> dict[str, Any]:
+        try:
+            await run.drive()
+        finally:
+            with anyio.CancelScope(shield=True):
+                record = await self.programs.keep(run)
+        return record
+
+    def _gate(
+        self,
+        execution: str,
+        allowed: Mapping[str, str],
+        asker: Asker | None = None,
+        sampler: Sampler | None = None,
+    ) -> Gate:
+        from mcp_bridge.bridge.gate import Gate  # noqa: PLC0415
+
+        return Gate(
+            execution,
+            PRINCIPAL,
+            allowed,
+            self._governance,
+            self.fleet,
+            self.catalog,
+            self.programs.recorder,
+            self._usages,
+            hmac.digest(self._key, f"references\0{PRINCIPAL}".encode(), "sha256"),
+            asker,
+            sampler,
+        )
 
     def _check(self, code: str, timeout: float | None) -> ExecutionLimits:
         settings = self.settings
@@ -170,6 +328,8 @@ class Bridge:
     def _narrow(self, servers: Sequence[str] | None) -> dict[str, str]:
         """Configured names with aliases; the argument can only leave servers out."""
         everything = {name: server.alias for name, server in self.fleet.servers.items() if server.spec.enabled}
+        if self._governance.registry.tools:
+            everything[LOCAL] = LOCAL
         if servers is None:
             return everything
         return {(name := resolve(asked, everything)): everything[name] for asked in servers}
@@ -217,14 +377,31 @@ def not_enforced(report: ProbeReport) -> list[str]:
 
 
 @asynccontextmanager
-async def open_bridge(settings: Settings, specs: Sequence[ServerSpec]) -> AsyncGenerator[Bridge]:
-    """A bridge over these servers. Leaving it ends every container and server, even under cancellation."""
-    async with (
-        Fleet(specs, idle_timeout=settings.runtime_idle_timeout) as fleet,
-        anyio.create_task_group() as tasks,
-    ):
-        # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
-        yield Bridge(settings, fleet, tasks)
+async def open_bridge(
+    settings: Settings, specs: Sequence[ServerSpec], governance: Governance | None = None
+) -> AsyncGenerator[Bridge]:
+    """A bridge over these servers. Leaving it ends every container and server, even under cancellation.
+
+    Args:
+        settings: The settings.
+        specs: The servers.
+        governance: The operator's word; by default that of an empty configuration.
+
+    Raises:
+        BridgeError: `database_unusable`, `database_newer`, `state_unusable`.
+    """
+    private_directory(settings.state_dir)
+    if governance is None:
+        governance = load_governance({}, None, Path.cwd(), settings.state_dir)
+    refuse_local(governance, specs)
+    with masked_logs(governance.vault):
+        async with (
+            Database(settings.state_dir / FILE_NAME) as database,
+            Fleet(specs, idle_timeout=settings.runtime_idle_timeout) as fleet,
+            anyio.create_task_group() as tasks,
+        ):
+            # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
+            yield Bridge(settings, fleet, tasks, database, governance)
 
 
 async def prepare(

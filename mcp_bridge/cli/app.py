@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import platform
 import sys
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from mcp_bridge import __version__
+from mcp_bridge.cli.approvals import approvals
+from mcp_bridge.cli.executions import executions
 from mcp_bridge.cli.images import images
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
+from mcp_bridge.cli.policy import policy
+from mcp_bridge.cli.programs import programs
+from mcp_bridge.cli.secrets import secrets
 from mcp_bridge.cli.servers import servers
 
 app = typer.Typer(
@@ -20,10 +25,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit status of run: the script's own; 124 time-out; 2 usage; 3 no working sandbox; 4 refused.",
+    epilog="Exit status: of run the script's own; of programs 0 success, 1 failed, 5 suspended. For all: 1 a failure; "
+    "2 usage; 3 no working sandbox; 4 refused; 124 time-out; 130 interrupted.",
 )
-app.add_typer(images, name="image")
-app.add_typer(servers, name="servers")
+for name, group in (
+    ("program", programs),
+    ("execution", executions),
+    ("approvals", approvals),
+    ("policy", policy),
+    ("secret", secrets),
+    ("servers", servers),
+    ("image", images),
+):
+    app.add_typer(group, name=name)
 
 
 @app.callback(invoke_without_command=True)
@@ -37,15 +51,22 @@ def root(
         serve(ctx)
 
 
-@app.command()
-def serve(ctx: typer.Context, config: Config = None) -> None:
+@app.command(epilog="Example:\n\nmcp-bridge serve --tools programs")
+def serve(
+    ctx: typer.Context,
+    tools: Annotated[
+        Literal["run_python", "programs"],
+        typer.Option(help="programs: tools for programs beside run_python, for clients that know no Python."),
+    ] = "run_python",
+    config: Config = None,
+) -> None:
     """Serve MCP on standard input and output (the default)."""
     from mcp_bridge.cli.serve import serve as work  # noqa: PLC0415
 
-    raise typer.Exit(work(config or ctx.obj))
+    raise typer.Exit(work(config or ctx.obj, programs=tools == "programs"))
 
 
-@app.command()
+@app.command(epilog="Example:\n\nmcp-bridge run -c 'print(6 * 7)'")
 def run(
     ctx: typer.Context,
     file: Annotated[str | None, typer.Argument(metavar="[FILE|-]", help="A script, or - for standard input.")] = None,

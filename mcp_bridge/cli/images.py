@@ -7,22 +7,17 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
-import anyio
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from mcp_bridge.bridge.service import choose_engine
 from mcp_bridge.cli import common
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.sandbox import image
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
+    from mcp_bridge.sandbox import image
     from mcp_bridge.sandbox.flags import RuntimeChoice
 
 images = typer.Typer(help="Build and look at the sandbox's images.", no_args_is_help=True)
@@ -39,6 +34,10 @@ def build(
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """Build the image from the running interpreter, and packages from PyPI."""
+    from rich.console import Console  # noqa: PLC0415
+
+    from mcp_bridge.sandbox import image  # noqa: PLC0415
+
     console = Console(stderr=True)
 
     async def work(choice: RuntimeChoice, configuration: common.Configuration) -> image.ImageInfo:
@@ -64,6 +63,11 @@ def build(
 @images.command("list")
 def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
     """List the images that are here."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    from mcp_bridge.sandbox import image  # noqa: PLC0415
 
     async def work(choice: RuntimeChoice, _: common.Configuration) -> list[image.ImageInfo]:
         return await image.list_images(*choice.invocation)
@@ -87,6 +91,7 @@ def inspect(
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """Show what is in an image."""
+    from mcp_bridge.sandbox import image  # noqa: PLC0415
 
     async def work(choice: RuntimeChoice, configuration: common.Configuration) -> image.ImageInfo:
         settings = configuration.settings
@@ -106,6 +111,10 @@ def inspect(
 
 
 def _with_engine(config: Path | None, work: Callable[[RuntimeChoice, common.Configuration], Awaitable[T]]) -> T:
+    import anyio  # noqa: PLC0415  (the help of every command imports this module)
+
+    from mcp_bridge.bridge.service import choose_engine  # noqa: PLC0415
+
     async def both() -> T:
         choice = await choose_engine(configuration.settings)
         return await work(choice, configuration)

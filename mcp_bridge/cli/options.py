@@ -12,4 +12,4 @@ Config = Annotated[
 ]
 """Before a command and after it; the later one wins."""
 
-Json = Annotated[bool, typer.Option("--json", help="For programs.")]
+Json = Annotated[bool, typer.Option("--json", help="As JSON.")]

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mcp_bridge.bridge.service import open_bridge
-from mcp_bridge.cli import common
+from mcp_bridge.cli import asking, common, opening
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.server import displays
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_bridge.bridge.record import ExecutionRecord
+    from mcp_bridge.bridge.service import Bridge
 
 
 logger = logging.getLogger(__name__)
@@ -88,25 +88,11 @@ async def _run(
     Raises:
         BridgeError: As `Bridge.run`.
     """
-    specs = list(configuration.discovery.servers.values())
-    error: BridgeError | None = None
-    record: ExecutionRecord | None = None
-    async with open_bridge(configuration.settings, specs) as bridge, anyio.create_task_group() as tasks:
-        tasks.start_soon(_end_on_sigterm, tasks.cancel_scope)
-        try:
-            record = await bridge.run(script, servers=servers or None, timeout=timeout, notify=_say)
-        except BridgeError as exc:
-            error = exc
-        tasks.cancel_scope.cancel()
-    if error is not None:
-        raise error
-    return record
 
+    async def work(bridge: Bridge) -> ExecutionRecord:
+        return await bridge.run(script, servers=servers or None, timeout=timeout, notify=_say, asker=asking.terminal())
 
-async def _end_on_sigterm(scope: anyio.CancelScope) -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM) as signals:
-        async for _ in signals:
-            scope.cancel()
+    return await opening.with_bridge(configuration, work)
 
 
 def _say(message: str) -> None:

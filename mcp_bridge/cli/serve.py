@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from mcp_bridge.cli import common
@@ -11,8 +12,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def serve(config: Path | None) -> int:
-    """Serve MCP on standard input and output until it ends; the exit status."""
+def serve(config: Path | None, *, programs: bool = False) -> int:
+    """Serve MCP on standard input and output until it ends; the exit status.
+
+    Args:
+        config: The configuration file that was named.
+        programs: Offer tools for programs beside run_python.
+    """
     try:
         configuration = common.configure(config)
         common.refuse_nesting(configuration)
@@ -22,5 +28,10 @@ def serve(config: Path | None) -> int:
 
     from mcp_bridge.server.app import serve_stdio  # noqa: PLC0415  (the SDK takes most of a second)
 
-    anyio.run(serve_stdio, configuration.settings, list(configuration.discovery.servers.values()))
+    specs = list(configuration.discovery.servers.values())
+    try:
+        serving = functools.partial(serve_stdio, programs=programs)
+        anyio.run(serving, configuration.settings, specs, configuration.governance)
+    except BridgeError as exc:
+        return common.complain(exc)
     return common.OK

@@ -6,11 +6,7 @@ import json
 import sys
 from typing import Annotated, Any
 
-import anyio
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from mcp_bridge.cli import common
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
@@ -27,6 +23,11 @@ def list_(
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """List the servers, where each is configured, and what was left out."""
+    import anyio  # noqa: PLC0415  (the help of every command imports this module)
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
     try:
         configuration = common.configure(config or ctx.obj)
         rows = anyio.run(_rows, configuration, start)

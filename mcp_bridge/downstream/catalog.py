@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import anyio
 
+from mcp_bridge.downstream.aliases import nearest
 from mcp_bridge.downstream.failures import refusal
 from mcp_bridge.downstream.search import Hit, SearchIndex
+from mcp_bridge.downstream.status import ServerStatus
 from mcp_bridge.downstream.store import ListingStore
 from mcp_bridge.errors import BridgeError
 
@@ -17,9 +19,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_bridge.downstream.fleet import Fleet
-    from mcp_bridge.downstream.status import ServerStatus
     from mcp_bridge.downstream.supervisor import DownstreamServer
     from mcp_bridge.downstream.tools import Listing, ToolInfo
+
+LOCAL = "local"
+"""The name under which the tools that run in the host are listed."""
 
 # What a search waits for servers whose tools nobody has listed yet; they go on starting behind it.
 LISTING_WAIT = 10.0
@@ -54,6 +58,7 @@ class Catalog:
             state_dir: Listings are kept in its directory `catalog`; None keeps nothing.
         """
         self._fleet = fleet
+        self._local: tuple[ToolInfo, ...] = ()
         self._store = ListingStore(state_dir / "catalog") if state_dir else None
         self._tools: dict[str, tuple[ToolInfo, ...]] = {}
         self._looked_up: set[str] = set()
@@ -65,6 +70,13 @@ class Catalog:
         self._reasons: dict[str, str] = {}
         fleet.add_listener(self._on_listing)
 
+    def add_local(self, tools: tuple[ToolInfo, ...]) -> None:
+        """List tools that run in the host, as the server `local`, which is in no fleet."""
+        self._local = tools
+        if tools:
+            self._tools[LOCAL] = tools
+            self._index = None
+
     def servers(self) -> list[ServerStatus]:
         """Every configured server; the tool count comes from the cache where it doesn't run."""
         out = []
@@ -72,6 +84,8 @@ class Catalog:
             known = self._known(self._fleet.servers[status.name])
             count = status.tool_count if status.tool_count is not None else (None if known is None else len(known))
             out.append(replace(status, tool_count=count))
+        if self._local:
+            out.append(ServerStatus(LOCAL, LOCAL, "ready", len(self._local), None, None, None, 1, "[tools]", "config"))
         return out
 
     async def tools(self, server: str) -> tuple[ToolInfo, ...]:
@@ -80,6 +94,8 @@ class Catalog:
         Raises:
             BridgeError: `unknown_server`; or, when it must be started, `server_start_failed` or `server_unavailable`.
         """
+        if server == LOCAL and self._local:
+            return self._local
         found = self._fleet.server(server)
         if found.running:
             return await found.tools()
@@ -92,13 +108,11 @@ class Catalog:
         Raises:
             BridgeError: `unknown_server`, `unknown_tool`, or as `tools`.
         """
+        if server == LOCAL and self._local:
+            return _named(self._local, name) or _unknown_local(self._local, name)
         found = self._fleet.server(server)
-        if not found.running:
-            known = self._known(found) or ()
-            for attribute in ("name", "alias"):
-                for tool in known:
-                    if getattr(tool, attribute) == name:
-                        return tool
+        if not found.running and (tool := _named(self._known(found) or (), name)):
+            return tool
         # The cache may be old: a name it doesn't have is for the server itself to deny.
         return await found.find_tool(name)
 
@@ -128,6 +142,8 @@ class Catalog:
         chosen = [server for server in chosen if refusal(server.spec) is None]
         notices = await self._list_missing(chosen, wait)
         names = {server.spec.name for server in chosen}
+        if servers is None or LOCAL in servers:
+            names.add(LOCAL)
         hits = self._ready_index().search(query, limit, strict=strict, allowed=lambda tool: tool.server in names)
         return SearchResult(hits, notices)
 
@@ -198,3 +214,24 @@ class Catalog:
         if self._index is None:
             self._index = SearchIndex(tool for tools in self._tools.values() for tool in tools)
         return self._index
+
+
+def _named(tools: tuple[ToolInfo, ...], name: str) -> ToolInfo | None:
+    """By name, or else by alias."""
+    for attribute in ("name", "alias"):
+        for tool in tools:
+            if getattr(tool, attribute) == name:
+                return tool
+    return None
+
+
+def _unknown_local(tools: tuple[ToolInfo, ...], name: str) -> NoReturn:
+    close = nearest(name, [tool.name for tool in tools])
+    raise BridgeError(
+        "unknown_tool",
+        f"server {LOCAL!r} has no tool {name[:100]!r}.",
+        hint=f"Did you mean {', '.join(close)}?" if close else None,
+        server=LOCAL,
+        tool=name[:100],
+        nearest=close,
+    )

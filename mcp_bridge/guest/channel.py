@@ -69,11 +69,11 @@ class Channel:
             answers.append(answer)
             done.release()
 
-        number = self._send(params, take)
+        number = self.send(params, take)
         try:
             done.acquire()
         except BaseException:
-            self._forget(number)
+            self.forget(number)
             raise
         return _result(answers[0])
 
@@ -98,15 +98,16 @@ class Channel:
             except RuntimeError:
                 pass  # the loop was closed; nobody waits
 
-        number = self._send(params, take)
+        number = self.send(params, take)
         try:
             answer = await future
         except BaseException:
-            self._forget(number)
+            self.forget(number)
             raise
         return _result(answer)
 
-    def _send(self, params: Any, take: Callable[[Answer], None]) -> int:
+    def send(self, params: Any, take: Callable[[Answer], None]) -> int:
+        """Send a request; `take` gets the answer, on the channel's own thread. Returns the request's number."""
         body = encode_params(params)
         with self._write_lock:
             self._next_id += 1
@@ -116,9 +117,14 @@ class Channel:
         self._write(line)
         return number
 
-    def _forget(self, number: int) -> None:
-        if self._waiting.pop(number, None) is not None:
+    def forget(self, number: int) -> None:
+        """Have the host cancel the work on a request, unless it is answered."""
+        if self.drop(number):
             self.notify(RequestCancel(number))
+
+    def drop(self, number: int) -> bool:
+        """Pass over a request's answer; whether there was one to come."""
+        return self._waiting.pop(number, None) is not None
 
     def _write(self, line: bytes) -> None:
         if self._pid != os.getpid():

@@ -1,5 +1,6 @@
 # The text of the container's `python3 -c`: takes a bundle of modules from standard input and starts process 1.
-# A bundle is twelve decimal digits (the length) and a marshalled dict {name: (is_package, code or source bytes)}.
+# A bundle is twelve decimal digits (the length) and a marshalled dict
+# {name: (is_package, is_compiled, marshalled code or source)}.
 import marshal
 import os
 import sys
@@ -36,8 +37,10 @@ class Bundle:
 
     @staticmethod
     def exec_module(module):
-        code = modules[module.__name__][1]
-        if isinstance(code, bytes):
+        _, compiled, code = modules.pop(module.__name__)
+        if compiled:
+            code = marshal.loads(code)
+        else:
             code = compile(code, "<bridge>/" + module.__name__, "exec", dont_inherit=True)
         exec(code, module.__dict__)
 

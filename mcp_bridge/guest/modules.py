@@ -29,6 +29,7 @@ class Modules:
             prepared: What to do when a module of that name is first imported.
         """
         self._prepared = prepared
+        self._late = (channel, calls)
         self._aliases = [row["alias"] for row in servers]
         self._functions = runtime._Functions(channel, calls, servers)  # noqa: SLF001
         root = self._package("mcp", "The bridge: mcp.servers, mcp.sync.servers, mcp.runtime.")
@@ -39,6 +40,8 @@ class Modules:
         tools = self._package("mcp.tools", "Functions kept by runtime.save_tool.")
         tools.__getattr__ = self._saved_tool  # type: ignore[method-assign]
         sys.modules["mcp.runtime"] = self.runtime
+        root.__getattr__ = self._later(root)  # type: ignore[method-assign]
+        sync.__getattr__ = self._later(sync)  # type: ignore[method-assign]
         root.servers, root.sync, root.runtime, root.tools = self.servers, sync, self.runtime, tools  # type: ignore[attr-defined]
         root.ToolError, root.MCPError = runtime.ToolError, runtime.MCPError  # type: ignore[attr-defined]
         sys.meta_path.insert(0, self)
@@ -60,6 +63,8 @@ class Modules:
                 wanted = name.removeprefix(prefix)
                 # Without `name=`, or "from mcp.servers import x" would swallow the message.
                 raise ModuleNotFoundError(f"no MCP server {wanted!r}{nearest(wanted, self._aliases)}")
+        if name in _LATE:
+            return type(sys.__spec__)(name, _Built(*self._late))  # type: ignore[arg-type]
         prepare = self._prepared.pop(name, None)
         if prepare is not None:
             for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
@@ -74,6 +79,17 @@ class Modules:
         module.__path__ = []
         sys.modules[name] = module
         return module
+
+    def _later(self, package: types.ModuleType) -> Callable[[str], Any]:
+        def attribute(name: str) -> Any:
+            full = f"{package.__name__}.{name}"
+            if full in _LATE:
+                import importlib
+
+                return importlib.import_module(full)
+            raise AttributeError(f"module {package.__name__!r} has no attribute {name!r}")
+
+        return attribute
 
     def _server_package(
         self, name: str, servers: list[dict[str, Any]], calls: Calls, *, blocking: bool
@@ -96,6 +112,25 @@ class Modules:
         namespace: dict[str, Any] = {"__name__": f"mcp.tools.{name}"}
         exec(compile(source, f"/workspace/mcp.tools.{name}", "exec", dont_inherit=True), namespace)  # noqa: S102
         return namespace[name]
+
+
+_LATE = frozenset({"mcp.programs", "mcp.traces", "mcp.sync.programs", "mcp.sync.traces"})
+"""Modules that are made when a script first needs them: the kernel that they use isn't loaded for others."""
+
+
+class _Built:
+    """A loader of one of them."""
+
+    def __init__(self, channel: Channel, calls: Calls) -> None:
+        self._needs = (channel, calls)
+
+    def create_module(self, spec: Any) -> types.ModuleType:
+        from mcp_bridge.guest import programs
+
+        return programs.build(*self._needs, spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
 
 
 class _ThenDo:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
+import importlib
 import logging
-import mimetypes
 import signal
 import time
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import unquote
 
 import anyio
 import mcp_types as types
@@ -21,11 +19,13 @@ from mcp_bridge import __version__
 from mcp_bridge.bridge.service import open_bridge
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.server import displays, render
+from mcp_bridge.server.questions import Conversations, Questions
 from mcp_bridge.server.stdio import stdio_transport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
+    from mcp_bridge.bridge.governance import Governance
     from mcp_bridge.bridge.record import ExecutionRecord
     from mcp_bridge.bridge.service import Bridge
     from mcp_bridge.downstream.spec import ServerSpec
@@ -40,12 +40,15 @@ RECORD_META = "mcp-code-bridge/record"
 
 TOOL = "run_python"
 
+CONVERSATIONS = "conversations"
+
 DESCRIPTION = (
     "Run Python in a sealed sandbox that can call other MCP servers. Top-level await works; print what you need, "
     "the last expression is shown. No network, no state between calls.\n"
     "from mcp import runtime; runtime.discovered_servers(); await runtime.search('words'); "
     "await runtime.describe('server.tool')\n"
     "from mcp.servers import NAME; r = await NAME.tool(arg=1)  # plain data; failure raises mcp.ToolError\n"
+    "from mcp import programs  # governed workflows: see help(programs)\n"
     "display(x) shows images, artifact(path) keeps a file."
 )
 
@@ -83,60 +86,87 @@ def tool(settings: Settings) -> types.Tool:
     )
 
 
-def build_server(bridge: Bridge) -> Server[dict[str, Any]]:
-    """The server over a bridge."""
+@contextlib.asynccontextmanager
+async def _conversations(_: Server[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
+    """What lives as long as the server: calls that wait for answers go on in it."""
+    async with anyio.create_task_group() as tasks:
+        yield {CONVERSATIONS: Conversations(tasks)}
+        tasks.cancel_scope.cancel()
+
+
+def build_server(bridge: Bridge, *, programs: bool = False) -> Server[dict[str, Any]]:
+    """The server over a bridge; with `programs` there are tools for programs beside the one."""
+    # What isn't offered isn't loaded.
+    offered = importlib.import_module("mcp_bridge.server.program_tools") if programs else None
 
     async def list_tools(
         _: ServerRequestContext[dict[str, Any]], __: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[tool(bridge.settings)])
+        return types.ListToolsResult(tools=[tool(bridge.settings), *(offered.tools() if offered else ())])
 
     async def call_tool(
         ctx: ServerRequestContext[dict[str, Any]], params: types.CallToolRequestParams
-    ) -> types.CallToolResult:
-        if params.name != TOOL:
-            raise MCPError(types.INVALID_PARAMS, f"There is no tool {params.name!r}; the one tool is {TOOL}.")
-        return await _run(bridge, ctx, params.arguments or {})
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        name, arguments = params.name, params.arguments or {}
+        if name != TOOL and not (offered and name in offered.NAMES):
+            raise MCPError(types.INVALID_PARAMS, f"There is no tool {name!r}; the one tool is {TOOL}.")
+
+        async def work(questions: Questions) -> types.CallToolResult:
+            if offered and name != TOOL:
+                result: types.CallToolResult = await offered.call(bridge, name, arguments, questions)
+                return result
+            return await _run(bridge, ctx, questions, arguments)
+
+        conversations: Conversations = ctx.lifespan_context[CONVERSATIONS]
+        return await conversations.call(ctx, params, work)
 
     async def read_resource(
         _: ServerRequestContext[dict[str, Any]], params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
-        uri = str(params.uri)
+        from mcp_bridge.server import resources  # noqa: PLC0415  (most clients read none)
+
         try:
-            data = bridge.files.read(uri)
+            contents = await resources.read(bridge, str(params.uri))
         except BridgeError as exc:
             raise MCPError(types.INVALID_PARAMS, str(exc), {"code": exc.code}) from None
-        blob = base64.b64encode(data).decode("ascii")
-        contents = types.BlobResourceContents(uri=uri, blob=blob, mime_type=mime_type(uri))
         return types.ReadResourceResult(contents=[contents])
 
     async def list_resources(
         _: ServerRequestContext[dict[str, Any]], __: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
-        # Artifacts are named by the answers that made them; a list over all conversations would help nobody.
-        return types.ListResourcesResult(resources=[])
+        from mcp_bridge.server import resources  # noqa: PLC0415
+
+        return types.ListResourcesResult(resources=await resources.listed(bridge))
+
+    async def list_templates(
+        _: ServerRequestContext[dict[str, Any]], __: types.PaginatedRequestParams | None
+    ) -> types.ListResourceTemplatesResult:
+        from mcp_bridge.server import resources  # noqa: PLC0415
+
+        return types.ListResourceTemplatesResult(resource_templates=resources.templates())
 
     return Server(
         "mcp-code-bridge",
         version=__version__,
+        lifespan=_conversations,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
         on_list_resources=list_resources,
+        on_list_resource_templates=list_templates,
         on_read_resource=read_resource,
     )
 
 
-def mime_type(uri: str) -> str:
-    """What an artifact's name says it is."""
-    # Below a directory: a name may look like a URL with a scheme.
-    found, encoding = mimetypes.guess_type("/" + unquote(uri.rpartition("/")[2]))
-    return found if found and not encoding else "application/octet-stream"
-
-
-async def serve_stdio(settings: Settings, specs: Sequence[ServerSpec]) -> None:
+async def serve_stdio(
+    settings: Settings,
+    specs: Sequence[ServerSpec],
+    governance: Governance | None = None,
+    *,
+    programs: bool = False,
+) -> None:
     """Serve until standard input ends, or SIGTERM or SIGINT comes; then leave nothing running."""
-    async with open_bridge(settings, specs) as bridge:
-        server = build_server(bridge)
+    async with open_bridge(settings, specs, governance) as bridge:
+        server = build_server(bridge, programs=programs)
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_end_on_signal, scope)
@@ -162,8 +192,8 @@ async def _prepare_ahead(bridge: Bridge) -> None:
 class _Reporter:
     """Progress of one call, as the protocol wants it: only ever rising."""
 
-    def __init__(self, ctx: ServerRequestContext[dict[str, Any]]) -> None:
-        self._ctx = ctx
+    def __init__(self, questions: Questions) -> None:
+        self._questions = questions
         self._last = 0.0
         self._total: float | None = None
         self._scripted = False
@@ -192,17 +222,18 @@ class _Reporter:
             value = self._last if self._scripted else time.monotonic() - self._began
             # A script that reports the same twice, or nothing new for a while, still has to rise.
             sent = value if value > sent else sent + 1e-6
-            await self._ctx.session.report_progress(sent, self._total, self._message)
+            if (ctx := self._questions.ctx) is not None:
+                await ctx.session.report_progress(sent, self._total, self._message)
 
 
 async def _run(
-    bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], arguments: dict[str, Any]
+    bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], questions: Questions, arguments: dict[str, Any]
 ) -> types.CallToolResult:
     try:
         request = RunArguments.model_validate(arguments)
     except ValidationError as exc:
         return _refused(bridge, ctx, _bad_arguments(exc))
-    reporter = _Reporter(ctx)
+    reporter = _Reporter(questions)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(reporter.report)
         try:
@@ -212,6 +243,8 @@ async def _run(
                 timeout=request.timeout,
                 progress=reporter.progress,
                 notify=reporter.notify,
+                asker=questions,
+                sampler=questions.sample,
             )
             result = _answer(bridge, ctx, record)
         except BridgeError as exc:

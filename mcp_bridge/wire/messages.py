@@ -149,6 +149,91 @@ class ArtifactWrite(NamedTuple):
     last: bool
 
 
+class ProgramStart(NamedTuple):
+    """Register and start a program: an object, or the name of a saved one. The host's machine starts with it.
+
+    Result: `{"execution", "program", "uses", "context"}`, what the guest's machine is to be made from: `uses` has the
+    programs that its steps run by name. Or `{"record"}`: the key's execution has ended already (see `ProgramFinish`).
+    """
+
+    program: Any
+    context: dict[str, Any]
+    idempotency_key: str | None = None
+
+
+class ProgramEffect(NamedTuple):
+    """Let an effect happen that the machines have emitted. Anything else is a violation, and fails the execution.
+
+    Result: its outcome, as it enters both machines: `{"sequence", "status", "value", "code", "message", "usage"}`.
+    Outcomes are taken in the order of `sequence`, from 1.
+    """
+
+    execution: str
+    effect: int
+
+
+class ProgramFinish(NamedTuple):
+    """The guest's machine has ended or is suspended, with this SHA-256 of its state.
+
+    Another one than the host's is a violation. Result, of the record what isn't in the state: `{"trace_id", "program",
+    "status", "error", "code", "waiting"}`.
+    """
+
+    execution: str
+    state: str
+
+
+class ProgramResume(NamedTuple):
+    """Go on with a suspended execution. Result: `{"program", "uses", "state"}`; or as `ProgramStart` a `record`."""
+
+    execution: str
+    payload: Any = None
+
+
+class ProgramSave(NamedTuple):
+    """Keep a valid program under a name. Result: `{"hash"}`."""
+
+    name: str
+    program: dict[str, Any]
+
+
+class ProgramList(NamedTuple):
+    """Result: `{"programs": [{name, version, description, hash, owner}]}`; `owner` is `operator` or `agent`."""
+
+
+class ProgramGet(NamedTuple):
+    """Result: `{"program": object, "hash"}`."""
+
+    name: str
+
+
+class ProgramDelete(NamedTuple):
+    """Forget a saved program; its traces stay. Result: `{"found": bool}`."""
+
+    name: str
+
+
+class ProgramValidate(NamedTuple):
+    """Result: `{"faults": [{path, code, message}], "warnings": […], "hash"}`."""
+
+    program: Any
+
+
+class ProgramPlan(NamedTuple):
+    """Have a model write a program. Result: `{"program": object}`."""
+
+    intent: str
+
+
+class TraceGet(NamedTuple):
+    """What there is of an execution.
+
+    Result, its record: `{"trace_id", "program", "status", "output", "error", "code", "steps", "waiting"}`.
+    """
+
+    trace_id: str
+
+
 class ExecutionFinish(NamedTuple):
     """The script has ended. Result `{}`: the host has everything, the guest may leave.
 
@@ -194,6 +279,17 @@ METHODS: dict[str, type[Any]] = {
     "memory.delete": MemoryDelete,
     "memory.list": MemoryList,
     "artifact.write": ArtifactWrite,
+    "program.start": ProgramStart,
+    "program.effect": ProgramEffect,
+    "program.finish": ProgramFinish,
+    "program.resume": ProgramResume,
+    "program.save": ProgramSave,
+    "program.list": ProgramList,
+    "program.get": ProgramGet,
+    "program.delete": ProgramDelete,
+    "program.validate": ProgramValidate,
+    "program.plan": ProgramPlan,
+    "trace.get": TraceGet,
     "execution.finish": ExecutionFinish,
     "init.beat": InitBeat,
     "init.exited": InitExited,

@@ -1,0 +1,86 @@
+"""Decisions about what waits for a person, made where the person is: at the command line.
+
+Nothing that a sandbox or an MCP client can ask for leads here: only who can start a process as this user can decide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.bridge.program_record import standing
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.entries import Entry
+
+if TYPE_CHECKING:
+    from mcp_bridge.ledger.recorder import Recorder
+    from mcp_bridge.ledger.store import Approval, ProgramStore, StoredExecution
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question, and the execution that waits for its answer.
+
+    Attributes:
+        approval: The question.
+        execution: Who asks; None for one that the record doesn't have.
+    """
+
+    approval: Approval
+    execution: StoredExecution | None
+
+    @property
+    def status(self) -> str:
+        """`open`, `approved`, `denied`; or `void`: nobody waits for the answer any more."""
+        row, waits = self.approval, self.execution
+        if row.status != "open":
+            return row.status
+        if waits is None or standing(waits) not in {"suspended", "interrupted", "running"}:
+            return "void"
+        awaited = {waiting["effect"] for waiting in (waits.record or {}).get("waiting", ())}
+        return "open" if row.effect in awaited else "void"
+
+
+async def asked(store: ProgramStore, principal: str, execution: str | None = None) -> list[Asked]:
+    """Every question of a principal's executions, or of one of them; oldest first."""
+    rows = await store.approvals(execution)
+    known = {one: await store.execution(one) for one in dict.fromkeys(row.execution for row in rows)}
+    found = [Asked(row, known[row.execution]) for row in rows]
+    return [row for row in found if row.execution is None or row.execution.principal == principal]
+
+
+async def decide(
+    store: ProgramStore, recorder: Recorder, question: Asked, *, approved: bool, by: str, comment: str | None
+) -> dict[str, Any]:
+    """Take down a decision, durably. It has its effect when the execution is resumed.
+
+    Args:
+        store: Has the question.
+        recorder: Is told of the decision.
+        question: Which.
+        approved: The decision.
+        by: Who decides.
+        comment: Why, or None.
+
+    Returns:
+        The decision: `approved`, `by`, `comment`.
+
+    Raises:
+        BridgeError: `already_decided`; `not_suspended`: nobody waits for it.
+    """
+    row = question.approval
+    if question.status == "void":
+        status = "gone" if question.execution is None else standing(question.execution)
+        raise BridgeError(
+            "not_suspended", f"Nobody waits for this any more: the execution {row.execution} is {status}."
+        )
+    decision: dict[str, Any] = {"approved": approved, "by": by, "comment": comment}
+    if not await store.decide(row.id, decision):
+        (now,) = [other for other in await store.approvals(row.execution) if other.id == row.id]
+        who = (now.decision or {}).get("by", "somebody")
+        raise BridgeError("already_decided", f"This was {now.status} already, by {who}.")
+    program = question.execution.program if question.execution else None
+    await recorder.append(
+        Entry("decision", row.execution, row.question | decision, row.question.get("step"), program=program)
+    )
+    return decision

@@ -1,0 +1,466 @@
+"""The gate: every call to the outside passes here, whichever way it comes.
+
+In this order: what is called is looked up; the policy decides; a person is asked, if the policy wants it; the budget is
+taken; the intent is recorded, durably; references are resolved; the call is made; its result is projected, counted and
+recorded. What is refused on the way has not happened, and says by which rule.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import anyio
+import anyio.to_thread
+
+from mcp_bridge.bridge.governance import LOCAL
+from mcp_bridge.bridge.model_steps import ModelSteps, amounts, kernel_usage
+from mcp_bridge.bridge.names import split
+from mcp_bridge.bridge.recovery import cut_short
+from mcp_bridge.downstream import describe
+from mcp_bridge.downstream.aliases import nearest
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.kernel.events import Effect, Outcome
+from mcp_bridge.kernel.machine import APPROVAL
+from mcp_bridge.kernel.values import ValueFaultError, normal
+from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.models.model import ModelError
+from mcp_bridge.policy.budgets import Amounts, Budget, Share
+from mcp_bridge.policy.call import Call, ProgramRef, StepContext
+from mcp_bridge.policy.decision import decide
+from mcp_bridge.policy.globs import ToolNames
+from mcp_bridge.policy.projection import Projector
+from mcp_bridge.policy.references import MemoryReferences
+from mcp_bridge.policy.vault import Secrets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from mcp_bridge.bridge.governance import Governance
+    from mcp_bridge.bridge.program_run import ProgramRun
+    from mcp_bridge.bridge.record import ExecutionRecord
+    from mcp_bridge.downstream.catalog import Catalog
+    from mcp_bridge.downstream.fleet import Fleet
+    from mcp_bridge.downstream.tools import ToolInfo
+    from mcp_bridge.kernel.events import OutcomeStatus
+    from mcp_bridge.kernel.format import Fault
+    from mcp_bridge.kernel.program import Program
+    from mcp_bridge.ledger.recorder import Recorder
+    from mcp_bridge.models.sampling import Sampler
+    from mcp_bridge.policy.budgets import Usages
+    from mcp_bridge.policy.call import Origin
+    from mcp_bridge.policy.decision import Decision
+    from mcp_bridge.policy.references import Scalar
+
+logger = logging.getLogger(__name__)
+
+PLANNED_TOOLS = 40
+"""Tools that a planner is told of: those nearest to the intent."""
+
+MAX_QUERY_CHARS = 1000
+
+LONGEST_WAIT_SECONDS = 30.0
+"""A wait of a program up to this is waited for; a longer one suspends it."""
+
+
+class Asker(Protocol):
+    """Asks a person."""
+
+    async def ask(self, question: dict[str, Any]) -> bool | None:
+        """Whether the person approves; None if nobody can be asked now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a call gave, projected for the agent.
+
+    Attributes:
+        value: The value.
+        raw: The whole result, as its server sent it; empty unless it was asked for.
+        pending: Whether the tool's outcome comes later.
+    """
+
+    value: Any
+    raw: dict[str, Any]
+    pending: bool = False
+
+
+class ApprovalNeededError(BridgeError):
+    """The policy wants a person asked, and nobody can be asked now. The call has not been made."""
+
+    def __init__(self, decision: Decision) -> None:
+        super().__init__("approval_needed", decision.message, hint="Nobody can be asked now.", tool=decision.tool)
+
+
+class Gate:
+    """What one execution of a script, and of the programs that it runs, may do.
+
+    Args:
+        execution: The script's execution.
+        principal: Whose it is.
+        allowed: Configured names of the servers that it may use, with their aliases.
+        governance: The operator's word.
+        fleet, catalog: The servers and their tools.
+        recorder: Is told before and after.
+        usages: What principals have used.
+        key: Of the references that stand for this principal's sensitive values.
+        asker: Asks a person, or None.
+        sampler: Asks the client's model, or None.
+    """
+
+    def __init__(
+        self,
+        execution: str,
+        principal: str,
+        allowed: Mapping[str, str],
+        governance: Governance,
+        fleet: Fleet,
+        catalog: Catalog,
+        recorder: Recorder,
+        usages: Usages,
+        key: bytes,
+        asker: Asker | None = None,
+        sampler: Sampler | None = None,
+    ) -> None:
+        self.execution = execution
+        self._allowed = allowed
+        self._governance = governance
+        self._snapshot = governance.snapshot
+        self._fleet = fleet
+        self._catalog = catalog
+        self._recorder = recorder
+        self._budget = Budget(governance.snapshot.limits, usages.of(principal))
+        limits = governance.snapshot.limits
+        self._counts_bytes = limits.bytes is not None or limits.principal.bytes is not None
+        self._shares: dict[str, Share] = {}
+        """What of the budget is each program's: others may have gone on with it in between."""
+        self._references = MemoryReferences(key)
+        self._projector: Projector | None = None
+        self._describing: Projector | None = None
+        self._secrets = Secrets()
+        self._model: ModelSteps | None = None
+        self._asker = asker
+        self._sampler = sampler
+
+    async def projector(self) -> Projector:
+        """Projects this execution's values. The first use reads the secrets, which may wait for a keyring."""
+        if self._projector is None:
+            self._secrets = await anyio.to_thread.run_sync(self._governance.vault.load)
+            self._projector = Projector(self._secrets, self._references, self._governance.patterns)
+        return self._projector
+
+    async def described(self, value: Any) -> Any:
+        """What servers say of themselves and their tools, without the secrets that they were given."""
+        await self.projector()
+        if not self._secrets.plaintexts:
+            return value
+        if self._describing is None:
+            # No patterns: an address in a description is no customer's.
+            self._describing = Projector(self._secrets, self._references)
+        return self._describing.output(value)
+
+    # --- calls ---
+
+    async def call(
+        self,
+        tool: ToolInfo,
+        arguments: dict[str, Any],
+        *,
+        step: StepContext | None = None,
+        run: ProgramRun | None = None,
+        effect: int | None = None,
+        approved: bool = False,
+        raw: bool = False,
+    ) -> Answered:
+        """Call a tool, if everything allows it.
+
+        Args:
+            tool: From the catalogue.
+            arguments: By their names in the schema, references unresolved.
+            step: The program's step that makes the call; None for a script's own.
+            run: The program's execution, with `step`; its journal records the outcome.
+            effect: The step's effect, with `run`.
+            approved: Whether a person has approved of it already.
+            raw: Whether the whole result is wanted.
+
+        Raises:
+            BridgeError: `denied`, `approval_needed`, `budget_…`, `secret_…`, `not_recorded`: it was not made. What a
+                failed call raises is projected as its result would be.
+        """
+        projector = await self.projector()
+        names = ToolNames(tool.server, tool.name, tool.server_alias, tool.alias)
+        execution, place = (run.execution, run.program.hash) if run else (self.execution, None)
+        path = step.path if step else None
+        decision = decide(self._snapshot, Call(names, arguments, self._hints(tool), step, made=self._budget.made))
+        if decision.effect == "deny":
+            await self._record("denial", execution, path, place, {"tool": str(names), "by": decision.decider})
+            raise decision.error()
+        self._budget.count(decision)
+        shown = projector.trace(arguments)
+        try:
+            if decision.effect == "approve" and not approved:
+                await self._approve(decision, shown, execution, path, place)
+            size = self._bytes_of(arguments)
+            reservation = self._budget.reserve(Amounts(calls=1, bytes=size))
+        except BaseException:
+            self._budget.uncount(decision)
+            raise
+        with reservation:
+            intent: dict[str, Any] = {"kind": "tool", "tool": str(names), "arguments": shown}
+            if run:
+                self._share(run.execution).add(Amounts(calls=1, bytes=size), decision.counts)
+                intent["effect"] = effect
+                if effect is not None:
+                    run.begins(effect)
+            if decision.counts:
+                intent["rules"] = list(decision.counts)
+            await self._record("intent", execution, path, place, intent)
+            outcome: dict[str, Any] = {"tool": str(names), "status": "interrupted"}
+            try:
+                answered = await self._made(tool, projector.tool(arguments, names), raw=raw)
+                whole = projector.output(answered.raw) if raw else {}
+                answered = Answered(projector.output(answered.value), whole, answered.pending)
+                given = self._bytes_of(answered.value)
+                if run:
+                    self._share(run.execution).add(Amounts(bytes=given))
+                reservation.settle(Amounts(calls=1, bytes=size + given))
+                outcome["status"] = "pending" if answered.pending else "ok"
+            except BridgeError as exc:
+                error = projected(exc, projector)
+                outcome |= {"status": "failed", "code": error.code, "message": error.message}
+                raise error from None
+            finally:
+                if not run:
+                    # With the next intent, or with the answer to the client: what was done before then is in doubt.
+                    # Without the value: a script's call is never replayed, and a server may send anything.
+                    self._recorder.post(Entry("outcome", execution, outcome, None, self._snapshot.hash))
+        return answered
+
+    def _bytes_of(self, value: Any) -> int:
+        """Bytes of a value as JSON, if there is a limit on them."""
+        return len(json.dumps(value)) if self._counts_bytes else 0
+
+    async def _made(self, tool: ToolInfo, arguments: Any, *, raw: bool) -> Answered:
+        if tool.server == LOCAL and self._governance.registry.tools:
+            called = await self._governance.registry.call(tool.name, arguments, None)
+            value = "PENDING" if called.pending else called.value
+            text = value if isinstance(value, str) or not raw else json.dumps(value)
+            return Answered(value, {"content": [{"type": "text", "text": text}]}, called.pending)
+        result = await self._fleet.call_tool(tool.server, tool.name, arguments, None)
+        from mcp_bridge.downstream.results import convert  # noqa: PLC0415  (needs the SDK, loaded by now)
+
+        converted = convert(result, tool)
+        if converted["is_error"]:
+            shown = converted["value"]
+            message = shown if isinstance(shown, str) else "the tool reported an error without a text"
+            raise BridgeError("tool_error", message, content=converted["raw"].get("content"), raw=converted["raw"])
+        return Answered(converted["value"], converted["raw"])
+
+    async def _approve(
+        self, decision: Decision, arguments: Any, execution: str, path: str | None, place: str | None
+    ) -> None:
+        question = {"tool": decision.tool, "arguments": arguments, "why": decision.message}
+        answer = await self._asker.ask(question) if self._asker else None
+        if answer is None:
+            raise ApprovalNeededError(decision)
+        await self._record("decision", execution, path, place, question | {"approved": answer})
+        if not answer:
+            raise BridgeError("denied", f"A person has denied {decision.tool}.", tool=decision.tool)
+
+    def _hints(self, tool: ToolInfo) -> Mapping[str, Any]:
+        return tool.annotations
+
+    async def _record(
+        self, kind: Any, execution: str, path: str | None, program: str | None, payload: dict[str, Any]
+    ) -> None:
+        await self._recorder.append(Entry(kind, execution, payload, path, self._snapshot.hash, program))
+
+    # --- effects of programs ---
+
+    async def project(self, value: Any) -> Any:
+        """As `program_run.Effects`."""
+        return (await self.projector()).output(value)
+
+    def values_behind(self, value: Any) -> Mapping[str, Scalar]:
+        """As `program_run.Effects`."""
+        return self._references.values_behind(value)
+
+    def adopt(self, execution: str, values: Mapping[str, Scalar], spent: Mapping[str, Any]) -> None:
+        """As `program_run.Effects`."""
+        self._references.adopt(values)
+        self._share(execution).adopt(spent)
+
+    def _share(self, execution: str) -> Share:
+        return self._shares.setdefault(execution, Share(self._budget))
+
+    async def repeatable(self, effect: Effect) -> bool:
+        """As `program_run.Effects`."""
+        if effect.kind != "tool":
+            return True
+        try:
+            tool = await self._find(effect.name)
+        except BridgeError:
+            return False
+        # A server's own word counts where the operator says so.
+        believed = tool.server == LOCAL or tool.server in self._snapshot.trust_hints
+        return believed and tool.annotations.get("idempotentHint") is True
+
+    async def perform(self, run: ProgramRun, effect: Effect, *, approved: bool = False) -> Outcome:
+        """Do what a program asks for, as `program_run.Effects`."""
+        number = effect.id
+        try:
+            return await self._perform(run, effect, approved=approved)
+        except TimeoutError:
+            return Outcome(number, "timeout")
+        except ApprovalNeededError as exc:
+            return Outcome(number, "pending", code=APPROVAL, message=exc.message)
+        except BridgeError as exc:
+            return Outcome(number, "denied" if exc.code == "denied" else "failed", None, exc.code, str(exc))
+        except Exception:
+            # A fault of ours must reach the operator's log, and not the sandbox.
+            logger.exception("effect %s of %s failed", number, run.execution)
+            return Outcome(number, "failed", None, "internal_error", "the bridge met an internal error")
+
+    async def _perform(self, run: ProgramRun, effect: Effect, *, approved: bool) -> Outcome:
+        match effect.kind:
+            case "tool":
+                return await self._tool(run, effect, approved=approved)
+            case "wait":
+                seconds = effect.arguments["seconds"]
+                if seconds > LONGEST_WAIT_SECONDS:
+                    return Outcome(effect.id, "pending")
+                with anyio.fail_after(effect.timeout):
+                    await anyio.sleep(seconds)
+                return Outcome(effect.id, "ok")
+            case "event":
+                return Outcome(effect.id, "pending")
+            case "approval":
+                with anyio.fail_after(effect.timeout):
+                    return await self._approval(run, effect)
+        return await self._llm(run, effect)
+
+    async def _approval(self, run: ProgramRun, effect: Effect) -> Outcome:
+        question = (await self.projector()).trace(
+            {**effect.arguments, "program": run.program.name, "step": effect.step}
+        )
+        answer = await self._asker.ask(question) if self._asker else None
+        if answer is None:
+            return Outcome(effect.id, "pending")
+        decision = {"approved": answer, "by": "client"}
+        await self._record("decision", run.execution, effect.step, run.program.hash, question | decision)
+        return Outcome(effect.id, "ok", decision)
+
+    async def _llm(self, run: ProgramRun, effect: Effect) -> Outcome:
+        projector = await self.projector()
+        model = await self.model()
+        asked: dict[str, Any] = {"kind": "llm", "effect": effect.id, "arguments": projector.trace(effect.arguments)}
+        await self._record("intent", run.execution, effect.step, run.program.hash, asked)
+        try:
+            completion = await model.answer(effect.arguments, effect.timeout)
+        except ModelError as exc:
+            error = projected(exc, projector)
+            status: OutcomeStatus = "timeout" if exc.code == "model_timeout" else "failed"
+            self._share(run.execution).add(amounts(exc.usage))
+            return Outcome(effect.id, status, None, error.code, str(error), kernel_usage(exc.usage))
+        except anyio.get_cancelled_exc_class():
+            self._share(run.execution).add(cut_short(asked["arguments"]))
+            raise
+        self._share(run.execution).add(amounts(completion.usage))
+        return Outcome(effect.id, "ok", completion.text, usage=kernel_usage(completion.usage))
+
+    async def model(self) -> ModelSteps:
+        """The model of this execution."""
+        if self._model is None:
+            projector, word = await self.projector(), self._governance
+            self._model = ModelSteps(word.model, projector, self._secrets, self._budget, self._sampler, word.base)
+        return self._model
+
+    async def plan(self, intent: str, validate: Callable[[Any], Sequence[Fault]]) -> dict[str, Any]:
+        """Have the model write a program for an intent.
+
+        Args:
+            intent: What it shall do.
+            validate: Everything that is wrong with a program.
+
+        Raises:
+            BridgeError: As `models.planner.plan`.
+        """
+        from mcp_bridge.models.planner import plan  # noqa: PLC0415  (rarely needed)
+
+        projector = await self.projector()
+        found = await self._catalog.search(intent[:MAX_QUERY_CHARS], PLANNED_TOOLS, servers=self._allowed.keys())
+        tools = [(f"{hit.tool.server}.{hit.tool.name}", describe.line(hit.tool)) for hit in found.hits]
+        planned = await plan(
+            projector.model(intent), await self.model(), tools=projector.model(tools), validate=validate
+        )
+        return planned.program
+
+    async def record_of(self, record: ExecutionRecord) -> None:
+        """Hide in a script's record what must not be shown."""
+        projector = await self.projector()
+        record.stdout, record.stderr = projector.output(record.stdout), projector.output(record.stderr)
+        record.value = projector.output(record.value)
+        record.error = projector.output(record.error)
+        record.displays = projector.output(record.displays)
+
+    async def _tool(self, run: ProgramRun, effect: Effect, *, approved: bool) -> Outcome:
+        chain = tuple(
+            ProgramRef(self._origin(run, name, program), program.hash, name or program.name)
+            for name, program in run.machine.programs_of(effect.id)
+        )
+        tool = await self._find(effect.name)
+        with nullcontext() if effect.timeout is None else anyio.fail_after(effect.timeout):
+            answered = await self.call(
+                tool,
+                effect.arguments,
+                step=StepContext(chain, effect.step),
+                run=run,
+                effect=effect.id,
+                approved=approved,
+            )
+        if answered.pending:
+            return Outcome(effect.id, "pending")
+        try:
+            return Outcome(effect.id, "ok", normal(answered.value))
+        except ValueFaultError as exc:
+            raise BridgeError("bad_result", f"The result is no JSON value: {exc}.") from None
+
+    def _origin(self, run: ProgramRun, name: str | None, program: Program) -> Origin:
+        """Whose a program is: by where the host has taken it from, not by what it says of itself."""
+        if name is None:
+            return run.origin
+        known = self._governance.programs.get(name)
+        return "operator" if known is not None and known.hash == program.hash else "agent"
+
+    async def _find(self, name: str) -> ToolInfo:
+        """`server.tool`, or the plain name of one of the operator's tools."""
+        own = self._governance.registry.tools if LOCAL in self._allowed else {}
+        if name in own:
+            return await self._catalog.tool(LOCAL, name)
+        try:
+            server, tool = split(name, self._allowed)
+        except BridgeError:
+            if "." in name:
+                raise
+            close = nearest(name, own)
+            hint = f"Did you mean {', '.join(close)}?" if close else "A step names server.tool, or a tool of local."
+            raise BridgeError("unknown_tool", f"There is no tool {name[:100]!r}.", hint=hint, nearest=close) from None
+        if not tool:
+            raise BridgeError("unknown_tool", f"{name[:100]!r} is a server; a step names server.tool.")
+        return await self._catalog.tool(server, tool)
+
+
+def projected(error: BridgeError, projector: Projector) -> BridgeError:
+    """An error in which no secret is."""
+    details = projector.output(error.details)
+    shown = BridgeError(
+        error.code,
+        projector.output(error.message),
+        hint=None if error.hint is None else projector.output(error.hint),
+        private=error.private,
+    )
+    shown.details = details if isinstance(details, dict) else {}
+    return shown

@@ -1,0 +1,86 @@
+"""What is told of an execution of a program: while it is under way, and from what is kept of it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.kernel import state
+from mcp_bridge.kernel.machine import APPROVAL
+from mcp_bridge.sandbox.owner import Owner
+
+if TYPE_CHECKING:
+    from mcp_bridge.bridge.program_run import ProgramRun
+    from mcp_bridge.kernel.events import Effect
+    from mcp_bridge.ledger.store import StoredExecution
+
+
+def run_record(run: ProgramRun) -> dict[str, Any]:
+    """What is told of an execution.
+
+    Args:
+        run: It.
+    """
+    machine = run.machine
+    ending = machine.level.ending
+    known = {row["effect"]: row for row in run.waited}
+    record: dict[str, Any] = {
+        "trace_id": run.execution,
+        "program": run.program.name,
+        "status": machine.status,
+        "output": machine.output,
+        "error": machine.error,
+        "code": ending[1] if ending and machine.error else None,
+        "steps": [state.row_json(row) for row in machine.rows],
+        "waiting": [known.get(effect.id) or _waiting(run, effect) for effect, pending in machine.awaited() if pending],
+    }
+    if run.violated:
+        record |= {"status": "failed", "error": f"violation: {run.violated}", "code": "violation"}
+    elif machine.status == "running":
+        record["status"] = "interrupted"
+    return record
+
+
+def _waiting(run: ProgramRun, effect: Effect) -> dict[str, Any]:
+    row: dict[str, Any] = {"effect": effect.id, "step": effect.step, "kind": effect.kind, "name": effect.name}
+    if effect.kind == "wait":
+        row["due"] = time.time() + effect.arguments["seconds"]
+    if effect.kind in {"approval", "event"} and effect.timeout is not None:
+        row["due"] = time.time() + effect.timeout
+    if effect.kind == "approval":
+        row["question"] = {**effect.arguments, "step": effect.step, "program": run.program.name}
+    elif run.machine.pending[effect.id] == APPROVAL:
+        row["kind"] = "approval"
+        row["question"] = {
+            "tool": effect.name,
+            "arguments": effect.arguments,
+            "step": effect.step,
+            "program": run.program.name,
+        }
+        if effect.id in run.reasons:
+            row["question"]["why"] = run.reasons[effect.id]
+    return row
+
+
+def standing(stored: StoredExecution) -> str:
+    """The status of an execution as it is now: one whose process has died is `interrupted`, whatever was taken down."""
+    owner = Owner.parse(stored.owner)
+    lost = stored.status == "running" and owner is not None and owner.is_orphan_here()
+    return "interrupted" if lost else stored.status
+
+
+def told(stored: StoredExecution) -> dict[str, Any]:
+    """The record of an execution that is kept: as it was last left, or a bare one where it never was."""
+    if stored.record is not None and stored.status == "running":
+        # What it waited for has come since.
+        return stored.record | {"status": standing(stored), "waiting": []}
+    return stored.record or {
+        "trace_id": stored.id,
+        "program": stored.bundle["program"].get("name", "unnamed"),
+        "status": standing(stored),
+        "output": None,
+        "error": None,
+        "code": None,
+        "steps": [],
+        "waiting": [],
+    }

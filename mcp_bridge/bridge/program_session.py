@@ -1,0 +1,161 @@
+"""The programs that one sandbox drives: what its requests about programs and traces are answered with."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mcp_bridge.bridge.program_record import told
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.kernel import program as programs
+from mcp_bridge.kernel import state
+from mcp_bridge.kernel.events import Resume
+from mcp_bridge.ledger.store import StoredExecution
+from mcp_bridge.wire import messages
+
+if TYPE_CHECKING:
+    from mcp_bridge.bridge.program_run import Effects, ProgramRun
+    from mcp_bridge.bridge.programs import Planner, Programs
+
+logger = logging.getLogger(__name__)
+
+MAX_RUNS = 10_000
+"""Programs that one sandbox may have under way."""
+
+_CLOSED_AT_ONCE = 32
+"""Of the programs that a sandbox leaves unfinished, so many are undone and kept at a time."""
+
+
+class Session:
+    """The programs that one sandbox drives.
+
+    Args:
+        service: The bridge's programs.
+        script: The execution of the sandbox's script: to it is put down what is no program's.
+        principal: Whose they are.
+        effects: Does what they ask for.
+        planner: Writes programs.
+    """
+
+    def __init__(self, service: Programs, script: str, principal: str, effects: Effects, planner: Planner) -> None:
+        self._service = service
+        self._script = script
+        self._planner = planner
+        self._effects = effects
+        self._principal = principal
+        self._runs: dict[str, ProgramRun] = {}
+
+    async def start(self, asked: Any, context: dict[str, Any], key: str | None) -> dict[str, Any]:
+        """The result of `program.start`."""
+        if len(self._runs) >= MAX_RUNS:
+            raise BridgeError("too_many_programs", f"{MAX_RUNS} programs are under way.", hint="Await some of them.")
+        began = await self._service.start(asked, context, key, self._principal, self._effects)
+        if isinstance(began, StoredExecution):
+            return {"record": told(began)}
+        return self._driven(began)
+
+    async def resume(self, execution: str, payload: Any) -> dict[str, Any]:
+        """The result of `program.resume`."""
+        if execution in self._runs:
+            raise BridgeError("not_suspended", f"The execution {execution} is under way.")
+        try:
+            run = await self._service.resume(execution, Resume(payload), self._principal, self._effects)
+        except BridgeError as exc:
+            if exc.code == "unknown_trace" and await self._service.store.execution(execution) is not None:
+                self._service.stray(self._script, f"it tried to resume another's execution {execution}")
+            raise
+        return self._driven(run)
+
+    def _driven(self, run: ProgramRun) -> dict[str, Any]:
+        """What a sandbox needs to drive a run: the program, and where its machine begins."""
+        self._runs[run.execution] = run
+        began = {"state": state.dump(run.machine).decode()} if run.resumed else {"context": run.machine.level.context}
+        return {"execution": run.execution, **programs.bundle(run.program), **began}
+
+    async def effect(self, execution: str, number: int) -> dict[str, Any]:
+        """The result of `program.effect`."""
+        run = self._of(execution)
+        try:
+            return await run.effect(number)
+        except BridgeError:
+            await self._fail(run)
+            raise
+
+    async def finish(self, execution: str, told: str) -> dict[str, Any]:
+        """The result of `program.finish`."""
+        run = self._of(execution)
+        try:
+            run.finish(told)
+        except BridgeError:
+            await self._fail(run)
+            raise
+        del self._runs[execution]
+        with anyio.CancelScope(shield=True):
+            # A guest that takes the request back must not leave it running for ever.
+            record = await self._service.keep(run)
+        return {name: value for name, value in record.items() if name not in {"output", "steps"}}
+
+    async def _fail(self, run: ProgramRun) -> None:
+        """After a violation: undo what has to be undone, without the sandbox."""
+        if run.violated and self._runs.pop(run.execution, None) is not None:
+            with anyio.CancelScope(shield=True):
+                await run.wind_down()
+                await self._service.keep(run)
+
+    def _of(self, execution: str) -> ProgramRun:
+        run = self._runs.get(execution)
+        if run is None:
+            message = f"This sandbox drives no execution {execution[:100]!r}."
+            self._service.stray(self._script, message)
+            raise BridgeError("violation", message)
+        return run
+
+    async def answer(self, request: Any) -> Any:
+        """The result of a request that is about programs or traces."""
+        service, principal = self._service, self._principal
+        match request:
+            case messages.ProgramStart():
+                return await self.start(request.program, request.context, request.idempotency_key)
+            case messages.ProgramEffect():
+                return await self.effect(request.execution, request.effect)
+            case messages.ProgramFinish():
+                return await self.finish(request.execution, request.state)
+            case messages.ProgramResume():
+                return await self.resume(request.execution, request.payload)
+            case messages.ProgramSave():
+                return await service.save(request.name, request.program, principal)
+            case messages.ProgramList():
+                return {"programs": await service.listed(principal)}
+            case messages.ProgramGet():
+                found = await service.find(request.name, principal)
+                return {"program": found.program.data, "hash": found.program.hash}
+            case messages.ProgramDelete():
+                return {"found": await service.delete(request.name, principal)}
+            case messages.ProgramValidate():
+                return await service.validate(request.program, principal)
+            case messages.ProgramPlan():
+                return {"program": await service.plan(request.intent, principal, self._planner)}
+            case messages.TraceGet():
+                stored = await service.stored(request.trace_id, principal)
+                return told(stored)
+        raise BridgeError("unknown_request", f"The host answers no {type(request).__name__}.")
+
+    async def close(self) -> None:
+        """The sandbox has ended: what it left unfinished is kept, to be resumed."""
+        runs, self._runs = list(self._runs.values()), {}
+        turns = anyio.Semaphore(_CLOSED_AT_ONCE)
+
+        async def let_go(run: ProgramRun) -> None:
+            async with turns:
+                try:
+                    await run.wind_down()
+                    await self._service.keep(run)
+                except Exception:  # the others of this sandbox are to be kept all the same
+                    logger.exception("the execution %s of a sandbox that has ended could not be kept", run.execution)
+
+        with anyio.CancelScope(shield=True):
+            async with anyio.create_task_group() as tasks:
+                for run in runs:
+                    tasks.start_soon(let_go, run)

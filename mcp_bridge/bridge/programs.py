@@ -1,0 +1,563 @@
+"""Programs for one bridge: whose they are, which are under way, and what is kept of them.
+
+A program that a sandbox has started or resumed can be driven by that sandbox alone, through its `Session`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import logging
+import math
+import time
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import anyio
+
+from mcp_bridge.bridge.channel import step_aside
+from mcp_bridge.bridge.program_record import run_record, standing
+from mcp_bridge.bridge.program_run import ProgramRun
+from mcp_bridge.bridge.recovery import event_json, outcome_json, replay, spent, state_hash
+from mcp_bridge.downstream.aliases import nearest
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.kernel import program as programs
+from mcp_bridge.kernel import state
+from mcp_bridge.kernel.events import Outcome, Resume
+from mcp_bridge.kernel.machine import Machine
+from mcp_bridge.kernel.values import ValueFaultError, canonical, normal
+from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.ledger.store import SavedProgram, StoredExecution
+from mcp_bridge.sandbox.owner import owner_label
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+
+    from anyio.abc import TaskGroup
+
+    from mcp_bridge.bridge.program_run import Effects
+    from mcp_bridge.kernel.events import Effect, Event
+    from mcp_bridge.kernel.format import Fault
+    from mcp_bridge.kernel.program import Program
+    from mcp_bridge.ledger.recorder import Recorder
+    from mcp_bridge.ledger.store import ProgramStore
+
+logger = logging.getLogger(__name__)
+
+MAX_CONTEXT_BYTES = 4 << 20
+"""Largest context that a program is started with, in canonical bytes."""
+
+MAX_SAVED = 1000
+"""Programs that one principal may keep."""
+
+MAX_SAVED_CHARS = 64 << 20
+"""Of the programs that one principal may keep, as JSON."""
+
+MAX_NAMES_TOLD = 20
+"""Of programs, to whoever asks for one that there isn't."""
+
+MAX_KEY_CHARS = 1000
+"""Of an idempotency key."""
+
+POLL_SECONDS = 0.2
+"""How often to look whether another process has ended an execution that is waited for."""
+
+Origin = Literal["operator", "agent"]
+
+Planner: TypeAlias = "Callable[[str, Callable[[Any], Sequence[Fault]]], Awaitable[dict[str, Any]]]"
+"""From an intent, and what finds the faults of a program, to a program without any."""
+
+
+class Found(NamedTuple):
+    """A program and whose it is."""
+
+    program: Program
+    origin: Origin
+
+
+class Programs:
+    """The programs of one bridge.
+
+    Args:
+        store: Keeps programs and executions.
+        recorder: Is told of everything.
+        operators: The operator's programs, by name.
+        tasks: Where deadlines run.
+        key: Of the MACs by which equal requests are told.
+        policy_hash: Of the policy in force.
+    """
+
+    def __init__(
+        self,
+        store: ProgramStore,
+        recorder: Recorder,
+        operators: Mapping[str, Program],
+        tasks: TaskGroup,
+        key: bytes,
+        policy_hash: str = "",
+    ) -> None:
+        self.store = store
+        self.recorder = recorder
+        self.operators = operators
+        self.policy_hash = policy_hash
+        self._tasks = tasks
+        self._key = key
+        self._under_way: dict[str, anyio.Event] = {}
+
+    # --- programs ---
+
+    async def find(self, asked: Any, principal: str) -> Found:
+        """A program by name, or from an object.
+
+        Raises:
+            BridgeError: `unknown_program`, `invalid_program` with all of its faults.
+        """
+        if isinstance(asked, str):
+            if asked in self.operators:
+                return Found(self.operators[asked], "operator")
+            saved = {kept.name: kept for kept in await self.store.programs(principal)}
+            if asked in saved:
+                return Found(kept_program(saved[asked]), "agent")
+            close = nearest(asked, [*self.operators, *saved])
+            hint = f"Did you mean {', '.join(close)}?" if close else _names([*self.operators, *saved])
+            raise BridgeError("unknown_program", f"There is no program {asked[:100]!r}.", hint=hint, nearest=close)
+
+        try:
+            if _runs_others(asked):
+                return Found(programs.parse(asked, await self.resolver(principal)), "agent")
+            return Found(programs.unbundle({"program": asked, "uses": []}), "agent")
+        except programs.InvalidProgramError as exc:
+            faults = [fault._asdict() for fault in exc.faults]
+            told = "; ".join(map(str, exc.faults[:10])) + ("; …" if len(faults) > 10 else "")  # noqa: PLR2004
+            raise BridgeError("invalid_program", f"The program is not valid: {told}.", faults=faults) from None
+
+    async def resolver(self, principal: str) -> programs.Resolve:
+        """Finds the programs that steps run by name: the operator's first."""
+        saved = {kept.name: kept for kept in await self.store.programs(principal)}
+
+        def resolve(name: str) -> Program | None:
+            if name in self.operators:
+                return self.operators[name]
+            return kept_program(saved[name]) if name in saved else None
+
+        return resolve
+
+    async def validate(self, asked: Any, principal: str) -> dict[str, Any]:
+        """`{"faults", "warnings", "hash"}` of what may be a program."""
+        try:
+            found = (await self.find(asked, principal)).program
+        except BridgeError as exc:
+            if exc.code != "invalid_program":
+                raise
+            return {"faults": exc.details["faults"], "warnings": [], "hash": None}
+        return {"faults": [], "warnings": [fault._asdict() for fault in found.warnings], "hash": found.hash}
+
+    async def save(self, name: str, asked: Any, principal: str) -> dict[str, Any]:
+        """Keep a program under a name.
+
+        Raises:
+            BridgeError: `invalid_program`; `reserved_name`: the operator has one of that name; `too_many_programs`.
+        """
+        self.check_name(name)
+        found = await self.find(asked, principal)
+        row = SavedProgram(name, found.program.hash, programs.bundle(found.program), time.time())
+        count, characters = await self.store.saved(principal, but=name)
+        if count >= MAX_SAVED or characters + len(json.dumps(row.data)) > MAX_SAVED_CHARS:
+            raise BridgeError(
+                "too_many_programs",
+                f"Saved programs are limited to {MAX_SAVED}, and to {MAX_SAVED_CHARS} characters together.",
+                hint="Delete some.",
+            )
+        await self.store.save_program(principal, row)
+        return {"hash": found.program.hash}
+
+    def check_name(self, name: str) -> None:
+        """Whether a program can be saved under a name.
+
+        Raises:
+            BridgeError: `reserved_name`.
+        """
+        if not name.strip():
+            raise BridgeError("reserved_name", "An empty name is none.", hint="Use another name.")
+        if name in self.operators:
+            raise BridgeError("reserved_name", f"The name {name!r} is the operator's.", hint="Use another name.")
+
+    async def listed(self, principal: str) -> list[dict[str, Any]]:
+        """The operator's and the principal's programs, by name."""
+        rows = {name: _row(name, program, "operator") for name, program in self.operators.items()}
+        for kept in await self.store.programs(principal):
+            rows.setdefault(kept.name, _row(kept.name, kept_program(kept), "agent"))
+        return [rows[name] for name in sorted(rows)]
+
+    async def delete(self, name: str, principal: str) -> bool:
+        """Forget a saved program; whether there was one. What is recorded of its executions stays.
+
+        Raises:
+            BridgeError: `denied`: it is the operator's.
+        """
+        if name in self.operators:
+            raise BridgeError("denied", f"The program {name!r} is the operator's.")
+        kept = {row.name for row in await self.store.programs(principal)}
+        if name in kept:
+            await self.store.delete_program(principal, name)
+        return name in kept
+
+    async def plan(self, intent: str, principal: str, planner: Planner) -> dict[str, Any]:
+        """A program that a model has written.
+
+        Raises:
+            BridgeError: As the planner.
+        """
+        resolve = await self.resolver(principal)
+
+        def faults(claimed: Any) -> Sequence[Fault]:
+            try:
+                programs.parse(claimed, resolve)
+            except programs.InvalidProgramError as exc:
+                return exc.faults
+            return ()
+
+        return await planner(intent, faults)
+
+    # --- executions ---
+
+    async def start(
+        self, asked: Any, context: dict[str, Any], key: str | None, principal: str, effects: Effects
+    ) -> ProgramRun | StoredExecution:
+        """Begin an execution; or, of a key that has been used, the execution that has it.
+
+        Raises:
+            BridgeError: As `find`; `bad_context`, `context_too_large`; `bad_key`; `key_conflict`: the key belongs to
+                another program or context.
+        """
+        if key is not None and not (0 < len(key) <= MAX_KEY_CHARS and key.isprintable()):
+            raise BridgeError("bad_key", f"An idempotency key is 1 to {MAX_KEY_CHARS} printable characters.")
+        found = await self.find(asked, principal)
+        context = checked_context(context)
+        request = self._request(found.program, context)
+        while True:
+            known = None if key is None else await self.store.by_key(principal, key)
+            if known is None:
+                run = await self._begin(found, context, key, request, principal, effects)
+                if run is not None:
+                    return run
+                # Another process was quicker.
+                continue
+            if known.request != request:
+                raise BridgeError(
+                    "key_conflict",
+                    f"The idempotency key {key!r:.100} belongs to another program or another context.",
+                    hint="Use a key for one thing only.",
+                )
+            if (ended := self._under_way.get(known.id)) is not None:
+                step_aside()
+                await ended.wait()
+            elif standing(known) == "running":
+                step_aside()
+                await anyio.sleep(POLL_SECONDS)
+            elif standing(known) != "interrupted":
+                return known
+            else:
+                try:
+                    return await self.resume(known.id, None, principal, effects)
+                except BridgeError as exc:
+                    # Another was quicker, and may have ended it by now.
+                    if exc.code != "not_suspended" or known.state is None:
+                        raise
+
+    async def _begin(
+        self, found: Found, context: dict[str, Any], key: str | None, request: str, principal: str, effects: Effects
+    ) -> ProgramRun | None:
+        context = await effects.project(context)
+        machine = Machine(found.program, context)
+        run = ProgramRun(found.program, machine, effects, self, self._tasks, principal=principal, origin=found.origin)
+        row = StoredExecution(
+            id=run.execution,
+            principal=principal,
+            key=key,
+            request=request,
+            status=machine.status,
+            program=found.program.hash,
+            bundle=programs.bundle(found.program),
+            origin=found.origin,
+            owner=owner_label(),
+            state=state.dump(machine),
+            record=None,
+            due=None,
+            started=time.time(),
+        )
+        self._under_way[run.execution] = anyio.Event()
+        # A reference may stand in the program itself, and the step be done by another process.
+        self.store.keep_values(run.execution, effects.values_behind([context, row.bundle]))
+        added = False
+        try:
+            with anyio.CancelScope(shield=True):
+                # Once it is kept it has to be somebody's, who takes down its end.
+                added = await self.store.add(row)
+        finally:
+            if not added:
+                run.leave()
+                self.store.drop_values(run.execution)
+                del self._under_way[run.execution]
+        if not added:
+            return None
+        self.recorder.post(self.entry("start", run, program=found.program.name, origin=found.origin))
+        return run
+
+    def _request(self, program: Program, context: dict[str, Any]) -> str:
+        return hmac.digest(self._key, canonical({"program": program.hash, "context": context}), "sha256").hex()
+
+    async def resume(self, execution: str, event: Resume | None, principal: str, effects: Effects) -> ProgramRun:
+        """Go on with a suspended execution, as far as what it waits for has come about.
+
+        Args:
+            execution: Its id.
+            event: What a tool or event that it waits for has given; None if it waits for decisions or for time.
+            principal: Whose it has to be.
+            effects: Does what it asks for.
+
+        Raises:
+            BridgeError: `unknown_trace`; `not_suspended`; `still_waiting`, with what it waits for; as
+                `ProgramRun.resume`.
+        """
+        async with self._taken(execution, principal, effects) as (stored, run):
+            went_on = await self._settle(run, stored)
+            if event is not None and run.machine.can_resume:
+                run.resume(event._replace(payload=await effects.project(event.payload)))
+            elif not went_on and run.machine.status == "suspended":
+                raise _still_waiting(stored)
+        return run
+
+    async def cancel(self, execution: str, reason: str, principal: str, effects: Effects) -> ProgramRun:
+        """End a suspended execution; to be driven, for what has to be undone.
+
+        Raises:
+            BridgeError: `unknown_trace`; `not_suspended`.
+        """
+        async with self._taken(execution, principal, effects) as (_, run):
+            run.cancel(await effects.project(reason))
+        return run
+
+    @contextlib.asynccontextmanager
+    async def _taken(
+        self, execution: str, principal: str, effects: Effects
+    ) -> AsyncGenerator[tuple[StoredExecution, ProgramRun]]:
+        """An execution that can go on, to go on with; after an error it is as before."""
+        stored = await self.stored(execution, principal)
+        status = standing(stored)
+        if stored.state is None or status not in {"suspended", "interrupted"}:
+            raise BridgeError("not_suspended", f"The execution {execution} is not suspended: {status}.")
+        with anyio.CancelScope(shield=True):
+            taken = await self.store.take(stored, owner_label())
+        if not taken:
+            raise BridgeError("not_suspended", f"The execution {execution} is not suspended: somebody has resumed it.")
+        self._under_way[execution] = anyio.Event()
+        try:
+            history = await self.recorder.read(execution)
+            effects.adopt(execution, await self.store.values(execution), spent(history))
+            machine = _restored(stored, stored.state)
+            doubtful = replay(machine, stored.state, history)
+            origin = stored.origin
+            run = ProgramRun(
+                machine.program, machine, effects, self, self._tasks, execution, principal=principal, origin=origin
+            )
+            run.resumed, run.waited = True, (stored.record or {}).get("waiting", ())
+            self.recorder.post(self.entry("resume", run, recovered=stored.status == "running"))
+            for effect, _ in machine.awaited():
+                if effect.id in doubtful and not await effects.repeatable(effect):
+                    run.give_up(effect.id)
+            try:
+                yield stored, run
+            except BaseException:
+                run.leave()
+                raise
+        except BaseException:
+            try:
+                with anyio.CancelScope(shield=True):
+                    # What was recorded meanwhile is replayed when it goes on.
+                    await self.store.update(
+                        stored.id, status=status, state=stored.state, record=stored.record, due=stored.due
+                    )
+            finally:
+                self._under_way.pop(execution).set()
+            raise
+
+    async def _settle(self, run: ProgramRun, stored: StoredExecution) -> bool:
+        """End what decisions and time have ended; whether there was anything."""
+        decisions = {row.effect: row.decision for row in await self.store.approvals(run.execution)}
+        due = {row["effect"]: row["due"] for row in (stored.record or {}).get("waiting", ()) if row.get("due")}
+        settled = False
+        for effect, pending in run.machine.awaited():
+            if effect.id not in run.machine.waiting:
+                continue  # while another was settled, its group's time has passed
+            decision = decisions.get(effect.id)
+            if pending and (decision is not None or due.get(effect.id, math.inf) <= time.time()):
+                # A person's comment is no tool's output, and enters the state all the same.
+                await run.settle(effect.id, decision and await run.effects.project(decision))
+                settled = True
+        return settled
+
+    async def stored(self, execution: str, principal: str) -> StoredExecution:
+        """An execution of this principal.
+
+        Raises:
+            BridgeError: `unknown_trace`.
+        """
+        found = await self.store.execution(execution)
+        if found is None or found.principal != principal:
+            raise BridgeError("unknown_trace", f"There is no trace {execution[:100]!r}.")
+        return found
+
+    async def keep(self, run: ProgramRun) -> dict[str, Any]:
+        """Take down where a run stands, as it is left; its record.
+
+        Raises:
+            BridgeError: `not_recorded`. Who waits for the run is told so, too.
+        """
+        run.leave()
+        try:
+            return await self._keep(run)
+        finally:
+            if (ended := self._under_way.pop(run.execution, None)) is not None:
+                ended.set()
+
+    async def _keep(self, run: ProgramRun) -> dict[str, Any]:
+        record = run_record(run)
+        left = None if run.machine.ended else state.dump(run.machine)
+        for row in record["waiting"]:
+            if row.get("question"):
+                # What an agent passes in itself is in the state as it is.
+                row["question"] = await run.effects.project(row["question"])
+                await self.store.ask(run.execution, row["effect"], row["question"])
+        if left is None:
+            self.recorder.post(self.entry("end", run, status=record["status"], error=record["error"]))
+        else:
+            self.recorder.post(self.entry("suspension", run, status=record["status"], state=state_hash(left)))
+        await self.store.update(
+            run.execution,
+            status=record["status"],
+            state=left,
+            record=record,
+            due=min((row["due"] for row in record["waiting"] if row.get("due")), default=None),
+        )
+        return record
+
+    # --- as the journal of runs ---
+
+    def event(self, run: ProgramRun, event: Event, effects: list[Effect] | None) -> None:
+        """As `Journal.event`."""
+        wanted = None if effects is None else [effect.id for effect in effects]
+        if isinstance(event, Outcome):
+            self.store.keep_values(run.execution, run.effects.values_behind(event.value))
+            self.recorder.post(self.entry("outcome", run, **outcome_json(event), effects=wanted))
+            return
+        payload = event_json(event)
+        self.store.keep_values(run.execution, run.effects.values_behind(payload.get("payload")))
+        self.recorder.post(self.entry("transition", run, **payload, effects=wanted))
+
+    def violation(self, run: ProgramRun, message: str) -> None:
+        """The guest asked for what the machine had not emitted."""
+        self.recorder.post(self.entry("violation", run, message=message))
+
+    def stray(self, execution: str, message: str) -> None:
+        """A script's sandbox did what no program of its own can be failed for."""
+        # However often it does: no more than that goes to a log that may be somebody's terminal.
+        logger.debug("execution %s: violation: %s", execution, message)
+        self.recorder.post(Entry("violation", execution, {"message": message}, None, self.policy_hash))
+
+    def entry(self, kind: Any, run: ProgramRun, **payload: Any) -> Entry:
+        """An entry of a run."""
+        return Entry(kind, run.execution, payload, None, self.policy_hash, run.program.hash)
+
+
+def checked_context(context: Any) -> dict[str, Any]:
+    """A context in normal form.
+
+    Raises:
+        BridgeError: `bad_context`, `context_too_large`.
+    """
+    try:
+        context = normal(context, "context")
+    except ValueFaultError as exc:
+        raise BridgeError("bad_context", f"The context can't be taken: {exc}.", hint="It is a JSON object.") from None
+    if not isinstance(context, dict):
+        raise BridgeError("bad_context", "The context is no object.", hint="Pass names and values.")
+    size = len(canonical(context))
+    if size > MAX_CONTEXT_BYTES:
+        raise BridgeError("context_too_large", f"The context has {size} bytes; the limit is {MAX_CONTEXT_BYTES}.")
+    return context
+
+
+def kept_program(kept: SavedProgram) -> Program:
+    """The program that was saved.
+
+    Raises:
+        BridgeError: `bad_state`.
+    """
+    try:
+        return programs.unbundle(kept.data)
+    except (ValueError, KeyError, TypeError) as exc:
+        raise BridgeError(
+            "bad_state", f"The program {kept.name!r} is kept, and can't be used: {exc}.", hint="Delete it."
+        ) from None
+
+
+def _restored(stored: StoredExecution, data: bytes) -> Machine:
+    """The machine of an execution as it was taken down.
+
+    Raises:
+        BridgeError: `bad_state`.
+    """
+    try:
+        return state.restore(programs.unbundle(stored.bundle), data)
+    except (ValueError, KeyError, TypeError) as exc:
+        raise BridgeError(
+            "bad_state",
+            f"What is kept of the execution {stored.id} can't be used: {exc}.",
+            hint="It was changed, or written by another version: it can't go on.",
+        ) from None
+
+
+def _runs_others(asked: Any) -> bool:
+    """Whether what may be a program may run others by their names."""
+    stack = [asked]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, dict):
+            if isinstance(node.get("program"), str):
+                return True
+            stack += node.values()
+        elif isinstance(node, list):
+            stack += node
+    return False
+
+
+def _still_waiting(stored: StoredExecution) -> BridgeError:
+    rows = (stored.record or {}).get("waiting", [])
+    told = ", ".join(f"{row['step']} ({row['kind']})" for row in rows)
+    ways = {row["kind"]: _WAYS_ON.get(row["kind"], "Resume it with a payload.") for row in rows}
+    hint = " ".join(dict.fromkeys(ways.values()))
+    return BridgeError("still_waiting", f"The execution {stored.id} still waits for: {told}.", hint=hint, waiting=rows)
+
+
+_WAYS_ON = {
+    "approval": "A person decides, with `mcp-bridge approvals`.",
+    "wait": "Resume it when the time has come.",
+}
+
+
+def _names(names: list[str]) -> str:
+    if not names:
+        return "None is saved, and [programs] of the configuration has none."
+    more = ", …" if len(names) > MAX_NAMES_TOLD else ""
+    return f"Programs: {', '.join(name[:100] for name in names[:MAX_NAMES_TOLD])}{more}."
+
+
+def _row(name: str, program: Program, owner: Origin) -> dict[str, Any]:
+    return {
+        "name": name,
+        "version": program.version,
+        "description": program.description,
+        "hash": program.hash,
+        "owner": owner,
+    }

@@ -1,0 +1,95 @@
+"""Asking the person at the terminal, while a script or a program waits."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import termios
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.from_thread
+import anyio.to_thread
+
+from mcp_bridge.cli import common, showing
+
+if TYPE_CHECKING:
+    from mcp_bridge.bridge.gate import Asker
+
+TERMINAL = "/dev/tty"
+
+POLL_SECONDS = 0.1
+"""How often a question that nobody has answered yet looks whether it is still wanted."""
+
+MAX_ANSWER_BYTES = 1024
+
+MAX_SHOWN_CHARS = 4000
+"""Of arguments, in a question: more would push its beginning out of the window."""
+
+_ANSWERS = {"y": True, "yes": True, "n": False, "no": False, "l": None, "later": None}
+
+
+def terminal() -> Asker | None:
+    """Asks at the terminal, if there is a person in front of it: input and messages must both be that terminal's."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return None
+    try:
+        os.close(os.open(TERMINAL, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return None
+    return Terminal()
+
+
+class Terminal:
+    """As `bridge.gate.Asker`. One question at a time; only what is typed after it was shown is its answer."""
+
+    def __init__(self) -> None:
+        self._turn = anyio.Lock()
+
+    async def ask(self, question: dict[str, Any]) -> bool | None:
+        """The person's decision; None for "later", or when the terminal is gone."""
+        async with self._turn:
+            # Not abandoned when cancelled: the thread would take the answer to the next question.
+            return await anyio.to_thread.run_sync(_ask, _shown(question))
+
+
+def _shown(question: dict[str, Any]) -> str:
+    return common.printable("\n".join(showing.question(question, limit=MAX_SHOWN_CHARS)))
+
+
+def _ask(shown: str) -> bool | None:
+    try:
+        fd = os.open(TERMINAL, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        _write(fd, f"\nmcp-bridge: approval needed\n{shown}\n")
+        while True:
+            # What was typed before the question was read is no answer to it.
+            termios.tcflush(fd, termios.TCIFLUSH)
+            _write(fd, "Approve? [y]es, [n]o, [l]ater: ")
+            line = _line(fd)
+            if line is None:
+                return None
+            answer = line.strip().lower()
+            if answer in _ANSWERS:
+                return _ANSWERS[answer]
+    except (OSError, termios.error):
+        return None
+    finally:
+        os.close(fd)
+
+
+def _line(fd: int) -> str | None:
+    """The next line; None at the end of input."""
+    while not select.select([fd], [], [], POLL_SECONDS)[0]:
+        anyio.from_thread.check_cancelled()
+    data = os.read(fd, MAX_ANSWER_BYTES)
+    return data.decode("utf-8", "replace") if data else None
+
+
+def _write(fd: int, text: str) -> None:
+    view = memoryview(text.encode("utf-8", "backslashreplace"))
+    while view:
+        view = view[os.write(fd, view) :]

@@ -1,0 +1,236 @@
+"""`mcp-bridge execution list|show|resume|cancel`."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+import typer
+
+from mcp_bridge.bridge.names import PRINCIPAL
+from mcp_bridge.cli import common, inputs, showing
+from mcp_bridge.cli.opening import finish, in_bridge, in_record, print_json
+from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mcp_bridge.bridge.service import Bridge
+    from mcp_bridge.kernel.events import Resume
+    from mcp_bridge.ledger.database import Database
+    from mcp_bridge.ledger.store import StoredExecution
+
+executions = typer.Typer(
+    help="Look at executions of programs, and go on with those that wait.",
+    no_args_is_help=True,
+    epilog="An execution is named by its id, or by as much of its beginning as no other one has.",
+)
+
+
+class Status(enum.StrEnum):
+    """How an execution stands, or has ended."""
+
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    INTERRUPTED = "interrupted"
+    SUCCESS = "success"
+    FAILED = "failed"
+    BUDGET_EXCEEDED = "budget_exceeded"
+    STALLED = "stalled"
+    CANCELLED = "cancelled"
+
+
+Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="Or as much of its beginning as no other one has.")]
+
+_KEPT_AS = {"interrupted": ("interrupted", "running")}
+"""An execution whose process has died is still down as running."""
+
+
+@executions.command("list", epilog="Example:\n\nmcp-bridge execution list --status suspended")
+def list_(
+    ctx: typer.Context,
+    status: Annotated[list[Status] | None, typer.Option(help="Only those; repeatable.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, the latest.")] = 50,
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """List executions, the latest first."""
+
+    def work() -> int:
+        from mcp_bridge.bridge.program_record import standing, told  # noqa: PLC0415
+        from mcp_bridge.ledger.store import ProgramStore  # noqa: PLC0415
+
+        asked = set(status or Status)
+
+        async def listed(database: Database) -> list[tuple[StoredExecution, str]]:
+            store = ProgramStore(database)
+            kept = sorted({name for one in asked for name in _KEPT_AS.get(one, (one,))})
+            found = await store.executions(PRINCIPAL, limit, kept)
+            found = [row for row in found if standing(row) in asked]
+            return [(row, await inputs.short(store, row.id)) for row in found]
+
+        rows = in_record(common.load(config or ctx.obj).settings, listed)
+        if as_json:
+            facts = [
+                {
+                    "id": row.id,
+                    "program": told(row)["program"],
+                    "status": standing(row),
+                    "started": row.started,
+                    "due": row.due,
+                    "waiting": told(row)["waiting"],
+                }
+                for row, _ in rows
+            ]
+            print_json({"executions": facts})
+        elif not rows:
+            showing.tell("No execution." if status is None else "No execution of that status.")
+        else:
+            showing.table(
+                ("id", "program", "status", "started", "waits for"),
+                [
+                    (ident, told(row)["program"], standing(row), showing.moment(row.started), _waits(told(row)))
+                    for row, ident in rows
+                ],
+            )
+        return common.OK
+
+    finish(work, as_json=as_json)
+
+
+def _waits(record: dict[str, Any]) -> str:
+    rows = record["waiting"]
+    return ", ".join(
+        f"{row['step']} ({showing.moment(row.get('due')) if row['kind'] == 'wait' else row['kind']})" for row in rows
+    )
+
+
+@executions.command(epilog="Example:\n\nmcp-bridge execution show 3f9a1c")
+def show(
+    ctx: typer.Context,
+    execution: Id,
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Show an execution: its steps, how each ended, and what it waits for."""
+    named = config or ctx.obj
+
+    def work() -> int:
+        from mcp_bridge.bridge.program_record import standing, told  # noqa: PLC0415
+        from mcp_bridge.ledger.store import ProgramStore  # noqa: PLC0415
+
+        async def found(database: Database) -> tuple[StoredExecution, str]:
+            store = ProgramStore(database)
+            row = await inputs.execution(store, execution)
+            return row, await inputs.short(store, row.id)
+
+        row, ident = in_record(common.load(named).settings, found)
+        record = told(row) | {"status": standing(row)}
+        if as_json:
+            facts = {"started": row.started, "key": row.key, "program_hash": row.program, "origin": row.origin}
+            print_json(record | facts)
+        else:
+            _tell(row, record, ident, named)
+        return common.OK
+
+    finish(work, as_json=as_json)
+
+
+def _tell(row: StoredExecution, record: dict[str, Any], ident: str, config: Path | None) -> None:
+    showing.tell(f"{row.id}: {record['program']} ({row.origin}'s), {record['status']}")
+    showing.tell(f"started {showing.moment(row.started)}{f', key {row.key!r}' if row.key else ''}")
+    if record["steps"]:
+        cells = []
+        for step in record["steps"]:
+            given = step.get("error") if step.get("error") is not None else step.get("output")
+            shown = "" if given is None else showing.short_value(given)
+            cells.append((step["id"], step["status"], str(step.get("retries") or ""), shown))
+        showing.table(("step", "status", "retries", "output or error"), cells)
+    if record["output"] is not None:
+        showing.tell(f"output: {showing.whole_value(record['output'])}")
+    if record["error"] is not None:
+        showing.tell(f"{record['code'] or 'error'}: {record['error']}")
+    for line in showing.ways_on(record["waiting"], ident, config):
+        showing.tell(line)
+    if record["status"] == "interrupted":
+        showing.tell(f"interrupted: it goes on with {showing.command(f'execution resume {ident}', config)}")
+
+
+@executions.command(
+    epilog="Examples:\n\n"
+    "mcp-bridge execution resume 3f9a1c\n\n"
+    "mcp-bridge execution resume 3f9a1c --payload '{\"paid\": true}'"
+)
+def resume(
+    ctx: typer.Context,
+    execution: Id,
+    payload: Annotated[
+        str | None,
+        typer.Option(metavar="JSON|@FILE", help="What a pending tool or event has given. Without it: decisions, time."),
+    ] = None,
+    source: Annotated[
+        Literal["operator", "webhook", "timer"], typer.Option(help="Where it is from; $__webhook_source__ in steps.")
+    ] = "operator",
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Go on with an execution, here and now: with a payload, with what has been decided, or because it is time."""
+    named = config or ctx.obj
+
+    def work() -> int:
+        from mcp_bridge.kernel.events import Resume  # noqa: PLC0415
+
+        event = None if payload is None else Resume(inputs.json_value(payload, "--payload"), source.upper())
+        return resumed(common.configure(named), execution, event, named, as_json=as_json)
+
+    finish(work, as_json=as_json)
+
+
+def resumed(
+    configuration: common.Configuration, execution: str, event: Resume | None, named: Path | None, *, as_json: bool
+) -> int:
+    """Go on with an execution and show how far it has come; the exit status.
+
+    Raises:
+        BridgeError: As `inputs.execution` and `Programs.resume`.
+    """
+    from mcp_bridge.cli.asking import terminal  # noqa: PLC0415
+
+    async def driven(bridge: Bridge) -> tuple[dict[str, Any], str]:
+        row = await inputs.execution(bridge.programs.store, execution)
+        record = await bridge.resume_program(row.id, event, asker=terminal())
+        return record, await inputs.short(bridge.programs.store, row.id)
+
+    record, ident = in_bridge(configuration, driven)
+    if as_json:
+        print_json(record)
+    else:
+        showing.outcome(record, ident, named)
+    return showing.status_of(record)
+
+
+@executions.command(epilog="Example:\n\nmcp-bridge execution cancel 3f9a1c --reason 'the customer has left'")
+def cancel(
+    ctx: typer.Context,
+    execution: Id,
+    reason: Annotated[str, typer.Option(help="Kept with the execution.")] = "cancelled by the operator",
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """End a suspended execution; what its steps want undone is undone, here and now."""
+    named = config or ctx.obj
+
+    def work() -> int:
+        async def driven(bridge: Bridge) -> tuple[dict[str, Any], str]:
+            row = await inputs.execution(bridge.programs.store, execution)
+            record = await bridge.cancel_program(row.id, reason)
+            return record, await inputs.short(bridge.programs.store, row.id)
+
+        record, ident = in_bridge(common.configure(named), driven)
+        if as_json:
+            print_json(record)
+        else:
+            showing.outcome(record, ident, named)
+        return common.OK if record["status"] == "cancelled" else showing.status_of(record)
+
+    finish(work, as_json=as_json)

@@ -1,0 +1,207 @@
+"""Programs that the command line is given or names: files, the operator's, those that are kept."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mcp_bridge.bridge.names import PRINCIPAL
+from mcp_bridge.bridge.program_files import (
+    SUFFIXES,
+    decoded,
+    load_programs,
+    name_of,
+    programs_config,
+    read_file,
+)
+from mcp_bridge.cli import common
+from mcp_bridge.cli.opening import in_record
+from mcp_bridge.downstream.aliases import nearest
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.kernel.format import Fault
+from mcp_bridge.kernel.program import MAX_BYTES, InvalidProgramError, Program, parse
+from mcp_bridge.ledger.database import FILE_NAME
+from mcp_bridge.ledger.store import ProgramStore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mcp_bridge.ledger.database import Database
+    from mcp_bridge.ledger.store import SavedProgram
+    from mcp_bridge.settings import Loaded
+
+STDIN = "-"
+
+_STDIN_FILE = Path("standard input.yaml")
+"""YAML's reader takes JSON too."""
+
+
+def is_file(text: str) -> bool:
+    """Whether an argument is a file, and not a program's name."""
+    return text == STDIN or "/" in text or Path(text).suffix in SUFFIXES
+
+
+def read(text: str) -> Any:
+    """What a file, or standard input, says; undecoded.
+
+    Raises:
+        BridgeError: `bad_program`.
+    """
+    if text != STDIN:
+        return read_file(Path(text))
+    data = sys.stdin.buffer.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise BridgeError("bad_program", f"Standard input has more than {MAX_BYTES} bytes.")
+    return decoded(data, _STDIN_FILE)
+
+
+class Given(NamedTuple):
+    """A program in a file that was named.
+
+    Attributes:
+        label: The file.
+        data: What is in it, undecoded.
+    """
+
+    label: str
+    data: Any
+
+
+class Sources:
+    """Where programs are looked for: among the files that were given, the operator's, those that are kept.
+
+    Args:
+        loaded: The configuration.
+        given: From program files; what runs one of them by its name gets this one.
+        lenient: Go on without the operator's programs if one of them isn't valid: it may be what is looked at.
+
+    Attributes:
+        problem: What is wrong with the operator's programs, if that has been passed over.
+    """
+
+    def __init__(self, loaded: Loaded, given: Sequence[Given] = (), *, lenient: bool = False) -> None:
+        self.problem: BridgeError | None = None
+        self._lenient = lenient
+        self._loaded = loaded
+        self._named = {name_of(row.data, Path(row.label)): row.data for row in given}
+        self._parsed: dict[str, Program] = {}
+        self._under_way: list[str] = []
+        self._operators: Mapping[str, Program] | None = None
+        self._kept: dict[str, SavedProgram] | None = None
+
+    @property
+    def operators(self) -> Mapping[str, Program]:
+        """The operator's programs.
+
+        Raises:
+            BridgeError: `bad_config`, `bad_program`.
+        """
+        if self._operators is None:
+            config = programs_config(self._loaded.tables.get("programs", {}), self._loaded.file)
+            try:
+                self._operators = load_programs(config, common.base_of(self._loaded))
+            except BridgeError as exc:
+                if not self._lenient:
+                    raise
+                self.problem, self._operators = exc, {}
+        return self._operators
+
+    @property
+    def kept(self) -> dict[str, SavedProgram]:
+        """The programs that were saved, by name; none where nothing has ever been recorded.
+
+        Raises:
+            BridgeError: `database_unusable`, `database_newer`.
+        """
+        if self._kept is None:
+            settings = self._loaded.settings
+            found = in_record(settings, _kept) if (settings.state_dir / FILE_NAME).exists() else []
+            self._kept = {row.name: row for row in found}
+        return self._kept
+
+    def resolve(self, name: str) -> Program | None:
+        """A program that a step runs by name, as `kernel.program.Resolve`.
+
+        Raises:
+            InvalidProgramError: It is one of the files, and not valid.
+            BridgeError: As `operators` and `kept`.
+        """
+        if name in self._named:
+            return self._from_file(name)
+        if name in self.operators:
+            return self.operators[name]
+        return self.restored(name) if name in self.kept else None
+
+    def restored(self, name: str) -> Program:
+        """One of the programs that were saved.
+
+        Raises:
+            BridgeError: `bad_state`.
+        """
+        from mcp_bridge.bridge.programs import kept_program  # noqa: PLC0415  (rarely needed)
+
+        return kept_program(self.kept[name])
+
+    def _from_file(self, name: str) -> Program:
+        if name not in self._parsed:
+            if name in self._under_way:
+                chain = " → ".join([*self._under_way[self._under_way.index(name) :], name])
+                raise InvalidProgramError([Fault("", "program_cycle", f"programs run each other without end: {chain}")])
+            self._under_way.append(name)
+            try:
+                self._parsed[name] = parse(self._named[name], self.resolve)
+            finally:
+                self._under_way.pop()
+        return self._parsed[name]
+
+    def parse(self, given: Given) -> Program:
+        """The program in one of the files.
+
+        Raises:
+            InvalidProgramError: With all of its faults.
+            BridgeError: As `resolve`.
+        """
+        name = name_of(given.data, Path(given.label))
+        if self._named[name] is given.data:
+            return self._from_file(name)
+        # Another file has the same name: this one is read for itself.
+        return parse(given.data, self.resolve)
+
+    def find(self, name: str) -> tuple[Program, str]:
+        """A program by name, and whose it is.
+
+        Raises:
+            BridgeError: `unknown_program`; as `operators` and `kept`.
+        """
+        if name in self.operators:
+            return self.operators[name], "operator"
+        if name in self.kept:
+            return self.restored(name), "agent"
+        close = nearest(name, [*self.operators, *self.kept])
+        hint = f"Did you mean {', '.join(close)}?" if close else "`mcp-bridge program list` has their names."
+        if Path(name).exists():
+            hint = f"A file's name ends in {', '.join(SUFFIXES)}."
+        raise BridgeError("unknown_program", f"There is no program {name[:100]!r}.", hint=hint, nearest=close)
+
+
+def one(loaded: Loaded, file_or_name: str) -> tuple[Program, str]:
+    """A program from a file or by name, and whose it is (`file`, `operator`, `agent`).
+
+    Raises:
+        BridgeError: `bad_program`, `invalid_program`; as `Sources.find`.
+    """
+    if not is_file(file_or_name):
+        return Sources(loaded).find(file_or_name)
+    given = Given(file_or_name, read(file_or_name))
+    try:
+        return Sources(loaded, [given]).parse(given), "file"
+    except InvalidProgramError as exc:
+        told = "; ".join(map(str, exc.faults))
+        raise BridgeError(
+            "invalid_program", f"{file_or_name}: {told}.", faults=[fault._asdict() for fault in exc.faults]
+        ) from None
+
+
+async def _kept(database: Database) -> list[SavedProgram]:
+    return await ProgramStore(database).programs(PRINCIPAL)

@@ -1,0 +1,5 @@
+"""Programs and the machine that runs them: a pure function from state and event to state and effects.
+
+Runs inside the container, where it drives, and again on the host, where it decides. Standard library only; no I/O, no
+clock, no randomness: time, ids and outcomes come in as data.
+"""

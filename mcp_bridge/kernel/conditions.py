@@ -1,0 +1,312 @@
+"""The condition language: comparisons of references and literals, joined by `and`, `or`, `not` and parentheses.
+
+    or → and → not → one comparison (== != > >= < <= in, not in, contains) → $a.b, 'text', 1.5, True, None, [list]
+
+Precedence is Python's, and so is what `and` and `or` give: the value that decided. A text literal has its references
+filled in and is always text. A reference that leads nowhere is None. Nothing is ever evaluated as Python: a condition
+becomes a tree of the functions in this module.
+"""
+
+import operator
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from mcp_bridge.kernel.references import MISSING, NAME, Lookup, Template, TextTooLongError
+
+MAX_CHARS = 10_000
+"""Longest condition."""
+
+MAX_DEPTH = 50
+"""Deepest nesting of parentheses and lists."""
+
+_SHOWN_CHARS = 40
+
+
+class ConditionSyntaxError(ValueError):
+    """A text that is no condition.
+
+    Attributes:
+        position: Index of the character where reading it failed.
+    """
+
+    def __init__(self, message: str, position: int) -> None:
+        super().__init__(f"{message} (at character {position + 1})")
+        self.position = position
+
+
+class ConditionError(ValueError):
+    """A condition that these values give no answer to, such as `None > 5`."""
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    position: int
+
+
+_TOKENS = re.compile(
+    rf"""
+      (?P<space>\s+)
+    | (?P<call>\${NAME}\s*\()
+    | (?P<reference>\${NAME})
+    | (?P<text>'[^']*'|"[^"]*")
+    | (?P<number>-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?!\w))
+    | (?P<operator>==|!=|>=|<=|>|<)
+    | (?P<word>[^\W\d]\w*)
+    | (?P<bracket>[()\[\],])
+    """,
+    re.VERBOSE,
+)
+_WORDS = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+    "in": lambda left, right: left in right,
+    "not in": lambda left, right: left not in right,
+    "contains": lambda left, right: right in left,
+}
+
+_Node = Callable[[Lookup], Any]
+
+
+class Condition:
+    """A condition, read once and asked many times.
+
+    Args:
+        text: The condition.
+
+    Raises:
+        ConditionSyntaxError: It is none.
+    """
+
+    __slots__ = ("_node", "roots", "text")
+
+    def __init__(self, text: str) -> None:
+        if len(text) > MAX_CHARS:
+            raise ConditionSyntaxError(f"the condition has {len(text)} characters; the limit is {MAX_CHARS}", MAX_CHARS)
+        self.text = text
+        parser = _Parser(text)
+        self._node = parser.whole()
+        self.roots = frozenset(parser.roots)
+        """The first names of its references."""
+
+    def holds(self, lookup: Lookup) -> bool:
+        """Whether it is true.
+
+        Raises:
+            ConditionError: The values can't be compared so.
+        """
+        try:
+            return bool(self._node(lookup))
+        except TextTooLongError as exc:
+            raise ConditionError(str(exc)) from None
+
+
+class _Parser:
+    """Recursive descent; the depth of the recursion is bounded by `MAX_DEPTH`, chains are loops."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = _tokens(text)
+        self._index = 0
+        self._depth = 0
+        self.roots: set[str] = set()
+
+    def whole(self) -> _Node:
+        if not self._tokens:
+            raise ConditionSyntaxError("the condition is empty", 0)
+        node = self._or()
+        if (token := self._peek()) is not None:
+            if token.kind == "operator" or token.text in _COMPARISONS:
+                raise ConditionSyntaxError("comparisons can't be chained: join them with 'and'", token.position)
+            raise ConditionSyntaxError(f"nothing joins {_shown(token)} to what comes before", token.position)
+        return node
+
+    def _peek(self) -> _Token | None:
+        return self._tokens[self._index] if self._index < len(self._tokens) else None
+
+    def _take(self, *texts: str) -> bool:
+        """Go on if these words or signs are next."""
+        if tuple(token.text for token in self._tokens[self._index : self._index + len(texts)]) == texts:
+            self._index += len(texts)
+            return True
+        return False
+
+    def _or(self) -> _Node:
+        nodes = [self._and()]
+        while self._take("or"):
+            nodes.append(self._and())
+        return _first(nodes, decides=True)
+
+    def _and(self) -> _Node:
+        nodes = [self._not()]
+        while self._take("and"):
+            nodes.append(self._not())
+        return _first(nodes, decides=False)
+
+    def _not(self) -> _Node:
+        count = 0
+        while self._take("not"):
+            count += 1
+        node = self._comparison()
+        if not count:
+            return node
+        wanted = count % 2 == 0
+        return lambda lookup: bool(node(lookup)) is wanted
+
+    def _comparison(self) -> _Node:
+        left = self._operand()
+        if self._take("not", "in"):
+            name = "not in"
+        else:
+            token = self._peek()
+            if token is None or token.text not in _COMPARISONS:
+                return left
+            name = token.text
+            self._index += 1
+        return _compare(name, left, self._operand())
+
+    def _operand(self) -> _Node:
+        token = self._peek()
+        if token is None:
+            raise ConditionSyntaxError("the condition ends where a value should be", len(self._text))
+        self._index += 1
+        match token.kind:
+            case "reference":
+                return self._reference(token.text)
+            case "text":
+                return self._literal(token.text[1:-1])
+            case "number":
+                return _constant(_number(token))
+            case "word" if token.text in _WORDS:
+                return _constant(_WORDS[token.text])
+        if token.text in {"(", "["}:
+            self._depth += 1
+            if self._depth > MAX_DEPTH:
+                raise ConditionSyntaxError(f"nested deeper than {MAX_DEPTH} levels", token.position)
+            node = self._or() if token.text == "(" else self._list()
+            self._close(")" if token.text == "(" else "]", token)
+            self._depth -= 1
+            return node
+        hint = ""
+        if token.kind == "word" and len(token.text) <= _SHOWN_CHARS:
+            hint = f": a reference is written ${token.text}, a text '{token.text}'"
+        raise ConditionSyntaxError(f"{_shown(token)} stands where a value should be{hint}", token.position)
+
+    def _list(self) -> _Node:
+        nodes: list[_Node] = []
+        while (token := self._peek()) is not None and token.text != "]":
+            nodes.append(self._operand())
+            if not self._take(","):
+                break
+        return lambda lookup: [node(lookup) for node in nodes]
+
+    def _close(self, sign: str, opened: _Token) -> None:
+        if not self._take(sign):
+            token = self._peek()
+            if token is None:
+                raise ConditionSyntaxError(f"nothing closes this {opened.text!r}", opened.position)
+            raise ConditionSyntaxError(f"{sign!r} should be where {_shown(token)} is", token.position)
+
+    def _reference(self, text: str) -> _Node:
+        root, *rest = text[1:].split(".")
+        path = tuple(rest)
+        self.roots.add(root)
+
+        def value(lookup: Lookup) -> Any:
+            found = lookup(root, path)
+            return None if found is MISSING else found
+
+        return value
+
+    def _literal(self, text: str) -> _Node:
+        # The space keeps a text that is one reference a text.
+        template = Template(text + " ")
+        self.roots |= template.roots
+        if not template.roots:
+            return _constant(template.fill(_nothing)[:-1])
+        return lambda lookup: template.fill(lookup)[:-1]
+
+
+def _tokens(text: str) -> list[_Token]:
+    found = []
+    position = 0
+    while position < len(text):
+        match = _TOKENS.match(text, position)
+        if match is None:
+            raise ConditionSyntaxError(_strange(text, position), position)
+        kind = match.lastgroup or ""
+        if kind == "call":
+            raise ConditionSyntaxError(
+                f"{match[0][-_SHOWN_CHARS:]}…) would be a call: conditions call nothing", position
+            )
+        if kind != "space":
+            found.append(_Token(kind, match[0], position))
+        position = match.end()
+    return found
+
+
+def _strange(text: str, position: int) -> str:
+    sign = text[position]
+    if sign in "'\"":
+        return f"nothing closes this {sign}"
+    if sign == "=":
+        return "'=' is no comparison: equality is '=='"
+    return f"{sign!r} means nothing in a condition"
+
+
+def _shown(token: _Token) -> str:
+    return repr(token.text if len(token.text) <= _SHOWN_CHARS else token.text[:_SHOWN_CHARS] + "…")
+
+
+def _number(token: _Token) -> int | float:
+    text = token.text
+    if len(text) > 2 * _SHOWN_CHARS:
+        raise ConditionSyntaxError("a number of too many digits", token.position)
+    value = float(text) if any(sign in text for sign in ".eE") else int(text)
+    if value in (float("inf"), float("-inf")):
+        raise ConditionSyntaxError("a number too large for a 64-bit float", token.position)
+    return value
+
+
+def _constant(value: Any) -> _Node:
+    return lambda _: value
+
+
+def _nothing(_root: str, _path: tuple[str, ...]) -> Any:
+    return MISSING
+
+
+def _first(nodes: list[_Node], *, decides: bool) -> _Node:
+    """The first value that is true (or false), else the last one."""
+    if len(nodes) == 1:
+        return nodes[0]
+
+    def node(lookup: Lookup) -> Any:
+        value = None
+        for part in nodes:
+            value = part(lookup)
+            if bool(value) is decides:
+                break
+        return value
+
+    return node
+
+
+def _compare(name: str, left: _Node, right: _Node) -> _Node:
+    function = _COMPARISONS[name]
+
+    def node(lookup: Lookup) -> Any:
+        one, other = left(lookup), right(lookup)
+        try:
+            return function(one, other)
+        except TypeError:
+            kinds = f"{type(one).__name__} {name} {type(other).__name__}"
+            raise ConditionError(f"these can't be compared so: {kinds}") from None
+
+    return node

@@ -1,0 +1,258 @@
+"""`$name` and `$step.output.field`: how programs refer to their context and to what earlier steps gave.
+
+A text that is one reference takes the value as it is; within a longer text a reference is written as Python's `str`
+has it, the names of objects in order; one that leads nowhere stays as it is written; `$$` is a dollar sign. Lists and
+objects are filled at any depth, values only, never names.
+
+Filling is bounded: a few references to a large value would otherwise make one that no memory holds, and each turn of a
+loop one that is deeper.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from mcp_bridge.kernel.values import MAX_DEPTH
+
+NAME = r"\w+(?:\.\w+)*"
+_REFERENCE = re.compile(rf"\$(?:\$|({NAME}))")
+_WHOLE = re.compile(rf"\$({NAME})")
+
+MAX_TEXT_CHARS = 4 << 20
+"""Longest text that filling may make."""
+
+MAX_FILLED = 8 << 20
+"""Most that filling may make in all: characters of texts and names, and one for each value."""
+
+_MAX_INDEX_DIGITS = 9
+
+MISSING: Any = object()
+"""What a lookup gives for a reference that leads nowhere."""
+
+Lookup = Callable[[str, tuple[str, ...]], Any]
+"""From a reference's first name and the rest of its path to a normal value, or `MISSING`."""
+
+
+class TextTooLongError(ValueError):
+    """Filling in references made a text beyond `MAX_TEXT_CHARS`, or a value beyond `MAX_FILLED` or `MAX_DEPTH`."""
+
+    def __init__(self, message: str = f"a text of more than {MAX_TEXT_CHARS} characters") -> None:
+        super().__init__(f"filling in references made {message}")
+
+
+def walk(value: Any, path: tuple[str, ...], *, of_step: bool) -> Any:
+    """Follow a path into a value: names into objects, numbers into lists.
+
+    `output` stands for the value itself: first in the path of a step, and wherever else no field has that name.
+
+    Args:
+        value: Where to begin.
+        path: The names after the first.
+        of_step: Whether `value` is a step's output, and not a part of the context.
+
+    Returns:
+        A value, or `MISSING`.
+    """
+    if of_step and path and path[0] == "output":
+        path = path[1:]
+    for name in path:
+        if isinstance(value, dict) and name in value:
+            value = value[name]
+        elif isinstance(value, list) and name.isascii() and name.isdecimal():
+            if len(name) > _MAX_INDEX_DIGITS or (index := int(name)) >= len(value):
+                return MISSING
+            value = value[index]
+        elif name != "output":
+            return MISSING
+    return value
+
+
+def written(value: Any) -> str:
+    """A value as it stands in a text. Equal values are written alike, in whatever order their names came."""
+    return _shown(value) if isinstance(value, (dict, list)) else str(value)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join([f"{quoted(name)}: {_shown(value[name])}" for name in sorted(value)]) + "}"
+    return "[" + ", ".join(map(_shown, value)) + "]" if isinstance(value, list) else str(value)
+
+
+def quoted(text: str) -> str:
+    """A text in quotes, as `repr` has it, but for which characters are escaped: those that every Unicode version would.
+
+    What `repr` escapes beyond them differs between Python's versions, and with it the state's bytes would.
+    """
+    if text.isascii():
+        return repr(text)
+    sign = '"' if "'" in text and '"' not in text else "'"
+    return sign + _ESCAPED.sub(lambda match: _escape(match[0], sign), text) + sign
+
+
+_ESCAPED = re.compile(
+    r"[\x00-\x1f'\\\x7f-\xa0\xad\u1680\u2000-\u200f\u2028-\u202f\u205f-\u2064\u2066-\u206f\u3000\ufeff]"
+)
+
+
+def _escape(character: str, sign: str) -> str:
+    if character == "'":
+        return character if sign == '"' else "\\'"
+    return repr(character)[1:-1]
+
+
+def _room_beside(value: Any, room: int, depth: int = MAX_DEPTH) -> int:
+    """What is left of `room` characters and values after this one; below zero, and counted no further, if it is none.
+
+    Raises:
+        TextTooLongError: It is nested deeper than `depth`.
+    """
+    if isinstance(value, str):
+        return room - len(value) - 1
+    if isinstance(value, (dict, list)):
+        if not depth:
+            raise TextTooLongError(f"a value nested deeper than {MAX_DEPTH} levels")
+        if isinstance(value, dict):
+            room -= sum(map(len, value))
+        for item in value.values() if isinstance(value, dict) else value:
+            # Most are small: a call for each would cost more than all else.
+            kind = type(item)
+            if kind is int or kind is str or kind is bool:
+                room -= len(item) + 1 if kind is str else 1
+            else:
+                room = _room_beside(item, room, depth - 1)
+            if room < 0:
+                break
+    return room - 1
+
+
+def measured(value: Any) -> tuple[int, int]:
+    """Characters of a value's texts and names, and how many values there are in it."""
+    characters = count = 0
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        count += 1
+        if isinstance(each, str):
+            characters += len(each)
+        elif isinstance(each, dict):
+            characters += sum(map(len, each))
+            waiting += each.values()
+        elif isinstance(each, list):
+            waiting += each
+    return characters, count
+
+
+class Template:
+    """A value with references in it, read once and filled many times.
+
+    Args:
+        value: Normal JSON.
+    """
+
+    __slots__ = ("_fill", "_value", "roots")
+
+    def __init__(self, value: Any) -> None:
+        roots: set[str] = set()
+        self._value, self._fill = _compile(value, roots)
+        self.roots = frozenset(roots)
+        """The first names of its references."""
+
+    def fill(self, lookup: Lookup) -> Any:
+        """The value with its references resolved; parts without any are shared, not copied.
+
+        Raises:
+            TextTooLongError: It would be larger or deeper than values may be.
+        """
+        if self._fill is None:
+            return self._value
+        value = self._fill(lookup)
+        if _room_beside(value, MAX_FILLED) < 0:
+            raise TextTooLongError(f"a value of more than {MAX_FILLED} characters and values")
+        return value
+
+
+_Fill = Callable[[Lookup], Any]
+
+
+def _compile(value: Any, roots: set[str]) -> tuple[Any, _Fill | None]:
+    """Either a constant, or what makes the value."""
+    if isinstance(value, str):
+        return _compile_text(value, roots)
+    if isinstance(value, dict):
+        parts = {name: _compile(item, roots) for name, item in value.items()}
+        constant = {name: part for name, (part, fill) in parts.items() if fill is None}
+        fills = [(name, fill) for name, (_, fill) in parts.items() if fill is not None]
+        if not fills:
+            return constant, None
+
+        def fill_object(lookup: Lookup) -> Any:
+            return constant | {name: fill(lookup) for name, fill in fills}
+
+        return None, fill_object
+    if isinstance(value, list):
+        items = [_compile(item, roots) for item in value]
+        if all(fill is None for _, fill in items):
+            return [part for part, _ in items], None
+        return None, lambda lookup: [part if fill is None else fill(lookup) for part, fill in items]
+    return value, None
+
+
+def _compile_text(text: str, roots: set[str]) -> tuple[Any, _Fill | None]:
+    if "$" not in text:
+        return text, None
+    if whole := _WHOLE.fullmatch(text):
+        root, *rest = whole[1].split(".")
+        path = tuple(rest)
+        roots.add(root)
+
+        def fill_whole(lookup: Lookup) -> Any:
+            value = lookup(root, path)
+            return text if value is MISSING else value
+
+        return None, fill_whole
+    return _compile_mixed(text, roots)
+
+
+def _compile_mixed(text: str, roots: set[str]) -> tuple[Any, _Fill | None]:
+    parts: list[str | tuple[str, str, tuple[str, ...]]] = []
+    end = 0
+    for match in _REFERENCE.finditer(text):
+        parts.append(text[end : match.start()])
+        end = match.end()
+        if match[1] is None:
+            parts.append("$")
+        else:
+            root, *rest = match[1].split(".")
+            roots.add(root)
+            parts.append((match[0], root, tuple(rest)))
+    parts.append(text[end:])
+    if all(isinstance(part, str) for part in parts):
+        return "".join(parts), None  # type: ignore[arg-type]
+
+    def fill_text(lookup: Lookup) -> str:
+        pieces: list[str] = []
+        size = 0
+        for part in parts:
+            if isinstance(part, str):
+                piece = part
+            else:
+                reference, root, path = part
+                piece = _piece(lookup(root, path), reference)
+            size += len(piece)
+            if size > MAX_TEXT_CHARS:
+                raise TextTooLongError
+            pieces.append(piece)
+        return "".join(pieces)
+
+    return None, fill_text
+
+
+def _piece(value: Any, reference: str) -> str:
+    if value is MISSING:
+        return reference
+    # Before it is written: what is shared many times over is small only until then.
+    if isinstance(value, (dict, list)) and _room_beside(value, MAX_TEXT_CHARS) < 0:
+        raise TextTooLongError
+    return written(value)

@@ -1,0 +1,1 @@
+"""What happened, and what goes on later: entries in the order of events, programs kept, executions suspended."""

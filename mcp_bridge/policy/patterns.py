@@ -1,0 +1,338 @@
+"""Sensitive values told by their shape: what is looked for, and the checks that keep order numbers out of it.
+
+| name | what | by default |
+|---|---|---|
+| `card` | payment card numbers: issuer's prefix, length, grouping, check digit | yes |
+| `iban` | bank accounts: length of the country, check digits | yes |
+| `api_key` | keys of well-known services, told by their prefixes | yes |
+| `jwt` | signed JSON web tokens | yes |
+| `private_key` | private keys in PEM | yes |
+| `email` | mail addresses | no: much of what agents do is with them |
+| `phone` | telephone numbers, with +country or in the North American form | no: many ids look like one |
+| `us_ssn` | US social security numbers, with their dashes | no: nothing in one can be checked |
+
+Text is looked at as it is: a value that is encoded is not found, save in JSON, where its escapes are allowed for.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from mcp_bridge.policy.bounded_regex import compile_bounded
+from mcp_bridge.policy.check_digits import iban_length, is_card_number, is_iban
+from mcp_bridge.policy.toml_tables import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+PatternName = Literal["card", "iban", "api_key", "jwt", "private_key", "email", "phone", "us_ssn"]
+
+NAMES: tuple[PatternName, ...] = get_args(PatternName)
+
+DEFAULT: tuple[PatternName, ...] = ("card", "iban", "api_key", "jwt", "private_key")
+
+MAX_CUSTOM_PATTERNS = 100
+
+MAX_PEM_CHARS = 32 << 10
+
+
+class Span(NamedTuple):
+    """Where something is in a text: from `start` up to `end`."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """One kind of sensitive value.
+
+    Attributes:
+        name: Its name in the configuration.
+        regex: What a candidate looks like, in time linear in the text.
+        values: Where values are, given the text and a candidate.
+        hint: A text without which there is no candidate.
+    """
+
+    name: str
+    regex: re.Pattern[str]
+    values: Callable[[str, re.Match[str]], Iterable[Span]]
+    hint: str = ""
+
+
+def find(patterns: Iterable[Pattern], text: str) -> list[Span]:
+    """Where values of any of the patterns are, in order; of those that overlap, the first, and of these the longest."""
+    found: list[Span] = []
+    for pattern in patterns:
+        if pattern.hint in text:
+            for match in pattern.regex.finditer(text):
+                found.extend(pattern.values(text, match))
+    found.sort(key=lambda span: (span.start, -span.end))
+    kept: list[Span] = []
+    for span in found:
+        if not kept or span.start >= kept[-1].end:
+            kept.append(span)
+    return kept
+
+
+def _begins(text: str, start: int) -> bool:
+    """Whether a word may begin here. After a backslash, n, r and t are a line break or a tab of JSON."""
+    before = text[start - 1 : start]
+    return not (before == "_" or before.isalnum()) or text[max(start - 2, 0) : start] in {"\\n", "\\r", "\\t"}
+
+
+def _ends(text: str, end: int) -> bool:
+    after = text[end : end + 1]
+    return not (after == "_" or after.isalnum())
+
+
+# Bare, or in groups as on cards: fours, 4-6-5 and 4-6-4, 6-13.
+_CARD = re.compile(
+    r"[2-68](?<![0-9][2-68])(?=[0-9]{3}(?:"
+    r"(?P<bare>[0-9]{10,15}+)"
+    r"|(?P<by>[ -])(?:(?P<sixes>[0-9]{6}(?P=by)[0-9]{4,5}+)|(?P<fours>[0-9]{4}(?P=by)[0-9]{4}(?P=by)[0-9]{4}+)"
+    r"(?:(?P=by)(?P<rest>[0-9]{1,3}+)(?![0-9]))?)"
+    r"|(?P<thirteen>[0-9]{2}[ -][0-9]{13}+)"
+    r"))"
+)
+
+
+def _cards(text: str, match: re.Match[str]) -> Iterator[Span]:
+    start = match.start()
+    if not _begins(text, start) or (text[start - 1 : start] == "." and _digit(text, start - 2)):
+        return
+    for layout in ("bare", "sixes", "fours", "rest", "thirteen"):
+        end = match.end(layout)
+        if end < 0 or not _ends(text, end) or _goes_on(text, end):
+            continue
+        if is_card_number(text[start:end].replace(" ", "").replace("-", "")) and not (
+            layout in {"fours", "rest"} and _in_row(text, Span(start, end), match["by"])
+        ):
+            yield Span(start, end)
+
+
+def _digit(text: str, index: int) -> bool:
+    return index >= 0 and text[index : index + 1].isdigit()
+
+
+def _goes_on(text: str, end: int) -> bool:
+    """Whether a decimal point follows, and more than the zero of a number that was taken for a measure."""
+    fraction = text[end : end + 3]
+    return fraction[:1] == "." and fraction[1:2].isdigit() and not (fraction[1] == "0" and _ends(text, end + 2))
+
+
+# After the number, in four digits: month and year, or the year.
+_EXPIRY = re.compile("(?:0[1-9]|1[0-2])[0-9]{2}|20[0-9]{2}")
+
+
+def _in_row(text: str, span: Span, by: str) -> bool:
+    """Whether groups of four are a part of a longer row of such groups, which is a table or a dump."""
+    before, after = text[max(span.start - 6, 0) : span.start], text[span.end : span.end + 10]
+    if re.search(rf"(?<![0-9A-Za-z_])[0-9]{{4}}{by}\Z", before):
+        return True
+    follower = re.match(rf"{by}([0-9]{{4}})(?![0-9A-Za-z_])({by}[0-9]{{4}})?", after)
+    return follower is not None and (follower[2] is not None or _EXPIRY.fullmatch(follower[1]) is None)
+
+
+def _ibans(text: str, match: re.Match[str]) -> Iterator[Span]:
+    start = match.start()
+    length = iban_length(match[0][:2])
+    if length is None or not _begins(text, start):
+        return
+    # As in print, in groups of four, or without spaces.
+    spaced = text[start + 4 : start + 5] == " "
+    end = start + length + ((length - 1) // 4 if spaced else 0)
+    written = text[start:end]
+    compact = written.replace(" ", "") if spaced else written
+    if spaced and written != " ".join(compact[at : at + 4] for at in range(0, len(compact), 4)):
+        return
+    if _IBAN_CHARS.fullmatch(compact) and _ends(text, end) and is_iban(compact):
+        yield Span(start, end)
+
+
+_IBAN_CHARS = re.compile("[A-Z0-9]+")
+
+
+def _api_keys(text: str, match: re.Match[str]) -> Iterator[Span]:
+    key = match[0]
+    if not _begins(text, match.start()):
+        return
+    # Names of CSS classes begin with "sk-", too.
+    if key.startswith("sk-") and not (any(map(str.isdigit, key)) and any(map(str.isupper, key))):
+        return
+    yield Span(*match.span())
+
+
+def _whole(_: str, match: re.Match[str]) -> Iterator[Span]:
+    yield Span(*match.span())
+
+
+_PEM_EDGE = "-----"
+
+# Before it there may be headers. What is said of such keys in prose is none.
+_BASE64_RUN = re.compile("[A-Za-z0-9+/=]{20}")
+
+# Of one that was cut short, in a file or in JSON.
+_PEM_BODY = re.compile(r"(?:(?:\s|\\[rn]){0,4}+[A-Za-z0-9+/=]{20,}+)++")
+
+
+def _private_keys(text: str, match: re.Match[str]) -> Iterator[Span]:
+    start, body = match.span()
+    end = text.find(_PEM_EDGE, body, body + MAX_PEM_CHARS)
+    if end >= 0 and text.startswith("END ", end + len(_PEM_EDGE)):
+        if _BASE64_RUN.search(text, body, end) is None:
+            return
+        closed = text.find(_PEM_EDGE, end + len(_PEM_EDGE), end + 100)
+        yield Span(start, closed + len(_PEM_EDGE) if closed >= 0 else end)
+    elif cut := _PEM_BODY.match(text, body):
+        yield Span(start, cut.end())
+
+
+# logo@2x.png, getty@tty1.service, name@archive.tar.gz
+_FILE_ENDING = re.compile(
+    "avif|bmp|css|gif|gz|html|ico|jpe?g|jsx?|json|lock|md|mjs|mount|png|service|slice|socket|svg|target|tgz|timer"
+    "|tiff?|tsx?|txt|webp|xml|ya?ml",
+    re.IGNORECASE,
+)
+
+
+def _emails(text: str, match: re.Match[str]) -> Iterator[Span]:
+    file = _FILE_ENDING.fullmatch(match[0].rpartition(".")[2])
+    # git@github.com:owner/name.git and ssh://user@host.name are places; x@weights.mean() is a product of matrices.
+    place = match[0].startswith("git@") or text.endswith("//", 0, match.start())
+    if not file and not place and text[match.end() : match.end() + 1] != "(":
+        yield Span(*match.span())
+
+
+MAX_PHONE_DIGITS = 15
+"""Of an international number, its country's code included (ITU-T E.164)."""
+
+MIN_PHONE_DIGITS = 8
+
+
+def _phones(text: str, match: re.Match[str]) -> Iterator[Span]:
+    digits = sum(map(str.isdigit, match[0]))
+    fits = MIN_PHONE_DIGITS <= digits <= MAX_PHONE_DIGITS
+    if fits and _begins(text, match.start()) and text[match.start() - 1 : match.start()] not in {"+", "-", "."}:
+        yield Span(*match.span())
+
+
+def _us_ssns(text: str, match: re.Match[str]) -> Iterator[Span]:
+    area, group, serial = match[0].split("-")
+    # What is never given out: https://www.ssa.gov/employer/randomization.html
+    given = area not in {"000", "666"} and area[0] != "9" and group != "00" and serial != "0000"
+    if given and _begins(text, match.start()) and text[match.start() - 1 : match.start()] != "-":
+        yield Span(*match.span())
+
+
+# Each expression begins with a character or a class of them, which is what `re` can scan for; where a word begins is
+# looked at afterwards. What has no bound is possessive, and begins where it can't begin again in what it has taken.
+BUILT_IN: dict[PatternName, Pattern] = {
+    "card": Pattern("card", _CARD, _cards),
+    "iban": Pattern("iban", re.compile(r"[A-Z]{2}[0-9]{2}(?= ?[A-Z0-9]{4})"), _ibans),
+    "api_key": Pattern(
+        "api_key",
+        re.compile(
+            r"gh[pousr]_[A-Za-z0-9]{36,255}+|github_pat_[A-Za-z0-9_]{22,255}+|glpat-[A-Za-z0-9_.-]{20,255}+"
+            r"|sk-[A-Za-z0-9_-]{20,255}+|[sr]k_(?:live|test)_[A-Za-z0-9]{16,255}+|whsec_[A-Za-z0-9+/=]{24,255}+"
+            r"|A[KS]IA[A-Z0-9]{16}(?![A-Za-z0-9])|AIza[A-Za-z0-9_-]{35}|xox[abeoprs]-[A-Za-z0-9-]{10,255}+"
+            r"|xapp-[A-Za-z0-9-]{20,255}+|npm_[A-Za-z0-9]{36}|pypi-AgE[A-Za-z0-9_-]{50,255}+|hf_[A-Za-z0-9]{34,255}+"
+            r"|SG\.[A-Za-z0-9_-]{22}\.[A-Za-z0-9_-]{43}|dop_v1_[0-9a-f]{64}"
+        ),
+        _api_keys,
+    ),
+    "jwt": Pattern(
+        "jwt",
+        re.compile(
+            r"eyJ(?:(?<![A-Za-z0-9_-]eyJ)|(?<=\\[nrt]eyJ))[A-Za-z0-9_-]{8,}+"
+            r"\.eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*+"
+        ),
+        _whole,
+        hint="eyJ",
+    ),
+    "private_key": Pattern(
+        "private_key",
+        re.compile(r"-----BEGIN (?:[A-Z0-9]{1,20} ){0,3}PRIVATE KEY(?: BLOCK)?-----"),
+        _private_keys,
+        hint="PRIVATE KEY",
+    ),
+    "email": Pattern(
+        "email",
+        re.compile(
+            r"(?:(?<=\\[nrt])|(?<![A-Za-z0-9._%+\-\\]))[A-Za-z0-9_](?:[A-Za-z0-9._%+'-]{0,62}[A-Za-z0-9_+-])?+@"
+            r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.){1,8}[A-Za-z]{2,24}(?!-?[A-Za-z0-9])"
+        ),
+        _emails,
+        hint="@",
+    ),
+    "phone": Pattern(
+        "phone",
+        re.compile(
+            r"\+[1-9][0-9]{0,2}+(?:[ .-]?\(?[0-9]{1,5}+\)?){2,6}+(?![A-Za-z0-9_])"
+            r"|\([2-9][0-9]{2}\) ?[2-9][0-9]{2}[ .-][0-9]{4}(?![A-Za-z0-9_-])"
+            r"|[2-9][0-9]{2}([ .-])[2-9][0-9]{2}\1[0-9]{4}(?![A-Za-z0-9_-])"
+        ),
+        _phones,
+    ),
+    "us_ssn": Pattern("us_ssn", re.compile(r"[0-9]{3}-[0-9]{2}-[0-9]{4}(?![A-Za-z0-9_-])"), _us_ssns),
+}
+
+
+def _own(name: str, regex: re.Pattern[str]) -> Pattern:
+    return Pattern(name, regex, _whole)
+
+
+class ProjectionConfig(BaseModel):
+    """The `[projection]` table.
+
+    Attributes:
+        patterns: Which of the built-in patterns are on.
+        custom: More patterns, as regular expressions by name. What `bounded_regex` refuses is refused.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    patterns: tuple[PatternName, ...] = DEFAULT
+    custom: dict[str, str] = {}
+
+    @field_validator("patterns", mode="before")
+    @classmethod
+    def _array(cls, value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
+
+    @field_validator("custom")
+    @classmethod
+    def _usable(cls, custom: dict[str, str]) -> dict[str, str]:
+        if len(custom) > MAX_CUSTOM_PATTERNS:
+            raise ValueError(f"there may be {MAX_CUSTOM_PATTERNS} patterns")
+        for name, regex in custom.items():
+            if name in NAMES:
+                raise ValueError(f"{name} is the name of a built-in pattern")
+            try:
+                compile_bounded(regex)
+            except ValueError as exc:
+                raise ValueError(f"the pattern {name} can't be used: {exc}") from None
+        return custom
+
+    def compiled(self) -> tuple[Pattern, ...]:
+        """The patterns that are on."""
+        own = (_own(name, compile_bounded(regex)) for name, regex in sorted(self.custom.items()))
+        return (*(BUILT_IN[name] for name in dict.fromkeys(self.patterns)), *own)
+
+
+def projection_from_toml(table: Any, file: Path | None) -> ProjectionConfig:
+    """Decode the `[projection]` table.
+
+    Args:
+        table: `projection`, as the TOML reader gives it.
+        file: Where it came from, for messages.
+
+    Raises:
+        BridgeError: `bad_config`.
+    """
+    return decode(ProjectionConfig, table, file, "projection")

@@ -1,0 +1,267 @@
+"""Where the bridge keeps secrets itself: a file that only its owner can read, and the system's keyring."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import json
+import os
+import stat
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import ModuleType
+
+FILE_NAME = "secrets.json"
+
+_FORMAT = 1
+
+MAX_FILE_BYTES = 16 << 20
+
+LOCK_SECONDS = 5.0
+"""How long a writer waits for another one, which needs milliseconds: longer, and it is stopped or gone astray."""
+
+_LOCK_POLL_SECONDS = 0.02
+
+KEYRING_SERVICE = "mcp-bridge"
+
+
+class SecretFile:
+    """Secrets in `secrets.json` of the state directory: `{"format": 1, "secrets": {id: plaintext}}`, mode 0600.
+
+    Args:
+        state_dir: The state directory; made by the first write.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self.path = state_dir / FILE_NAME
+        self._directory = state_dir
+
+    def read(self) -> dict[str, str]:
+        """The secrets by id; none where there is no file.
+
+        Raises:
+            BridgeError: `secrets_file_unsafe` (somebody else owns it or can read it), `secrets_file_damaged`,
+                `secrets_file_unreadable`.
+        """
+        try:
+            # Not through a link, which others may point elsewhere, and not stuck on a pipe.
+            fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return {}
+        except OSError as exc:
+            if self.path.is_symlink():
+                raise self._unsafe("is a symbolic link", f"Put the file itself at {self.path}.") from None
+            raise self._unreadable(exc) from None
+        try:
+            # Of the open file: what has that name may change meanwhile.
+            self._check(os.fstat(fd))
+            with os.fdopen(fd, "rb", closefd=False) as file:
+                data = file.read(MAX_FILE_BYTES + 1)
+        except OSError as exc:
+            raise self._unreadable(exc) from None
+        finally:
+            os.close(fd)
+        return self._decode(data)
+
+    def set(self, secret_id: str, plaintext: str) -> None:
+        """Keep a secret, in place of one of that id.
+
+        Raises:
+            BridgeError: As `read`; `secrets_file_busy`; `secrets_file_unwritable`, in which case nothing has changed.
+        """
+        with self._locked():
+            self._write(self.read() | {secret_id: plaintext})
+
+    def remove(self, secret_id: str) -> bool:
+        """Forget a secret; whether there was one.
+
+        Raises:
+            BridgeError: As `set`.
+        """
+        with self._locked():
+            secrets = self.read()
+            if secrets.pop(secret_id, None) is None:
+                return False
+            self._write(secrets)
+            return True
+
+    def _check(self, status: os.stat_result) -> None:
+        if not stat.S_ISREG(status.st_mode):
+            raise self._unsafe("is no regular file", "Move it away.")
+        if status.st_uid != os.geteuid():
+            raise self._unsafe(
+                f"belongs to the user id {status.st_uid}, and this process runs as {os.geteuid()}",
+                f"Run as that user, or move {self.path} away and set the secrets anew.",
+            )
+        if status.st_mode & 0o077:
+            raise self._unsafe(
+                f"can be read or written by others (mode {stat.S_IMODE(status.st_mode):04o})",
+                f"chmod 600 {self.path} mends it; replace the secrets, if somebody may have read them.",
+            )
+
+    def _decode(self, data: bytes) -> dict[str, str]:
+        try:
+            content = json.loads(data.decode("utf-8")) if len(data) <= MAX_FILE_BYTES else None
+        except (ValueError, RecursionError):
+            content = None
+        secrets = content.get("secrets") if isinstance(content, dict) and content.get("format") == _FORMAT else None
+        if not isinstance(secrets, dict) or not all(isinstance(value, str) for value in secrets.values()):
+            raise BridgeError(
+                "secrets_file_damaged",
+                f"{self.path} is not what this version writes.",
+                hint="Move it away and set the secrets anew.",
+                file=str(self.path),
+            )
+        return secrets
+
+    def _write(self, secrets: dict[str, str]) -> None:
+        data = json.dumps({"format": _FORMAT, "secrets": secrets}, indent=1, sort_keys=True).encode()
+        # One name for all: the lock is held, so what has it was left by a writer that died, secrets and all.
+        new = self.path.with_name(f".{FILE_NAME}.new")
+        try:
+            if len(data) > MAX_FILE_BYTES:
+                raise OSError(0, f"it would be over {MAX_FILE_BYTES} bytes")
+            new.unlink(missing_ok=True)
+            fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                with os.fdopen(fd, "wb") as file:
+                    # Whatever the umask is.
+                    os.fchmod(fd, 0o600)
+                    file.write(data)
+                    file.flush()
+                    os.fsync(fd)
+                new.replace(self.path)
+            except BaseException:
+                new.unlink(missing_ok=True)
+                raise
+            self._sync_directory()
+        except OSError as exc:
+            raise self._unwritable(exc) from None
+
+    def _sync_directory(self) -> None:
+        fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        # A file of its own: the one that is locked must not be replaced. The system lets go when its holder dies.
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path = self._directory / f".{FILE_NAME}.lock"
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as exc:
+            raise self._unwritable(exc) from None
+        try:
+            deadline = time.monotonic() + LOCK_SECONDS
+            while True:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= deadline:
+                        raise BridgeError(
+                            "secrets_file_busy",
+                            f"Another process has been writing {self.path} for {LOCK_SECONDS:g} s.",
+                            hint=f"Find it with: fuser {path}",
+                            file=str(self.path),
+                        ) from None
+                    time.sleep(_LOCK_POLL_SECONDS)
+                except OSError as exc:
+                    raise self._unwritable(exc) from None
+            yield
+        finally:
+            os.close(fd)
+
+    def _unsafe(self, why: str, hint: str) -> BridgeError:
+        return BridgeError("secrets_file_unsafe", f"{self.path} {why}.", hint=hint, file=str(self.path))
+
+    def _unreadable(self, exc: OSError) -> BridgeError:
+        return BridgeError(
+            "secrets_file_unreadable", f"{self.path} can't be read: {exc.strerror}.", file=str(self.path)
+        )
+
+    def _unwritable(self, exc: OSError) -> BridgeError:
+        return BridgeError(
+            "secrets_file_unwritable",
+            f"{self.path} can't be written: {exc.strerror}.",
+            hint="Nothing has changed. Free the disk, or set MCP_BRIDGE_STATE_DIR to a directory that can be written.",
+            file=str(self.path),
+        )
+
+
+class SystemKeyring:
+    """Secrets in the system's keyring, through the `keyring` library: service `mcp-bridge`, the id as the user's name.
+
+    Calls may wait for a person who unlocks the keyring: not for an event loop's thread.
+    """
+
+    def get(self, secret_id: str) -> str | None:
+        """The secret, or None where there is none of that id.
+
+        Raises:
+            BridgeError: `keyring_missing` (the library isn't installed), `keyring_unusable` (locked, or none at all).
+        """
+        keyring = _library()
+        try:
+            value: Any = keyring.get_password(KEYRING_SERVICE, secret_id)
+        except Exception as exc:  # noqa: BLE001  (backends let through what their systems raise)
+            raise _unusable(exc) from None
+        return value if isinstance(value, str) else None
+
+    def set(self, secret_id: str, plaintext: str) -> None:
+        """Keep a secret, in place of one of that id.
+
+        Raises:
+            BridgeError: As `get`.
+        """
+        keyring = _library()
+        try:
+            keyring.set_password(KEYRING_SERVICE, secret_id, plaintext)
+        except Exception as exc:  # noqa: BLE001
+            raise _unusable(exc) from None
+
+    def remove(self, secret_id: str) -> bool:
+        """Forget a secret; whether there was one.
+
+        Raises:
+            BridgeError: As `get`.
+        """
+        if self.get(secret_id) is None:
+            return False
+        keyring = _library()
+        try:
+            keyring.delete_password(KEYRING_SERVICE, secret_id)
+        except Exception as exc:  # noqa: BLE001
+            raise _unusable(exc) from None
+        return True
+
+
+def _library() -> ModuleType:
+    try:
+        # An extra, and slow to import.
+        return importlib.import_module("keyring")
+    except ImportError:
+        raise BridgeError(
+            "keyring_missing",
+            "The library for the system's keyring isn't installed.",
+            hint="Install mcp-code-bridge[keyring], or keep the secret in the file.",
+        ) from None
+
+
+def _unusable(exc: Exception) -> BridgeError:
+    # Its text may hold what the backend was given, and stays out of any log.
+    return BridgeError(
+        "keyring_unusable",
+        f"The system's keyring can't be used ({type(exc).__name__}).",
+        hint="Unlock it, or keep the secret in the file. `python -m keyring diagnose` says which keyring is used.",
+    )

@@ -1,0 +1,95 @@
+"""The table `[tools]` of the configuration file."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path  # noqa: TC003  (pydantic reads the annotations)
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from mcp_bridge.downstream.aliases import nearest
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.toml_lines import line_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+# What pydantic names by Python's types.
+_IN_TOML = {"tuple_type": "should be a list", "model_type": "should be a table: write [tools]"}
+
+
+def _module(name: str) -> str:
+    if _MODULE.fullmatch(name) is None or name.endswith(".py"):
+        meant = name.rpartition("/")[2].removesuffix(".py")
+        more = f"; did you mean {meant!r}?" if meant != name and _MODULE.fullmatch(meant) else ""
+        raise ValueError(f"{name!r} is no module's name{more}")
+    return name
+
+
+def _expanded(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise ValueError(f"there is no home for {path.parts[0]}") from None
+
+
+class ToolsConfig(BaseModel):
+    """What to load. Unknown keys are refused.
+
+    Without `modules`, every module and package at the top of the folders in `path` is loaded, except those whose names
+    begin with `_` or `.`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    modules: Annotated[
+        tuple[Annotated[str, AfterValidator(_module)], ...],
+        Field(description="Modules that declare tools: of the folders in path, or installed"),
+    ] = ()
+    path: Annotated[
+        tuple[Annotated[Path, AfterValidator(_expanded)], ...],
+        Field(description="Folders of such modules, from the configuration file's folder"),
+    ] = ()
+    entry_points: Annotated[
+        bool, Field(description="Load what installed packages offer as entry points of the group mcp_bridge.tools")
+    ] = True
+
+
+def tools_config(table: Mapping[str, Any], file: Path | None = None) -> ToolsConfig:
+    """Decode the table.
+
+    Args:
+        table: As TOML gives it.
+        file: Where it is from, for errors.
+
+    Raises:
+        BridgeError: `bad_config`, naming file, line and key.
+    """
+    try:
+        return ToolsConfig.model_validate(table)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+    key = str(first["loc"][0]) if first["loc"] else ""
+    dotted = f"tools.{key}" if key else "tools"
+    hint = None
+    if first["type"] == "extra_forbidden":
+        message = f"there is no setting {dotted!r}"
+        known = list(ToolsConfig.model_fields)
+        close = nearest(key, known)
+        hint = f"Did you mean {close[0]}?" if close else f"Settings: {', '.join(known)}."
+    else:
+        said = _IN_TOML.get(first["type"]) or first["msg"].removeprefix("Value error, ")
+        message = f"{dotted}: {said}"
+    line = line_of(file, "tools", key) if file else None
+    where = f"{file}, line {line}: " if line else f"{file}: " if file else ""
+    raise BridgeError(
+        "bad_config",
+        f"{where}{message}.",
+        hint=hint,
+        file=str(file) if file else None,
+        line=line,
+        key=dotted,
+    )

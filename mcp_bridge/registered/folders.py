@@ -1,0 +1,148 @@
+"""Modules in the operator's folders, importable without giving those folders a say over anything else.
+
+A folder isn't put on `sys.path`: a `json.py` in it would be everybody's `json`, or, at the path's end, be passed over
+in silence. Instead a finder that is asked last knows the folders. What Python finds without it always wins, and a
+module that is to be loaded and would lose is an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mcp_bridge.registered.declaring import bad_tool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+logger = logging.getLogger(__name__)
+
+_RENAME = "Rename one of them."
+
+
+class _Finder:
+    """For modules at the top only: what is inside of a package is found through the package."""
+
+    def __init__(self) -> None:
+        self.folders: list[str] = []
+
+    def find_spec(
+        self,
+        name: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,  # noqa: ARG002 - the protocol of finders has it
+    ) -> ModuleSpec | None:
+        return _find(name, self.folders) if path is None else None
+
+
+_finder = _Finder()
+
+
+class Folders:
+    """Some folders of modules, which from now on can import each other."""
+
+    def __init__(self, folders: Iterable[Path]) -> None:
+        """Make them known.
+
+        Args:
+            folders: Absolute paths.
+
+        Raises:
+            BridgeError: `bad_tools`: one is no folder, or can't be read.
+        """
+        self.folders = list(dict.fromkeys(folders))
+        self._entries: list[Path] = []
+        for folder in self.folders:
+            try:
+                self._entries += sorted(folder.iterdir())
+            except (OSError, ValueError) as error:
+                why = getattr(error, "strerror", None) or str(error)
+                hint = "A relative path starts at the configuration file's folder."
+                raise bad_tool(None, f"tools.path names {folder}: {why}", hint, file=str(folder)) from None
+        ours = [str(folder) for folder in self.folders]
+        _finder.folders = [*ours, *(folder for folder in _finder.folders if folder not in ours)]
+        if ours and _finder not in sys.meta_path:
+            sys.meta_path.append(_finder)
+
+    def names(self) -> list[str]:
+        """The modules and packages at the top, sorted, without those whose names begin with `_` or `.`.
+
+        Raises:
+            BridgeError: `bad_tools`: a file whose name no module can have.
+        """
+        found = set()
+        for entry, name in self._modules():
+            if name.startswith(("_", ".")):
+                continue
+            if not name.isidentifier():
+                hint = "Rename it, begin its name with _ to leave it out, or name what to load in tools.modules."
+                raise bad_tool(None, f"{entry} can't be loaded: {name!r} is no module's name", hint, file=str(entry))
+            found.add(name)
+        return sorted(found)
+
+    def spec(self, name: str) -> ModuleSpec | None:
+        """Where a module at the top is, or None if it isn't there.
+
+        Raises:
+            BridgeError: `bad_tools`: there are two of them, or Python finds something else of that name.
+        """
+        specs = [spec for folder in self.folders if (spec := _find(name, [str(folder)]))]
+        if not specs:
+            return None
+        if len(specs) > 1:
+            raise bad_tool(None, f"there are two modules {name!r}: {specs[0].origin} and {specs[1].origin}", _RENAME)
+        hidden_by = _hidden_by(name, specs[0])
+        if hidden_by:
+            raise bad_tool(
+                None, f"{specs[0].origin} can't be loaded: `import {name}` gives {hidden_by}", _RENAME, module=name
+            )
+        return specs[0]
+
+    def warn_of_hidden(self) -> None:
+        """Log which modules the others in the folders can't import."""
+        for entry, name in self._modules():
+            spec = _find(name, [str(entry.parent)])
+            hidden_by = _hidden_by(name, spec) if spec else None
+            if hidden_by:
+                logger.warning("%s is hidden: `import %s` gives %s", entry, name, hidden_by)
+
+    def _modules(self) -> Iterator[tuple[Path, str]]:
+        for entry in self._entries:
+            # os.path's, since it takes what can't be looked into for no file.
+            if os.path.isfile(entry / "__init__.py"):  # noqa: PTH113
+                yield entry, entry.name
+            elif entry.suffix == ".py":
+                yield entry, entry.stem
+
+
+def _find(name: str, folders: list[str]) -> ModuleSpec | None:
+    spec = PathFinder.find_spec(name, folders)
+    # A folder without an __init__.py would be a package too (PEP 420), and nobody's module.
+    return spec if spec is not None and spec.origin is not None else None
+
+
+def _hidden_by(name: str, spec: ModuleSpec) -> str | None:
+    """What Python imports instead of it, in words; None if it is what Python imports."""
+    other = _found_first(name)
+    if other is None or (other.origin and spec.origin and Path(other.origin).resolve() == Path(spec.origin).resolve()):
+        return None
+    if name in sys.stdlib_module_names:
+        return "the standard library's"
+    return other.origin or next(iter(other.submodule_search_locations or ()), "another module")
+
+
+def _found_first(name: str) -> ModuleSpec | None:
+    loaded = sys.modules.get(name)
+    if loaded is not None:
+        return getattr(loaded, "__spec__", None)
+    for finder in sys.meta_path:
+        spec = finder.find_spec(name, None) if finder is not _finder else None
+        if spec is not None:
+            return spec
+    return None

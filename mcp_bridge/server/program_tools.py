@@ -1,0 +1,170 @@
+"""Programs as MCP tools, for clients that drive programs without Python: `serve --tools programs`.
+
+Names and schemas are those of nano-vm-mcp 0.4.6, with what is new beside them. Each answers with a JSON object as text
+and as structured content; `isError` is set when there is an `error`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import mcp_types as types
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from mcp_bridge.bridge.names import PRINCIPAL
+from mcp_bridge.bridge.program_record import told
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.kernel.events import Resume
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from mcp_bridge.bridge.service import Bridge
+    from mcp_bridge.server.questions import Questions
+
+_ProgramId = Annotated[str, Field(description="Its name, as list_programs has it")]
+
+
+class _Arguments(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class RunProgram(_Arguments):
+    """Arguments of `run_program`."""
+
+    program: Annotated[dict[str, Any] | str, Field(description="The program, or the name of a saved one")]
+    context: Annotated[dict[str, Any], Field(description="Values of its $references")] = {}
+    save_as: Annotated[str, Field(description="Keep the program under this name")] = ""
+    idempotency_key: Annotated[str, Field(description="With a key the program runs once")] = ""
+
+
+class ResumeProgram(_Arguments):
+    """Arguments of `resume_program`."""
+
+    trace_id: str
+    payload: Annotated[Any, Field(description="Readable as $__webhook__")] = None
+
+
+class GetTrace(_Arguments):
+    """Arguments of `get_trace`."""
+
+    trace_id: Annotated[str, Field(description="As run_program gave it")]
+
+
+class ListPrograms(_Arguments):
+    """Arguments of `list_programs`: none."""
+
+
+class GetProgram(_Arguments):
+    """Arguments of `get_program`."""
+
+    program_id: _ProgramId
+
+
+class DeleteProgram(_Arguments):
+    """Arguments of `delete_program`."""
+
+    program_id: _ProgramId
+
+
+async def _run_program(bridge: Bridge, arguments: RunProgram, questions: Questions) -> dict[str, Any]:
+    name = arguments.program if isinstance(arguments.program, str) else arguments.save_as
+    if arguments.save_as:
+        await bridge.programs.save(arguments.save_as, arguments.program, PRINCIPAL)
+    record = await bridge.run_program(
+        arguments.program,
+        arguments.context,
+        arguments.idempotency_key or None,
+        asker=questions,
+        sampler=questions.sample,
+    )
+    return _summary(record, name)
+
+
+async def _resume_program(bridge: Bridge, arguments: ResumeProgram, questions: Questions) -> dict[str, Any]:
+    record = await bridge.resume_program(
+        arguments.trace_id, Resume(arguments.payload), asker=questions, sampler=questions.sample
+    )
+    return _summary(record, "")
+
+
+async def _get_trace(bridge: Bridge, arguments: GetTrace, _: Questions) -> dict[str, Any]:
+    return told(await bridge.programs.stored(arguments.trace_id, PRINCIPAL))
+
+
+async def _list_programs(bridge: Bridge, _: ListPrograms, __: Questions) -> dict[str, Any]:
+    rows = await bridge.programs.listed(PRINCIPAL)
+    return {"programs": [{"id": row["name"], **row} for row in rows]}
+
+
+async def _get_program(bridge: Bridge, arguments: GetProgram, _: Questions) -> dict[str, Any]:
+    return (await bridge.programs.find(arguments.program_id, PRINCIPAL)).program.data
+
+
+async def _delete_program(bridge: Bridge, arguments: DeleteProgram, _: Questions) -> dict[str, Any]:
+    if not await bridge.programs.delete(arguments.program_id, PRINCIPAL):
+        raise BridgeError("unknown_program", f"There is no program {arguments.program_id[:100]!r}.")
+    return {"deleted": True, "program_id": arguments.program_id}
+
+
+def _summary(record: dict[str, Any], program_id: str) -> dict[str, Any]:
+    usages = [row["usage"] for row in record["steps"] if row.get("usage")]
+    return {
+        "trace_id": record["trace_id"],
+        "program_id": program_id,
+        "status": record["status"],
+        "steps": len(record["steps"]),
+        "cost": sum(usage["cost_usd"] for usage in usages),
+        "output": record["output"],
+        "error": record["error"],
+        "waiting": record["waiting"],
+    }
+
+
+_TOOLS: dict[str, tuple[type[_Arguments], Callable[[Any, Any, Any], Awaitable[dict[str, Any]]], str]] = {
+    "run_program": (RunProgram, _run_program, "Run a program; gives trace_id, status, number of steps, cost, output."),
+    "resume_program": (ResumeProgram, _resume_program, "Go on with a suspended program."),
+    "get_trace": (GetTrace, _get_trace, "The whole trace of a program's run."),
+    "list_programs": (ListPrograms, _list_programs, "The programs that can be run by name."),
+    "get_program": (GetProgram, _get_program, "A program by its id."),
+    "delete_program": (DeleteProgram, _delete_program, "Delete a saved program; its traces stay."),
+}
+
+NAMES = frozenset(_TOOLS)
+
+
+def tools() -> list[types.Tool]:
+    """The tools as the client lists them."""
+    return [
+        types.Tool(name=name, description=description, input_schema=_schema(arguments))
+        for name, (arguments, _, description) in _TOOLS.items()
+    ]
+
+
+def _schema(arguments: type[BaseModel]) -> dict[str, Any]:
+    schema = arguments.model_json_schema()
+    for part in (schema, *schema.get("properties", {}).values()):
+        part.pop("title", None)
+    schema.pop("description", None)
+    return schema
+
+
+async def call(bridge: Bridge, name: str, arguments: dict[str, Any], questions: Questions) -> types.CallToolResult:
+    """Call one of them."""
+    model, function, _ = _TOOLS[name]
+    try:
+        answer = await function(bridge, model.model_validate(arguments), questions)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "arguments"
+        message = first["msg"]
+        if first["type"] == "extra_forbidden":
+            message = f"there is no such argument; there are: {', '.join(model.model_fields) or 'none'}"
+        answer = {"error": f"{where}: {message}.", "code": "bad_arguments"}
+    except BridgeError as exc:
+        answer = {"error": str(exc), "code": exc.code, **exc.details}
+    text = json.dumps(answer, ensure_ascii=False)
+    return types.CallToolResult(
+        content=[types.TextContent(text=text)], structured_content=answer, is_error=answer.get("error") is not None
+    )

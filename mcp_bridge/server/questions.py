@@ -1,0 +1,250 @@
+"""Questions to the client in the midst of a call: a person's approval (elicitation), the client's model (sampling).
+
+Up to the protocol of 2025-11-25 the server asks while the call is open. From 2026-07-28 on it can't: the call is
+answered with what is to be asked (`InputRequiredResult`), and made again with the answers; in between, what the call
+began goes on in a task of the server's own. (MCP specification 2026-07-28, multi round-trip requests.)
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from mcp_bridge.models.model import ModelError
+from mcp_bridge.models.sampling import SamplingReply
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from anyio.abc import TaskGroup
+    from mcp.server import ServerRequestContext
+
+    from mcp_bridge.models.sampling import SamplingRequest
+
+logger = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 600.0
+"""How long a person may take. After that nobody has answered, and a program is suspended instead."""
+
+MAX_SHOWN_CHARS = 4000
+"""Longest rendering of arguments in a question."""
+
+_FORM = {
+    "type": "object",
+    "properties": {"approve": {"type": "boolean", "title": "Approve this call", "default": False}},
+    "required": ["approve"],
+}
+
+
+class Questions:
+    """Who can be asked during one call. This one: nobody.
+
+    Attributes:
+        ctx: The request that is open now, or None between two.
+    """
+
+    def __init__(self, ctx: ServerRequestContext[dict[str, Any]]) -> None:
+        self.ctx: ServerRequestContext[dict[str, Any]] | None = ctx
+        capabilities = ctx.session.client_capabilities
+        elicitation = capabilities.elicitation if capabilities else None
+        # An empty capability is that for forms: it is older than the other kind.
+        self._forms = elicitation is not None and (elicitation.form is not None or elicitation.url is None)
+        self._samples = capabilities is not None and capabilities.sampling is not None
+
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether the client answers anything."""
+        return self._forms or self._samples
+
+    async def ask(self, question: dict[str, Any]) -> bool | None:
+        """A person's decision, as `bridge.gate.Asker`; None if nobody has made one."""
+        if not self._forms:
+            return None
+        params = types.ElicitRequestFormParams(message=_worded(question), requested_schema=_FORM)
+        result = await self._answer(types.ElicitRequest(params=params), types.ElicitResult)
+        if not isinstance(result, types.ElicitResult) or result.action == "cancel":
+            return None
+        return result.action == "accept" and (result.content or {}).get("approve") is True
+
+    async def sample(self, request: SamplingRequest) -> SamplingReply:
+        """The client's model's answer, as `models.sampling.Sampler`.
+
+        Raises:
+            ModelError: `model_unavailable`, `model_failed`.
+        """
+        if not self._samples:
+            raise ModelError("model_unavailable", "This client offers no model (MCP sampling).")
+        result = await self._answer(types.CreateMessageRequest(params=_sampling(request)), types.CreateMessageResult)
+        if not isinstance(result, types.CreateMessageResult):
+            raise ModelError("model_failed", "The client has not answered.")
+        text = result.content.text if isinstance(result.content, types.TextContent) else None
+        return SamplingReply(text, result.model, result.stop_reason)
+
+    async def _answer(self, request: Any, kind: type[Any]) -> Any:
+        """The client's answer, or None."""
+        raise NotImplementedError
+
+
+class Direct(Questions):
+    """Asks while the call is open."""
+
+    async def _answer(self, request: Any, kind: type[Any]) -> Any:
+        ctx = self.ctx
+        if ctx is None or not ctx.session.can_send_request:
+            return None
+        with anyio.move_on_after(ANSWER_SECONDS):
+            try:
+                metadata = ServerMessageMetadata(related_request_id=ctx.request_id)
+                return await ctx.session.send_request(request, kind, metadata=metadata)
+            except MCPError as exc:
+                if kind is types.CreateMessageResult:
+                    raise ModelError("model_failed", f"The client refused: {exc}") from None
+                logger.debug("the client refused a question: %s", exc)
+        return None
+
+
+class Parked(Questions):
+    """Asks through the answers of calls; goes on between them."""
+
+    def __init__(self, ctx: ServerRequestContext[dict[str, Any]]) -> None:
+        super().__init__(ctx)
+        self.open: dict[str, Any] = {}
+        self.result: types.CallToolResult | None = None
+        self.scope = anyio.CancelScope()
+        self.news = anyio.Event()
+        self._answers: dict[str, Any] = {}
+        self._waiting: dict[str, anyio.Event] = {}
+        self._count = 0
+
+    async def _answer(self, request: Any, kind: type[Any]) -> Any:
+        self._count += 1
+        key = f"question-{self._count}"
+        self.open[key], self._waiting[key] = request, anyio.Event()
+        self.news.set()
+        try:
+            with anyio.move_on_after(ANSWER_SECONDS):
+                await self._waiting[key].wait()
+            answer = self._answers.pop(key, None)
+            return answer if isinstance(answer, kind) else None
+        finally:
+            self.open.pop(key, None)
+            self._waiting.pop(key, None)
+
+    def take(self, answers: dict[str, Any]) -> None:
+        """Hand out the answers of a round; questions without one count as not answered."""
+        for key, waiting in list(self._waiting.items()):
+            self._answers[key] = answers.get(key)
+            self.open.pop(key, None)
+            waiting.set()
+
+    async def run(self, work: Callable[[Questions], Awaitable[types.CallToolResult]]) -> None:
+        """The call's work, to its end."""
+        with self.scope:
+            self.result = await work(self)
+        self.news.set()
+
+
+class Conversations:
+    """The calls of one server, and those among them that wait for answers between two requests.
+
+    Args:
+        tasks: Where these go on.
+    """
+
+    def __init__(self, tasks: TaskGroup) -> None:
+        self._tasks = tasks
+        self._parked: dict[str, Parked] = {}
+
+    async def call(
+        self,
+        ctx: ServerRequestContext[dict[str, Any]],
+        params: types.CallToolRequestParams,
+        work: Callable[[Questions], Awaitable[types.CallToolResult]],
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        """Do a call's work, or go on with it.
+
+        Raises:
+            MCPError: Invalid parameters: a state that was never given out, or whose call has ended.
+        """
+        if params.request_state is not None:
+            parked = self._parked.pop(params.request_state, None)
+            if parked is None:
+                raise MCPError(types.INVALID_PARAMS, "This call doesn't wait for answers (any more); begin it anew.")
+            parked.ctx = ctx
+            parked.news = anyio.Event()
+            parked.take(params.input_responses or {})
+        elif ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            return await work(Direct(ctx))
+        else:
+            parked = Parked(ctx)
+            if not parked.can_be_asked:
+                return await work(parked)
+            self._tasks.start_soon(parked.run, work)
+        return await self._round(parked)
+
+    async def _round(self, parked: Parked) -> types.CallToolResult | types.InputRequiredResult:
+        try:
+            while parked.result is None and not parked.open:
+                await parked.news.wait()
+                parked.news = anyio.Event()
+                # What asks two things at a time asks them in one round.
+                await anyio.lowlevel.checkpoint()
+        except BaseException:
+            # The client took the call back: nobody will come for the result.
+            parked.scope.cancel()
+            raise
+        parked.ctx = None
+        if parked.result is not None:
+            return parked.result
+        state = secrets.token_urlsafe(24)
+        self._parked[state] = parked
+        self._tasks.start_soon(self._forget, state, parked)
+        return types.InputRequiredResult(input_requests=dict(parked.open), request_state=state)
+
+    async def _forget(self, state: str, parked: Parked) -> None:
+        """A client that never comes back leaves nothing running."""
+        await anyio.sleep(2 * ANSWER_SECONDS)
+        if self._parked.pop(state, None) is not None:
+            parked.scope.cancel()
+
+
+def _worded(question: dict[str, Any]) -> str:
+    """A question for a person, from a call (`tool`, `arguments`, `why`) or a step (`message`, `details`)."""
+    if "tool" in question:
+        head = f"Allow the call of {question['tool']}?"
+        shown = question["arguments"]
+    else:
+        head, shown = str(question["message"]), question.get("details")
+    lines = [head]
+    if shown:
+        text = json.dumps(shown, ensure_ascii=False, indent=1)
+        lines.append(text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…")
+    for name, label in (("program", "Program"), ("step", "Step"), ("why", "Why")):
+        if question.get(name):
+            lines.append(f"{label}: {question[name]}")
+    return "\n".join(lines)
+
+
+def _sampling(request: SamplingRequest) -> types.CreateMessageRequestParams:
+    hints = [types.ModelHint(name=name) for name in request.model_hints]
+    return types.CreateMessageRequestParams(
+        messages=[
+            types.SamplingMessage(
+                role="assistant" if message.role == "assistant" else "user",
+                content=types.TextContent(text=message.text),
+            )
+            for message in request.messages
+        ],
+        system_prompt=request.system_prompt,
+        max_tokens=request.max_tokens,
+        temperature=request.temperature,
+        model_preferences=types.ModelPreferences(hints=hints) if hints else None,
+    )

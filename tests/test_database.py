@@ -1,0 +1,123 @@
+"""The file in which executions are kept: one bad write harms nobody else, and nobody waits for ever."""
+
+import asyncio
+import sqlite3
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.database import FILE_NAME, Database
+from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.ledger.recorder import SqliteRecorder
+from mcp_bridge.ledger.store import ProgramStore, SavedProgram
+
+
+@pytest.fixture
+async def database(tmp_path):
+    async with Database(tmp_path / FILE_NAME) as opened:
+        yield opened
+
+
+async def test_a_text_that_is_no_unicode_is_refused_and_the_next_is_taken(database):
+    store = ProgramStore(database)
+    with pytest.raises(BridgeError, match="lone surrogate"):
+        await store.execution("\ud800")
+    with pytest.raises(BridgeError, match="lone surrogate"):
+        await store.save_program("me", SavedProgram("\udcff", "h", {}, 0.0))
+    await store.save_program("me", SavedProgram("né", "h", {}, 0.0))
+    assert [kept.name for kept in await store.programs("me")] == ["né"]
+
+
+async def test_whoever_waits_is_told_when_a_write_fails_whatever_the_fault_is(database):
+    recorder = SqliteRecorder(database)
+    await recorder.append(Entry("start", "a"))
+    database.post("INSERT INTO entries (time) VALUES (?)", (2**70,))
+    results = await asyncio.gather(*(recorder.append(Entry("intent", "a")) for _ in range(5)), return_exceptions=True)
+    assert [error.code for error in results] == ["not_recorded"] * 5
+    with pytest.raises(BridgeError, match="can't be written"):
+        await recorder.read("a")
+
+
+async def test_nothing_of_a_batch_that_fails_is_kept(tmp_path):
+    async with Database(tmp_path / FILE_NAME) as database:
+        recorder = SqliteRecorder(database)
+        await recorder.append(Entry("start", "a"))
+        recorder.post(*(Entry("outcome", "a") for _ in range(100)))
+        database.post("INSERT INTO nowhere (x) VALUES (?)", (1,))
+        with pytest.raises(BridgeError, match="nowhere"):
+            await recorder.append(Entry("intent", "a"))
+    with sqlite3.connect(tmp_path / FILE_NAME) as connection:
+        assert connection.execute("SELECT kind FROM entries").fetchall() == [("start",)]
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 83, 84, 85, 5000])
+async def test_entries_posted_together_keep_their_order(database, count):
+    recorder = SqliteRecorder(database)
+    recorder.post(*(Entry("outcome", "a", {"number": number}) for number in range(count)))
+    database.post("DELETE FROM programs WHERE name = ?", ("none",))
+    await recorder.append(Entry("end", "a"))
+    rows = await recorder.read("a")
+    assert [row.entry.payload.get("number") for row in rows] == [*range(count), None]
+    assert [row.sequence for row in rows] == sorted(row.sequence for row in rows)
+
+
+async def test_who_gives_up_waiting_takes_nothing_from_the_others(database):
+    recorder = SqliteRecorder(database)
+    async with anyio.create_task_group() as tasks:
+        for number in range(20):
+            tasks.start_soon(recorder.append, Entry("intent", "a", {"number": number}))
+        await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    await recorder.append(Entry("end", "a"))
+    assert [row.entry.payload.get("number") for row in await recorder.read("a")] == [*range(20), None]
+
+
+async def test_a_write_in_one_database_is_seen_at_once_by_another(tmp_path):
+    async with Database(tmp_path / FILE_NAME) as one, Database(tmp_path / FILE_NAME) as two:
+        for number in range(50):
+            await SqliteRecorder(one).append(Entry("intent", "a"))
+            assert len(await SqliteRecorder(two).read("a")) == number + 1
+
+
+async def test_many_that_begin_one_file_at_once_all_use_it(tmp_path):
+    async def use(number):
+        async with Database(tmp_path / FILE_NAME) as database:
+            await SqliteRecorder(database).append(Entry("intent", "a", {"number": number}))
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(24):
+            tasks.start_soon(use, number)
+    async with Database(tmp_path / FILE_NAME) as database:
+        assert len(await SqliteRecorder(database).read("a")) == 24
+
+
+async def test_a_database_that_is_closed_says_so(tmp_path):
+    async with Database(tmp_path / FILE_NAME) as database:
+        recorder = SqliteRecorder(database)
+        await recorder.append(Entry("start", "a"))
+    for asked in (recorder.append(Entry("end", "a")), recorder.read("a"), database.write("DELETE FROM entries", ())):
+        with pytest.raises(BridgeError, match="closed"):
+            await asked
+
+
+async def test_who_writes_while_it_is_closed_is_not_left_waiting(tmp_path):
+    async def write(recorder, number):
+        try:
+            await recorder.append(Entry("intent", "a", {"number": number}))
+        except BridgeError as exc:
+            return exc.code
+        return "recorded"
+
+    async with Database(tmp_path / FILE_NAME) as database:
+        recorder = SqliteRecorder(database)
+        writes = []
+        for number in range(20):
+            writes.append(asyncio.ensure_future(write(recorder, number)))
+            await anyio.lowlevel.checkpoint()
+    told = await asyncio.wait_for(asyncio.gather(*writes), 20)
+    with sqlite3.connect(tmp_path / FILE_NAME) as connection:
+        (kept,) = connection.execute("SELECT count(*) FROM entries").fetchone()
+    assert told.count("recorded") <= kept
+    assert set(told) <= {"recorded", "not_recorded"}

@@ -1,0 +1,128 @@
+"""Programs from inside a real container."""
+
+import json
+
+import pytest
+from execution_fixtures import printed
+from servers.specs import faulty
+
+from mcp_bridge.errors import BridgeError
+
+PROGRAM = {
+    "name": "greet",
+    "steps": [
+        {"id": "one", "type": "tool", "tool": "faulty.echo", "args": {"text": "$who"}, "output_key": "said"},
+        {"id": "which", "type": "condition", "condition": "$said == 'you'", "then": "both", "otherwise": "one"},
+        {
+            "id": "both",
+            "type": "parallel",
+            "parallel_steps": [
+                {"id": "left", "type": "tool", "tool": "faulty.echo", "args": {"text": "l $said"}},
+                {"id": "right", "type": "tool", "tool": "faulty.echo", "args": {"text": "r $one.output"}},
+            ],
+            "next_step": "last",
+        },
+        {"id": "last", "type": "tool", "tool": "faulty.echo", "args": {"text": "$left and $right"}},
+    ],
+}
+
+
+async def test_a_program_runs_from_inside(sandboxes):
+    record = await sandboxes.run(
+        f"""
+from mcp import programs, sync
+import json
+program = json.loads({json.dumps(json.dumps(PROGRAM))})
+trace = await programs.run(program, context={{"who": "you"}})
+print(trace.status, trace.output, [step.id for step in trace.steps])
+trace = sync.programs.run(program, {{"who": "you"}}, idempotency_key="k")
+again = sync.programs.run(program, {{"who": "you"}}, idempotency_key="k")
+print(trace.trace_id == again.trace_id, again.status)
+print(await programs.validate({{"steps": []}}))
+print(await programs.save("greet", program) is not None, await programs.list())
+print((await programs.run("greet", {{"who": "you"}})).ok)
+""",
+        faulty(),
+    )
+    assert printed(record).splitlines()[:2] == [
+        "success l you and r you ['one', 'which', 'left', 'right', 'both', 'last']",
+        "True success",
+    ]
+
+
+async def test_what_a_sandbox_has_left_goes_on_in_another_with_its_key(sandboxes, tmp_path):
+    program = {
+        "steps": [
+            {"id": "one", "type": "tool", "tool": "faulty.echo", "args": {"text": "$who"}},
+            {"id": "pause", "type": "wait", "seconds": 2},
+            {"id": "last", "type": "tool", "tool": "faulty.echo", "args": {"text": "$one.output again"}},
+        ]
+    }
+    run = f"programs.run({program!r}, {{'who': 'you'}}, idempotency_key='left')"
+    async with sandboxes.open(faulty(), state_dir=tmp_path / "state") as bridge:
+        script = f"""
+import asyncio, sys
+from mcp import programs
+asyncio.ensure_future({run})
+await asyncio.sleep(1)
+"""
+        await bridge.run(script)
+        (left,) = await bridge.programs.store.executions(None, 10)
+        assert left.status == "interrupted"
+        record = await bridge.run(
+            f"from mcp import programs\ntrace = await {run}\nprint(trace.status, trace.output, trace.trace_id)"
+        )
+        assert printed(record) == f"success you again {left.id}\n"
+        entries = await bridge.programs.recorder.read(left.id)
+        assert [row.entry.step for row in entries if row.entry.kind == "intent"] == ["one", "last"]
+
+
+async def test_programs_are_kept_within_a_limit(sandboxes, tmp_path, monkeypatch):
+    from mcp_bridge.bridge import programs
+
+    monkeypatch.setattr(programs, "MAX_SAVED_CHARS", 400)
+    async with sandboxes.open(faulty(), state_dir=tmp_path / "state") as bridge:
+        await bridge.programs.save(
+            "a", {"steps": [{"id": "x", "type": "wait", "seconds": 1}], "description": "d" * 200}, "local"
+        )
+        await bridge.programs.save(
+            "a", {"steps": [{"id": "x", "type": "wait", "seconds": 1}], "description": "e" * 200}, "local"
+        )
+        with pytest.raises(BridgeError) as caught:
+            await bridge.programs.save(
+                "b", {"steps": [{"id": "x", "type": "wait", "seconds": 1}], "description": "f" * 200}, "local"
+            )
+        assert caught.value.code == "too_many_programs"
+        assert [row["name"] for row in await bridge.programs.listed("local")] == ["a"]
+
+
+async def test_a_trace_shows_little_of_itself(sandboxes, tmp_path):
+    many = {
+        "steps": [
+            {
+                "id": "each",
+                "type": "map",
+                "over": "$items",
+                "step": {"id": "e", "type": "tool", "tool": "faulty.echo", "args": {"text": "$item"}},
+            }
+        ]
+    }
+    waits = {"steps": [{"id": "ask", "type": "approval", "message": "May I?"}]}
+    async with sandboxes.open(faulty(), state_dir=tmp_path / "state") as bridge:
+        record = await bridge.run(
+            f"""
+from mcp import programs
+trace = await programs.run({many!r}, {{"items": ["x" * 1000] * 100}})
+assert len(trace.steps) == 101 and len(trace.steps[0].output) == 1000
+text = repr(trace)
+print(len(text) < 10_000, "81 more in .steps" in text)
+text = repr(await programs.run({waits!r}))
+print("suspended" in text and "waits for a person at ask: May I?" in text)
+try:
+    trace.step("eahc")
+except KeyError as exc:
+    print(str(exc)[:60])
+"""
+        )
+        assert printed(record).splitlines()[:2] == ["True True", "True"]
+        assert "no step 'eahc' has run" in printed(record)

@@ -1,0 +1,217 @@
+"""What is left of a program whose host died: nothing done is done again, and what can go on goes on."""
+
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import anyio
+import pytest
+from program_host import CARD
+
+from mcp_bridge.bridge.program_record import standing
+from mcp_bridge.ledger.database import Database
+from mcp_bridge.ledger.store import ProgramStore
+
+HOST = Path(__file__).with_name("program_host.py")
+
+
+class Hosts:
+    """Hosts, one after the other or at once, over one state directory."""
+
+    def __init__(self, folder, source):
+        self.state = folder / "state"
+        self.state.mkdir()
+        self.log = folder / "log"
+        self.log.touch()
+        self._source = source
+        self._folder = folder
+        self._started = 0
+
+    def start(self, *, die_in="", **asked):
+        self._started += 1
+        out = self._folder / f"out{self._started}"
+        job = {"state": str(self.state), "log": str(self.log), "out": str(out), "die_in": die_in, **asked}
+        self._source.write(json.dumps(job) + "\n")
+        self._source.flush()
+        return out
+
+    def run(self, *steps, context=None, key="key", die_in=""):
+        program = {"name": "p", "steps": list(steps)}
+        return ended(self.start(run={"program": program, "context": context, "key": key}, die_in=die_in), die_in)
+
+    def resume(self, execution, payload=None, die_in=""):
+        return ended(self.start(resume={"id": execution, "payload": payload}, die_in=die_in), die_in)
+
+    @property
+    def done(self):
+        return [line.split()[0] for line in self.log.read_text().splitlines()]
+
+    async def stored(self):
+        async with Database(self.state / "executions.sqlite") as database:
+            (found,) = await ProgramStore(database).executions(None, 10)
+            return found
+
+    async def decide(self, *, approved=True):
+        async with Database(self.state / "executions.sqlite") as database:
+            store = ProgramStore(database)
+            (asked,) = await store.approvals(open_only=True)
+            assert await store.decide(asked.id, {"approved": approved, "by": "anna"})
+
+
+def ended(out, die_in=""):
+    """The record that a host has given at its end; None of one that was killed."""
+    mark = out.with_name(out.name + ".ended")
+    deadline = time.monotonic() + 60
+    while not mark.exists():
+        assert time.monotonic() < deadline, "the host doesn't end"
+        time.sleep(0.01)
+    assert int(mark.read_text()) == (-signal.SIGKILL if die_in else 0)
+    return None if die_in else json.loads(out.read_text())
+
+
+@pytest.fixture(scope="module")
+def source():
+    with subprocess.Popen([sys.executable, str(HOST)], stdin=subprocess.PIPE, text=True) as process:
+        yield process.stdin
+        process.stdin.close()
+
+
+@pytest.fixture
+def hosts(tmp_path, source):
+    return Hosts(tmp_path, source)
+
+
+def tool(name, text="$x", **fields):
+    return {"id": name, "type": "tool", "tool": name, "args": {"text": text}, **fields}
+
+
+async def test_a_run_again_with_the_key_goes_on_where_its_host_died(hosts):
+    steps = [tool("once"), tool("again", "$once.output"), tool("two", "$again.output")]
+    hosts.run(*steps, context={"x": "a"}, die_in="again")
+    assert standing(await hosts.stored()) == "interrupted"
+    record = hosts.run(*steps, context={"x": "a"})
+    assert (record["status"], record["output"]) == ("success", "two:again:once:a")
+    assert [row["status"] for row in record["steps"]] == ["success"] * 3
+    assert hosts.done == ["once", "again", "again", "two"]
+    assert hosts.run(*steps, context={"x": "a"}) == record
+    assert hosts.done == ["once", "again", "again", "two"]
+
+
+@pytest.mark.parametrize("on_error", ["fail", "skip", "retry"])
+async def test_an_effect_that_may_have_happened_is_not_done_again(hosts, on_error):
+    steps = [tool("once"), tool("two", on_error=on_error), tool("three")]
+    hosts.run(*steps, context={"x": "a"}, die_in="two")
+    record = hosts.run(*steps, context={"x": "a"})
+    assert hosts.done.count("two") == 1
+    assert hosts.done.count("once") == 1
+    row = record["steps"][1]
+    assert (row.get("code"), row["status"]) == ("interrupted", "skipped" if on_error == "skip" else "failed")
+    assert record["status"] == ("success" if on_error == "skip" else "failed")
+
+
+async def test_what_has_to_be_undone_is_undone_after_the_death(hosts):
+    steps = [tool("once", compensate={"tool": "undo", "args": {"text": "$once.output"}}), tool("two")]
+    hosts.run(*steps, context={"x": "a"}, die_in="two")
+    record = hosts.run(*steps, context={"x": "a"})
+    assert record["status"] == "failed"
+    assert hosts.done == ["once", "two", "undo"]
+
+
+async def test_a_death_in_mid_resume_keeps_the_payload_and_what_followed(hosts):
+    steps = [tool("once"), tool("later"), tool("again", "$__webhook__.paid"), tool("three", "$again.output")]
+    record = hosts.run(*steps, context={"x": "a"}, key=None)
+    assert record["status"] == "suspended"
+    hosts.resume(record["trace_id"], {"paid": "yes"}, die_in="three")
+    last = hosts.resume(record["trace_id"])
+    assert [(row["id"], row.get("code")) for row in last["steps"]] == [
+        ("once", None),
+        ("later", None),
+        ("again", None),
+        ("three", "interrupted"),
+    ]
+    assert last["steps"][2]["output"] == "again:yes"
+    assert hosts.done == ["once", "later", "again", "three"]
+    assert hosts.resume(record["trace_id"])["code"] == "not_suspended"
+
+
+async def test_a_payload_given_after_the_death_is_for_what_waits_then(hosts):
+    steps = [
+        tool("later", output_key="first"),
+        tool("again", "$first"),
+        {"id": "more", "type": "wait", "event": "more"},
+    ]
+    record = hosts.run(*steps, context={"x": "a"}, key=None)
+    hosts.resume(record["trace_id"], "one", die_in="again")
+    suspended = hosts.resume(record["trace_id"])
+    assert suspended["status"] == "suspended"
+    last = hosts.resume(record["trace_id"], "two")
+    assert (last["status"], last["output"]) == ("success", "two")
+
+
+async def test_an_approved_call_that_may_have_happened_is_not_made_again(hosts):
+    steps = [tool("once"), tool("careful")]
+    record = hosts.run(*steps, context={"x": "a"}, key=None)
+    assert (record["status"], record["waiting"][0]["kind"]) == ("suspended", "approval")
+    assert hosts.resume(record["trace_id"])["code"] == "still_waiting"
+    await hosts.decide()
+    hosts.resume(record["trace_id"], die_in="careful")
+    last = hosts.resume(record["trace_id"])
+    assert (last["status"], last["steps"][-1].get("code")) == ("failed", "interrupted")
+    assert hosts.done == ["once", "careful"]
+
+
+async def test_many_processes_with_one_key_run_once(hosts):
+    program = {"steps": [tool("once"), {"id": "rest", "type": "wait", "seconds": 0.3}, tool("two")]}
+    outs = [hosts.start(run={"program": program, "context": {"x": "a"}, "key": "one"}) for _ in range(5)]
+    records = [ended(out) for out in outs]
+    assert hosts.done == ["once", "two"]
+    assert all(record == records[0] for record in records)
+    assert records[0]["status"] == "success"
+
+
+async def test_many_processes_resume_once(hosts):
+    record = hosts.run(tool("later"), tool("two"), context={"x": "a"}, key=None)
+    outs = [hosts.start(resume={"id": record["trace_id"], "payload": number}) for number in range(1, 5)]
+    assert sorted(row.get("status", row.get("code")) for row in map(ended, outs)) == ["not_suspended"] * 3 + ["success"]
+    assert hosts.done == ["later", "two"]
+
+
+async def test_the_key_of_a_lost_run_still_belongs_to_its_program(hosts):
+    hosts.run(tool("once"), context={"x": "a"}, die_in="once")
+    assert hosts.run(tool("once"), context={"x": "b"})["code"] == "key_conflict"
+    assert hosts.run(tool("two"), context={"x": "a"})["code"] == "key_conflict"
+
+
+async def test_a_sensitive_value_is_known_to_the_process_that_goes_on(hosts):
+    card = {"id": "card", "type": "tool", "tool": "card"}
+    steps = [card, tool("later", "wait"), tool("two", "$card.output.number")]
+    record = hosts.run(*steps, key=None)
+    reference = record["steps"][0]["output"]["number"]
+    assert reference.startswith("vault://ref/")
+    hosts.resume(record["trace_id"], f"again {CARD}", die_in="two")
+    assert f"two {CARD}" in hosts.log.read_text()
+    hosts.resume(record["trace_id"])
+    stored = await hosts.stored()
+    assert stored.record["steps"][1]["status"] == "pending"
+    with sqlite3.connect(hosts.state / "executions.sqlite") as connection:
+        text = "\n".join(payload for (payload,) in connection.execute("SELECT payload FROM entries"))
+        assert f"again {reference}" in text
+        assert CARD not in text
+        assert connection.execute("SELECT count(*) FROM reference_values").fetchone() == (1,)
+
+
+WAITS = [{"type": "approval", "message": "Go on?"}, {"type": "wait", "event": "paid"}]
+
+
+@pytest.mark.parametrize("waits", WAITS)
+async def test_what_nobody_answers_in_time_times_out_although_it_is_suspended(hosts, waits):
+    steps = [{"id": "ask", **waits, "timeout_seconds": 0.3}, tool("two")]
+    record = hosts.run(*steps, context={"x": "a"}, key=None)
+    assert record["status"] == "suspended"
+    await anyio.sleep(max(0, record["waiting"][0]["due"] - time.time()))
+    last = hosts.resume(record["trace_id"])
+    assert (last["status"], last["steps"][0]["code"], hosts.done) == ("failed", "timeout", [])
