@@ -67,6 +67,11 @@ def undo(text: str) -> str:
 
 
 @mcp_bridge.tool
+def number(text: int) -> int:
+    return text
+
+
+@mcp_bridge.tool
 def later(text: str) -> str:
     _work("later", text)
     return mcp_bridge.PENDING

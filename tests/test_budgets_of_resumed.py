@@ -7,8 +7,10 @@ import anyio
 import pytest
 
 from mcp_bridge.bridge.governance import load_governance
+from mcp_bridge.bridge.recovery import spent
 from mcp_bridge.bridge.service import open_bridge
 from mcp_bridge.kernel.events import Resume
+from mcp_bridge.ledger.entries import Entry, Recorded
 from mcp_bridge.settings import Settings
 
 TOOLS = """
@@ -101,3 +103,13 @@ async def test_a_question_that_was_cut_short_counts_for_whoever_asks_it_again(op
         run = await bridge.programs.resume(run.execution, None, "local", gates[1])
         assert gates[1]._budget.record()["usage"]["model_tokens"] >= 600
         assert (await left(bridge, run))["status"] == "success"
+
+
+def test_calls_by_the_rules_of_another_policy_are_not_counted():
+    intent = {"kind": "tool", "tool": "local.t", "arguments": {}, "effect": 1, "rules": [2]}
+    entries = [
+        Recorded(number, 0.0, Entry("intent", "x", intent, "s", policy, "p"))
+        for number, policy in enumerate(["old", "new", "new"], 1)
+    ]
+    assert spent(entries, "new")["made"] == {2: 2}
+    assert spent(entries, "new")["usage"]["calls"] == 3

@@ -215,3 +215,12 @@ async def test_what_nobody_answers_in_time_times_out_although_it_is_suspended(ho
     await anyio.sleep(max(0, record["waiting"][0]["due"] - time.time()))
     last = hosts.resume(record["trace_id"])
     assert (last["status"], last["steps"][0]["code"], hosts.done) == ("failed", "timeout", [])
+
+
+async def test_a_reference_that_leads_nowhere_is_named_where_an_argument_is_refused(hosts):
+    record = hosts.run(tool("number"), context={"xx": 1}, key=None)
+    assert record["code"] == "bad_arguments"
+    assert "Nothing is behind $x: neither in the context nor in an output." in record["error"]
+    record = hosts.run(tool("number"), context={"x": "a"}, key=None)
+    assert record["code"] == "bad_arguments"
+    assert "Nothing is behind" not in record["error"]

@@ -23,7 +23,7 @@ from mcp_bridge.wire.errors import LocalMessageError, WireError
 from mcp_bridge.wire.framing import LineDecoder, excerpt
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from anyio.abc import ByteReceiveStream, ByteSendStream, TaskGroup
 
@@ -46,6 +46,9 @@ MAX_AHEAD_BYTES = 16 << 20
 
 VALUE_BYTES = 64
 """What a value takes in memory, besides its text: an empty list or a short number is two bytes in a frame."""
+
+MAX_TOGETHER_BYTES = 64 << 10
+"""Of the frames that are sent as one."""
 
 MAX_UNSENT_BYTES = 32 << 20
 """Answers that the guest hasn't read; beyond that no further request is worked on."""
@@ -375,12 +378,24 @@ class HostChannel:
         async with self._send_lock:
             if self._scopes:
                 await anyio.lowlevel.cancel_shielded_checkpoint()
-            if not self._ready:
-                return
             ready, self._ready = self._ready, []
+            together = b""
             # When the guest is gone, `serve` sees it at its end of the channel.
             with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-                await self._stdin.send(ready[0] if len(ready) == 1 else b"".join(ready))
+                for frame in _emptied(ready):
+                    if len(together) + len(frame) > MAX_TOGETHER_BYTES and together:
+                        await self._stdin.send(together)
+                        together = b""
+                    together = together + frame if together else frame
+                if together:
+                    await self._stdin.send(together)
+
+
+def _emptied(frames: list[bytes]) -> Iterator[bytes]:
+    """The frames in their order, each given up as it is taken: together they may be large."""
+    frames.reverse()
+    while frames:
+        yield frames.pop()
 
 
 def start_line(start: messages.ExecutionStart) -> bytes:

@@ -25,6 +25,7 @@ from mcp_bridge.downstream.aliases import nearest
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.events import Effect, Outcome
 from mcp_bridge.kernel.machine import APPROVAL
+from mcp_bridge.kernel.references import WHOLE
 from mcp_bridge.kernel.values import ValueFaultError, normal
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.models.model import ModelError
@@ -32,6 +33,7 @@ from mcp_bridge.policy.budgets import Amounts, Budget, Share
 from mcp_bridge.policy.call import Call, ProgramRef, StepContext
 from mcp_bridge.policy.decision import decide
 from mcp_bridge.policy.globs import ToolNames
+from mcp_bridge.policy.json_walk import leaves
 from mcp_bridge.policy.projection import Projector
 from mcp_bridge.policy.references import MemoryReferences
 from mcp_bridge.policy.vault import Secrets
@@ -412,15 +414,23 @@ class Gate:
             for name, program in run.machine.programs_of(effect.id)
         )
         tool = await self._find(effect.name)
-        with nullcontext() if effect.timeout is None else anyio.fail_after(effect.timeout):
-            answered = await self.call(
-                tool,
-                effect.arguments,
-                step=StepContext(chain, effect.step),
-                run=run,
-                effect=effect.id,
-                approved=approved,
-            )
+        try:
+            with nullcontext() if effect.timeout is None else anyio.fail_after(effect.timeout):
+                answered = await self.call(
+                    tool,
+                    effect.arguments,
+                    step=StepContext(chain, effect.step),
+                    run=run,
+                    effect=effect.id,
+                    approved=approved,
+                )
+        except BridgeError as exc:
+            empty = [text for text in leaves(effect.arguments) if isinstance(text, str) and WHOLE.fullmatch(text)]
+            if exc.code == "bad_arguments" and empty:
+                # The commonest mistake: a name that is mistyped, or missing from the context.
+                names = ", ".join(sorted(set(empty)))
+                exc.hint = f"Nothing is behind {names}: neither in the context nor in an output."
+            raise
         if answered.pending:
             return Outcome(effect.id, "pending")
         try:

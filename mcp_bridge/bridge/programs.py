@@ -354,7 +354,7 @@ class Programs:
         self._under_way[execution] = anyio.Event()
         try:
             history = await self.recorder.read(execution)
-            effects.adopt(execution, await self.store.values(execution), spent(history))
+            effects.adopt(execution, await self.store.values(execution), spent(history, self.policy_hash))
             machine = _restored(stored, stored.state)
             doubtful = replay(machine, stored.state, history)
             origin = stored.origin

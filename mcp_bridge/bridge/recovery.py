@@ -80,11 +80,12 @@ def replay(machine: Machine, state: bytes, entries: Sequence[Recorded]) -> set[i
     return doubtful & machine.waiting.keys()
 
 
-def spent(entries: Sequence[Recorded]) -> dict[str, Any]:
+def spent(entries: Sequence[Recorded], policy: str) -> dict[str, Any]:
     """What an execution has used of its limits, as `Budget.adopt` takes it.
 
     Args:
         entries: All of the execution's.
+        policy: The hash of the policy that it goes on under: the rules of another have other numbers.
     """
     amounts = [Amounts()]
     made: dict[int, int] = {}
@@ -99,7 +100,7 @@ def spent(entries: Sequence[Recorded]) -> dict[str, Any]:
         elif row.entry.kind == "intent" and payload["kind"] == "tool":
             called.add(payload.get("effect"))
             amounts.append(Amounts(calls=1, bytes=len(json.dumps(payload["arguments"]))))
-            for rule in payload.get("rules", ()):
+            for rule in payload.get("rules", ()) if row.entry.policy == policy else ():
                 made[rule] = made.get(rule, 0) + 1
         elif row.entry.kind == "outcome" and "effect" in payload:
             usage = payload.get("usage") or {"total_tokens": 0, "cost_usd": 0}

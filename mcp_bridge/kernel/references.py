@@ -16,7 +16,8 @@ from mcp_bridge.kernel.values import MAX_DEPTH
 
 NAME = r"\w+(?:\.\w+)*"
 _REFERENCE = re.compile(rf"\$(?:\$|({NAME}))")
-_WHOLE = re.compile(rf"\$({NAME})")
+WHOLE = re.compile(rf"\$({NAME})")
+"""A text that is nothing but a reference."""
 
 MAX_TEXT_CHARS = 4 << 20
 """Longest text that filling may make."""
@@ -202,7 +203,7 @@ def _compile(value: Any, roots: set[str]) -> tuple[Any, _Fill | None]:
 def _compile_text(text: str, roots: set[str]) -> tuple[Any, _Fill | None]:
     if "$" not in text:
         return text, None
-    if whole := _WHOLE.fullmatch(text):
+    if whole := WHOLE.fullmatch(text):
         root, *rest = whole[1].split(".")
         path = tuple(rest)
         roots.add(root)
