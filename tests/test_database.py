@@ -1,7 +1,9 @@
 """The file in which executions are kept: one bad write harms nobody else, and nobody waits for ever."""
 
 import asyncio
+import itertools
 import sqlite3
+import time
 
 import anyio
 import anyio.lowlevel
@@ -121,3 +123,26 @@ async def test_who_writes_while_it_is_closed_is_not_left_waiting(tmp_path):
         (kept,) = connection.execute("SELECT count(*) FROM entries").fetchone()
     assert told.count("recorded") <= kept
     assert set(told) <= {"recorded", "not_recorded"}
+
+
+async def test_callers_that_shared_a_transaction_go_on_in_turns_of_their_own_if_they_are_slow(tmp_path):
+    loop, turns, seen, numbers = asyncio.get_running_loop(), [0], [], itertools.count()
+
+    def turn():
+        turns[0] += 1
+        ticking[0] = loop.call_soon(turn)
+
+    ticking = [loop.call_soon(turn)]
+
+    async def caller(database):
+        database.post("INSERT INTO reference_values (execution, id, value) VALUES ('x', ?, '1')", (str(next(numbers)),))
+        await database.flush()
+        seen.append(turns[0])
+        time.sleep(0.005)  # noqa: ASYNC251 - it holds the loop up: that is the case
+
+    async with Database(tmp_path / "file") as database:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(6):
+                tasks.create_task(caller(database))
+        assert len(set(seen)) == len(seen) == 6
+    ticking[0].cancel()

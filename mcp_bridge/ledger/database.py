@@ -39,6 +39,9 @@ FILE_NAME = "executions.sqlite"
 MAX_BATCH = 2000
 """Statements in one transaction."""
 
+QUICK_SECONDS = 0.002
+"""For callers who went on together: if it took them longer, the next goes alone."""
+
 BUSY_SECONDS = 30.0
 """How long to wait for another process that is writing."""
 
@@ -214,16 +217,34 @@ class Database:
                     hint=f"Look at {self._path}: is the disk full? Then start the bridge again.",
                 )
             waiting, self._waiting = self._waiting, []
+            durable = []
             for count, written in waiting:
                 if self._failure is None and count > self._count_written:
                     self._waiting.append((count, written))
-                elif not written.done():
-                    written.set_result(None)
+                else:
+                    durable.append(written)
+            _let_go(durable)
             if self._waiting:
                 self._write()
 
         assert self._writer is not None  # noqa: S101 - it is open
         self._writer.do(lambda connection: _execute(connection, batch), settle)
+
+
+def _let_go(waiting: list[asyncio.Future[None]], count: int = 1) -> None:
+    """Let callers go on whose entries are durable: `count` now, and the others in later turns of the event loop.
+
+    What they do next may take its time (a check of large arguments), and they were brought together by sharing a
+    transaction. While it doesn't, more and more go at once.
+    """
+    loop = asyncio.get_running_loop()
+    for written in waiting[:count]:
+        if not written.done():
+            written.set_result(None)
+    if left := waiting[count:]:
+        began = loop.time()
+        # The callers' turn comes first, this one's after it.
+        loop.call_soon(lambda: _let_go(left, 2 * count if loop.time() - began < QUICK_SECONDS else 1))
 
 
 def _open_both(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
