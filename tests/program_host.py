@@ -23,7 +23,7 @@ from mcp_bridge.settings import Settings
 
 CARD = "4111 1111 1111 1111"
 
-RULES = {"rules": [{"tools": ["local.careful"], "effect": "approve"}]}
+RULES = {"rules": [{"tools": ["local.careful*"], "effect": "approve"}]}
 
 
 def _work(name: str, text: str) -> str:
@@ -59,6 +59,12 @@ def again(text: str) -> str:
 @mcp_bridge.tool
 def careful(text: str) -> str:
     return _work("careful", text)
+
+
+@mcp_bridge.tool
+def careful_later(text: str) -> str:
+    _work("careful_later", text)
+    return mcp_bridge.PENDING
 
 
 @mcp_bridge.tool

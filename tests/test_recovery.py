@@ -224,3 +224,14 @@ async def test_a_reference_that_leads_nowhere_is_named_where_an_argument_is_refu
     record = hosts.run(tool("number"), context={"x": "a"}, key=None)
     assert record["code"] == "bad_arguments"
     assert "Nothing is behind" not in record["error"]
+
+
+async def test_an_approved_call_that_is_pending_is_not_made_again_by_what_it_waits_for(hosts):
+    record = hosts.run(tool("careful_later"), tool("two", "$careful_later.output"), context={"x": "a"}, key=None)
+    await hosts.decide()
+    record = hosts.resume(record["trace_id"])
+    assert (record["status"], record["waiting"][0]["kind"]) == ("suspended", "tool")
+    assert hosts.resume(record["trace_id"])["code"] == "still_waiting"
+    last = hosts.resume(record["trace_id"], "paid")
+    assert (last["status"], last["output"]) == ("success", "two:paid")
+    assert hosts.done == ["careful_later", "two"]

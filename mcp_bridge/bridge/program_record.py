@@ -23,7 +23,8 @@ def run_record(run: ProgramRun) -> dict[str, Any]:
     """
     machine = run.machine
     ending = machine.level.ending
-    known = {row["effect"]: row for row in run.waited}
+    waiting = [_waiting(run, effect) for effect, pending in machine.awaited() if pending]
+    known = {(row["effect"], row["kind"]): row for row in run.waited}
     record: dict[str, Any] = {
         "trace_id": run.execution,
         "program": run.program.name,
@@ -32,7 +33,7 @@ def run_record(run: ProgramRun) -> dict[str, Any]:
         "error": machine.error,
         "code": ending[1] if ending and machine.error else None,
         "steps": [state.row_json(row) for row in machine.rows],
-        "waiting": [known.get(effect.id) or _waiting(run, effect) for effect, pending in machine.awaited() if pending],
+        "waiting": [known.get((row["effect"], row["kind"]), row) for row in waiting],
     }
     if run.violated:
         record |= {"status": "failed", "error": f"violation: {run.violated}", "code": "violation"}

@@ -24,7 +24,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel import program as programs
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Outcome, Resume
-from mcp_bridge.kernel.machine import Machine
+from mcp_bridge.kernel.machine import APPROVAL, Machine
 from mcp_bridge.kernel.values import ValueFaultError, canonical, normal
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.store import SavedProgram, StoredExecution
@@ -390,7 +390,9 @@ class Programs:
         for effect, pending in run.machine.awaited():
             if effect.id not in run.machine.waiting:
                 continue  # while another was settled, its group's time has passed
-            decision = decisions.get(effect.id)
+            # A decision is for what waits for one: a call that was approved, made, and is pending has had its own.
+            wants = effect.kind == "approval" or run.machine.pending.get(effect.id) == APPROVAL
+            decision = decisions.get(effect.id) if wants else None
             if pending and (decision is not None or due.get(effect.id, math.inf) <= time.time()):
                 # A person's comment is no tool's output, and enters the state all the same.
                 await run.settle(effect.id, decision and await run.effects.project(decision))
