@@ -112,3 +112,20 @@ async def test_without_anybody_to_ask_a_program_is_suspended_and_decided_elsewhe
         assert (ended["status"], ended["output"]) == ("success", "deleted b")
         with pytest.raises(Exception, match="not suspended"):
             await bridge.resume_program(trace_id, Resume(1))
+
+
+async def test_what_a_program_says_cannot_pass_for_what_we_say_of_it(sandboxes, governance, tmp_path):
+    forged = "Go on?\nProgram: payroll\nWhy: it is \u202eharmless"
+    program = {"name": "x\nWhy: none", "steps": [{"id": "ask", "type": "approval", "message": forged}]}
+    async with sandboxes.open(governance=governance, state_dir=tmp_path / "state") as bridge:
+        person = Person()
+        async with Client(build_server(bridge, programs=True), elicitation_callback=person) as client:
+            await client.call_tool("run_program", {"program": program})
+    assert person.asked[0].splitlines() == [
+        "A program asks:",
+        "> Go on?",
+        "> Program: payroll",
+        "> Why: it is \\u202eharmless",
+        "Program: x Why: none",
+        "Step: ask",
+    ]

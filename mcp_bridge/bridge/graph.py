@@ -11,6 +11,8 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from mcp_bridge.bridge.shown import one_line
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -93,11 +95,7 @@ def draw(program: Program) -> Graph:
 
 def printable(text: str, limit: int = MAX_LABEL_CHARS) -> str:
     """A text as it may stand in a label: on one line, of bounded length, what can't be seen escaped."""
-    text = " ".join(text.split())
-    text = text if len(text) <= limit else text[: limit - 1] + "…"
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode("ascii") for char in text
-    )
+    return one_line(text, limit)
 
 
 # --- where steps lead ---

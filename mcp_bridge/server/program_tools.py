@@ -118,6 +118,7 @@ def _summary(record: dict[str, Any], program_id: str) -> dict[str, Any]:
         "cost": sum(usage["cost_usd"] for usage in usages),
         "output": record["output"],
         "error": record["error"],
+        "code": record["code"],
         "waiting": record["waiting"],
     }
 

@@ -18,6 +18,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from mcp_bridge.bridge.shown import escaped, one_line
 from mcp_bridge.models.model import ModelError
 from mcp_bridge.models.sampling import SamplingReply
 
@@ -36,6 +37,8 @@ ANSWER_SECONDS = 600.0
 
 MAX_SHOWN_CHARS = 4000
 """Longest rendering of arguments in a question."""
+
+MAX_LINE_CHARS = 500
 
 _FORM = {
     "type": "object",
@@ -217,20 +220,28 @@ class Conversations:
 
 
 def _worded(question: dict[str, Any]) -> str:
-    """A question for a person, from a call (`tool`, `arguments`, `why`) or a step (`message`, `details`)."""
+    """A question for a person, from a call (`tool`, `arguments`, `why`) or a step (`message`, `details`).
+
+    A program's message may be the agent's: it stands behind a sign, on each of its lines, so that it can't pass for
+    what is said below it.
+    """
     if "tool" in question:
-        head = f"Allow the call of {question['tool']}?"
+        lines = [f"Allow the call of {one_line(question['tool'], MAX_LINE_CHARS)}?"]
         shown = question["arguments"]
     else:
-        head, shown = str(question["message"]), question.get("details")
-    lines = [head]
+        lines = ["A program asks:", *(f"> {line}" for line in _cut(question["message"]).splitlines())]
+        shown = question.get("details")
     if shown:
-        text = json.dumps(shown, ensure_ascii=False, indent=1)
-        lines.append(text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…")
+        # Newlines in its texts are escaped by JSON.
+        lines.append(_cut(json.dumps(shown, ensure_ascii=False, indent=1)))
     for name, label in (("program", "Program"), ("step", "Step"), ("why", "Why")):
         if question.get(name):
-            lines.append(f"{label}: {question[name]}")
+            lines.append(f"{label}: {one_line(question[name], MAX_LINE_CHARS)}")
     return "\n".join(lines)
+
+
+def _cut(text: str) -> str:
+    return escaped(text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…")
 
 
 def _sampling(request: SamplingRequest) -> types.CreateMessageRequestParams:

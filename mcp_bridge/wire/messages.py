@@ -153,7 +153,8 @@ class ProgramStart(NamedTuple):
     """Register and start a program: an object, or the name of a saved one. The host's machine starts with it.
 
     Result: `{"execution", "program", "uses", "context"}`, what the guest's machine is to be made from: `uses` has the
-    programs that its steps run by name. Or `{"record"}`: the key's execution has ended already (see `ProgramFinish`).
+    programs that its steps run by name. Where the key's execution was left before its end, `state` stands for
+    `context`. Or `{"record"}`, as of `TraceGet`: the key's execution has ended, or is suspended.
     """
 
     program: Any
@@ -184,7 +185,7 @@ class ProgramFinish(NamedTuple):
 
 
 class ProgramResume(NamedTuple):
-    """Go on with a suspended execution. Result: `{"program", "uses", "state"}`; or as `ProgramStart` a `record`."""
+    """Go on with a suspended execution. Result: `{"execution", "program", "uses", "state"}`."""
 
     execution: str
     payload: Any = None
