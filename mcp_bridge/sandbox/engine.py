@@ -71,7 +71,7 @@ class ExitStatus:
 
 @dataclass(frozen=True, slots=True)
 class ContainerInfo:
-    """A row of the engine's list."""
+    """A row of the engine's list; `running` may become true a little after the container's first output."""
 
     id: str
     name: str
