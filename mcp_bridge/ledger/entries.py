@@ -15,6 +15,9 @@ Kind = Literal[
     "resume",
     "decision",  # a person approved or denied
     "violation",  # a sandbox asked for what its program had not emitted
+    "erasure",  # payloads were made unreadable
+    "key",  # checkpoints are signed with another key from here on
+    "clock",  # a person has accepted a clock that had gone back
     "end",
 ]
 
@@ -45,7 +48,7 @@ class Recorded:
     """An entry as it was recorded.
 
     Attributes:
-        sequence: Its place among all entries, from 1.
+        sequence: Its place among all entries, from 0.
         time: Seconds since 1970, UTC.
         entry: It.
     """
