@@ -17,6 +17,7 @@ import platformdirs
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.toml_lines import line_of
 
 if TYPE_CHECKING:
@@ -111,6 +112,10 @@ class Settings(BaseModel):
         BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),
         Field(description="What is logged to standard error"),
     ] = "warning"
+
+    ledger: Annotated[LedgerConfig, Field(description="What is kept of executions; a table of the file")] = (
+        LedgerConfig()
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Settings:
