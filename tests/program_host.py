@@ -142,7 +142,7 @@ async def bounded(job: dict) -> dict | None:
     found = None
 
     async def watch(scope: anyio.CancelScope) -> None:
-        while len(Path(job["log"]).read_text().splitlines()) < job["cancel_after"]:
+        while len(Path(job["log"]).read_text().splitlines()) < job["cancel_after"]:  # noqa: ASYNC110
             await anyio.sleep(0.01)
         scope.cancel()
 
