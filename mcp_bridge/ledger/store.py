@@ -419,7 +419,8 @@ def _execution(row: list[Any], key: DataKey | None) -> StoredExecution:
 
 
 def _label(*words: str) -> bytes:
-    return "/".join(words).encode()
+    # A text that is no Unicode is refused when it is written as a parameter of its own.
+    return "/".join(words).encode(errors="surrogatepass")
 
 
 def _seal(execution: str, what: str, value: Any) -> Seal:
