@@ -21,7 +21,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.merkle import HASH_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 ED25519 = 0x01
 """Signature type: over the note's text (signed-note)."""
@@ -39,6 +39,10 @@ MAX_CHECKPOINT_SIZE = 2**63 - 1
 _MARK = "\u2014 "
 _ID_BYTES = 4
 _KEY_BYTES = 32
+_PRIME = 2**255 - 19
+_ORDER_8 = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
+_LOW_ORDER = frozenset({0, 1, _PRIME - 1, _ORDER_8, _PRIME - _ORDER_8})
+"""The second coordinates of the eight points under which a signature of anything can be made by anyone."""
 _SIGNATURE_BYTES = 64
 _TIME_BYTES = 8
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f]")
@@ -129,6 +133,10 @@ class Verifier:
             raise _bad_key("it is of another type than Ed25519 (01) or an Ed25519 cosignature (04)")
         if len(public) != _KEY_BYTES:
             raise _bad_key("it has not 32 bytes")
+        height = int.from_bytes(public, "little") & ((1 << 255) - 1)
+        if height >= _PRIME or height in _LOW_ORDER:
+            # OpenSSL takes these. A key has one form (RFC 8032, section 5.1.3) and an owner.
+            raise _bad_key("its 32 bytes are no key that anyone makes")
         material = bytes([kind]) + public
         self.name, self.kind = name, kind
         self._key = Ed25519PublicKey.from_public_bytes(public)
@@ -173,6 +181,10 @@ class Verifier:
         except InvalidSignature:
             raise BridgeError("bad_signature", f"The signature by {_shown(self.name)} is wrong.") from None
         return time
+
+    def is_of_log(self, origin: str) -> bool:
+        """Whether this is a log's own key: for texts, and under the log's name."""
+        return self.kind == ED25519 and self.name == origin
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Verifier) and self.vkey == other.vkey
@@ -284,19 +296,36 @@ def open_note(note: str, verifiers: Iterable[Verifier]) -> tuple[str, list[tuple
         BridgeError: `bad_note`: it is none. `unknown_key`: no known key has signed it. `bad_signature`: the signature
             of a known one is wrong. `bad_key`: two known keys can't be told apart by name and id.
     """
+    text, signatures = split_note(note)
+    return text, check_signatures(text, signatures, keyring(verifiers))
+
+
+def keyring(verifiers: Iterable[Verifier]) -> dict[tuple[str, bytes], Verifier]:
+    """Keys by what a signature names its key with.
+
+    Raises:
+        BridgeError: `bad_key`: two of them can't be told apart by name and id.
+    """
     known: dict[tuple[str, bytes], Verifier] = {}
     for verifier in verifiers:
         if known.setdefault((verifier.name, verifier.key_id), verifier) != verifier:
             raise _bad_key(f"two keys have the name {_shown(verifier.name)} and the same id")
-    text, signatures = split_note(note)
-    found = []
+    return known
+
+
+def check_signatures(
+    text: str, signatures: Iterable[tuple[str, bytes]], known: Mapping[tuple[str, bytes], Verifier]
+) -> list[tuple[Verifier, int | None]]:
+    """Whose signatures of a split note hold: see open_note."""
+    found, names = [], []
     for name, signature in signatures:
+        names.append(_shown(name))
         if by := known.get((name, signature[:_ID_BYTES])):
             found.append((by, by.verify(text, signature[_ID_BYTES:])))
     if not found:
-        names = ", ".join(_shown(name) for name, _ in signatures[:4])
-        raise BridgeError("unknown_key", f"No key that is known here has signed the note; it is signed by {names}.")
-    return text, found
+        by_whom = ", ".join(names[:4])
+        raise BridgeError("unknown_key", f"No key that is known here has signed the note; it is signed by {by_whom}.")
+    return found
 
 
 def open_checkpoint(note: str, verifiers: Iterable[Verifier]) -> tuple[Checkpoint, list[tuple[Verifier, int | None]]]:
