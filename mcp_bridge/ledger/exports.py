@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger import codec, disclosures, merkle, notes
+from mcp_bridge.ledger import codec, disclosures, merkle, notes, signing
 from mcp_bridge.ledger.disclosures import Disclosed
 from mcp_bridge.ledger.trust import KeyHistory
 
@@ -165,7 +165,7 @@ class _Reader:
             form, origin, size = disclosures.decode_object(self._next(), ("format", "origin", "size"))
         except BridgeError as error:
             raise BridgeError("bad_export", "This is no export of a ledger: it has no header.") from error
-        if form != FORMAT or not isinstance(origin, str) or not notes.is_key_name(origin):
+        if form != FORMAT or not isinstance(origin, str) or not signing.is_key_name(origin):
             raise BridgeError("bad_export", f"This is no export of a ledger in the format {FORMAT}, or names no log.")
         if not isinstance(size, int) or not 0 < size <= codec.MAX_NUMBER:
             raise BridgeError("bad_export", "The header's size is no number of entries.")

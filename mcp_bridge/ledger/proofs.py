@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger import codec, disclosures, merkle, notes
+from mcp_bridge.ledger import codec, disclosures, merkle, notes, signing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -97,7 +97,7 @@ def decode(data: bytes) -> Proof:
         raise _bad(f"its first line is not {HEADER}")
     extra = None
     if lines and lines[0].startswith("extra "):
-        extra = notes.decode_base64(lines.pop(0).removeprefix("extra "))
+        extra = signing.decode_base64(lines.pop(0).removeprefix("extra "))
         if extra is None:
             raise _bad("its extra data are not base64")
     index = _INDEX.fullmatch(lines.pop(0)) if lines else None
@@ -105,7 +105,7 @@ def decode(data: bytes) -> Proof:
         raise _bad("it has no line with the entry's index where it should be")
     if len(lines) > merkle.MAX_PROOF_HASHES:
         raise _bad(f"it has more than {merkle.MAX_PROOF_HASHES} hashes")
-    hashes = [notes.decode_base64(line) if len(line) == _HASH_CHARS else None for line in lines]
+    hashes = [signing.decode_base64(line) if len(line) == _HASH_CHARS else None for line in lines]
     if any(each is None or len(each) != merkle.HASH_BYTES for each in hashes):
         raise _bad("one of its hashes is not 32 bytes in base64")
     return Proof(int(index[1]), tuple(each for each in hashes if each), note, extra)
