@@ -32,6 +32,9 @@ ENV_ALIASES = {"OUTPUT_MODE": "output"}
 TABLES = ("policy", "tools", "programs", "secrets", "projection", "model")
 """Tables of the file besides `[servers.NAME]`; `bridge.governance` hands each to its part."""
 
+NESTED = {"ledger"}
+"""Settings that are tables, and so can't be set in the environment."""
+
 ENV_OTHER = {"CONFIG", "NESTED"}
 """Variables with our prefix that are no settings."""
 
@@ -165,7 +168,7 @@ def load(explicit: Path | None = None, *, environ: Mapping[str, str] = os.enviro
     for key in table:
         if key not in Settings.model_fields:
             raise _bad(f"there is no setting {key!r}", file, key, _nearest(key, [*known, "servers", *TABLES]))
-    values = table | _from_environment(environ, known)
+    values = table | _from_environment(environ, [name for name in known if name not in NESTED])
     try:
         settings = Settings.model_validate(values)
     except ValidationError as exc:
