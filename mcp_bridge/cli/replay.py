@@ -10,7 +10,7 @@ from mcp_bridge.cli.opening import in_record, print_json
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mcp_bridge.bridge.replaying import Difference, Replayed
+    from mcp_bridge.bridge.replay_result import Difference, Replayed
     from mcp_bridge.ledger.database import Database
 
 
