@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -52,9 +53,13 @@ def witness(config: Path | None, listen: str, logs: Sequence[str], name: str | N
         listening = open_things.enter_context(_listening(host, port))
         opened = open_things.enter_context(open_witness(state_dir, keys, name))
         at = listening.getsockname()
-        showing.tell(f"listening on http://{f'[{at[0]}]' if ':' in at[0] else at[0]}:{at[1]}")
-        showing.tell(f"key {opened.vkey}")
-        serve_witness(opened, listening)
+
+        def ready() -> None:
+            showing.tell(f"listening on http://{f'[{at[0]}]' if ':' in at[0] else at[0]}:{at[1]}")
+            showing.tell(f"key {opened.vkey}")
+            sys.stdout.flush()
+
+        serve_witness(opened, listening, ready)
     return common.OK
 
 

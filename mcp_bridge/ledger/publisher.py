@@ -1,7 +1,7 @@
 """The task that publishes: the newest checkpoint to every target, again and again, and once more at the end.
 
-A target that can't be reached holds up neither the bridge nor the other targets; it is tried again, ever less often. One
-that has seen another history is an alarm, which stays in its state until a person has taken it away.
+A target that can't be reached holds up neither the bridge nor the other targets; it is tried again, ever less often.
+One that has seen another history is an alarm, which stays in its state until a person has taken it away.
 """
 
 from __future__ import annotations
@@ -148,11 +148,11 @@ class Publisher:
                 logger.warning("the %s takes checkpoints again", target.id)
             after = replace(before, status="ok", size=published.size, time=self._clock(), error=None)
             self._sent[target.id] = note
-        if after != before:
+        if published is not None or after != before:
             self._states[target.id] = after
             try:
                 await self._keep(after, published)
-            except BridgeError:
+            except Exception:  # as above
                 logger.exception("the state of publishing to the %s was not kept", target.id)
         return published is not None
 
@@ -161,9 +161,9 @@ class Publisher:
         if exc.code == CONFLICT:
             if before.status != "conflict":
                 logger.error("ALARM: %s", exc)
-            # The same alarm keeps its first time.
-            known = before.conflict is not None and before.conflict == error | {"time": before.conflict["time"]}
-            alarm = before.conflict if known else error | {"time": self._clock()}
+            # What was seen first stays: that the target goes on saying so is nothing new.
+            seen = before.conflict is not None and before.conflict["size"] == error["size"]
+            alarm = before.conflict if seen else error | {"time": self._clock()}
             return replace(before, status="conflict", error=error, conflict=alarm)
         # Once, not every time.
         logger.log(logging.DEBUG if before.error == error else logging.WARNING, "%s", exc)

@@ -19,6 +19,7 @@ from mcp_bridge.ledger.witness import MAX_BODY_BYTES, TEXT_TYPE, Witness
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
 
 logger = logging.getLogger(__name__)
 
@@ -64,12 +65,13 @@ def witness_app(witness: Witness) -> Starlette:
     )
 
 
-def serve_witness(witness: Witness, listening: socket.socket) -> None:
+def serve_witness(witness: Witness, listening: socket.socket, ready: Callable[[], None]) -> None:
     """Serve until SIGTERM or SIGINT; requests that are under way are still answered.
 
     Args:
         witness: Who.
         listening: A socket that listens.
+        ready: Called once, when a signal ends it in order.
     """
     config = uvicorn.Config(
         witness_app(witness),
@@ -81,10 +83,16 @@ def serve_witness(witness: Witness, listening: socket.socket) -> None:
         limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=END_SECONDS,
     )
-    # When it has ended by a signal, uvicorn raises it once more for whoever handled it before: nobody has to.
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    server = uvicorn.Server(config)
+
+    def end(*_: object) -> None:
+        # Before uvicorn has its own handlers, and after: it raises the signal that has ended it once more.
+        server.should_exit = True
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        uvicorn.Server(config).run(sockets=[listening])
+        ready()
+        server.run(sockets=[listening])
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
