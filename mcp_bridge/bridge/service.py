@@ -407,8 +407,25 @@ async def open_bridge(
             anyio.create_task_group() as tasks,
         ):
             await tidy(database, Files(settings.state_dir), settings.ledger)
-            # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
-            yield Bridge(settings, fleet, tasks, database, governance)
+            async with _published(database, settings, governance.base, tasks):
+                # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
+                yield Bridge(settings, fleet, tasks, database, governance)
+
+
+@asynccontextmanager
+async def _published(database: Database, settings: Settings, base: Path, tasks: TaskGroup) -> AsyncGenerator[None]:
+    """The log's checkpoints are published meanwhile, if the configuration wants that."""
+    if not settings.ledger.publish:
+        yield
+        return
+    from mcp_bridge.bridge.publishing import publisher  # noqa: PLC0415  (rarely needed)
+
+    publishing = await publisher(database, settings.ledger, base)
+    tasks.start_soon(publishing.run)
+    try:
+        yield
+    finally:
+        publishing.close()
 
 
 async def prepare(
