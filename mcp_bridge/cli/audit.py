@@ -451,7 +451,7 @@ def _verdict_lines(facts: dict[str, Any]) -> list[str]:
         lines.append(f"payload: {facts['payload']}")
     if facts.get("compared"):
         lines.append(f"agrees with {facts['compared']} checkpoints that were kept elsewhere")
-    elif "compared" in facts and facts["authenticated"]:
+    elif "compared" in facts and facts["authenticated"] and not facts["witnesses"]:
         lines.append("held against no checkpoint that was kept elsewhere: whoever has its key may have rewritten it")
     lines += [f"cosigned by {row['key'].partition('+')[0]}" for row in facts.get("witnesses", ())]
     return lines
