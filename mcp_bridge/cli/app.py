@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import platform
 import sys
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from mcp_bridge import __version__
 from mcp_bridge.cli.approvals import approvals
+from mcp_bridge.cli.audit import audit
 from mcp_bridge.cli.executions import executions
 from mcp_bridge.cli.images import images
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
@@ -32,6 +34,7 @@ for name, group in (
     ("program", programs),
     ("execution", executions),
     ("approvals", approvals),
+    ("audit", audit),
     ("policy", policy),
     ("secret", secrets),
     ("servers", servers),
@@ -80,6 +83,44 @@ def run(
     from mcp_bridge.cli.run import run as work  # noqa: PLC0415
 
     raise typer.Exit(work(config or ctx.obj, file, code, servers=server or [], timeout=timeout, as_json=as_json))
+
+
+@app.command(
+    epilog="Examples:\n\nmcp-bridge erase --execution 3f9a1c\n\n"
+    "mcp-bridge erase --subject anna@example.org --reason 'asked for on 3 May'"
+)
+def erase(
+    ctx: typer.Context,
+    execution: Annotated[str | None, typer.Option(metavar="ID", help="What was kept of an execution.")] = None,
+    subject: Annotated[str | None, typer.Option(metavar="NAME", help="What was kept of a subject's.")] = None,
+    ref: Annotated[str | None, typer.Option(metavar="REF", help="The value behind a vault://ref/… reference.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Recorded with it, in the clear.")] = None,
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Make arguments, results, code and outputs unreadable for good; the record that something happened stays."""
+    from mcp_bridge.cli.erase import erase as work  # noqa: PLC0415
+    from mcp_bridge.cli.opening import finish  # noqa: PLC0415
+
+    named = config or ctx.obj
+    finish(
+        lambda: work(named, execution=execution, subject=subject, ref=ref, reason=reason, as_json=as_json),
+        as_json=as_json,
+    )
+
+
+@app.command(epilog="Example:\n\nmcp-bridge backup /mnt/usb/ledger-2026-11-21.sqlite")
+def backup(
+    ctx: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The copy, which isn't there yet.")],
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Copy the record of executions while it is in use, and verify the copy."""
+    from mcp_bridge.cli.erase import backup as work  # noqa: PLC0415
+    from mcp_bridge.cli.opening import finish  # noqa: PLC0415
+
+    finish(lambda: work(config or ctx.obj, file, as_json=as_json), as_json=as_json)
 
 
 @app.command()
