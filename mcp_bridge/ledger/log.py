@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.codec import LEDGER, MAX_ENTRY_BYTES, Leaf, decode, encode, leaf_hash
+from mcp_bridge.ledger.codec import LEDGER, MAX_ENTRY_BYTES, Leaf, decode, encode, fitting, leaf_hash
 from mcp_bridge.ledger.disclosures import SALT_BYTES, commitment
 from mcp_bridge.ledger.merkle import HASH_BYTES, Frontier
 from mcp_bridge.ledger.notes import Checkpoint, sign_checkpoint
@@ -131,7 +131,7 @@ class Log:
                 known.previous,
                 entry.program,
                 sequence,
-                entry.step,
+                None if entry.step is None else fitting(entry.step),
                 self._next_time(one.time),
             )
             data = encode(leaf)
