@@ -15,6 +15,7 @@ from mcp_bridge.cli.approvals import approvals
 from mcp_bridge.cli.audit import audit
 from mcp_bridge.cli.executions import executions
 from mcp_bridge.cli.images import images
+from mcp_bridge.cli.opening import finish
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.cli.policy import policy
 from mcp_bridge.cli.programs import programs
@@ -137,6 +138,24 @@ def demo(ctx: typer.Context, config: Config = None) -> None:
     from mcp_bridge.cli.demo import demo as work  # noqa: PLC0415
 
     raise typer.Exit(work(config or ctx.obj))
+
+
+@app.command(
+    epilog="Example:\n\nmcp-bridge witness --listen 127.0.0.1:8377 --log 'mcp-code-bridge/1f…+0a1b2c3d+AQ…'",
+)
+def witness(
+    ctx: typer.Context,
+    log: Annotated[list[str], typer.Option(metavar="VKEY", help="The key of a ledger to trust; repeatable.")],
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="It speaks plain HTTP: beyond this host, put TLS before it.")
+    ] = "127.0.0.1:8377",
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="By default one made from its key.")] = None,
+    config: Config = None,
+) -> None:
+    """Cosign the checkpoints of other bridges' ledgers: each may only grow (C2SP tlog-witness)."""
+    from mcp_bridge.cli.witness import witness as work  # noqa: PLC0415
+
+    finish(lambda: work(config or ctx.obj, listen, log, name))
 
 
 @app.command()

@@ -123,9 +123,9 @@ def checkpoint(ctx: typer.Context, config: Config = None, as_json: Json = False)
         if as_json:
             print_json({"checkpoint": note, "size": size, "key": vkey})
         else:
-            # As it is: it is signed.
+            # As it is: it is signed. And an empty line, so that others can follow it in one file.
             sys.stdout.flush()
-            sys.stdout.buffer.write(note.encode())
+            sys.stdout.buffer.write(note.encode() + b"\n")
         return common.OK
 
     finish(work, as_json=as_json)
@@ -287,7 +287,7 @@ def _notes(path: Path) -> list[str]:
     Raises:
         BridgeError: `bad_argument`.
     """
-    from mcp_bridge.ledger.notes import split_notes  # noqa: PLC0415
+    from mcp_bridge.ledger.publishing_file import notes_in  # noqa: PLC0415
 
     try:
         with path.open("rb") as file:
@@ -298,7 +298,7 @@ def _notes(path: Path) -> list[str]:
     except (OSError, UnicodeDecodeError) as exc:
         why = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8 text"
         raise BridgeError("bad_argument", f"{path} can't be read: {why}.") from None
-    found = split_notes(text)
+    found = notes_in(text)
     if not found:
         raise BridgeError("bad_argument", f"There is no checkpoint in {path}.")
     return found

@@ -200,24 +200,6 @@ def cosign(note: str, signer: Signer, time: int) -> str:
     return signer.cosign(text, time)
 
 
-def split_notes(text: str) -> list[str]:
-    """The notes of a text in which several follow each other, with or without empty lines between; none is verified."""
-    found: list[str] = []
-    lines: list[str] = []
-    signed = False
-    for line in text.splitlines(keepends=True):
-        is_signature = line.startswith("\u2014 ")
-        if signed and not is_signature:
-            found.append("".join(lines))
-            lines, signed = [], False
-        if lines or line.strip():
-            lines.append(line)
-        signed = is_signature
-    if lines:
-        found.append("".join(lines))
-    return found
-
-
 def add_signature(note: str, line: str) -> str:
     """The note with one more signature line.
 
