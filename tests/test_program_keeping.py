@@ -167,7 +167,7 @@ async def test_decisions_are_settled_though_one_takes_so_long_that_the_others_ar
             record = await driven(programs, await programs.start({"steps": [group]}, {}, None, "me", tools))
             assert record["status"] == "suspended"
             for asked in await programs.store.approvals():
-                assert await programs.store.decide(asked.id, {"approved": True, "by": "anna", "comment": None})
+                assert await programs.store.decide(asked, {"approved": True, "by": "anna", "comment": None})
 
             begin = ProgramRun.settle
 
@@ -202,14 +202,15 @@ async def test_a_person_s_comment_and_a_reason_are_shown_without_what_is_sensiti
         programs, tools = service(tasks), Tools()
         record = await driven(programs, await programs.start(program, {}, None, "me", tools))
         (asked,) = await programs.store.approvals()
-        await programs.store.decide(asked.id, {"approved": True, "by": "anna", "comment": "card 4111"})
+        await programs.store.decide(asked, {"approved": True, "by": "anna", "comment": "card 4111"})
         record = await driven(programs, await programs.resume(record["trace_id"], None, "me", tools))
         assert record["steps"][0]["output"]["comment"] == "card vault"
         record = await driven(programs, await programs.cancel(record["trace_id"], "card 4111", "me", tools))
         assert "card vault" in record["error"]
         stored = await programs.stored(record["trace_id"], "me")
     assert "4111" not in str(stored.record)
-    rows = await database.read("SELECT payload FROM entries")
+    rows = await SqliteRecorder(database).read(record["trace_id"])
+    assert rows[-1].entry.kind == "end"
     assert "4111" not in str(rows)
 
 

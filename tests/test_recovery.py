@@ -2,7 +2,6 @@
 
 import json
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from program_host import CARD
 
 from mcp_bridge.bridge.program_record import standing
 from mcp_bridge.ledger.database import Database
+from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.store import ProgramStore
 
 HOST = Path(__file__).with_name("program_host.py")
@@ -59,7 +59,7 @@ class Hosts:
         async with Database(self.state / "ledger.sqlite") as database:
             store = ProgramStore(database)
             (asked,) = await store.approvals(open_only=True)
-            assert await store.decide(asked.id, {"approved": approved, "by": "anna"})
+            assert await store.decide(asked, {"approved": approved, "by": "anna"})
 
 
 def ended(out, die_in=""):
@@ -197,11 +197,11 @@ async def test_a_sensitive_value_is_known_to_the_process_that_goes_on(hosts):
     hosts.resume(record["trace_id"])
     stored = await hosts.stored()
     assert stored.record["steps"][1]["status"] == "pending"
-    with sqlite3.connect(hosts.state / "ledger.sqlite") as connection:
-        text = "\n".join(payload for (payload,) in connection.execute("SELECT payload FROM entries"))
+    async with Database(hosts.state / "ledger.sqlite") as database:
+        text = str(await SqliteRecorder(database).read(stored.id))
         assert f"again {reference}" in text
         assert CARD not in text
-        assert connection.execute("SELECT count(*) FROM reference_values").fetchone() == (1,)
+        assert list((await ProgramStore(database).values(stored.id)).values()) == [CARD]
 
 
 WAITS = [{"type": "approval", "message": "Go on?"}, {"type": "wait", "event": "paid"}]
