@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
+    from mcp_bridge.bridge.doubts import Settlement
     from mcp_bridge.bridge.gate import Asker, Gate
     from mcp_bridge.bridge.program_run import ProgramRun
     from mcp_bridge.bridge.programs import Programs
@@ -269,6 +270,25 @@ class Bridge:
         gate = self._gate(secrets.token_hex(8), self._narrow(None))
         return await self._driven(await self.programs.cancel(execution, reason, PRINCIPAL, gate))
 
+    async def settle_program(
+        self, execution: str, asked: str | None, settlement: Settlement, *, go_on: bool, asker: Asker | None = None
+    ) -> dict[str, Any]:
+        """End a doubt by a person's word. Only the command line leads here.
+
+        Args:
+            execution: Its id.
+            asked: The step's path or the effect's number; None if only one is in doubt.
+            settlement: The person's word.
+            go_on: Whether to go on with the program at once.
+            asker: As `run`.
+
+        Raises:
+            BridgeError: As `Programs.settle`.
+        """
+        gate = self._gate(secrets.token_hex(8), self._narrow(None), asker)
+        run = await self.programs.settle(execution, asked, settlement, PRINCIPAL, gate)
+        return await (self._driven(run) if go_on else self._kept(run))
+
     async def plan_program(self, intent: str) -> dict[str, Any]:
         """Have the configured model write a program.
 
@@ -282,9 +302,13 @@ class Bridge:
         try:
             await run.drive()
         finally:
-            with anyio.CancelScope(shield=True):
-                record = await self.programs.keep(run)
+            record = await self._kept(run)
         return record
+
+    async def _kept(self, run: ProgramRun) -> dict[str, Any]:
+        with anyio.CancelScope(shield=True):
+            record = await self.programs.keep(run)
+        return record  # noqa: RET504  (mypy: the scope may swallow what is raised inside)
 
     def _gate(
         self,
