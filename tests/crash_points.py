@@ -37,7 +37,8 @@ from mcp_bridge.bridge.gate import Gate
 from mcp_bridge.bridge.governance import load_governance
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.events import Resume
-from mcp_bridge.ledger.database import FILE_NAME, Database
+from mcp_bridge.ledger.database import Database
+from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore
 from mcp_bridge.settings import Settings
 
@@ -92,8 +93,8 @@ def around(owner, method, name):
     setattr(owner, method, pointed)
 
 
-def around_post(owner):
-    wrapped = owner.post
+def around_record():
+    wrapped = Database.record
 
     @functools.wraps(wrapped)
     def pointed(self, *entries):
@@ -103,13 +104,12 @@ def around_post(owner):
         for entry in entries:
             hit(f"after {entry.kind}")
 
-    owner.post = pointed
+    Database.record = pointed
 
 
 def put_points():
-    recorder = service.SqliteRecorder
-    around_post(recorder)
-    around(recorder, "append", lambda _, *entries: [f"durable {entry.kind}" for entry in entries])
+    around_record()
+    around(service.SqliteRecorder, "append", lambda _, *entries: [f"durable {entry.kind}" for entry in entries])
     for method in ("add", "take", "update", "ask", "decide"):
         around(ProgramStore, method, lambda *_, method=method: [method])
     call = Gate.call
@@ -198,7 +198,7 @@ async def decide(state, execution, effect):
         store = ProgramStore(database)
         for approval in await store.approvals(execution, open_only=True):
             if approval.effect == effect:
-                await store.decide(approval.id, {"approved": effect % 3 != 0, "by": "anna"})
+                await store.decide(approval, {"approved": effect % 3 != 0, "by": "anna"})
 
 
 def kill_after(seconds):
