@@ -4,8 +4,11 @@ The workloads run once, in processes whose writes are taken down (`power_cut/shi
 would have left it (`power_cut/disk.py`), and looked at. `MCP_BRIDGE_LONG_TESTS=1` asks for many more cuts.
 """
 
+import asyncio
 import contextlib
+import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -13,8 +16,16 @@ from pathlib import Path
 
 import pytest
 from generated_programs import chance
+from ledger_looks import Look, look
 from power_cut import shim
+from power_cut.appending import payload
 from power_cut.disk import Disk, journal
+
+from mcp_bridge.ledger.database import Database
+from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.ledger.recorder import SqliteRecorder
+from mcp_bridge.ledger.schema import FILE_NAME
+from mcp_bridge.private_files import private_directory
 
 HERE = Path(__file__).resolve().parent
 LONG = bool(os.environ.get("MCP_BRIDGE_LONG_TESTS"))
@@ -98,3 +109,57 @@ def test_the_simulation_finds_a_file_that_was_not_synced_or_whose_name_was_not(t
         whole = rest == b"x" * 5000
         lost.append(bool(acknowledged) and not (whole and int(number) >= int(acknowledged[-1])))
     assert any(lost) != keeps
+
+
+# --- the ledger
+
+
+def check_ledger(directory, acknowledged):
+    """Hold what a cut has left against what had been acknowledged; how many entries the log has."""
+    told = [json.loads(line) for line in acknowledged]
+    state = directory / "state"
+    found = look(state, None) if state.exists() else Look()
+    entries = {(row.entry.execution, row.entry.payload["number"]): row.entry.payload for row in found.rows}
+    for execution, number in entries:
+        assert entries[execution, number] == payload(execution, number)
+    for what, *rest in told:
+        if what == "entry":
+            assert tuple(rest) in entries, "an acknowledged entry is gone"
+        elif what == "execution":
+            assert found.executions[rest[0]].bundle == {"program": rest[0]}
+        elif what == "end":
+            assert found.executions[rest[0]].record == {"of": rest[0]}
+    # Nothing of an execution is there without all that went before it.
+    for execution in {execution for execution, _ in entries}:
+        numbers = sorted(number for of, number in entries if of == execution)
+        assert numbers == list(range(len(numbers)))
+    return len(entries)
+
+
+async def goes_on(directory):
+    """Whether the ledger can be used after the cut."""
+    state = private_directory(directory / "state")
+    async with Database(state / FILE_NAME) as database:
+        recorder = SqliteRecorder(database)
+        await recorder.append(Entry("start", "after", payload("after", 0)))
+        assert [row.entry.payload for row in await recorder.read("after")] == [payload("after", 0)]
+
+
+WORKLOADS = {
+    "one process": [("power_cut/appending.py", "a", "4", "9", "2")],
+    "two processes": [("power_cut/appending.py", "a", "3", "9", "1"), ("power_cut/appending.py", "b", "3", "9", "1")],
+}
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_what_a_ledger_has_acknowledged_is_there_after_a_power_cut(tmp_path, workload):
+    operations = record(tmp_path, *WORKLOADS[workload])
+    sizes = []
+    for number, (directory, acknowledged) in enumerate(cuts(operations, tmp_path, 3000 if LONG else 150)):
+        sizes.append(check_ledger(directory, acknowledged))
+        if LONG or number % 5 == 0:
+            asyncio.run(goes_on(directory))
+            check_ledger(directory, acknowledged)
+        shutil.rmtree(directory)
+    assert len(sizes) >= 100
+    assert len(set(sizes)) > 5
