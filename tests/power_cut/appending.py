@@ -67,7 +67,7 @@ async def main(directory, name, writers, entries, rotations=0):
     def acknowledge(*words):
         os.write(told, (json.dumps(words) + "\n").encode())
 
-    state = private_directory(directory / "state")
+    state = private_directory(directory / "state", durable=True)
     async with Database(state / FILE_NAME) as database, asyncio.TaskGroup() as tasks:
         for number in range(writers):
             tasks.create_task(write(database, f"{name}{number}", entries, acknowledge))
