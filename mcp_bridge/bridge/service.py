@@ -201,6 +201,7 @@ class Bridge:
             if record.status in {"protocol_error", "call_limit"} and record.error:
                 self.programs.stray(execution, record.error["message"])
             # Nothing that is answered may be lost.
+            await anyio.to_thread.run_sync(artifacts.sync)
             await self.programs.recorder.append()
             record.calls = requests.calls
             record.artifacts = artifacts.written
@@ -420,7 +421,7 @@ async def open_bridge(
     Raises:
         BridgeError: `database_unusable`, `database_newer`, `state_unusable`.
     """
-    private_directory(settings.state_dir)
+    private_directory(settings.state_dir, durable=True)
     if governance is None:
         governance = load_governance({}, None, Path.cwd(), settings.state_dir)
     refuse_local(governance, specs)
@@ -460,7 +461,7 @@ async def prepare(
     Raises:
         BridgeError: As `Bridge.prepare`.
     """
-    private_directory(settings.state_dir)
+    private_directory(settings.state_dir, durable=True)
     report = await _probe(settings, notify, refresh=refresh)
     image = await _image(settings, *report.choice.invocation, notify)
     return Prepared(report, CliEngine(report.choice, settings.state_dir), image)
@@ -472,7 +473,7 @@ async def choose_engine(settings: Settings) -> RuntimeChoice:
     Raises:
         BridgeError: As `Bridge.prepare`.
     """
-    private_directory(settings.state_dir)
+    private_directory(settings.state_dir, durable=True)
     return (await _probe(settings, None, refresh=False)).choice
 
 
