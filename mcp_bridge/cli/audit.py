@@ -274,7 +274,7 @@ def accept_clock(ctx: typer.Context, config: Config = None) -> None:
     """Go on although the clock is behind the last entry: it is right now, and was ahead before."""
 
     def work() -> int:
-        from mcp_bridge.cli.approvals import who  # noqa: PLC0415
+        from mcp_bridge.cli.people import who  # noqa: PLC0415
         from mcp_bridge.ledger import rotation  # noqa: PLC0415
 
         async def accepted(database: Database) -> float:
