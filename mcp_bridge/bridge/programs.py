@@ -279,7 +279,8 @@ class Programs:
             principal=principal,
             key=key,
             request=request,
-            status=machine.status,
+            # Even of one that its first transition has ended: until it is taken down how, that is still to be done.
+            status="running",
             program=found.program.hash,
             bundle=programs.bundle(found.program),
             origin=found.origin,
@@ -327,7 +328,8 @@ class Programs:
             went_on = await self._settle(run, stored) or went_on
             if event is not None and run.machine.can_resume:
                 run.resume(event._replace(payload=await effects.project(event.payload)))
-            elif not went_on and run.machine.status == "suspended":
+            elif not went_on and run.machine.status == "suspended" and standing(stored) != "interrupted":
+                # Of one whose process died before it was taken down what it waits for, that is still to be done.
                 raise _still_waiting(stored)
         return run
 

@@ -20,6 +20,7 @@ import anyio
 
 from mcp_bridge.bridge import bundle
 from mcp_bridge.bridge.channel import ChannelLimits, start_line
+from mcp_bridge.bridge.erasing import tidy
 from mcp_bridge.bridge.execution import MAX_VALUE_BYTES, Execution, ExecutionLimits, Progress
 from mcp_bridge.bridge.governance import LOCAL, Governance, load_governance, refuse_local
 from mcp_bridge.bridge.keep import ArtifactWriter, Files, Memories
@@ -200,6 +201,7 @@ class Bridge:
             if record.status in {"protocol_error", "call_limit"} and record.error:
                 self.programs.stray(execution, record.error["message"])
             # Nothing that is answered may be lost.
+            await anyio.to_thread.run_sync(artifacts.sync)
             await self.programs.recorder.append()
             record.calls = requests.calls
             record.artifacts = artifacts.written
@@ -419,7 +421,7 @@ async def open_bridge(
     Raises:
         BridgeError: `database_unusable`, `database_newer`, `state_unusable`.
     """
-    private_directory(settings.state_dir)
+    private_directory(settings.state_dir, durable=True)
     if governance is None:
         governance = load_governance({}, None, Path.cwd(), settings.state_dir)
     refuse_local(governance, specs)
@@ -429,8 +431,26 @@ async def open_bridge(
             Fleet(specs, idle_timeout=settings.runtime_idle_timeout) as fleet,
             anyio.create_task_group() as tasks,
         ):
-            # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
-            yield Bridge(settings, fleet, tasks, database, governance)
+            await tidy(database, Files(settings.state_dir), settings.ledger)
+            async with _published(database, settings, governance.base, tasks):
+                # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
+                yield Bridge(settings, fleet, tasks, database, governance)
+
+
+@asynccontextmanager
+async def _published(database: Database, settings: Settings, base: Path, tasks: TaskGroup) -> AsyncGenerator[None]:
+    """The log's checkpoints are published meanwhile, if the configuration wants that."""
+    if not settings.ledger.publish:
+        yield
+        return
+    from mcp_bridge.bridge.publishing import publisher  # noqa: PLC0415  (rarely needed)
+
+    publishing = await publisher(database, settings.ledger, base)
+    tasks.start_soon(publishing.run)
+    try:
+        yield
+    finally:
+        publishing.close()
 
 
 async def prepare(
@@ -441,7 +461,7 @@ async def prepare(
     Raises:
         BridgeError: As `Bridge.prepare`.
     """
-    private_directory(settings.state_dir)
+    private_directory(settings.state_dir, durable=True)
     report = await _probe(settings, notify, refresh=refresh)
     image = await _image(settings, *report.choice.invocation, notify)
     return Prepared(report, CliEngine(report.choice, settings.state_dir), image)
@@ -453,7 +473,7 @@ async def choose_engine(settings: Settings) -> RuntimeChoice:
     Raises:
         BridgeError: As `Bridge.prepare`.
     """
-    private_directory(settings.state_dir)
+    private_directory(settings.state_dir, durable=True)
     return (await _probe(settings, None, refresh=False)).choice
 
 
