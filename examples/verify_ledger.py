@@ -118,8 +118,8 @@ def open_note(note, known):
         if by:
             check_signature(by[3], message.encode(), data)
             signers.append(by)
-    origin, size, root, *more = text.split("\n")
-    check(origin and more.pop() == "" and all(more), "a checkpoint has not three lines or more")
+    origin, size, root, *more, end = text.split("\n")
+    check(origin and all(more) and not end, "a checkpoint has not three lines or more")
     check(re.fullmatch("0|[1-9][0-9]{0,18}", size) and int(size) < 2**63, "a checkpoint's size is none")
     check(len(unbase64(root)) == 32, "a checkpoint's root is none")
     return origin, int(size), unbase64(root), signers, [by for by in signers if by[0] == origin and by[2] == 1]
