@@ -197,7 +197,7 @@ def mutant(case, rng, everything):
         change = rng.choice(MUTATORS)
         try:
             data = change(data, rng, rng.choice(everything).data)
-        except (ValueError, LookupError, TypeError, BridgeError):
+        except (ValueError, LookupError, TypeError, RecursionError, BridgeError):
             data += b"\n"  # what was changed before has not the form that this change is for
     return data
 

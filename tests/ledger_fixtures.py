@@ -7,11 +7,15 @@ import io
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import settings
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import codec, disclosures, exports, merkle, notes, proofs
 from mcp_bridge.ledger.notes import COSIGNATURE, Checkpoint, Signer
 from mcp_bridge.ledger.trust import KeyEvent
+
+CALM = settings(deadline=None, database=None)
+"""For properties: no time is part of what they say."""
 
 ORIGIN = "mcp-code-bridge/0123456789abcdef"
 SMALL = Path(__file__).resolve().parent.parent / "examples" / "verify_ledger.py"
@@ -170,9 +174,12 @@ def remembered(function):
     return check
 
 
+parsed = functools.cache(notes.Verifier.parse)
+
+
 def large_says(data, vkeys, against=(), *, proof=False):
     """The code of what the large verifier finds wrong, or None."""
-    keys = None if vkeys is None else [notes.Verifier.parse(vkey) for vkey in vkeys]
+    keys = None if vkeys is None else [parsed(vkey) for vkey in vkeys]
     try:
         if proof:
             proofs.verify(data, keys)

@@ -7,6 +7,7 @@ import pymerkle
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ledger_fixtures import CALM
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import merkle
@@ -158,6 +159,7 @@ def test_another_implementation_proves_consistency_with_the_same_nodes(other):
                 assert set(ours[1 if old.bit_count() == 1 else 2 :]) <= set(proof.path)
 
 
+@CALM
 @given(PAIRS)
 def test_a_frontier_can_be_taken_up_from_stored_nodes(pair):
     size, more = pair
@@ -167,6 +169,7 @@ def test_a_frontier_can_be_taken_up_from_stored_nodes(pair):
     assert (frontier.size, frontier.root()) == (more, TREE.roots[more])
 
 
+@CALM
 @given(PAIRS)
 def test_proofs_read_few_nodes_and_each_no_more_than_once(pair):
     index, size = pair
@@ -177,6 +180,7 @@ def test_proofs_read_few_nodes_and_each_no_more_than_once(pair):
         assert TREE.reads <= most
 
 
+@CALM
 @given(PAIRS, st.data())
 def test_a_changed_inclusion_proof_is_refused(pair, data):
     index, size = pair
@@ -200,6 +204,7 @@ def test_a_changed_inclusion_proof_is_refused(pair, data):
         assert caught.value.code == "bad_proof"
 
 
+@CALM
 @given(PAIRS, st.data())
 def test_a_changed_consistency_proof_is_refused(pair, data):
     old, new = pair

@@ -6,7 +6,7 @@ import hashlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ledger_fixtures import ORIGIN, private_key, signer, small, witness
+from ledger_fixtures import CALM, ORIGIN, private_key, signer, small, witness
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import notes, signing
@@ -235,6 +235,7 @@ def test_only_a_signature_line_is_added(line):
     assert code_of(notes.add_signature, GOOD, line) == "bad_note"
 
 
+@CALM
 @given(st.text(), st.sampled_from([GO_KEY, VKEY]))
 def test_no_text_is_a_note_or_a_key(text, vkey):
     for call in (lambda: notes.open_note(text, [Verifier.parse(vkey)]), lambda: Verifier.parse(text)):
@@ -242,6 +243,7 @@ def test_no_text_is_a_note_or_a_key(text, vkey):
             call()
 
 
+@CALM
 @given(st.binary(max_size=80))
 def test_base64_has_one_form(data):
     text = base64.b64encode(data).decode()
