@@ -8,6 +8,7 @@ takes little time and memory.
 
 import argparse
 import base64
+import functools
 import json
 import random
 import re
@@ -32,8 +33,10 @@ MEMORY_BYTES = 512 << 20
 HEADER = f"{proofs.HEADER}\n".encode()
 """By this a reader knows what a file is."""
 
+REPORT_EVERY = 50_000
+
 INFLATED = (9, 10**6, 2**53 - 1, 2**53, 2**63 - 1, 2**64, 10**400)
-LONG = (1, 40, 4096, 70_000, 400_000)
+LONG = (1, 40, 4096, 70_000, 250_000)
 
 
 @dataclass(frozen=True)
@@ -236,7 +239,7 @@ def judge(case, data, *, both):
     return said or "accepted"
 
 
-def fuzz(count, seed, small_every=1):
+def fuzz(count, seed, small_every=1, report=None):
     """Judge that many mutants.
 
     Returns:
@@ -254,6 +257,8 @@ def fuzz(count, seed, small_every=1):
         except BaseException:
             print(f"{case.name}, mutant {number} of seed {seed}: {data[:100_000]!r}", file=sys.stderr)
             raise
+        if report and (number + 1) % REPORT_EVERY == 0:
+            report(f"{number + 1}: {dict(found.most_common())}")
     return found
 
 
@@ -264,7 +269,7 @@ def main():
     parser.add_argument("--small-every", type=int, default=1, help="ask the small verifier for one in so many")
     options = parser.parse_args()
     start = time.monotonic()
-    found = fuzz(options.count, options.seed, options.small_every)
+    found = fuzz(options.count, options.seed, options.small_every, functools.partial(print, flush=True))
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
     print(json.dumps(dict(found.most_common())))
     print(f"{options.count} mutants, seed {options.seed}: {time.monotonic() - start:.0f} s, {used >> 20} MiB at most")
