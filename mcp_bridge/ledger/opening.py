@@ -6,7 +6,7 @@ import os
 import secrets
 import sqlite3
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -65,6 +65,8 @@ def open_to_write(path: Path, master: str | Sequence[str]) -> tuple[sqlite3.Conn
 def connect(path: Path, master: str | Sequence[str] | None = None) -> sqlite3.Connection:
     """As `open_to_write`, without the log's keys: of a new file's log there is nothing yet."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    if path.stat().st_size:
+        _leave_newer(path)
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     try:
         refuse_newer(connection, path)
@@ -74,6 +76,8 @@ def connect(path: Path, master: str | Sequence[str] | None = None) -> sqlite3.Co
         connection.execute("PRAGMA secure_delete = ON")
         if master is not None:
             migrate(connection)
+            # Another process may have been quicker, and of a later version.
+            refuse_newer(connection, path)
     except BaseException:
         connection.close()
         raise
@@ -93,6 +97,17 @@ def refuse_newer(connection: sqlite3.Connection, path: Path) -> None:
             f"{path} was written by a later version of this program.",
             hint="Use that version, or another state_dir.",
         )
+
+
+def _leave_newer(path: Path) -> None:
+    """As `refuse_newer`, by a connection that couldn't empty the write-ahead log of a process that was killed."""
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    # What it can't do without writing is done by the one that can.
+    with (
+        suppress(sqlite3.OperationalError),
+        closing(sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS)) as connection,
+    ):
+        refuse_newer(connection, path)
 
 
 def open_to_read(path: Path) -> sqlite3.Connection:
