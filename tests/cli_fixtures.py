@@ -204,7 +204,7 @@ def desk(tmp_path, monkeypatch):
     # Of the test's process: the runner's streams are closed after each command.
     monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
     monkeypatch.chdir(tmp_path)
-    kept = {name: os.environ[name] for name in ("PATH", "LANG", "USER", "LOGNAME") if name in os.environ}
+    kept = {name: os.environ[name] for name in ("PATH", "LANG", "USER", "LOGNAME", "PYTHONPATH") if name in os.environ}
     desk = Desk(tmp_path, kept | {"HOME": str(tmp_path)})
     # Modules are the process's: each test has its own.
     desk.write(f"tools/desk_{uuid.uuid4().hex}.py", TOOLS)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import secrets
 import signal
 import sqlite3
@@ -202,7 +203,7 @@ def test_a_signal_ends_a_program_in_order_and_that_is_recorded(desk, number, sta
     assert b"Traceback" not in err
     (row,) = desk.run("execution", "list", "--json").json["executions"]
     record = desk.run("execution", "show", row["id"], "--json").json
-    assert (record["status"], record["code"]) == ("failed", "interrupted")
+    assert (record["status"], [row["kind"] for row in record["waiting"]]) == ("suspended", ["in_doubt"])
     assert record["steps"][0]["output"].startswith("saw ")
 
 
@@ -496,9 +497,97 @@ def test_an_execution_whose_process_was_killed_is_interrupted_and_can_go_on(desk
     assert desk.run("execution", "list", "--status", "running", "--json").json["executions"] == []
     assert "it goes on with" in desk.run("execution", "show", row["id"]).out
     # Whether the crash was an effect is in doubt: it isn't done again.
-    record = desk.run("execution", "resume", row["id"], "--json", code=common.FAILED).json
-    assert (record["status"], record["code"]) == ("failed", "interrupted")
+    record = desk.run("execution", "resume", row["id"], "--json", code=common.SUSPENDED).json
+    assert (record["status"], record["waiting"][0]["kind"]) == ("suspended", "in_doubt")
     assert record["steps"][0]["output"] == "saw a"
+
+
+def in_doubt(desk, *steps):
+    """The id of an execution of some steps whose process died in the tool `crash`."""
+    desk.write("programs/doomed.json", {"name": "doomed", "steps": [tool("look"), tool("crash"), *steps]})
+    process = desk.process("program", "run", "doomed", *A)
+    process.communicate(timeout=DEADLINE_SECONDS)
+    assert process.returncode == -signal.SIGKILL
+    (row,) = desk.run("execution", "list", "--json").json["executions"]
+    ended = desk.run("execution", "resume", row["id"], code=common.SUSPENDED)
+    assert "crash is in doubt: crash may have been called" in ended.err
+    return row["id"]
+
+
+def test_a_doubt_is_shown_with_what_is_known_and_how_to_settle_it(desk):
+    ident = in_doubt(desk)
+    shown = desk.run("execution", "show", ident).out
+    assert "crash is in doubt: crash may have been called" in shown
+    assert '"name": "a"' in shown
+    for way in ("--happened [--value JSON]", "--failed MESSAGE", "--not-done"):
+        assert re.search(rf"execution settle {ident[:6]} \d+ {re.escape(way)}", shown), way
+    assert "crash (in_doubt)" in desk.run("execution", "list", "--status", "suspended").out
+    (row,) = desk.run("execution", "list", "--json").json["executions"]
+    (waiting,) = row["waiting"]
+    assert (waiting["kind"], waiting["tool"], waiting["arguments"]) == ("in_doubt", "crash", {"name": "a"})
+    desk.says("execution", "resume", ident, code=common.SUSPENDED, words=["still_waiting", "execution settle"])
+    desk.says("execution", "resume", ident, "--payload", "1", code=common.SUSPENDED, words=["crash (in_doubt)"])
+
+
+def test_a_settled_execution_goes_on_with_resume(desk):
+    ident = in_doubt(desk, tool("look", step="last", args={"name": "$crash.paid"}))
+    value = desk.write("value.json", {"paid": "b"})
+    told = desk.run(
+        "execution", "settle", ident[:8], "crash", "--happened", "--value", f"@{value}", "--reason", "asked"
+    )
+    assert f"execution resume {ident[:6]}" in told.out
+    desk.says("execution", "settle", ident, "--happened", code=common.FAILED, words=["not_in_doubt"])
+    assert desk.run("execution", "resume", ident).out == "saw b\n"
+    assert desk.run("execution", "show", ident, "--json").json["status"] == "success"
+
+
+def test_settling_can_go_on_at_once_and_ends_as_the_program_does(desk):
+    ident = in_doubt(desk, tool("look", step="last"))
+    assert desk.run("execution", "settle", ident, "--happened", "--resume").out == "saw a\n"
+    ident = desk.run("execution", "list", "--json").json["executions"][0]["id"]
+    desk.says("execution", "settle", ident, "--failed", "no", code=common.FAILED, words=["not_suspended", "success"])
+
+
+def test_a_settlement_that_fails_the_program_undoes_with_the_next_resume(desk):
+    undo = {"tool": "undelete", "args": {"name": "$name"}}
+    desk.write("programs/doomed.json", {"name": "doomed", "steps": [tool("delete", compensate=undo), tool("crash")]})
+    desk.process("program", "run", "doomed", *A).communicate(timeout=DEADLINE_SECONDS)
+    (row,) = desk.run("execution", "list", "--json").json["executions"]
+    desk.run("execution", "settle", row["id"], "--failed", "the bank knows nothing", "--json")
+    record = desk.run("execution", "resume", row["id"], "--json", code=common.FAILED).json
+    assert (record["status"], record["steps"][-1]["output"]) == ("failed", "undeleted a")
+    assert "the bank knows nothing" in record["error"]
+
+
+def test_a_doubt_that_was_cancelled_is_shown_as_never_settled(desk):
+    ident = in_doubt(desk)
+    ended = desk.run("execution", "cancel", ident)
+    told = 'crash was in doubt, and still is: crash {"name": "a"}'
+    assert told in ended.err
+    assert told in desk.run("execution", "show", ident).out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), ["bad_argument", "--happened, --failed MESSAGE and --not-done"]),
+        (("--happened", "--not-done"), ["bad_argument"]),
+        (("--failed", "a", "--happened"), ["bad_argument"]),
+        (("--not-done", "--value", "1"), ["bad_argument", "--value belongs to --happened"]),
+        (("--happened", "--value", "{"), ["bad_argument", "--value", "not JSON"]),
+        (("--failed", "a" * 1001), ["bad_argument", "--failed", "1000"]),
+        (("--happened", "--reason", "a" * 1001), ["bad_argument", "--reason"]),
+    ],
+)
+def test_a_settlement_that_says_nothing_or_two_things_is_refused(desk, arguments, words):
+    desk.says("execution", "settle", "abc", *arguments, code=common.USAGE, words=words)
+
+
+def test_a_doubt_that_there_isn_t_is_not_settled(desk):
+    ident = in_doubt(desk)
+    desk.says("execution", "settle", ident, "look", "--happened", code=common.USAGE, words=["unknown_doubt", "crash ("])
+    desk.says("execution", "settle", "nothing", "--happened", code=common.USAGE, words=["unknown_trace"])
+    assert desk.run("execution", "show", ident, "--json").json["waiting"][0]["kind"] == "in_doubt"
 
 
 # --- a record that cannot be used ---
@@ -508,6 +597,8 @@ READING = [
     ("execution", "show", "abc"),
     ("execution", "resume", "abc"),
     ("execution", "cancel", "abc"),
+    ("execution", "settle", "abc", "--happened"),
+    ("replay", "abc"),
     ("approvals", "list"),
     ("approvals", "show", "abc.1"),
     ("approvals", "approve", "abc.1"),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.database import Database
     from mcp_bridge.ledger.exports import Verdict
     from mcp_bridge.ledger.notes import Verifier
+    from mcp_bridge.ledger.publisher import TargetState
     from mcp_bridge.ledger.sealing import MasterKey
     from mcp_bridge.settings import Settings
 
@@ -207,8 +208,37 @@ def stats(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
         rows = [*facts["executions"].items()]
         showing.table(("executions", "number"), [(status, str(count)) for status, count in rows])
         for target, row in facts["published"].items():
-            showing.tell(f"published to {target}: {row['size']} entries, {row['state']}")
+            showing.tell(f"published to {target}: {row['size']} entries, {row['status']}")
         return common.OK
+
+    finish(work, as_json=as_json)
+
+
+@audit.command(epilog="Example:\n\nmcp-bridge audit publish")
+def publish(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
+    """Send the newest checkpoint to all of [[ledger.publish]], now. A bridge that runs does so by itself."""
+
+    def work() -> int:
+        loaded = common.load(config or ctx.obj)
+        if not loaded.settings.ledger.publish:
+            raise BridgeError(
+                "bad_argument", "Nothing is published: there is no [[ledger.publish]].", hint="See README.md."
+            )
+
+        async def published(database: Database) -> dict[str, TargetState]:
+            from mcp_bridge.bridge.publishing import publisher  # noqa: PLC0415
+
+            publishing = await publisher(database, loaded.settings.ledger, common.base_of(loaded))
+            return dict(await publishing.publish_now())
+
+        states = in_record(loaded.settings, published)
+        if as_json:
+            print_json({"targets": [state.record() for state in states.values()]})
+        else:
+            for state in states.values():
+                why = f": {state.error['message']}" if state.error else ""
+                showing.tell(f"{state.target}: {state.status}, {state.size} entries{why}")
+        return common.OK if all(state.status == "ok" for state in states.values()) else common.FAILED
 
     finish(work, as_json=as_json)
 
@@ -244,7 +274,7 @@ def accept_clock(ctx: typer.Context, config: Config = None) -> None:
     """Go on although the clock is behind the last entry: it is right now, and was ahead before."""
 
     def work() -> int:
-        from mcp_bridge.cli.approvals import who  # noqa: PLC0415
+        from mcp_bridge.cli.people import who  # noqa: PLC0415
         from mcp_bridge.ledger import rotation  # noqa: PLC0415
 
         async def accepted(database: Database) -> float:
@@ -421,7 +451,7 @@ def _verdict_lines(facts: dict[str, Any]) -> list[str]:
         lines.append(f"payload: {facts['payload']}")
     if facts.get("compared"):
         lines.append(f"agrees with {facts['compared']} checkpoints that were kept elsewhere")
-    elif "compared" in facts and facts["authenticated"]:
+    elif "compared" in facts and facts["authenticated"] and not facts["witnesses"]:
         lines.append("held against no checkpoint that was kept elsewhere: whoever has its key may have rewritten it")
     lines += [f"cosigned by {row['key'].partition('+')[0]}" for row in facts.get("witnesses", ())]
     return lines

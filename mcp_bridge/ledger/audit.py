@@ -203,8 +203,8 @@ def stats(ledger: Ledger) -> dict[str, Any]:
         "last": json.loads(last[0])["time"] / 1e6 if last else None,
         "key": ledger.vkey,
         "published": {
-            target: {"size": size, "state": state}
-            for target, size, state in connection.execute("SELECT target, size, state FROM published ORDER BY target")
+            target: json.loads(state)
+            for target, state in connection.execute("SELECT target, state FROM published ORDER BY target")
         },
     }
 

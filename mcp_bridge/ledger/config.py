@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from mcp_bridge.ledger.publishing import PublishingConfig
+from mcp_bridge.ledger.targets import PublishingConfig
 
 
 class LedgerConfig(PublishingConfig):

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_bridge.ledger.notes import Checkpoint
-    from mcp_bridge.ledger.publishing import Source, Target
+    from mcp_bridge.ledger.publishing import Source
+    from mcp_bridge.ledger.targets import Target
 
     _RootAt = Callable[[int], bytes | None]
 

@@ -19,7 +19,8 @@ from mcp_bridge.ledger.notes import Verifier, open_checkpoint, split_note
 from mcp_bridge.ledger.publishing import Published, checkpoint_of, conflict, rolled_back
 
 if TYPE_CHECKING:
-    from mcp_bridge.ledger.publishing import Source, Target
+    from mcp_bridge.ledger.publishing import Source
+    from mcp_bridge.ledger.targets import Target
 
 logger = logging.getLogger(__name__)
 
