@@ -210,7 +210,7 @@ async def test_a_person_s_comment_and_a_reason_are_shown_without_what_is_sensiti
         assert "card vault" in record["error"]
         stored = await programs.stored(record["trace_id"], "me")
     assert "4111" not in str(stored.record)
-    rows = await SqliteRecorder(database).read(record["trace_id"])
+    rows = await programs.recorder.read(record["trace_id"])
     assert rows[-1].entry.kind == "end"
     assert "4111" not in str(rows)
 
