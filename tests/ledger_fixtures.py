@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import settings
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger import codec, disclosures, exports, merkle, notes, proofs
+from mcp_bridge.ledger import codec, disclosures, exports, merkle, notes, proofs, reading, sealing, store
 from mcp_bridge.ledger.notes import COSIGNATURE, Checkpoint, Signer
 from mcp_bridge.ledger.trust import KeyEvent
 
@@ -200,3 +200,19 @@ def small_says(data, vkeys, against=()):
     except ValueError as error:
         return str(error) or "wrong"
     return None
+
+
+def plaintext(path):
+    """Everything that is kept encrypted in a ledger's file, opened; as much as somebody with the master key can read."""
+    master = sealing.master_key("file", path.parent, make=False)
+    found = []
+    with reading.open_ledger(path, master) as ledger:
+        found += [entry.payload for entry in ledger.entries() if entry.payload is not None]
+        for query, labels in store._SEALED:
+            for execution, wrapped, *columns in ledger.connection.execute(query):
+                names, values = columns[: -len(labels)], columns[-len(labels) :]
+                for label, value in zip(labels, values, strict=True):
+                    if wrapped is not None and value is not None:
+                        key = master.open(execution, wrapped)
+                        found.append(key.open(value, label.format(execution, *names).encode()))
+    return b"\n".join(found)
