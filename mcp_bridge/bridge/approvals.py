@@ -1,6 +1,7 @@
-"""Decisions about what waits for a person, made where the person is: at the command line.
+"""Decisions about what waits for a person, made where the person is: at the command line, or in the trace viewer.
 
-Nothing that a sandbox or an MCP client can ask for leads here: only who can start a process as this user can decide.
+Nothing that a sandbox or an MCP client can ask for leads here: only who can start a process as this user can decide, or
+has the token that the viewer printed for that user.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from mcp_bridge.ledger.entries import Entry
 if TYPE_CHECKING:
     from mcp_bridge.ledger.recorder import Recorder
     from mcp_bridge.ledger.store import Approval, ProgramStore, StoredExecution
+
+
+MAX_COMMENT_CHARS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,29 @@ async def asked(store: ProgramStore, principal: str, execution: str | None = Non
     known = {one: await store.execution(one) for one in dict.fromkeys(row.execution for row in rows)}
     found = [Asked(row, known[row.execution]) for row in rows]
     return [row for row in found if row.execution is None or row.execution.principal == principal]
+
+
+def checked_comment(comment: str | None, name: str) -> str | None:
+    """A comment on a decision as it may be kept.
+
+    Args:
+        comment: It.
+        name: Of the option or field that it came in.
+
+    Raises:
+        BridgeError: `bad_argument`.
+    """
+    if comment is not None and (len(comment) > MAX_COMMENT_CHARS or not _is_text(comment)):
+        raise BridgeError("bad_argument", f"{name}: it is text of at most {MAX_COMMENT_CHARS} characters.")
+    return comment
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 async def decide(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from mcp_bridge.ledger.entries import TOMBSTONE
+from mcp_bridge.policy.uris import TOMBSTONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -51,7 +51,7 @@ class TimelineRow:
         time: When it began, in seconds since 1970.
         what: A tool's name, a program's, the violation: what names it in few words; others' text.
         step: The path of the program's step, or None.
-        status: `ok`, `failed`, `timeout`, `denied`, `pending`, `interrupted`, `UNDER_WAY`, …; empty where there is none.
+        status: `ok`, `failed`, `timeout`, `denied`, `pending`, `interrupted`, `UNDER_WAY`, …; empty where there's none.
         seconds: How long it took; None where it has no end, or no length.
         given: What it was given, projected; None where that's nothing.
         value: What it gave, projected.
@@ -211,7 +211,7 @@ def _told(kind: str, payload: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     match kind:
         case "start":
             yield "what", str(payload.get("program") or payload.get("kind") or "")
-            yield "given", {name: value for name, value in payload.items() if name not in {"program"}} or None
+            yield "given", {name: value for name, value in payload.items() if name != "program"} or None
         case "outcome":
             yield "status", str(payload.get("status", ""))
             yield "what", f"effect {payload['effect']}" if "effect" in payload else str(payload.get("tool", ""))

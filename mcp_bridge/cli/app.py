@@ -82,6 +82,20 @@ def run(
     raise typer.Exit(work(config or ctx.obj, file, code, servers=server or [], timeout=timeout, as_json=as_json))
 
 
+@app.command(epilog="Example:\n\nmcp-bridge ui --listen 127.0.0.1:0 --no-browser")
+def ui(
+    ctx: typer.Context,
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Port 0 takes a free one.")] = "127.0.0.1:8808",
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,  # noqa: FBT002
+    config: Config = None,
+) -> None:
+    """Look at executions in a browser: what happened, its proofs, and what waits for a decision."""
+    from mcp_bridge.cli.opening import finish  # noqa: PLC0415
+    from mcp_bridge.cli.ui import ui as work  # noqa: PLC0415
+
+    finish(lambda: work(config or ctx.obj, listen, browser=not no_browser))
+
+
 @app.command()
 def doctor(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
     """Find out what works here, what this host can't enforce, and how to mend it."""

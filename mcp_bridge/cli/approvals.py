@@ -31,8 +31,6 @@ Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="As `approvals 
 Reason: TypeAlias = Annotated[str | None, typer.Option(help="Kept with the decision, and told to the program.")]
 GoOn: TypeAlias = Annotated[bool, typer.Option("--resume", help="Go on with the execution at once, here.")]
 
-MAX_REASON_CHARS = 1000
-
 
 def who() -> str:
     """The login name of whoever runs this: by the system's word, since the environment is anybody's."""
@@ -127,12 +125,11 @@ def deny(
 
 def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | None, go_on: bool) -> None:
     def work() -> int:
-        from mcp_bridge.bridge.approvals import decide  # noqa: PLC0415
+        from mcp_bridge.bridge.approvals import checked_comment, decide  # noqa: PLC0415
         from mcp_bridge.ledger.recorder import SqliteRecorder  # noqa: PLC0415
         from mcp_bridge.ledger.store import ProgramStore  # noqa: PLC0415
 
-        if reason is not None and (len(reason) > MAX_REASON_CHARS or not _is_text(reason)):
-            raise BridgeError("bad_argument", f"--reason: it is text of at most {MAX_REASON_CHARS} characters.")
+        checked_comment(reason, "--reason")
         loaded = common.load(named)
         # No boundary, since whoever has a shell can clear the environment; but a server behind the bridge that
         # runs commands for an agent should not be a way to approve by accident.
@@ -157,14 +154,6 @@ def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | 
         return resumed(configuration, row.approval.execution, None, named, as_json=False)
 
     finish(work)
-
-
-def _is_text(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 async def _find(database: Database, ident: str) -> tuple[Asked, str]:
