@@ -126,7 +126,6 @@ def deny(
 def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | None, go_on: bool) -> None:
     def work() -> int:
         from mcp_bridge.bridge.approvals import checked_comment, decide  # noqa: PLC0415
-        from mcp_bridge.ledger.recorder import SqliteRecorder  # noqa: PLC0415
         from mcp_bridge.ledger.store import ProgramStore  # noqa: PLC0415
 
         checked_comment(reason, "--reason")
@@ -139,8 +138,7 @@ def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | 
 
         async def decided(database: Database) -> tuple[Asked, str]:
             row, ident = await _find(database, approval)
-            recorder = SqliteRecorder(database)
-            await decide(ProgramStore(database), recorder, row, approved=approved, by=who(), comment=reason)
+            await decide(ProgramStore(database), row, approved=approved, by=who(), comment=reason)
             return row, ident
 
         row, ident = in_record(loaded.settings, decided)

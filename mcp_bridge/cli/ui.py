@@ -60,7 +60,7 @@ def ui(config: Path | None, asked: str, *, browser: bool) -> int:
     Raises:
         BridgeError: `bad_argument`, `address_unusable`; as `in_record`; `nested_bridge`.
     """
-    from mcp_bridge.bridge.keep import private_directory  # noqa: PLC0415
+    from mcp_bridge.private_files import private_directory  # noqa: PLC0415
     from mcp_bridge.server.ui.app import build, listen, serve  # noqa: PLC0415  (the SDK takes most of a second)
 
     host, port = address(asked)
@@ -106,7 +106,7 @@ def _page_that_leads_to(url: str, directory: Path, *, wanted: bool) -> Iterator[
 
     Every user of the machine can see what a browser is started with, and with the address would have the token.
     """
-    from mcp_bridge.bridge.keep import write_private  # noqa: PLC0415
+    from mcp_bridge.private_files import write_private  # noqa: PLC0415
 
     if not wanted or not (sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         yield

@@ -160,7 +160,7 @@ class Api:
             raise _bad("a decision is an object of approved, true or false, and comment, a text")
         asked = await self._mine.question(execution, _whole(effect, "id"))
         comment = checked_comment((comment or "").strip() or None, "comment")
-        await decide(self._mine.store, self._mine.recorder, asked, approved=approved, by=self._by, comment=comment)
+        await decide(self._mine.store, asked, approved=approved, by=self._by, comment=comment)
         return JSONResponse(views.question(await self._mine.question(execution, asked.approval.effect)))
 
     async def events(self, _: Request) -> Response:
