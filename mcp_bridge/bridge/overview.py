@@ -6,20 +6,22 @@ Nothing here gives anything of another principal: what isn't this one's is unkno
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from mcp_bridge.bridge.approvals import asked
 from mcp_bridge.bridge.program_record import standing, told
+from mcp_bridge.bridge.record import Status as ScriptStatus
 from mcp_bridge.bridge.recovery import replay
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel import program as programs
 from mcp_bridge.kernel import state
+from mcp_bridge.kernel.events import Status as ProgramStatus
 from mcp_bridge.ledger import overview
-from mcp_bridge.ledger.recorder import SqliteRecorder
-from mcp_bridge.ledger.store import ProgramStore
+from mcp_bridge.ledger.entries import TOMBSTONE
+from mcp_bridge.ledger.store import ERASED, ProgramStore
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from mcp_bridge.bridge.approvals import Asked
     from mcp_bridge.ledger.database import Database
@@ -32,12 +34,26 @@ MAX_SEARCHED = 1000
 
 _BATCH = 100
 
-ENDED = frozenset({"success", "failed", "budget_exceeded", "stalled", "cancelled"})
+_FAILURES = (frozenset(get_args(ProgramStatus)) | frozenset(get_args(ScriptStatus))) - {
+    "running",
+    "suspended",
+    "success",
+    "cancelled",
+}
 
-STATUSES = frozenset({"running", "suspended", "interrupted"}) | ENDED
+STATUSES: Mapping[str, frozenset[str]] = {
+    "running": frozenset({"running"}),
+    "suspended": frozenset({"suspended"}),
+    # One whose process has died is still down as running.
+    "interrupted": frozenset({"interrupted", "running"}),
+    "success": frozenset({"success"}),
+    "failed": _FAILURES,
+    "cancelled": frozenset({"cancelled"}),
+    ERASED: frozenset({ERASED}),
+}
+"""What can be asked for, and how it is kept: a script fails in more ways than one."""
 
-_KEPT_AS = {"interrupted": ("interrupted", "running")}
-"""An execution whose process has died is still down as running."""
+ENDED = _FAILURES | {"success", "cancelled", ERASED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +62,7 @@ class Asking:
 
     Attributes:
         words: Each is in the id's beginning, or in the name, the tools or the code.
-        statuses: One of these; any without some.
+        statuses: One of these, of STATUSES; any without some.
         kinds: `script` or `program`; any without some.
         since: Began then or later, in seconds since 1970.
     """
@@ -58,7 +74,12 @@ class Asking:
 
     def wants(self, row: StoredExecution) -> bool:
         """Whether an execution is among them."""
-        if (self.statuses and standing(row) not in self.statuses) or (self.kinds and kind_of(row) not in self.kinds):
+        if self.kinds and row.kind not in self.kinds:
+            return False
+        status = standing(row)
+        if self.statuses and not any(
+            status == asked or status in STATUSES[asked] - {"running"} for asked in self.statuses
+        ):
             return False
         text = searched_text(row) if self.words else ""
         return all(row.id.startswith(word) or word in text for word in self.words)
@@ -102,7 +123,6 @@ class Overview:
 
     def __init__(self, database: Database, principal: str) -> None:
         self.store = ProgramStore(database)
-        self.recorder = SqliteRecorder(database)
         self.database = database
         self.principal = principal
 
@@ -114,7 +134,7 @@ class Overview:
             before: A page's, for the next one.
             limit: At most so many.
         """
-        statuses = sorted({kept for status in asking.statuses for kept in _KEPT_AS.get(status, (status,))})
+        statuses = sorted(set[str]().union(*(STATUSES[status] for status in asking.statuses)))
         rows: list[StoredExecution] = []
         searched = 0
         more = True
@@ -147,7 +167,7 @@ class Overview:
 
     async def entries(self, execution: StoredExecution) -> list[Recorded]:
         """An execution's entries, in order."""
-        return await self.recorder.read(execution.id)
+        return await overview.entries(self.database, execution.id)
 
     async def questions(self) -> list[Asked]:
         """Every question to a person, oldest first."""
@@ -166,18 +186,33 @@ class Overview:
         raise BridgeError("unknown_approval", "The execution has asked no such question.")
 
 
-def kind_of(row: StoredExecution) -> str:
-    """`script` or `program`."""
-    return "program"
+def record_of(row: StoredExecution) -> dict[str, Any]:
+    """What is told of an execution; of one that is erased, and of a script's, with no steps."""
+    if row.status == ERASED:
+        return {"steps": [], "waiting": []}
+    if row.kind == "script":
+        return {"steps": [], "waiting": []} | (row.record or {})
+    return told(row)
 
 
 def name_of(row: StoredExecution) -> str:
-    """What an execution is called by: its program's name."""
-    return str(told(row)["program"])
+    """What an execution is called by: its program's name, or the first line of its script."""
+    if row.status == ERASED or not row.bundle:
+        return TOMBSTONE
+    if row.kind == "script":
+        return next((line.strip() for line in str(row.bundle.get("code", "")).splitlines() if line.strip()), "script")
+    return str(record_of(row)["program"])
+
+
+def source_of(row: StoredExecution) -> Any:
+    """The script's code, or the program; None once it is erased."""
+    return row.bundle.get("code" if row.kind == "script" else "program")
 
 
 def searched_text(row: StoredExecution) -> str:
     """What a search looks at, in small letters: the name, the tools that a program calls, a script's code."""
+    if row.kind == "script":
+        return str(source_of(row) or "").lower()
     words = [name_of(row)]
     stack: list[Any] = [row.bundle]
     while stack:
@@ -192,7 +227,7 @@ def searched_text(row: StoredExecution) -> str:
 
 def progress(row: StoredExecution, entries: Sequence[Recorded]) -> Progress:
     """How far an execution has come: as it was left, or, of one under way, as its entries tell."""
-    record = told(row)
+    record = record_of(row)
     if row.state is not None and row.status == "running":
         try:
             machine = state.restore(programs.unbundle(row.bundle), row.state)

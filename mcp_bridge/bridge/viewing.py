@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from mcp_bridge.policy.uris import TOMBSTONE
+from mcp_bridge.ledger.entries import TOMBSTONE
+from mcp_bridge.ledger.overview import DAMAGED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -35,11 +36,6 @@ RowKind = Literal[
 UNDER_WAY = "open"
 """The status of a call of which no outcome is recorded."""
 
-ERASED = "erased"
-"""The status of a call of which only its entries are left."""
-
-DONE = "ok"
-
 
 @dataclass(slots=True)
 class TimelineRow:
@@ -57,7 +53,8 @@ class TimelineRow:
         value: What it gave, projected.
         error: `code` and `message`, or None.
         usage: Tokens and cost of a model's answer, or None.
-        erased: Whether a payload of it can't be read any more.
+        erased: Whether a payload of it is erased.
+        damaged: Why a payload of it can't be read; empty if it can.
     """
 
     kind: RowKind
@@ -72,6 +69,7 @@ class TimelineRow:
     error: dict[str, Any] | None = None
     usage: dict[str, Any] | None = None
     erased: bool = False
+    damaged: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +150,7 @@ class _Timeline:
             status=UNDER_WAY,
             given=payload.get("arguments"),
             erased=is_erased(recorded),
+            damaged=_damage(recorded),
         )
         self.rows.append(row)
         self.unended.setdefault(_pair(payload), []).append(row)
@@ -166,13 +165,19 @@ class _Timeline:
         row.sequences += (recorded.sequence,)
         row.seconds = max(0.0, recorded.time - row.time)
         row.erased = row.erased or is_erased(recorded)
+        row.damaged = row.damaged or _damage(recorded)
         _take_outcome(row, payload)
         return True
 
 
 def is_erased(recorded: Recorded) -> bool:
     """Whether an entry's payload can't be read any more."""
-    return recorded.entry.payload.get("payload") == TOMBSTONE
+    return recorded.entry.payload == {"erased": TOMBSTONE}
+
+
+def _damage(recorded: Recorded) -> str:
+    payload = recorded.entry.payload
+    return str(payload[DAMAGED]) if payload.keys() == {DAMAGED} else ""
 
 
 def _pair(payload: dict[str, Any]) -> Any:
@@ -184,7 +189,7 @@ def _pair(payload: dict[str, Any]) -> Any:
 
 
 def _take_outcome(row: TimelineRow, payload: dict[str, Any]) -> None:
-    row.status = ERASED if payload.get("payload") == TOMBSTONE else str(payload.get("status", ""))
+    row.status = "" if row.erased or row.damaged else str(payload.get("status", ""))
     row.value = payload.get("value")
     row.usage = payload.get("usage")
     if payload.get("code") or payload.get("message"):
@@ -199,8 +204,9 @@ def _row(recorded: Recorded) -> TimelineRow:
         recorded.time,
         step=entry.step,
         erased=is_erased(recorded),
+        damaged=_damage(recorded),
     )
-    if not row.erased:
+    if not row.erased and not row.damaged:
         for name, value in _told(entry.kind, payload):
             setattr(row, name, value)
     return row

@@ -93,7 +93,7 @@ class Api:
         page = await self._mine.page(
             Asking(
                 tuple(query.lower().split()),
-                _among(asked.getlist("status"), STATUSES, "status"),
+                _among(asked.getlist("status"), frozenset(STATUSES), "status"),
                 _among(asked.getlist("kind"), frozenset({"script", "program"}), "kind"),
                 _number(asked.get("since"), "since"),
             ),
@@ -133,6 +133,8 @@ class Api:
     async def graph(self, request: Request) -> Response:
         """The program's picture, with the way that was taken."""
         row = await self._mine.execution(request.path_params["id"])
+        if row.kind != "program":
+            raise BridgeError("unknown_program", "This execution is of no program.")
         try:
             program = programs.unbundle(row.bundle)
         except (ValueError, KeyError, TypeError):
@@ -143,10 +145,12 @@ class Api:
         path = taken(program, done.steps, done.waiting, standing(row))
         return Response(svg(draw(program), path), media_type="image/svg+xml")
 
-    async def approvals(self, _: Request) -> Response:
-        """What waits for a person, oldest first; then what was decided, latest first."""
+    async def approvals(self, request: Request) -> Response:
+        """What waits for a person, oldest first; then what was decided, latest first. With `count`, how much waits."""
         rows = await self._mine.questions()
         waiting = [row for row in rows if row.status == "open"]
+        if "count" in request.query_params:
+            return JSONResponse({"open": len(waiting)})
         decided = [row for row in reversed(rows) if row.status != "open"]
         told = [views.question(row) for row in (*waiting, *decided[:PAGE])]
         return JSONResponse({"approvals": told, "open": len(waiting), "by": self._by})

@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.bridge.overview import ENDED, kind_of, name_of, progress
-from mcp_bridge.bridge.program_record import standing, told
+from mcp_bridge.bridge.overview import ENDED, name_of, progress, record_of, source_of
+from mcp_bridge.bridge.program_record import standing
 from mcp_bridge.bridge.viewing import UNDER_WAY, timeline, totals
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def summary(row: StoredExecution, counted: Counted) -> dict[str, Any]:
     ended = counted.last if status in ENDED else None
     return {
         "id": row.id,
-        "kind": kind_of(row),
+        "kind": row.kind,
         "name": name_of(row)[:MAX_NAME_CHARS],
         "origin": row.origin,
         "status": status,
@@ -47,7 +47,7 @@ def summary(row: StoredExecution, counted: Counted) -> dict[str, Any]:
         "violations": counted.kinds.get("violation", 0),
         "waits": counted.kinds.get("suspension", 0),
         "entries": counted.entries,
-        "waiting": [_waiting(waits) for waits in told(row)["waiting"][:10]],
+        "waiting": [_waiting(waits) for waits in record_of(row)["waiting"][:10]],
     }
 
 
@@ -57,7 +57,7 @@ def _waiting(row: dict[str, Any]) -> dict[str, Any]:
 
 def execution(row: StoredExecution, entries: Sequence[Recorded], counted: Counted) -> dict[str, Any]:
     """An execution's page, without its timeline."""
-    record = told(row)
+    record = record_of(row)
     steps = list(progress(row, entries).steps)
     return summary(row, counted) | {
         "key": row.key,
@@ -65,11 +65,27 @@ def execution(row: StoredExecution, entries: Sequence[Recorded], counted: Counte
         "totals": asdict(totals(timeline(entries))),
         "steps": [_step(step) for step in steps[-MAX_STEPS:]],
         "steps_left_out": max(0, len(steps) - MAX_STEPS),
-        "output": shown(record["output"]),
-        "error": shown(record["error"]),
-        "code": record["code"],
-        "source": shown(row.bundle.get("program"), MAX_WHOLE_CHARS),
+        "results": [[label, shown(record[name], MAX_WHOLE_CHARS)] for name, label in _RESULTS if record.get(name)],
+        "error": _error(record),
+        "source": shown(source_of(row), MAX_WHOLE_CHARS),
     }
+
+
+_RESULTS = (
+    ("output", "Output"),
+    ("stdout", "Printed"),
+    ("stderr", "Printed to standard error"),
+    ("value", "Value of the last expression"),
+)
+"""Of a program's record and of a script's."""
+
+
+def _error(record: dict[str, Any]) -> dict[str, str] | None:
+    error = record.get("error")
+    if isinstance(error, dict):
+        text = error.get("traceback") or error.get("message")
+        return {"code": str(error.get("code") or ""), "message": str(text)[:MAX_SHOWN_CHARS]}
+    return {"code": str(record.get("code") or ""), "message": str(error)[:MAX_SHOWN_CHARS]} if error else None
 
 
 def _step(step: dict[str, Any]) -> dict[str, Any]:
@@ -125,6 +141,7 @@ def _row(row: TimelineRow, most: int, *, running: bool) -> dict[str, Any]:
         "error": row.error and {"code": str(row.error["code"]), "message": str(row.error["message"])[:most]},
         "usage": row.usage,
         "erased": row.erased,
+        "damaged": row.damaged,
     }
 
 

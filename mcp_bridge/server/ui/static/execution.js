@@ -89,8 +89,8 @@ export function executionPage(main, id) {
       facts.waiting.map((row) => waits(row)),
       facts.status === "interrupted"
         ? notice("warn", "Its process has died. It goes on with ", h("code", {}, `mcp-bridge execution resume ${short(id)}`), ", and does nothing twice.") : null,
-      facts.error ? notice("bad", h("strong", {}, facts.code || "error", ": "), facts.error.text) : null,
-      block("Output", facts.output));
+      facts.error ? notice("bad", h("strong", {}, facts.error.code || "error", ": "), h("span", { class: "lines" }, facts.error.message)) : null,
+      facts.results.map(([label, value]) => block(label, value)));
   }
 
   function waits(row) {
@@ -138,7 +138,7 @@ export function executionPage(main, id) {
           h("span", { class: "arrow", "aria-hidden": "true" }, isOpen ? "▾" : "▸"),
           h("span", { class: "kind" }, label), " ", h("span", { class: "what" }, row.what)),
         row.step ? h("span", { class: "sub" }, "step ", h("code", {}, row.step)) : null),
-      h("td", {}, row.erased ? pill("erased") : pill(row.status === "open" ? "under way" : row.status)),
+      h("td", {}, row.damaged ? pill("damaged") : row.erased ? pill("erased") : pill(row.status === "open" ? "under way" : row.status)),
       h("td", { class: "medium" }, row.seconds === null ? null : h("span", { class: "took" }, duration(row.seconds), bar(row))),
       h("td", {}, proofs.mark(row.sequences)));
     return isOpen ? [line, h("tr", { class: "more", id: `${key}-more` }, h("td", { colspan: "5" }, details(row)))] : [line];
@@ -158,6 +158,7 @@ export function executionPage(main, id) {
     const [given, value] = { call: ["Arguments", "Result"], model: ["Question", "Answer"], decision: ["Question", "Decision"] }[row.kind] ?? ["Details", "Details"];
     const all = h("button", { class: "link", onclick: () => fetchWhole(row) }, "Show all of it");
     return h("div", { class: "details" },
+      row.damaged ? notice("bad", row.damaged) : null,
       row.erased ? notice("plain", h("code", {}, "[REDACTED_TOMBSTONE]"), " What it was given and what it gave are erased. That it happened stays proven.") : null,
       row.error ? notice("bad", h("strong", {}, row.error.code, row.error.code && ": "), row.error.message) : null,
       block(given, whole.given, all),

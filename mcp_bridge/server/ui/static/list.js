@@ -4,14 +4,14 @@ import { get } from "./api.js";
 import { fill, h, keepingFocus, pill } from "./dom.js";
 import { duration, exactly, moment, plural, short } from "./format.js";
 
-const STATUSES = ["running", "suspended", "interrupted", "success", "failed", "budget_exceeded", "stalled", "cancelled"];
+const STATUSES = ["running", "suspended", "interrupted", "success", "failed", "cancelled", "erased"];
 const AGES = { "": "any time", 3600: "the last hour", 86400: "the last day", 604800: "the last week", 2592000: "the last 30 days" };
 
 export function listPage(main) {
   document.title = "Executions · mcp-bridge";
   const asked = new URLSearchParams(location.search);
   const search = h("input", { type: "search", name: "query", id: "query", maxlength: "200", placeholder: "id, program, tool…", value: asked.get("query") });
-  const status = choice("status", "Status", { "": "any status", ...Object.fromEntries(STATUSES.map((name) => [name, name.replaceAll("_", " ")])) }, asked);
+  const status = choice("status", "Status", { "": "any status", ...Object.fromEntries(STATUSES.map((name) => [name, name])) }, asked);
   const kind = choice("kind", "Kind", { "": "scripts and programs", script: "scripts", program: "programs" }, asked);
   const age = choice("age", "Started", AGES, asked);
   const results = h("section", { "aria-label": "Results" });
