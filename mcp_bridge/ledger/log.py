@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.codec import LEDGER, MAX_ENTRY_BYTES, Leaf, encode, leaf_hash
+from mcp_bridge.ledger.disclosures import SALT_BYTES, commitment
 from mcp_bridge.ledger.merkle import HASH_BYTES, Frontier
 from mcp_bridge.ledger.notes import Checkpoint, sign_checkpoint
-from mcp_bridge.ledger.sealing import SALT_BYTES, commitment, damaged
+from mcp_bridge.ledger.sealing import damaged
 
 if TYPE_CHECKING:
     import sqlite3
@@ -119,7 +120,7 @@ class Log:
             salt = os.urandom(SALT_BYTES)
             sequence = self._frontier.size
             leaf = Leaf(
-                commitment(salt, one.payload),
+                commitment(one.payload, salt),
                 entry.execution,
                 entry.kind,
                 entry.policy,
@@ -146,12 +147,24 @@ class Log:
     def finish(self, connection: sqlite3.Connection) -> None:
         """Sign for what was appended since `begin`."""
         if self._changed:
-            checkpoint = Checkpoint(self.origin, self._frontier.size, self._frontier.root())
-            note = sign_checkpoint(checkpoint, self.signer)
+            checkpoint = self.checkpoint()
             connection.execute(
                 "UPDATE head SET size = ?, root = ?, note = ?, vkey = ?",
-                (checkpoint.size, checkpoint.root, note, self.signer.vkey),
+                (checkpoint.size, checkpoint.root, self.sign(), self.signer.vkey),
             )
+
+    def checkpoint(self) -> Checkpoint:
+        """What the log says of itself, now."""
+        return Checkpoint(self.origin, self._frontier.size, self._frontier.root())
+
+    def sign(self) -> str:
+        """The signed note of that."""
+        return sign_checkpoint(self.checkpoint(), self.signer)
+
+    @property
+    def time(self) -> int:
+        """Of the last entry, in microseconds since 1970."""
+        return self._time
 
     def seal(self, connection: sqlite3.Connection, execution: str, data: bytes, label: bytes) -> bytes | None:
         """Encrypt for an execution; None for one that is erased."""

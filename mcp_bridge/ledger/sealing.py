@@ -33,7 +33,6 @@ COMMAND_SECONDS = 30.0
 
 KEYRING_SERVICE, KEYRING_NAME = "mcp-bridge", "ledger master key"
 
-SALT_BYTES = 32
 _NONCE_BYTES = 12
 
 _LOST = "Without it nothing that is recorded of executions can be read."
@@ -112,11 +111,6 @@ class DataKey:
             return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], label)
         except (InvalidTag, ValueError):
             raise damaged(f"{label.decode(errors='replace')[:100]!r} can't be opened: it was changed") from None
-
-
-def commitment(salt: bytes, payload: bytes) -> str:
-    """HMAC-SHA-256 of a payload under its own salt, in hex: it binds, and without the salt tells nothing."""
-    return hmac.digest(salt, payload, "sha256").hex()
 
 
 def master_key(source: str | Sequence[str], directory: Path, *, make: bool) -> MasterKey:
