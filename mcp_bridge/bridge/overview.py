@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, get_args
 
+import anyio.to_thread
+
 from mcp_bridge.bridge.approvals import asked
 from mcp_bridge.bridge.program_record import standing, told
 from mcp_bridge.bridge.record import Status as ScriptStatus
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from mcp_bridge.bridge.approvals import Asked
     from mcp_bridge.ledger.database import Database
     from mcp_bridge.ledger.entries import Recorded
+    from mcp_bridge.ledger.evidence import Evidence
     from mcp_bridge.ledger.overview import Counted
     from mcp_bridge.ledger.store import StoredExecution
 
@@ -168,6 +171,13 @@ class Overview:
     async def entries(self, execution: StoredExecution) -> list[Recorded]:
         """An execution's entries, in order."""
         return await overview.entries(self.database, execution.id)
+
+    async def evidence(self, execution: StoredExecution, sequences: Sequence[int]) -> Evidence:
+        """What shows that entries of an execution are in the log; those that aren't its own are left out."""
+        from mcp_bridge.ledger.evidence import gather  # noqa: PLC0415  (for the viewer alone)
+
+        path, master = self.database.path, self.database.master
+        return await anyio.to_thread.run_sync(gather, path, master, execution.id, sequences)
 
     async def questions(self) -> list[Asked]:
         """Every question to a person, oldest first."""

@@ -77,6 +77,7 @@ class Api:
             one: self.execution,
             f"{one}/entries": self.entries,
             f"{one}/entries/{{sequence}}": self.entry,
+            f"{one}/proofs": self.proofs,
             f"{one}/graph": self.graph,
             "/api/approvals": self.approvals,
             "/api/events": self.events,
@@ -129,6 +130,14 @@ class Api:
         if not page["rows"]:
             raise BridgeError("unknown_entry", "The execution has no such entry.")
         return JSONResponse(page["rows"][0])
+
+    async def proofs(self, request: Request) -> Response:
+        """What shows that entries of an execution are in the log: the page computes it by itself."""
+        row = await self._mine.execution(request.path_params["id"])
+        sequences = [_whole(text, "sequence") for text in request.query_params.getlist("sequence")]
+        if not 0 < len(sequences) <= MAX_ROWS:
+            raise _bad(f"sequence: 1 to {MAX_ROWS} of them")
+        return JSONResponse(views.proofs(await self._mine.evidence(row, sequences)))
 
     async def graph(self, request: Request) -> Response:
         """The program's picture, with the way that was taken."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from mcp_bridge.bridge.approvals import Asked
     from mcp_bridge.bridge.viewing import TimelineRow
     from mcp_bridge.ledger.entries import Recorded
+    from mcp_bridge.ledger.evidence import Evidence
     from mcp_bridge.ledger.overview import Counted
     from mcp_bridge.ledger.store import StoredExecution
 
@@ -151,6 +153,29 @@ def shown(value: Any, most: int = MAX_SHOWN_CHARS) -> dict[str, Any] | None:
         return None
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
     return {"text": text[:most], "chars": len(text)}
+
+
+def proofs(evidence: Evidence) -> dict[str, Any]:
+    """Entries with their proofs. Bytes are base64: not one of them may change on the way."""
+    return {
+        "checkpoint": evidence.note,
+        "vkey": evidence.vkey,
+        "proofs": [
+            {
+                "sequence": entry.sequence,
+                "entry": _base64(entry.data),
+                "hashes": [_base64(node) for node in entry.hashes],
+                "payload": _base64(entry.payload),
+                "salt": _base64(entry.salt),
+                "fault": entry.fault,
+            }
+            for entry in evidence.entries
+        ],
+    }
+
+
+def _base64(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()
 
 
 def question(row: Asked) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { fill, h, notice } from "./dom.js";
 import { plural } from "./format.js";
-import { checkEntry, checkSignature, hex, parseNote } from "./verify.js";
+import { checkEntry, checkSignature, fromBase64, hex, parseNote } from "./verify.js";
 
 const AT_ONCE = 200;
 
@@ -45,8 +45,8 @@ export class Proofs {
       const proofs = new Map(answer.proofs.map((proof) => [proof.sequence, proof]));
       for (const sequence of sequences) {
         const proof = proofs.get(sequence);
-        const missing = { faults: [proof?.fault ?? "The server gives no proof of it."], proof: null, note };
-        this.found.set(sequence, proof?.entry ? { ...checkEntry(proof, note, this.execution), proof, note, signature } : missing);
+        const missing = { faults: ["The server has no such entry."], proof: null, note };
+        this.found.set(sequence, proof ? { ...checkEntry(proof, note, this.execution), proof, note, signature } : missing);
       }
     } catch (error) {
       this.failure = error.message;
@@ -116,7 +116,7 @@ export class Proofs {
             rightRoot ? "✓ the same" : "✗ another one")),
         h("figure", { class: "value" }, h("figcaption", {}, "The checkpoint"), h("pre", { tabindex: "0" }, found.note.text)),
         found.proof.payload === null ? null
-          : h("figure", { class: "value" }, h("figcaption", {}, "The payload, as it was committed to"), h("pre", { tabindex: "0" }, found.proof.payload))));
+          : h("figure", { class: "value" }, h("figcaption", {}, "The payload, as it was committed to"), h("pre", { tabindex: "0" }, text(fromBase64(found.proof.payload))))));
   }
 }
 

@@ -132,7 +132,7 @@ const same = (one, other) => hex(one) === hex(other);
 
 // What a proof comes to. `faults` is empty where everything holds.
 export function checkEntry(proof, note, execution) {
-  const faults = [];
+  const faults = proof.fault ? [proof.fault] : [];
   const entry = fromBase64(proof.entry);
   const leaf = leafHash(entry);
   const { root, steps } = climb(leaf, proof.sequence, note.size, proof.hashes.map(fromBase64));
@@ -149,7 +149,7 @@ export function checkEntry(proof, note, execution) {
   }
   let payload = "missing";
   if (proof.salt !== null && proof.payload !== null) {
-    payload = hex(hmac(fromBase64(proof.salt), utf8(proof.payload))) === fields?.commitment ? "valid" : "invalid";
+    payload = hex(hmac(fromBase64(proof.salt), fromBase64(proof.payload))) === fields?.commitment ? "valid" : "invalid";
     if (payload === "invalid") faults.push("Its payload is not the one that was committed to.");
   }
   return { entry, fields, leaf, steps, root, payload, faults };
