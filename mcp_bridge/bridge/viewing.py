@@ -130,6 +130,7 @@ class _Timeline:
 
     rows: list[TimelineRow] = field(default_factory=list)
     unended: dict[Any, list[TimelineRow]] = field(default_factory=dict)
+    denied: list[TimelineRow] = field(default_factory=list)
 
     def of(self, entries: Iterable[Recorded]) -> list[TimelineRow]:
         for recorded in entries:
@@ -137,6 +138,8 @@ class _Timeline:
                 self._intent(recorded)
             elif recorded.entry.kind != "outcome" or not self._ends(recorded):
                 self.rows.append(_row(recorded))
+                if recorded.entry.kind == "denial" and recorded.entry.program is not None:
+                    self.denied.append(self.rows[-1])
         return self.rows
 
     def _intent(self, recorded: Recorded) -> None:
@@ -158,7 +161,9 @@ class _Timeline:
     def _ends(self, recorded: Recorded) -> bool:
         """Put an outcome to its intent; whether there was one."""
         payload = recorded.entry.payload
-        waiting = self.unended.get(_pair(payload))
+        # What a denied step's machine is told, is told at once, and in the order of the denials.
+        waiting = self.denied if payload.get("status") == "denied" else None
+        waiting = self.unended.get(_pair(payload)) or waiting
         if not waiting:
             return False
         row = waiting.pop(0)

@@ -22,6 +22,10 @@ export function keepToken(token) {
   localStorage.setItem(KEPT, token);
 }
 
+export function hasToken() {
+  return Boolean(localStorage.getItem(KEPT));
+}
+
 function headers() {
   return { Authorization: `Bearer ${localStorage.getItem(KEPT) ?? ""}` };
 }

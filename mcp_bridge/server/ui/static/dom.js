@@ -41,7 +41,7 @@ export function keepingFocus(rebuild) {
 
 const SIGNS = {
   success: "✓", ok: "✓", approved: "✓", failed: "✗", denied: "✗", timeout: "✗", violation: "✗", stalled: "✗",
-  budget_exceeded: "✗", cancelled: "–", skipped: "–", void: "–", suspended: "⏸", pending: "⏸", interrupted: "!",
+  budget_exceeded: "✗", cancelled: "–", skipped: "–", void: "–", suspended: "…", pending: "…", interrupted: "!",
   "no outcome": "!", running: "▶", "under way": "▶", open: "?", erased: "–",
   damaged: "✗", error: "✗", exit: "✗", out_of_memory: "✗", killed: "✗",
 };

@@ -116,7 +116,7 @@ export function executionPage(main, id) {
       fill(body, h("table", { class: "rows" },
         h("caption", { class: "hidden" }, "What happened, in the order in which it began"),
         h("thead", {}, h("tr", {},
-          h("th", { scope: "col", class: "wide number" }, "After"), h("th", { scope: "col" }, "What"),
+          h("th", { scope: "col", class: "wide number" }, "After"), h("th", { scope: "col", class: "most" }, "What"),
           h("th", { scope: "col" }, "Status"), h("th", { scope: "col", class: "medium" }, "Took"), h("th", { scope: "col" }, "Proof"))),
         h("tbody", {}, rows.rows.map((row) => tableRow(row)))),
         more > 0 ? h("button", { "data-key": "more", onclick: () => { wanted += PROVEN_AT_ONCE; look(); } }, `Show more of ${more.toLocaleString()}`) : null);
@@ -132,7 +132,7 @@ export function executionPage(main, id) {
     };
     const label = KINDS[row.kind] ?? row.kind;
     const line = h("tr", { class: `row ${row.kind} ${isOpen ? "is-open" : ""}` },
-      h("td", { class: "wide number" }, duration(Math.max(0, row.time - rows.began)) || "0"),
+      h("td", { class: "wide number" }, row.time > rows.began ? duration(row.time - rows.began) : "0"),
       h("th", { scope: "row" },
         h("button", { class: "toggle", "data-key": key, "aria-expanded": String(isOpen), "aria-controls": isOpen ? `${key}-more` : null, onclick: toggle },
           h("span", { class: "arrow", "aria-hidden": "true" }, isOpen ? "▾" : "▸"),

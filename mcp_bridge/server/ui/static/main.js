@@ -1,6 +1,6 @@
 // Which page this is, who may see it, and when it looks again.
 
-import { Refused, get, keepToken, live, takeToken } from "./api.js";
+import { Refused, get, hasToken, keepToken, live, takeToken } from "./api.js";
 import { approvalsPage } from "./approvals.js";
 import { fill, h, notice } from "./dom.js";
 import { executionPage } from "./execution.js";
@@ -24,6 +24,7 @@ function askForToken(wasWrong) {
     keepToken(/#token=([\w-]+)$/.exec(given)?.[1] ?? given);
     location.reload();
   };
+  main.removeAttribute("aria-busy");
   fill(main,
     h("form", { class: "card narrow", onsubmit: save },
       h("h1", {}, "Token needed"),
@@ -49,10 +50,13 @@ async function start() {
   for (const link of document.querySelectorAll("nav a")) {
     if (link.dataset.page === name) link.setAttribute("aria-current", "page");
   }
+  if (!hasToken()) {
+    askForToken(false);
+    return;
+  }
   const shown = make();
   let busy = false;
   let again = false;
-  const hadToken = Boolean(localStorage.getItem("mcp-bridge-token"));
 
   // One look at a time; what changes meanwhile is looked at after it.
   async function look() {
@@ -67,7 +71,7 @@ async function start() {
       } catch (error) {
         if (!(error instanceof Refused)) throw error;
         if (error.status === 401) {
-          askForToken(hadToken);
+          askForToken(true);
           busy = true;
           return;
         }
