@@ -155,7 +155,9 @@ async def _scripts(database):
         whose = "somebody else" if name == "others" else PRINCIPAL
         row = script(ident, CODE if name == "script" else f"'{name}'", status, record, whose)
         await store.add(row, {}, Entry("start", ident, {"kind": "script"}))
-        await recorder.append(Entry("intent", ident, {"kind": "tool", "tool": f"local.{EVIL}", "arguments": {EVIL: EVIL}}))
+        await recorder.append(
+            Entry("intent", ident, {"kind": "tool", "tool": f"local.{EVIL}", "arguments": {EVIL: EVIL}})
+        )
         if name == "running":
             continue
         done = {"tool": f"local.{EVIL}", "status": "ok"}
@@ -217,24 +219,24 @@ class Viewer:
 
 
 @contextlib.contextmanager
-def viewing(store, *options):
+def viewing(store, *options, stderr=subprocess.PIPE):
     """The viewer of a store, in a process of its own."""
     environment = {name: os.environ[name] for name in ("PATH", "LANG", "PYTHONPATH") if name in os.environ}
     process = subprocess.Popen(
         [COMMAND, "--config", str(store.config()), "ui", "--no-browser", "--listen", "127.0.0.1:0", *options],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         env=environment | {"HOME": str(store.state.parent)},
     )
     try:
         line = process.stdout.readline()
         found = re.fullmatch(r"The trace viewer: (http://\S+)\n", line)
-        assert found, (line, process.stderr.read() if process.poll() is not None else "")
+        assert found, line
         yield Viewer(process, found[1])
     finally:
         process.terminate()
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 0, errors
-    assert "Traceback" not in errors, errors
+    assert "Traceback" not in (errors or ""), errors

@@ -44,6 +44,7 @@ _NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069/
 """No separator, and nothing that changes how a terminal shows the rest of a line."""
 
 _EXECUTION = re.compile(r"[0-9a-f]{16}")
+_ID = re.compile(r"[0-9a-f]+")
 
 
 class Files:
@@ -84,6 +85,17 @@ class Files:
             except OSError:
                 pass
         raise BridgeError("unknown_artifact", f"There is no artifact {uri[:200]!r}.")
+
+    def remove(self, execution: str) -> None:
+        """Remove what is kept of an execution, if anything is.
+
+        Raises:
+            OSError: As the system gives it; what is left can be removed by another try.
+        """
+        if _ID.fullmatch(execution):
+            for root in (self._root, self._outputs):
+                with suppress(FileNotFoundError):
+                    shutil.rmtree(root / execution)
 
     def sweep(self) -> None:
         """Remove what is older than KEEP_SECONDS."""

@@ -65,9 +65,14 @@ def _waiting(run: ProgramRun, effect: Effect) -> dict[str, Any]:
 
 def standing(stored: StoredExecution) -> str:
     """The status of an execution as it is now: one whose process has died is `interrupted`, whatever was taken down."""
-    owner = Owner.parse(stored.owner)
-    lost = stored.status == "running" and owner is not None and owner.is_orphan_here()
+    lost = stored.status == "running" and not is_under_way(stored.status, stored.owner)
     return "interrupted" if lost else stored.status
+
+
+def is_under_way(status: str, owner: str) -> bool:
+    """Whether a process has an execution of that status in hand, as far as can be told from here."""
+    known = Owner.parse(owner)
+    return status == "running" and not (known is not None and known.is_orphan_here())
 
 
 def told(stored: StoredExecution) -> dict[str, Any]:

@@ -20,6 +20,7 @@ import anyio
 
 from mcp_bridge.bridge import bundle
 from mcp_bridge.bridge.channel import ChannelLimits, start_line
+from mcp_bridge.bridge.erasing import tidy
 from mcp_bridge.bridge.execution import MAX_VALUE_BYTES, Execution, ExecutionLimits, Progress
 from mcp_bridge.bridge.governance import LOCAL, Governance, load_governance, refuse_local
 from mcp_bridge.bridge.keep import ArtifactWriter, Files, Memories
@@ -405,8 +406,26 @@ async def open_bridge(
             Fleet(specs, idle_timeout=settings.runtime_idle_timeout) as fleet,
             anyio.create_task_group() as tasks,
         ):
-            # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
-            yield Bridge(settings, fleet, tasks, database, governance)
+            await tidy(database, Files(settings.state_dir), settings.ledger)
+            async with _published(database, settings, governance.base, tasks):
+                # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
+                yield Bridge(settings, fleet, tasks, database, governance)
+
+
+@asynccontextmanager
+async def _published(database: Database, settings: Settings, base: Path, tasks: TaskGroup) -> AsyncGenerator[None]:
+    """The log's checkpoints are published meanwhile, if the configuration wants that."""
+    if not settings.ledger.publish:
+        yield
+        return
+    from mcp_bridge.bridge.publishing import publisher  # noqa: PLC0415  (rarely needed)
+
+    publishing = await publisher(database, settings.ledger, base)
+    tasks.start_soon(publishing.run)
+    try:
+        yield
+    finally:
+        publishing.close()
 
 
 async def prepare(

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from mcp_bridge.bridge.names import PRINCIPAL
 from mcp_bridge.cli import common, showing
 from mcp_bridge.cli.approvals import who
+from mcp_bridge.cli.listening import address, listening
 from mcp_bridge.cli.opening import in_record
-from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,27 +26,8 @@ if TYPE_CHECKING:
 
     from mcp_bridge.ledger.database import Database
 
-MAX_PORT = 65535
-
 BROWSER_SECONDS = 60.0
 """Until a browser that was started has read the page that leads to the viewer."""
-
-
-def address(text: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT`, `[::1]:PORT` or `:PORT`; the host is this machine's own by default.
-
-    Raises:
-        BridgeError: `bad_argument`.
-    """
-    host, colon, port = text.strip().rpartition(":")
-    is_six = host.startswith("[") and host.endswith("]")
-    if not colon or not (port.isascii() and port.isdigit()) or int(port[:6]) > MAX_PORT or (":" in host and not is_six):
-        raise BridgeError(
-            "bad_argument",
-            f"--listen: {text[:100]!r} is no address.",
-            hint="Write --listen HOST:PORT, such as 127.0.0.1:8808; with port 0 a free one is taken.",
-        )
-    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 
 
 def ui(config: Path | None, asked: str, *, browser: bool) -> int:
@@ -58,15 +39,16 @@ def ui(config: Path | None, asked: str, *, browser: bool) -> int:
         browser: Open one.
 
     Raises:
-        BridgeError: `bad_argument`, `address_unusable`; as `in_record`; `nested_bridge`.
+        BridgeError: `bad_argument`, `cannot_listen`; as `in_record`; `nested_bridge`.
     """
     from mcp_bridge.private_files import private_directory  # noqa: PLC0415
-    from mcp_bridge.server.ui.app import build, listen, serve  # noqa: PLC0415  (the SDK takes most of a second)
+    from mcp_bridge.server.ui.app import Address, build, serve  # noqa: PLC0415  (the SDK takes most of a second)
 
     host, port = address(asked)
     loaded = common.load(config)
     common.refuse_nesting(loaded)
-    listener, place = listen(host, port)
+    listener = listening(host, port)
+    place = Address(host, listener.getsockname()[1])
     token = secrets.token_urlsafe(32)
     url = place.url(token)
 

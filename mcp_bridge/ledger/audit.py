@@ -203,8 +203,8 @@ def stats(ledger: Ledger) -> dict[str, Any]:
         "last": json.loads(last[0])["time"] / 1e6 if last else None,
         "key": ledger.vkey,
         "published": {
-            target: {"size": size, "state": state}
-            for target, size, state in connection.execute("SELECT target, size, state FROM published ORDER BY target")
+            target: json.loads(state)
+            for target, state in connection.execute("SELECT target, state FROM published ORDER BY target")
         },
     }
 
@@ -246,3 +246,34 @@ def backup(path: Path, target: Path, master: MasterKey | None) -> FileVerdict:
         for leftover in (new, new.with_name(f"{new.name}-wal"), new.with_name(f"{new.name}-shm")):
             leftover.unlink(missing_ok=True)
     return verdict
+
+
+def consistency(ledger: Ledger, old: str, new: str | None, verifiers: Sequence[Verifier]) -> dict[str, Any]:
+    """Show that the log of one checkpoint is the beginning of that of another, and both of this one.
+
+    Args:
+        ledger: The log.
+        old: A signed note.
+        new: Another; None for the log's own, now.
+        verifiers: The keys that are trusted.
+
+    Returns:
+        `old` and `new`, the sizes; `proof`, the hashes in hex (RFC 6962, section 2.1.2).
+
+    Raises:
+        BridgeError: `bad_note`, `unknown_key`, `bad_signature`; `other_log`; `rolled_back`, `tampered`; `bad_proof`.
+    """
+    earlier, _ = notes.open_checkpoint(old, verifiers)
+    later, _ = notes.open_checkpoint(ledger.head_note() if new is None else new, verifiers)
+    for checkpoint in (earlier, later):
+        if checkpoint.origin != ledger.origin:
+            raise BridgeError("other_log", f"This is a checkpoint of the log {checkpoint.origin!a}.")
+        if checkpoint.size > ledger.size:
+            raise BridgeError(
+                "rolled_back", f"A checkpoint is of {checkpoint.size} entries; the log here has {ledger.size}."
+            )
+        if checkpoint.root != merkle.root(checkpoint.size, ledger.node):
+            raise BridgeError("tampered", f"The first {checkpoint.size} entries have another root than was signed.")
+    hashes = merkle.consistency_proof(earlier.size, later.size, ledger.node)
+    merkle.verify_consistency(earlier.size, later.size, earlier.root, later.root, hashes)
+    return {"old": earlier.size, "new": later.size, "proof": [each.hex() for each in hashes]}

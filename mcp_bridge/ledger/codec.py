@@ -86,7 +86,7 @@ def decode(data: bytes) -> Leaf:
         raise _bad(f"it has {len(data)} bytes")
     try:
         # Numbers are read as texts: a long one takes long.
-        found = json.loads(data, parse_int=_number, parse_float=_refuse, parse_constant=_refuse)
+        found = _decoder.decode(data.decode())
     except (ValueError, RecursionError):
         raise _bad("it is no JSON object of texts and whole numbers") from None
     if not isinstance(found, dict) or tuple(found) != _NAMES:
@@ -127,6 +127,9 @@ def _number(text: str) -> int:
 
 def _refuse(text: str) -> Any:
     raise ValueError(text[:20])
+
+
+_decoder = json.JSONDecoder(parse_int=_number, parse_float=_refuse, parse_constant=_refuse)
 
 
 def _bad(why: str) -> BridgeError:

@@ -168,6 +168,18 @@ def _loaded(path: Path, origin: str, *, make: bool = False) -> Signer:
     return Signer(origin, Ed25519PrivateKey.from_private_bytes(private_key(path, _LOST, make=make)))
 
 
+def own_vkey(path: Path) -> str:
+    """The public key of the private one that is beside a file.
+
+    Raises:
+        BridgeError: `key_missing`, `key_unusable`; as `reading.open_ledger`.
+    """
+    from mcp_bridge.ledger.reading import open_ledger  # noqa: PLC0415  (it imports this module)
+
+    with open_ledger(path) as ledger:
+        return _signer(path.parent, ledger.origin, ledger.vkey).vkey
+
+
 def take_next_key(directory: Path) -> None:
     """Put the new key in the old one's place: the log is signed with it."""
     try:

@@ -16,7 +16,6 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from mcp_bridge.bridge.overview import Overview
-from mcp_bridge.errors import BridgeError
 from mcp_bridge.server.ui.api import Api
 from mcp_bridge.server.ui.guard import Guard
 from mcp_bridge.server.ui.live import Live
@@ -60,25 +59,6 @@ class Address(NamedTuple):
         host = socket.gethostname() if self.host in {"0.0.0.0", "::"} else self.host  # noqa: S104 - it is compared
         host = f"[{host}]" if ":" in host else host
         return f"http://{host}:{self.port}/#token={token}"
-
-
-def listen(host: str, port: int) -> tuple[socket.socket, Address]:
-    """A socket that listens, and where.
-
-    Raises:
-        BridgeError: `address_unusable`.
-    """
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.create_server((host, port), family=family, backlog=128)
-    except (OSError, UnicodeError, OverflowError) as exc:
-        why = getattr(exc, "strerror", None) or str(exc)
-        raise BridgeError(
-            "address_unusable",
-            f"The viewer can't listen on {host}, port {port}: {why}.",
-            hint="Name another with --listen HOST:PORT; with port 0 a free one is taken.",
-        ) from None
-    return listener, Address(host, listener.getsockname()[1])
 
 
 def build(database: Database, principal: str, token: str, by: str) -> ASGIApp:
