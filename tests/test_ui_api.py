@@ -15,6 +15,7 @@ from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.store import ProgramStore
 from mcp_bridge.server.ui.api import MAX_BODY_BYTES, MAX_ROWS
 from mcp_bridge.server.ui.app import Address, build
+from mcp_bridge.server.ui.live import Live
 
 BASE = "http://127.0.0.1:8808"
 TOKEN = "a-token"  # noqa: S105
@@ -56,7 +57,7 @@ async def database(store):
 def client(database, token=TOKEN, **headers):
     if token is not None:
         headers = {"Authorization": f"Bearer {token}", **headers}
-    app = build(database, PRINCIPAL, TOKEN, "anna")
+    app = build(Live(database), PRINCIPAL, TOKEN, "anna")
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=BASE, headers=headers)
 
 
@@ -66,9 +67,9 @@ async def viewer(database):
         yield viewer
 
 
-async def told(viewer, path, status=200, **params):
+async def told(viewer, path, code=200, **params):
     answer = await viewer.get(path, params=params or None)
-    assert answer.status_code == status, answer.text
+    assert answer.status_code == code, answer.text
     return answer.json()
 
 

@@ -43,6 +43,7 @@ def ui(config: Path | None, asked: str, *, browser: bool) -> int:
     """
     from mcp_bridge.private_files import private_directory  # noqa: PLC0415
     from mcp_bridge.server.ui.app import Address, build, serve  # noqa: PLC0415  (the SDK takes most of a second)
+    from mcp_bridge.server.ui.live import Live  # noqa: PLC0415
 
     host, port = address(asked)
     loaded = common.load(config)
@@ -57,6 +58,7 @@ def ui(config: Path | None, asked: str, *, browser: bool) -> int:
 
         with _page_that_leads_to(url, private_directory(loaded.settings.state_dir), wanted=browser):
             showing.tell(f"The trace viewer: {url}")
+            sys.stdout.flush()
             if not place.is_loopback:
                 showing.say(
                     "mcp-bridge: warning: this is plain HTTP beyond this machine: whoever can read the network can take"
@@ -64,10 +66,10 @@ def ui(config: Path | None, asked: str, *, browser: bool) -> int:
                     f" and reach it through a tunnel: ssh -L {place.port}:127.0.0.1:{place.port} HOST."
                 )
             showing.say("Whoever has this address can see everything that is recorded, and approve. Ctrl-C ends it.")
-            sys.stdout.flush()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_end_on_signal, tasks.cancel_scope)
-                await serve(build(database, PRINCIPAL, token, who()), listener)
+                live = Live(database)
+                await serve(build(live, PRINCIPAL, token, who()), live, listener)
 
     with listener:
         in_record(loaded.settings, served)

@@ -18,7 +18,6 @@ from starlette.staticfiles import StaticFiles
 from mcp_bridge.bridge.overview import Overview
 from mcp_bridge.server.ui.api import Api
 from mcp_bridge.server.ui.guard import Guard
-from mcp_bridge.server.ui.live import Live
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp
 
-    from mcp_bridge.ledger.database import Database
+    from mcp_bridge.server.ui.live import Live
 
 STATIC = Path(__file__).parent / "static"
 
@@ -37,7 +36,7 @@ PAGES = ("/", "/executions/{id}", "/approvals")
 MAX_CONNECTIONS = 256
 
 GOODBYE_SECONDS = 1
-"""For answers under way when the viewer ends; streams of changes would never end by themselves."""
+"""For answers under way when the viewer ends."""
 
 
 class Address(NamedTuple):
@@ -61,16 +60,15 @@ class Address(NamedTuple):
         return f"http://{host}:{self.port}/#token={token}"
 
 
-def build(database: Database, principal: str, token: str, by: str) -> ASGIApp:
+def build(live: Live, principal: str, token: str, by: str) -> ASGIApp:
     """The viewer as an ASGI application.
 
     Args:
-        database: Has the executions.
+        live: Tells of changes to a database, which has the executions.
         principal: Whose executions are shown.
         token: Has to come with every request for data.
         by: Whose the decisions are that are made there.
     """
-    live = Live(database)
 
     @contextlib.asynccontextmanager
     async def watching(_: Starlette) -> AsyncGenerator[None]:
@@ -88,7 +86,7 @@ def build(database: Database, principal: str, token: str, by: str) -> ASGIApp:
     app = Starlette(
         routes=[
             *(Route(path, page, methods=["GET"]) for path in PAGES),
-            *Api(Overview(database, principal), live, by).routes(),
+            *Api(Overview(live.database, principal), live, by).routes(),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         lifespan=watching,
@@ -105,8 +103,14 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve(app: ASGIApp, listener: socket.socket) -> None:
-    """Serve until cancelled."""
+async def serve(app: ASGIApp, live: Live, listener: socket.socket) -> None:
+    """Serve until cancelled.
+
+    Args:
+        app: The viewer.
+        live: Its, to be ended: streams of changes would never end by themselves.
+        listener: Listens.
+    """
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -129,4 +133,5 @@ async def serve(app: ASGIApp, listener: socket.socket) -> None:
         try:
             await anyio.sleep_forever()
         finally:
+            live.end()
             server.should_exit = True

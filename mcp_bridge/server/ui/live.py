@@ -30,17 +30,26 @@ class Live:
 
     Args:
         database: Where.
+
+    Attributes:
+        database: Where.
     """
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        self.database = database
         self._changed = anyio.Event()
         self._viewers = 0
+        self._has_ended = False
 
     @property
     def is_full(self) -> bool:
         """Whether there are as many viewers as there may be."""
         return self._viewers >= MAX_VIEWERS
+
+    def end(self) -> None:
+        """Let go of everybody who listens."""
+        self._has_ended = True
+        self._changed.set()
 
     async def watch(self) -> None:
         """Look, until cancelled."""
@@ -48,7 +57,7 @@ class Live:
         while True:
             await anyio.sleep(POLL_SECONDS)
             try:
-                now = await overview.version(self._database)
+                now = await overview.version(self.database)
             except BridgeError as exc:
                 logger.warning("%s", exc)
                 continue
@@ -65,7 +74,7 @@ class Live:
         self._viewers += 1
         try:
             yield "retry: 1000\n\ndata: open\n\n"
-            while True:
+            while not self._has_ended:
                 told = "tick"
                 with anyio.move_on_after(TICK_SECONDS):
                     await self._changed.wait()
