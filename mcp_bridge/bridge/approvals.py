@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.store import Approval, ProgramStore, StoredExecution
 
 
-MAX_COMMENT_CHARS = 1000
-
-
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A question, and the execution that waits for its answer.
@@ -50,29 +47,6 @@ async def asked(store: ProgramStore, principal: str, execution: str | None = Non
     known = {one: await store.execution(one) for one in dict.fromkeys(row.execution for row in rows)}
     found = [Asked(row, known[row.execution]) for row in rows]
     return [row for row in found if row.execution is None or row.execution.principal == principal]
-
-
-def checked_comment(comment: str | None, name: str) -> str | None:
-    """A comment on a decision as it may be kept.
-
-    Args:
-        comment: It.
-        name: Of the option or field that it came in.
-
-    Raises:
-        BridgeError: `bad_argument`.
-    """
-    if comment is not None and (len(comment) > MAX_COMMENT_CHARS or not _is_text(comment)):
-        raise BridgeError("bad_argument", f"{name}: it is text of at most {MAX_COMMENT_CHARS} characters.")
-    return comment
-
-
-def _is_text(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 async def decide(

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
+    from mcp_bridge.bridge.doubts import Settlement
     from mcp_bridge.bridge.gate import Asker, Gate
     from mcp_bridge.bridge.program_run import ProgramRun
     from mcp_bridge.bridge.programs import Programs
@@ -200,6 +201,7 @@ class Bridge:
             if record.status in {"protocol_error", "call_limit"} and record.error:
                 self.programs.stray(execution, record.error["message"])
             # Nothing that is answered may be lost.
+            await anyio.to_thread.run_sync(artifacts.sync)
             await self.programs.recorder.append()
             record.calls = requests.calls
             record.artifacts = artifacts.written
@@ -269,6 +271,25 @@ class Bridge:
         gate = self._gate(secrets.token_hex(8), self._narrow(None))
         return await self._driven(await self.programs.cancel(execution, reason, PRINCIPAL, gate))
 
+    async def settle_program(
+        self, execution: str, asked: str | None, settlement: Settlement, *, go_on: bool, asker: Asker | None = None
+    ) -> dict[str, Any]:
+        """End a doubt by a person's word. Only the command line leads here.
+
+        Args:
+            execution: Its id.
+            asked: The step's path or the effect's number; None if only one is in doubt.
+            settlement: The person's word.
+            go_on: Whether to go on with the program at once.
+            asker: As `run`.
+
+        Raises:
+            BridgeError: As `Programs.settle`.
+        """
+        gate = self._gate(secrets.token_hex(8), self._narrow(None), asker)
+        run = await self.programs.settle(execution, asked, settlement, PRINCIPAL, gate)
+        return await (self._driven(run) if go_on else self._kept(run))
+
     async def plan_program(self, intent: str) -> dict[str, Any]:
         """Have the configured model write a program.
 
@@ -282,9 +303,13 @@ class Bridge:
         try:
             await run.drive()
         finally:
-            with anyio.CancelScope(shield=True):
-                record = await self.programs.keep(run)
+            record = await self._kept(run)
         return record
+
+    async def _kept(self, run: ProgramRun) -> dict[str, Any]:
+        with anyio.CancelScope(shield=True):
+            record = await self.programs.keep(run)
+        return record  # noqa: RET504  (mypy: the scope may swallow what is raised inside)
 
     def _gate(
         self,
@@ -396,7 +421,7 @@ async def open_bridge(
     Raises:
         BridgeError: `database_unusable`, `database_newer`, `state_unusable`.
     """
-    private_directory(settings.state_dir)
+    private_directory(settings.state_dir, durable=True)
     if governance is None:
         governance = load_governance({}, None, Path.cwd(), settings.state_dir)
     refuse_local(governance, specs)
@@ -436,7 +461,7 @@ async def prepare(
     Raises:
         BridgeError: As `Bridge.prepare`.
     """
-    private_directory(settings.state_dir)
+    private_directory(settings.state_dir, durable=True)
     report = await _probe(settings, notify, refresh=refresh)
     image = await _image(settings, *report.choice.invocation, notify)
     return Prepared(report, CliEngine(report.choice, settings.state_dir), image)
@@ -448,7 +473,7 @@ async def choose_engine(settings: Settings) -> RuntimeChoice:
     Raises:
         BridgeError: As `Bridge.prepare`.
     """
-    private_directory(settings.state_dir)
+    private_directory(settings.state_dir, durable=True)
     return (await _probe(settings, None, refresh=False)).choice
 
 

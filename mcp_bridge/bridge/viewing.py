@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from mcp_bridge.kernel.machine import IN_DOUBT
 from mcp_bridge.ledger.entries import TOMBSTONE
 from mcp_bridge.ledger.overview import DAMAGED
 
@@ -166,7 +167,8 @@ class _Timeline:
         waiting = self.unended.get(_pair(payload)) or waiting
         if not waiting:
             return False
-        row = waiting.pop(0)
+        # An effect that was in doubt may be done once more; of a script's calls, the earlier one ends first.
+        row = waiting.pop() if "effect" in payload else waiting.pop(0)
         row.sequences += (recorded.sequence,)
         row.seconds = max(0.0, recorded.time - row.time)
         row.erased = row.erased or is_erased(recorded)
@@ -194,11 +196,16 @@ def _pair(payload: dict[str, Any]) -> Any:
 
 
 def _take_outcome(row: TimelineRow, payload: dict[str, Any]) -> None:
-    row.status = "" if row.erased or row.damaged else str(payload.get("status", ""))
+    row.status = "" if row.erased or row.damaged else _status(payload)
     row.value = payload.get("value")
     row.usage = payload.get("usage")
     if payload.get("code") or payload.get("message"):
         row.error = {"code": payload.get("code") or "", "message": payload.get("message") or ""}
+
+
+def _status(payload: dict[str, Any]) -> str:
+    status = str(payload.get("status", ""))
+    return IN_DOUBT if status == "pending" and payload.get("code") == IN_DOUBT else status
 
 
 def _row(recorded: Recorded) -> TimelineRow:
@@ -224,7 +231,7 @@ def _told(kind: str, payload: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield "what", str(payload.get("program") or payload.get("kind") or "")
             yield "given", {name: value for name, value in payload.items() if name != "program"} or None
         case "outcome":
-            yield "status", str(payload.get("status", ""))
+            yield "status", _status(payload)
             yield "what", f"effect {payload['effect']}" if "effect" in payload else str(payload.get("tool", ""))
             yield "value", payload.get("value")
             yield "usage", payload.get("usage")
@@ -239,10 +246,12 @@ def _told(kind: str, payload: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield "value", payload.get("payload", payload.get("reason"))
         case "decision":
             yield "what", str(payload.get("tool") or payload.get("message") or "")
-            yield "status", "approved" if payload.get("approved") else "denied"
+            decided = "approved" if payload.get("approved") else "denied"
+            yield "status", str(payload.get("settled") or decided)
             question = {name: payload[name] for name in ("arguments", "details", "why") if payload.get(name)}
             yield "given", question or None
-            yield "value", {name: payload[name] for name in ("by", "comment") if payload.get(name)} or None
+            names = ("by", "comment", *(("value", "message") if "settled" in payload else ()))
+            yield "value", {name: payload[name] for name in names if payload.get(name) is not None} or None
         case "violation":
             yield "what", str(payload.get("message", ""))
             yield "status", "violation"

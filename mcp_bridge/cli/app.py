@@ -135,6 +135,23 @@ def backup(
     finish(lambda: work(config or ctx.obj, file, as_json=as_json), as_json=as_json)
 
 
+@app.command(epilog="Examples:\n\nmcp-bridge replay 3f9a1c\n\nmcp-bridge replay 3f9a1c --program refund-2.yaml")
+def replay(
+    ctx: typer.Context,
+    execution: Annotated[str, typer.Argument(metavar="ID", help="Or as much of its beginning as no other one has.")],
+    program: Annotated[
+        str | None, typer.Option(metavar="FILE|NAME", help="Another version: would it have done the same?")
+    ] = None,
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Run an execution again against its record, with no effects: does the one follow from the other?"""
+    from mcp_bridge.cli.opening import finish  # noqa: PLC0415
+    from mcp_bridge.cli.replay import replay as work  # noqa: PLC0415
+
+    finish(lambda: work(config or ctx.obj, execution, program, as_json=as_json), as_json=as_json)
+
+
 @app.command()
 def doctor(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
     """Find out what works here, what this host can't enforce, and how to mend it."""

@@ -274,7 +274,7 @@ def accept_clock(ctx: typer.Context, config: Config = None) -> None:
     """Go on although the clock is behind the last entry: it is right now, and was ahead before."""
 
     def work() -> int:
-        from mcp_bridge.cli.approvals import who  # noqa: PLC0415
+        from mcp_bridge.cli.people import who  # noqa: PLC0415
         from mcp_bridge.ledger import rotation  # noqa: PLC0415
 
         async def accepted(database: Database) -> float:
@@ -451,7 +451,7 @@ def _verdict_lines(facts: dict[str, Any]) -> list[str]:
         lines.append(f"payload: {facts['payload']}")
     if facts.get("compared"):
         lines.append(f"agrees with {facts['compared']} checkpoints that were kept elsewhere")
-    elif "compared" in facts and facts["authenticated"]:
+    elif "compared" in facts and facts["authenticated"] and not facts["witnesses"]:
         lines.append("held against no checkpoint that was kept elsewhere: whoever has its key may have rewritten it")
     lines += [f"cosigned by {row['key'].partition('+')[0]}" for row in facts.get("witnesses", ())]
     return lines

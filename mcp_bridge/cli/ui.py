@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from mcp_bridge.bridge.names import PRINCIPAL
 from mcp_bridge.cli import common, showing
-from mcp_bridge.cli.approvals import who
 from mcp_bridge.cli.listening import address, listening
 from mcp_bridge.cli.opening import in_record
+from mcp_bridge.cli.people import who
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

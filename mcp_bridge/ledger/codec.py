@@ -31,6 +31,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 # By code points, and not by what a version of Python takes for printable: readers must agree for ever.
 _TEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*")
+_UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,12 @@ class Leaf:
 
 _NAMES = tuple(field.name for field in fields(Leaf))
 _encode_text = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def fitting(text: str) -> str:
+    """A text as an entry can have it, whoever chose it: a control character as its escape, and the end cut off."""
+    text = _UNFIT.sub(lambda found: f"\\u{ord(found[0]):04x}", text[: MAX_TEXT_CHARS + 1])
+    return text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
 
 
 def encode(leaf: Leaf) -> bytes:

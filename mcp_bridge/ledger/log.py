@@ -6,14 +6,13 @@ whichever process wrote last.
 
 from __future__ import annotations
 
-import json
 import os
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.codec import LEDGER, MAX_ENTRY_BYTES, Leaf, encode, leaf_hash
+from mcp_bridge.ledger.codec import LEDGER, MAX_ENTRY_BYTES, Leaf, decode, encode, fitting, leaf_hash
 from mcp_bridge.ledger.disclosures import SALT_BYTES, commitment
 from mcp_bridge.ledger.merkle import HASH_BYTES, Frontier
 from mcp_bridge.ledger.notes import Checkpoint, sign_checkpoint
@@ -94,14 +93,19 @@ class Log:
         self._changed = False
         version = connection.execute("PRAGMA data_version").fetchone()[0]
         if version == self._version:
+            # Here and nowhere else: in a transaction, a chain's end may not be in the file yet.
+            while len(self._executions) > MAX_REMEMBERED:
+                self._executions.popitem(last=False)
             return
         self._executions.clear()
-        size, vkey, root = connection.execute("SELECT size, vkey, root FROM head").fetchone()
+        head = connection.execute("SELECT size, vkey, root FROM head").fetchone()
+        if head is None:
+            raise damaged("its head is missing")
+        size, vkey, root = head
         self._frontier = frontier_of(connection, size)
         if self._frontier.root() != root:
             raise damaged("its entries are not those that its head was signed for")
-        last = connection.execute("SELECT entry FROM entries WHERE sequence = ?", (size - 1,)).fetchone()
-        self._time = json.loads(last[0])["time"] if last else 0
+        self._time = _time_of(connection, size - 1) if size else 0
         if vkey != self.signer.vkey:
             self.signer = self._reload(vkey)
         self._version = version
@@ -127,7 +131,7 @@ class Log:
                 known.previous,
                 entry.program,
                 sequence,
-                entry.step,
+                None if entry.step is None else fitting(entry.step),
                 self._next_time(one.time),
             )
             data = encode(leaf)
@@ -191,6 +195,7 @@ class Log:
     def _known(self, connection: sqlite3.Connection, execution: str) -> _Execution:
         known = self._executions.get(execution)
         if known is not None:
+            self._executions.move_to_end(execution)
             return known
         last = connection.execute(
             "SELECT substr(nodes, 1, 32) FROM entries WHERE execution = ? ORDER BY sequence DESC LIMIT 1", (execution,)
@@ -204,8 +209,6 @@ class Log:
             key = None if kept[0] is None else self.master.open(execution, kept[0])
         known = _Execution(last[0].hex() if last else None, key)
         self._executions[execution] = known
-        if len(self._executions) > MAX_REMEMBERED:
-            self._executions.popitem(last=False)
         return known
 
     def new_key(self, connection: sqlite3.Connection, execution: str, subject: str) -> DataKey:
@@ -230,6 +233,16 @@ def frontier_of(connection: sqlite3.Connection, size: int) -> Frontier:
     return Frontier(size, read)
 
 
+def _time_of(connection: sqlite3.Connection, sequence: int) -> int:
+    """When an entry was made, if it is the one that its hash is kept of."""
+    row = connection.execute(
+        "SELECT entry, substr(nodes, 1, 32) FROM entries WHERE sequence = ?", (sequence,)
+    ).fetchone()
+    if row is None or leaf_hash(row[0]) != row[1]:
+        raise damaged(f"the entry {sequence} is not the one that its hash was made of")
+    return decode(row[0]).time
+
+
 def read_node(connection: sqlite3.Connection, level: int, index: int) -> bytes:
     """A node of the tree: it is kept with the last of its leaves.
 
@@ -240,7 +253,8 @@ def read_node(connection: sqlite3.Connection, level: int, index: int) -> bytes:
         "SELECT substr(nodes, ?, 32) FROM entries WHERE sequence = ?",
         (HASH_BYTES * level + 1, ((index + 1) << level) - 1),
     ).fetchone()
-    if row is None or len(row[0]) != HASH_BYTES:
+    # Of no bytes at all, SQLite's substr gives NULL.
+    if row is None or len(row[0] or b"") != HASH_BYTES:
         raise damaged(f"the entry {((index + 1) << level) - 1} or its hashes are missing")
     node: bytes = row[0]
     return node

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import hmac
 import importlib
 import json
@@ -72,8 +73,8 @@ class MasterKey:
             raise damaged(f"the key of {execution} can't be opened") from None
 
     def mac(self, *values: Any) -> bytes:
-        """HMAC-SHA-256 of values; bytes among them by their hex."""
-        plain = [value.hex() if isinstance(value, bytes) else value for value in values]
+        """HMAC-SHA-256 of values; bytes among them by their SHA-256: a state may be large."""
+        plain = [hashlib.sha256(value).hexdigest() if isinstance(value, bytes) else value for value in values]
         return hmac.digest(self._mac, json.dumps(plain).encode(), "sha256")
 
     def subject(self, subject: str) -> str:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from mcp_bridge.bridge.approvals import checked_comment, decide
+from mcp_bridge.bridge.approvals import decide
+from mcp_bridge.bridge.comments import check_text
 from mcp_bridge.bridge.graph import draw
 from mcp_bridge.bridge.graph_path import taken
 from mcp_bridge.bridge.graph_svg import svg
@@ -172,7 +173,8 @@ class Api:
         if not isinstance(approved, bool) or not isinstance(comment, str | None) or not body.keys() <= _DECISION:
             raise _bad("a decision is an object of approved, true or false, and comment, a text")
         asked = await self._mine.question(execution, _whole(effect, "id"))
-        comment = checked_comment((comment or "").strip() or None, "comment")
+        comment = (comment or "").strip() or None
+        check_text(comment, "comment")
         await decide(self._mine.store, asked, approved=approved, by=self._by, comment=comment)
         return JSONResponse(views.question(await self._mine.question(execution, asked.approval.effect)))
 

@@ -54,7 +54,7 @@ def summary(row: StoredExecution, counted: Counted) -> dict[str, Any]:
 
 
 def _waiting(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: row.get(name) for name in ("effect", "step", "kind", "name", "due")}
+    return {name: row.get(name) for name in ("effect", "step", "kind", "name", "due", "since", "tool")}
 
 
 def execution(row: StoredExecution, entries: Sequence[Recorded], counted: Counted) -> dict[str, Any]:

@@ -98,6 +98,10 @@ export function executionPage(main, id) {
     if (row.kind === "approval") {
       return notice("warn", "The step ", step, " waits for a person: ", h("a", { href: "/approvals" }, "decide"), row.due ? ` until ${moment(row.due)}.` : ".");
     }
+    if (row.kind === "in_doubt") {
+      return notice("warn", "The step ", step, " is in doubt: ", h("code", {}, row.tool), ` may have been called, ${moment(row.since)}. A person has to say what happened: `,
+        h("code", { class: "break" }, `mcp-bridge execution settle ${short(id)} ${row.effect}`));
+    }
     if (row.kind === "wait") return notice("warn", "The step ", step, ` waits until ${moment(row.due)}.`);
     return notice("warn", "The step ", step, row.kind === "event" ? " waits for the event " : " waits for the outcome of ", h("code", {}, row.name), ". It goes on with ",
       h("code", {}, `mcp-bridge execution resume ${short(id)} --payload JSON`), ".");
