@@ -128,6 +128,8 @@ class Overview:
         self.store = ProgramStore(database)
         self.database = database
         self.principal = principal
+        self._read: tuple[str, int] | None = None
+        self._entries: list[Recorded] = []
 
     async def page(self, asking: Asking, before: tuple[float, str] | None, limit: int) -> Page:
         """Executions that somebody wants to see.
@@ -169,8 +171,13 @@ class Overview:
         return found
 
     async def entries(self, execution: StoredExecution) -> list[Recorded]:
-        """An execution's entries, in order."""
-        return await overview.entries(self.database, execution.id)
+        """An execution's entries, in order; those that can't be read say so."""
+        # One look of a page asks for them more than once.
+        wanted = execution.id, await overview.version(self.database)
+        if self._read != wanted:
+            found = await overview.entries(self.database, execution.id)
+            self._read, self._entries = wanted, found
+        return self._entries
 
     async def evidence(self, execution: StoredExecution, sequences: Sequence[int]) -> Evidence:
         """What shows that entries of an execution are in the log; those that aren't its own are left out."""
@@ -179,9 +186,10 @@ class Overview:
         path, master = self.database.path, self.database.master
         return await anyio.to_thread.run_sync(gather, path, master, execution.id, sequences)
 
-    async def questions(self) -> list[Asked]:
-        """Every question to a person, oldest first."""
-        return [row for row in await asked(self.store, self.principal) if row.execution is not None]
+    async def questions(self, *, open_only: bool = False) -> list[Asked]:
+        """Every question to a person, or those that nobody has decided, oldest first."""
+        rows = await asked(self.store, self.principal, open_only=open_only)
+        return [row for row in rows if row.execution is not None]
 
     async def question(self, execution: str, effect: int) -> Asked:
         """A question to a person.

@@ -157,9 +157,10 @@ class Api:
 
     async def approvals(self, request: Request) -> Response:
         """What waits for a person, oldest first; then what was decided, latest first. With `count`, how much waits."""
-        rows = await self._mine.questions()
+        counted = "count" in request.query_params
+        rows = await self._mine.questions(open_only=counted)
         waiting = [row for row in rows if row.status == "open"]
-        if "count" in request.query_params:
+        if counted:
             return JSONResponse({"open": len(waiting)})
         decided = [row for row in reversed(rows) if row.status != "open"]
         told = [views.question(row) for row in (*waiting, *decided[:PAGE])]

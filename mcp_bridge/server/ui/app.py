@@ -116,6 +116,7 @@ async def serve(app: ASGIApp, live: Live, listener: socket.socket) -> None:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         ws="none",
         lifespan="on",
         limit_concurrency=MAX_CONNECTIONS,
