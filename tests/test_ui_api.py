@@ -5,10 +5,12 @@ import subprocess
 
 import httpx2
 import pytest
+from typer.testing import CliRunner
 from ui_fixtures import EVIL, FAILS, viewing
 
 from mcp_bridge.bridge.approvals import asked
 from mcp_bridge.bridge.names import PRINCIPAL
+from mcp_bridge.cli.app import app
 from mcp_bridge.cli.listening import address, listening
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.recorder import SqliteRecorder
@@ -57,8 +59,8 @@ async def database(store):
 def client(database, token=TOKEN, **headers):
     if token is not None:
         headers = {"Authorization": f"Bearer {token}", **headers}
-    app = build(Live(database), PRINCIPAL, TOKEN, "anna")
-    return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=BASE, headers=headers)
+    viewer = build(Live(database), PRINCIPAL, TOKEN, "anna")
+    return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=viewer), base_url=BASE, headers=headers)
 
 
 @pytest.fixture
@@ -464,6 +466,11 @@ def test_a_port_that_is_taken_is_a_clear_error():
 )
 def test_what_is_beyond_this_machine_is_known(host, loopback):
     assert Address(host, 1).is_loopback is loopback
+
+
+def test_help_names_the_options():
+    shown = CliRunner().invoke(app, ["ui", "--help"], env={"COLUMNS": "200"}).stdout
+    assert all(option in shown for option in ("--listen", "--no-browser", "--config"))
 
 
 def test_beyond_this_machine_there_is_a_warning(stores):
