@@ -13,9 +13,9 @@ import functools
 import hashlib
 import hmac
 import json
+import pathlib
 import re
 import sys
-import tempfile
 
 MAX_LINE, MAX_PROOF, MAX_NOTE, MAX_ENTRY, MAX_NUMBER = 64 << 20, 96 << 20, 256 << 10, 32 << 10, 2**53 - 1
 P, L = 2**255 - 19, 2**252 + 27742317777372353535851937790883648493
@@ -118,8 +118,8 @@ def open_note(note, known):
         if by:
             check_signature(by[3], message.encode(), data)
             signers.append(by)
-    origin, size, root, *more = text.split("\n")
-    check(origin and more.pop() == "" and all(more), "a checkpoint has not three lines or more")
+    origin, size, root, *more, end = text.split("\n")
+    check(origin and all(more) and not end, "a checkpoint has not three lines or more")
     check(re.fullmatch("0|[1-9][0-9]{0,18}", size) and int(size) < 2**63, "a checkpoint's size is none")
     check(len(unbase64(root)) == 32, "a checkpoint's root is none")
     return origin, int(size), unbase64(root), signers, [by for by in signers if by[0] == origin and by[2] == 1]
@@ -173,8 +173,7 @@ def verify(file, given=None, outside=()):
         name, count, root, signers, by_log = open_note(note, known)
         check(name == origin and by_log, "a checkpoint is not by a known key of this log")
         check(count <= size, f"rolled back: a checkpoint is of {count} entries, and here are {size}")
-        roots.seek(32 * count)
-        check(root == roots.read(32), f"the first {count} entries are not those that were signed")
+        check(root == roots[32 * count : 32 * count + 32], f"the first {count} entries are not those that were signed")
         return count, signers
 
     header = line()
@@ -183,8 +182,7 @@ def verify(file, given=None, outside=()):
     _, origin, size = fields(header, {"format": "mcp-code-bridge-ledger/1", "origin": NAME, "size": int}).values()
     known, heads, peaks, keys, latest, time, last, current = dict(given or {}), {}, [], [], {}, 0, 0, ""
     trusted = {by for by in known.values() if by[0] == origin and by[2] == 1}
-    roots = tempfile.SpooledTemporaryFile(1 << 24)
-    roots.write(hashlib.sha256(b"").digest())
+    roots = bytearray(hashlib.sha256(b"").digest())  # of 0 entries, of 1, and so on
     for sequence in range(size):
         leaf, digest, payload = read_entry(line())
         before, heads[leaf["execution"]] = heads.get(leaf["execution"]), digest.hex()
@@ -201,7 +199,7 @@ def verify(file, given=None, outside=()):
         while sequence & 1:
             digest, sequence = node(peaks.pop(), digest), sequence >> 1
         peaks.append(digest)
-        roots.write(functools.reduce(lambda right, left: node(left, right), reversed(peaks)))
+        roots += functools.reduce(lambda right, left: node(left, right), reversed(peaks))
     while last < size:
         before, (last, signers) = last, checkpoint(*fields(line(), {"checkpoint": ANY}).values())
         check(last > before, "the checkpoints are not in order")
@@ -226,12 +224,13 @@ def main():
     try:
         for key in options.key or ():
             add_key(known, key)
-        notes = [open(name, encoding="utf-8", newline="\n").read(MAX_NOTE + 1) for name in options.checkpoint]
+        notes = [pathlib.Path(name).read_bytes().decode() for name in options.checkpoint]
         file = open(options.file, "rb")
     except (OSError, ValueError) as error:
         parser.error(str(error))
     try:
-        found = verify(file, known, notes)
+        with file:
+            found = verify(file, known, notes)
     except ValueError as error:
         print(f"not genuine: {error}")
         sys.exit(1)

@@ -7,4 +7,5 @@ pytest_plugins = [
     "execution_fixtures",
     "cli_fixtures",
     "ui_fixtures",
+    "crash_fixtures",
 ]

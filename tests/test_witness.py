@@ -325,15 +325,18 @@ def race_with_the_file(state_dir, racer):
 
 def test_of_racing_histories_exactly_one_is_cosigned_whether_threads_race_or_processes(web, tmp_path):
     # Four histories that differ: a fork at 0, 1 or 2, and none.
+    one, many = tmp_path / "one", tmp_path / "many"
+    one.mkdir()
+    many.mkdir()
     spawn = multiprocessing.get_context("spawn")
     with (
-        open_witness(tmp_path / "..", [Log(0, origin).verifier for origin in ORIGINS]) as witness,
+        open_witness(one, [Log(0, origin).verifier for origin in ORIGINS]) as witness,
         ProcessPoolExecutor(RACERS, spawn) as processes,
         ThreadPoolExecutor(RACERS) as threads,
     ):
         web.app.app = witness_app(witness)
         of_one = [threads.submit(race_over_http, str(web.base_url), racer) for racer in range(RACERS)]
-        of_many = [processes.submit(race_with_the_file, tmp_path, racer) for racer in range(RACERS)]
+        of_many = [processes.submit(race_with_the_file, many, racer) for racer in range(RACERS)]
         for racers in (of_one, of_many):
             for statuses in zip(*(racer.result() for racer in racers), strict=True):
                 assert sorted(statuses) == [200, *[409] * (RACERS - 1)]

@@ -328,8 +328,7 @@ class Programs:
             went_on = await self._settle(run, stored) or went_on
             if event is not None and run.machine.can_resume:
                 run.resume(event._replace(payload=await effects.project(event.payload)))
-            elif not went_on and run.machine.status == "suspended" and standing(stored) != "interrupted":
-                # Of one whose process died before it was taken down what it waits for, that is still to be done.
+            elif not went_on and run.machine.status == "suspended":
                 raise _still_waiting(stored)
         return run
 

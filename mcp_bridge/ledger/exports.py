@@ -134,16 +134,16 @@ class _Reader:
                     )
                 self._keys.sign(checkpoint.size, (by for by, _ in signers))
                 last, checkpoints = checkpoint, checkpoints + 1
+        trusted = self._keys.trusted()
         with self._at_line():
             if next(self._lines, b""):
                 raise BridgeError("bad_export", "Something follows the last checkpoint.")
-        trusted = self._keys.trusted()
-        if self._given is not None and not any(by.vkey in trusted for by, _ in signers):
-            raise BridgeError(
-                "untrusted_key",
-                "The last checkpoint is not signed by a trusted key of the log.",
-                hint="If the log's key was lost, its next one has to be given too, from a source that you trust.",
-            )
+            if self._given is not None and not any(by.vkey in trusted for by, _ in signers):
+                raise BridgeError(
+                    "untrusted_key",
+                    "The last checkpoint is not signed by a trusted key of the log.",
+                    hint="If the log's key was lost, its next one has to be given too, from a source that you trust.",
+                )
         for note in against:
             self._compare(note, last)
         return Verdict(
