@@ -21,8 +21,8 @@ MAX_CALL_CHARS = 200
 class CallId(str):
     """The name of a call in its script, by which the call is known again when the script is run again.
 
-    `LINE#n`, the n-th call of a line: `0` (the main task), `t<n>` (a thread that nobody knows) or `h<32 hex digits>` (in
-    the place of a long one), and after that `.<n>` or `.t<n>` for each task or thread on the way down.
+    `LINE#n`, the n-th call of a line. A line is `0` (the main task), `t<n>` (a thread of unknown origin) or `h` and 32 hex
+    digits (in the place of a long one), and then `.<n>` or `.t<n>` for each task or thread on the way down.
     """
 
     __slots__ = ()
@@ -110,8 +110,8 @@ class ProgressReport(NamedTuple):
 class ToolCall(NamedTuple):
     """Call a tool. Result: `{"value": json}`, or with `raw` the whole CallToolResult: `{"raw": object}`.
 
-    A tool that reports an error, and any refusal, is an error response; its `data` has `code`. `call`, here and in other
-    requests, is the call's name in this script; none is used twice.
+    A tool that reports an error, and any refusal, is an error response; its `data` has `code`. `call`, here and in
+    other requests, is the call's name in this script; none is used twice.
     """
 
     server: str
@@ -234,28 +234,34 @@ class ProgramSave(NamedTuple):
 
     name: str
     program: dict[str, Any]
+    call: CallId | None = None
 
 
 class ProgramList(NamedTuple):
     """Result: `{"programs": [{name, version, description, hash, owner}]}`; `owner` is `operator` or `agent`."""
+
+    call: CallId | None = None
 
 
 class ProgramGet(NamedTuple):
     """Result: `{"program": object, "hash"}`."""
 
     name: str
+    call: CallId | None = None
 
 
 class ProgramDelete(NamedTuple):
     """Forget a saved program; its traces stay. Result: `{"found": bool}`."""
 
     name: str
+    call: CallId | None = None
 
 
 class ProgramValidate(NamedTuple):
     """Result: `{"faults": [{path, code, message}], "warnings": […], "hash"}`."""
 
     program: Any
+    call: CallId | None = None
 
 
 class ProgramPlan(NamedTuple):
@@ -272,6 +278,7 @@ class TraceGet(NamedTuple):
     """
 
     trace_id: str
+    call: CallId | None = None
 
 
 class ExecutionFinish(NamedTuple):
