@@ -1,8 +1,8 @@
 """Names for calls that don't depend on timing: whoever runs the same code again asks by the same names.
 
 A call is named by where it stands in the tree of tasks: the main task is `0`, the n-th task that a task creates is
-`<task>.<n>`, the n-th thread that it starts is `<task>.t<n>`, and the calls of each are counted: `0.2#1`. Creating is the
-task's own doing, in the order of its code; when the created ones get going is not.
+`<task>.<n>`, the n-th thread that it starts is `<task>.t<n>`, and the calls of each are counted: `0.2#1`. Creating is
+the task's own doing, in the order of its code; when the created ones get going is not.
 
 What one thread or task inherits from another is kept in a context variable, as asyncio does it for all context.
 """

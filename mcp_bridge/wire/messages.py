@@ -21,8 +21,8 @@ MAX_CALL_CHARS = 200
 class CallId(str):
     """The name of a call in its script, by which the call is known again when the script is run again.
 
-    `LINE#n`, the n-th call of a line. A line is `0` (the main task), `t<n>` (a thread of unknown origin) or `h` and 32 hex
-    digits (in the place of a long one), and then `.<n>` or `.t<n>` for each task or thread on the way down.
+    `LINE#n`, the n-th call of a line. A line is `0` (the main task), `t<n>` (a thread of unknown origin) or `h` and 32
+    hexadecimal digits (in the place of a long one), and then `.<n>` or `.t<n>` for each task or thread on the way down.
     """
 
     __slots__ = ()
