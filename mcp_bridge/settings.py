@@ -17,6 +17,7 @@ import platformdirs
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.toml_lines import line_of
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ ENV_ALIASES = {"OUTPUT_MODE": "output"}
 
 TABLES = ("policy", "tools", "programs", "secrets", "projection", "model")
 """Tables of the file besides `[servers.NAME]`; `bridge.governance` hands each to its part."""
+
+NESTED = {"ledger"}
+"""Settings that are tables, and so can't be set in the environment."""
 
 ENV_OTHER = {"CONFIG", "NESTED"}
 """Variables with our prefix that are no settings."""
@@ -112,6 +116,10 @@ class Settings(BaseModel):
         Field(description="What is logged to standard error"),
     ] = "warning"
 
+    ledger: Annotated[LedgerConfig, Field(description="What is kept of executions; a table of the file")] = (
+        LedgerConfig()
+    )
+
     @model_validator(mode="after")
     def _consistent(self) -> Settings:
         if self.timeout > self.max_timeout:
@@ -160,7 +168,7 @@ def load(explicit: Path | None = None, *, environ: Mapping[str, str] = os.enviro
     for key in table:
         if key not in Settings.model_fields:
             raise _bad(f"there is no setting {key!r}", file, key, _nearest(key, [*known, "servers", *TABLES]))
-    values = table | _from_environment(environ, known)
+    values = table | _from_environment(environ, [name for name in known if name not in NESTED])
     try:
         settings = Settings.model_validate(values)
     except ValidationError as exc:

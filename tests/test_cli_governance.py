@@ -71,7 +71,7 @@ def test_an_approval_is_kept_with_who_and_why_and_says_how_to_go_on(asked):
     (row,) = asked.run("approvals", "list", "--all", "--json").json["approvals"]
     assert (row["status"], row["decision"]) == ("approved", {"approved": True, "by": ME, "comment": "tidy up"})
     assert f"approved by {ME}" in asked.run("approvals", "show", asked.ident).out
-    entries = sqlite3.connect(asked.state / "executions.sqlite").execute(
+    entries = sqlite3.connect(asked.state / "ledger.sqlite").execute(
         "SELECT payload FROM entries WHERE kind = 'decision'"
     )
     ((payload,),) = entries.fetchall()
@@ -82,7 +82,7 @@ def test_an_approval_is_kept_with_who_and_why_and_says_how_to_go_on(asked):
 def test_a_denial_ends_the_call_and_nothing_was_called(asked):
     ended = asked.says("approvals", "deny", asked.ident, "--resume", code=common.FAILED, words=["denied"])
     assert f"denied {asked.ident[:6]}.1" in ended.out
-    kinds = sqlite3.connect(asked.state / "executions.sqlite").execute("SELECT kind FROM entries").fetchall()
+    kinds = sqlite3.connect(asked.state / "ledger.sqlite").execute("SELECT kind FROM entries").fetchall()
     assert ("intent",) not in kinds
     record = asked.run("execution", "show", asked.ident, "--json").json
     assert (record["status"], record["steps"][0]["code"]) == ("failed", "denied")

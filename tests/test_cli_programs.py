@@ -393,7 +393,7 @@ def test_an_execution_is_shown_with_its_steps_and_what_it_waits_for(desk):
 def test_ids_that_name_nothing_or_too_much_are_usage_errors(desk):
     desk.suspended()
     ident = desk.suspended()
-    with sqlite3.connect(desk.state / "executions.sqlite") as database:
+    with sqlite3.connect(desk.state / "ledger.sqlite") as database:
         database.execute("UPDATE executions SET id = 'abcdef' || substr(id, 7)")
     database.close()
     for command in ("show", "resume", "cancel"):
@@ -456,7 +456,7 @@ def test_a_long_wait_goes_on_when_its_time_has_come(desk):
     shown = desk.run("execution", "show", ident).out
     assert time.strftime("%Y-") in shown
     desk.says("execution", "resume", ident, code=common.SUSPENDED, words=["still_waiting"])
-    with sqlite3.connect(desk.state / "executions.sqlite") as database:
+    with sqlite3.connect(desk.state / "ledger.sqlite") as database:
         (text,) = database.execute("SELECT record FROM executions").fetchone()
         record = json.loads(text)
         record["waiting"][0]["due"] = 1.0
@@ -523,8 +523,8 @@ READING = [
 
 @pytest.mark.parametrize("command", READING, ids=lambda words: " ".join(words[:2]))
 def test_a_damaged_record_is_said_by_every_command_that_needs_it(desk, command):
-    desk.write("state/executions.sqlite", b"this is no database" * 1000)
-    desk.says(*command, code=common.FAILED, words=["database_unusable", str(desk.state / "executions.sqlite")])
+    desk.write("state/ledger.sqlite", b"this is no database" * 1000)
+    desk.says(*command, code=common.FAILED, words=["database_unusable", str(desk.state / "ledger.sqlite")])
     assert desk.run("program", "validate", desk.write("p.json", LOOK)).code == common.OK
 
 
@@ -532,7 +532,7 @@ def test_a_damaged_record_is_said_by_every_command_that_needs_it(desk, command):
 def test_damage_within_the_record_is_said(desk, command):
     desk.suspended()
     desk.run("program", "save", "x", desk.write("p.json", LOOK))
-    path = desk.state / "executions.sqlite"
+    path = desk.state / "ledger.sqlite"
     with sqlite3.connect(path) as database:
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         database.execute("PRAGMA journal_mode = DELETE")
@@ -566,7 +566,7 @@ def test_damage_within_the_record_is_said(desk, command):
 def test_what_was_changed_in_the_record_is_said(desk, change, command, words):
     ident = desk.suspended()
     desk.run("program", "save", "kept", desk.write("p.json", LOOK))
-    with sqlite3.connect(desk.state / "executions.sqlite") as database:
+    with sqlite3.connect(desk.state / "ledger.sqlite") as database:
         database.execute(change)
     database.close()
     desk.says(*(ident if word == "ID" else word for word in command), code=common.FAILED, words=words)
@@ -629,4 +629,4 @@ def test_nothing_is_left_in_the_working_directory(desk):
     before = {path.name for path in desk.folder.iterdir()}
     desk.suspended()
     assert {path.name for path in desk.folder.iterdir()} - before == {"state"}
-    assert {oct(path.stat().st_mode & 0o77) for path in (desk.state, desk.state / "executions.sqlite")} == {"0o0"}
+    assert {oct(path.stat().st_mode & 0o77) for path in (desk.state, desk.state / "ledger.sqlite")} == {"0o0"}

@@ -10,9 +10,10 @@ import anyio.lowlevel
 import pytest
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.database import FILE_NAME, Database
+from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.recorder import SqliteRecorder
+from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore, SavedProgram
 
 

@@ -12,8 +12,9 @@ from mcp_bridge.bridge.program_session import Session
 from mcp_bridge.bridge.programs import Programs
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.events import Outcome, Resume
-from mcp_bridge.ledger.database import FILE_NAME, Database
+from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.recorder import SqliteRecorder
+from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore
 from mcp_bridge.policy.references import MemoryReferences
 

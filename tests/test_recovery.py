@@ -51,12 +51,12 @@ class Hosts:
         return [line.split()[0] for line in self.log.read_text().splitlines()]
 
     async def stored(self):
-        async with Database(self.state / "executions.sqlite") as database:
+        async with Database(self.state / "ledger.sqlite") as database:
             (found,) = await ProgramStore(database).executions(None, 10)
             return found
 
     async def decide(self, *, approved=True):
-        async with Database(self.state / "executions.sqlite") as database:
+        async with Database(self.state / "ledger.sqlite") as database:
             store = ProgramStore(database)
             (asked,) = await store.approvals(open_only=True)
             assert await store.decide(asked.id, {"approved": approved, "by": "anna"})
@@ -197,7 +197,7 @@ async def test_a_sensitive_value_is_known_to_the_process_that_goes_on(hosts):
     hosts.resume(record["trace_id"])
     stored = await hosts.stored()
     assert stored.record["steps"][1]["status"] == "pending"
-    with sqlite3.connect(hosts.state / "executions.sqlite") as connection:
+    with sqlite3.connect(hosts.state / "ledger.sqlite") as connection:
         text = "\n".join(payload for (payload,) in connection.execute("SELECT payload FROM entries"))
         assert f"again {reference}" in text
         assert CARD not in text

@@ -193,7 +193,7 @@ class Watched:
     def stored(self):
         """All bytes in the state directory, but for the secrets' own file."""
         files = [path for path in self.state_dir.rglob("*") if path.is_file() and path.name != "secrets.json"]
-        assert any(path.name.startswith("executions.sqlite") for path in files)
+        assert any(path.name.startswith("ledger.sqlite") for path in files)
         return b"\n".join(path.read_bytes() for path in files)
 
 

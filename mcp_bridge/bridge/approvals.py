@@ -13,7 +13,6 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.entries import Entry
 
 if TYPE_CHECKING:
-    from mcp_bridge.ledger.recorder import Recorder
     from mcp_bridge.ledger.store import Approval, ProgramStore, StoredExecution
 
 
@@ -50,13 +49,12 @@ async def asked(store: ProgramStore, principal: str, execution: str | None = Non
 
 
 async def decide(
-    store: ProgramStore, recorder: Recorder, question: Asked, *, approved: bool, by: str, comment: str | None
+    store: ProgramStore, question: Asked, *, approved: bool, by: str, comment: str | None
 ) -> dict[str, Any]:
-    """Take down a decision, durably. It has its effect when the execution is resumed.
+    """Take down and record a decision, durably. It has its effect when the execution is resumed.
 
     Args:
         store: Has the question.
-        recorder: Is told of the decision.
         question: Which.
         approved: The decision.
         by: Who decides.
@@ -75,12 +73,10 @@ async def decide(
             "not_suspended", f"Nobody waits for this any more: the execution {row.execution} is {status}."
         )
     decision: dict[str, Any] = {"approved": approved, "by": by, "comment": comment}
-    if not await store.decide(row.id, decision):
+    program = question.execution.program if question.execution else None
+    entry = Entry("decision", row.execution, row.question | decision, row.question.get("step"), program=program)
+    if not await store.decide(row, decision, entry):
         (now,) = [other for other in await store.approvals(row.execution) if other.id == row.id]
         who = (now.decision or {}).get("by", "somebody")
         raise BridgeError("already_decided", f"This was {now.status} already, by {who}.")
-    program = question.execution.program if question.execution else None
-    await recorder.append(
-        Entry("decision", row.execution, row.question | decision, row.question.get("step"), program=program)
-    )
     return decision

@@ -290,7 +290,7 @@ class Gate:
         """As `program_run.Effects`."""
         return self._references.values_behind(value)
 
-    def adopt(self, execution: str, values: Mapping[str, Scalar], spent: Mapping[str, Any]) -> None:
+    def adopt(self, execution: str, values: Mapping[str, Scalar | None], spent: Mapping[str, Any]) -> None:
         """As `program_run.Effects`."""
         self._references.adopt(values)
         self._share(execution).adopt(spent)

@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote
 import anyio
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.private_files import private_directory, write_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,80 +38,12 @@ _HEAD_BYTES = 2048
 
 MAX_ARTIFACTS = 1000
 
-KEY_BYTES = 32
-
 ARTIFACT_SCHEME = "artifact"
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069/\\]{1,200}")
 """No separator, and nothing that changes how a terminal shows the rest of a line."""
 
 _EXECUTION = re.compile(r"[0-9a-f]{16}")
-
-
-def private_directory(path: Path) -> Path:
-    """Make a directory that only this user can enter.
-
-    Raises:
-        BridgeError: `state_unusable`.
-    """
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as exc:
-        raise BridgeError(
-            "state_unusable",
-            f"{path} can't be made: {exc.strerror}.",
-            hint="Set MCP_BRIDGE_STATE_DIR to a directory that can be written.",
-        ) from None
-    return path
-
-
-def write_private(path: Path, data: bytes) -> None:
-    """Write a file for this user alone, whole or not at all.
-
-    Raises:
-        OSError: As the system gives it; nothing is left of the new file.
-    """
-    temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}.{time.monotonic_ns()}")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def private_key(path: Path) -> bytes:
-    """The random bytes in a file, which is made with them if it isn't there.
-
-    Raises:
-        BridgeError: `state_unusable`: it can't be read, or isn't whole.
-    """
-    with suppress(FileExistsError):
-        # Linked into its place: of several processes that make one at the same time, all read the same.
-        fresh = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-        try:
-            if not path.exists():
-                write_private(fresh, os.urandom(KEY_BYTES))
-                os.link(fresh, path)
-        except OSError as exc:
-            if isinstance(exc, FileExistsError):
-                raise
-            raise BridgeError("state_unusable", f"{path} can't be made: {exc.strerror}.") from None
-        finally:
-            fresh.unlink(missing_ok=True)
-    try:
-        key = path.read_bytes()
-    except OSError as exc:
-        raise BridgeError("state_unusable", f"{path} can't be read: {exc.strerror}.") from None
-    if len(key) != KEY_BYTES:
-        raise BridgeError(
-            "state_unusable",
-            f"{path} is damaged.",
-            hint="Without it, suspended programs can't be told their sensitive values; remove it to begin anew.",
-        )
-    return key
 
 
 class Files:

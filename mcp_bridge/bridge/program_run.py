@@ -49,7 +49,7 @@ class Effects(Protocol):
     def values_behind(self, value: Any) -> Mapping[str, Scalar]:
         """The sensitive values that a projected value refers to, by the ids of their references."""
 
-    def adopt(self, execution: str, values: Mapping[str, Scalar], spent: Mapping[str, Any]) -> None:
+    def adopt(self, execution: str, values: Mapping[str, Scalar | None], spent: Mapping[str, Any]) -> None:
         """Go on with an execution of which a part was done elsewhere.
 
         Args:

@@ -273,6 +273,7 @@ class Programs:
         run = ProgramRun(found.program, machine, effects, self, self._tasks, principal=principal, origin=found.origin)
         row = StoredExecution(
             id=run.execution,
+            kind="program",
             principal=principal,
             key=key,
             request=request,
@@ -288,21 +289,18 @@ class Programs:
         )
         self._under_way[run.execution] = anyio.Event()
         # A reference may stand in the program itself, and the step be done by another process.
-        self.store.keep_values(run.execution, effects.values_behind([context, row.bundle]))
+        values = effects.values_behind([context, row.bundle])
+        start = self.entry("start", run, program=found.program.name, origin=found.origin)
         added = False
         try:
             with anyio.CancelScope(shield=True):
                 # Once it is kept it has to be somebody's, who takes down its end.
-                added = await self.store.add(row)
+                added = await self.store.add(row, values, start)
         finally:
             if not added:
                 run.leave()
-                self.store.drop_values(run.execution)
                 del self._under_way[run.execution]
-        if not added:
-            return None
-        self.recorder.post(self.entry("start", run, program=found.program.name, origin=found.origin))
-        return run
+        return run if added else None
 
     def _request(self, program: Program, context: dict[str, Any]) -> str:
         return hmac.digest(self._key, canonical({"program": program.hash, "context": context}), "sha256").hex()

@@ -22,15 +22,17 @@ from mcp_bridge.bridge import bundle
 from mcp_bridge.bridge.channel import ChannelLimits, start_line
 from mcp_bridge.bridge.execution import MAX_VALUE_BYTES, Execution, ExecutionLimits, Progress
 from mcp_bridge.bridge.governance import LOCAL, Governance, load_governance, refuse_local
-from mcp_bridge.bridge.keep import ArtifactWriter, Files, Memories, private_directory, private_key
+from mcp_bridge.bridge.keep import ArtifactWriter, Files, Memories
 from mcp_bridge.bridge.log_masking import masked_logs
 from mcp_bridge.bridge.names import PRINCIPAL, resolve
 from mcp_bridge.downstream.catalog import Catalog
 from mcp_bridge.downstream.fleet import Fleet
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.database import FILE_NAME, Database
+from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.recorder import SqliteRecorder
+from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore, StoredExecution
+from mcp_bridge.private_files import private_directory, private_key
 from mcp_bridge.sandbox.cli_engine import CliEngine
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, Engine, Limits, SandboxProcess, SandboxSpec
 from mcp_bridge.sandbox.image import ENVIRONMENT, ImageInfo, ImageRequest, ensure_image
@@ -89,7 +91,10 @@ class Bridge:
         self._tasks = tasks
         self._governance = governance
         self._database = database
-        self._key = private_key(settings.state_dir / "references.key")
+        self._key = private_key(
+            settings.state_dir / "references.key",
+            "Without it, suspended programs can't be told their sensitive values; remove it to begin anew.",
+        )
         self.catalog.add_local(governance.registry.listing().tools)
         self._places = anyio.Semaphore(settings.max_concurrent)
         self._preparing = anyio.Lock()
@@ -396,7 +401,7 @@ async def open_bridge(
     refuse_local(governance, specs)
     with masked_logs(governance.vault):
         async with (
-            Database(settings.state_dir / FILE_NAME) as database,
+            Database(settings.state_dir / FILE_NAME, settings.ledger.master_key) as database,
             Fleet(specs, idle_timeout=settings.runtime_idle_timeout) as fleet,
             anyio.create_task_group() as tasks,
         ):

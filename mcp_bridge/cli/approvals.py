@@ -128,7 +128,6 @@ def deny(
 def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | None, go_on: bool) -> None:
     def work() -> int:
         from mcp_bridge.bridge.approvals import decide  # noqa: PLC0415
-        from mcp_bridge.ledger.recorder import SqliteRecorder  # noqa: PLC0415
         from mcp_bridge.ledger.store import ProgramStore  # noqa: PLC0415
 
         if reason is not None and (len(reason) > MAX_REASON_CHARS or not _is_text(reason)):
@@ -142,8 +141,7 @@ def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | 
 
         async def decided(database: Database) -> tuple[Asked, str]:
             row, ident = await _find(database, approval)
-            recorder = SqliteRecorder(database)
-            await decide(ProgramStore(database), recorder, row, approved=approved, by=who(), comment=reason)
+            await decide(ProgramStore(database), row, approved=approved, by=who(), comment=reason)
             return row, ident
 
         row, ident = in_record(loaded.settings, decided)

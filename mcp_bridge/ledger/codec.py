@@ -29,6 +29,9 @@ LEDGER = "ledger"
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 
+# By code points, and not by what a version of Python takes for printable: readers must agree for ever.
+_TEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*")
+
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
@@ -113,7 +116,7 @@ def leaf_hash(data: bytes) -> bytes:
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= MAX_TEXT_CHARS and value.isprintable()
+    return isinstance(value, str) and len(value) <= MAX_TEXT_CHARS and _TEXT.fullmatch(value) is not None
 
 
 def _number(text: str) -> int:

@@ -1,0 +1,29 @@
+"""The `[ledger]` table of the configuration."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class LedgerConfig(BaseModel):
+    """What is kept of executions, and how.
+
+    Attributes:
+        master_key: `file` (`master.key` in the state directory), `keyring`, or a command with its arguments that prints
+            32 bytes in base64 or hex.
+        retry_failed: Whether an idempotency key whose execution has failed may be used for another attempt.
+        keep_payloads_days: Payloads of executions that have ended are erased when they are older, at the next start;
+            None keeps them.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    master_key: Annotated[
+        str | tuple[str, ...], Field(description="Where the key of the payloads is: file, keyring, or a command")
+    ] = "file"
+    retry_failed: Annotated[bool, Field(description="Whether a failed execution's key may be used again")] = False
+    keep_payloads_days: Annotated[
+        float | None, Field(gt=0, allow_inf_nan=False, description="Erase payloads that are older than so many days")
+    ] = None
