@@ -154,12 +154,13 @@ class Past:
         return [call for call in self.calls.values() if call.outcome is None]
 
 
-def failure(error: BridgeError) -> dict[str, Any]:
-    """An error as a part of an outcome, from which `PastCall.answer` makes it again."""
+def failure(error: BridgeError, *, raw: bool = True) -> dict[str, Any]:
+    """An error as a part of an outcome, from which `PastCall.answer` makes it again; without `raw` less of it."""
     told: dict[str, Any] = {"status": "failed", "code": error.code, "message": error.message}
     if error.hint:
         told["hint"] = error.hint
-    return told | {"details": error.details} if error.details else told
+    details = {name: value for name, value in error.details.items() if raw or name != "raw"}
+    return told | {"details": details} if details else told
 
 
 def spent(entries: Sequence[Recorded], policy: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ it does harm. Without an idempotency key nobody runs a script again, save to com
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -20,7 +21,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.entries import Entry
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
     from mcp_bridge.bridge.script_past import PastCall
     from mcp_bridge.ledger.recorder import Recorder
@@ -151,9 +152,11 @@ class ScriptRun:
 
         Args:
             call: Its id; None from a guest that gives none.
-            kind, name, raw: As `Asked`.
+            kind: As `Asked`, like `name` and `raw`.
+            name: What is called.
             arguments: As asked, not projected.
             do: Makes the call. It is given what the call's entries are to carry besides their own.
+            raw: Whether the whole result is wanted.
 
         Raises:
             BridgeError: `violation`: the id has been used in this run, or is missing. What the call gives.
@@ -179,7 +182,8 @@ class ScriptRun:
             await anyio.sleep_forever()  # as then: its answer never came
         self._under_way += 1
         try:
-            answer = await self._made(call, kind, name, do, asked)
+            mark = {"call": call, "asked": name}
+            answer = await self._made(call, kind, mark | {"raw": True} if raw else mark, do, asked)
         finally:
             self._under_way -= 1
             self._halt_when_idle()
@@ -199,11 +203,10 @@ class ScriptRun:
         self,
         call: str,
         kind: str,
-        name: str,
+        mark: dict[str, Any],
         do: Callable[[dict[str, Any]], Awaitable[Any]],
         asked: Callable[[], Awaitable[Asked]],
     ) -> Any:
-        mark: dict[str, Any] = {"call": call, "kind": kind, "asked": name}
         try:
             answer = await do(mark)
         except BridgeError as exc:
@@ -214,6 +217,20 @@ class ScriptRun:
         if call not in self._answered and not (kind == "program" and self._drives(call, answer, await asked())):
             self.outcome((await asked()).payload() | {"call": call, "status": "ok", "value": answer})
         return answer
+
+    async def begins(self, call: str | None, kind: str, name: str, arguments: Any) -> int | None:
+        """Record, durably, that something is about to happen that isn't a tool's call.
+
+        Returns:
+            The entry in which it was recorded before, of a call that may have happened; None for a new one.
+        """
+        if call is None:
+            return None
+        asked = Asked(kind, name, await self._projection.project(arguments))
+        intent = Entry("intent", self.execution, asked.payload() | {"call": call}, None, self._policy_hash)
+        await self._recorder.append(intent)
+        known = self.past.calls.get(call)
+        return None if known is None else known.sequence
 
     def outcome(self, payload: dict[str, Any]) -> None:
         """Record how a call has ended.
@@ -227,6 +244,18 @@ class ScriptRun:
         if (value := payload.get("value", payload.get("details"))) is not None:
             self._store.keep_values(self.execution, self._projection.values_behind(value))
         self._recorder.post(Entry("outcome", self.execution, payload, None, self._policy_hash))
+
+    @contextlib.asynccontextmanager
+    async def working(self) -> AsyncGenerator[None]:
+        """While a program's effect is under way, which is nothing of the script's own."""
+        if self.divergence is not None:
+            await anyio.sleep_forever()
+        self._under_way += 1
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            self._halt_when_idle()
 
     # --- programs that it drives ---
 
@@ -256,9 +285,7 @@ class ScriptRun:
             self._give(known.place)
             step_aside()
             await anyio.sleep(known.seconds + GRACE_SECONDS)
-            raise BridgeError(
-                "interrupted", "The call was taken back when the script first ran: it may have happened.", call=known.call
-            )
+            raise BridgeError("interrupted", "The call was taken back when the script first ran: it may have happened.")
         await self._turn(known.place, known.seconds + GRACE_SECONDS)
         try:
             return known.answer()

@@ -22,6 +22,7 @@ from mcp_bridge.bridge import bundle
 from mcp_bridge.bridge.channel import ChannelLimits, start_line
 from mcp_bridge.bridge.execution import MAX_VALUE_BYTES, Execution, ExecutionLimits, Progress
 from mcp_bridge.bridge.governance import LOCAL, Governance, load_governance, refuse_local
+from mcp_bridge.bridge.job import Job
 from mcp_bridge.bridge.keep import ArtifactWriter, Files, Memories
 from mcp_bridge.bridge.log_masking import masked_logs
 from mcp_bridge.bridge.names import PRINCIPAL, resolve
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from mcp_bridge.bridge.program_run import ProgramRun
     from mcp_bridge.bridge.programs import Programs
     from mcp_bridge.bridge.record import ExecutionRecord
+    from mcp_bridge.bridge.scripts import Begun, Scripts
     from mcp_bridge.downstream.spec import ServerSpec
     from mcp_bridge.kernel.events import Resume
     from mcp_bridge.models.sampling import Sampler
@@ -108,13 +110,30 @@ class Bridge:
         """The bridge's programs."""
         from mcp_bridge.bridge.programs import Programs  # noqa: PLC0415
 
-        return Programs(
+        programs = Programs(
             ProgramStore(self._database),
             SqliteRecorder(self._database),
             self._governance.programs,
             self._tasks,
             hmac.digest(self._key, b"requests", "sha256"),
             self._governance.snapshot.hash,
+        )
+        programs.retry_failed = self.settings.ledger.retry_failed
+        return programs
+
+    @functools.cached_property
+    def scripts(self) -> Scripts:
+        """The bridge's scripts."""
+        from mcp_bridge.bridge.scripts import Scripts  # noqa: PLC0415
+
+        return Scripts(
+            self.programs.store,
+            self.programs.recorder,
+            PRINCIPAL,
+            self,
+            hmac.digest(self._key, b"requests", "sha256"),
+            self._governance.snapshot.hash,
+            retry_failed=self.settings.ledger.retry_failed,
         )
 
     @functools.cached_property
@@ -144,6 +163,7 @@ class Bridge:
         *,
         servers: Sequence[str] | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
+        key: str | None = None,
         progress: Progress | None = None,
         notify: Callable[[str], None] | None = None,
         asker: Asker | None = None,
@@ -155,57 +175,74 @@ class Bridge:
             code: Python source.
             servers: Names or aliases of the servers it may use; all by default.
             timeout: Seconds of its own time.
+            key: Idempotency key: it runs once, whoever asks for it how often; who asks later gets what it gave. One
+                whose process has died goes on.
             progress: Told what the script reports.
             notify: Told what takes time before it starts.
             asker: Asks a person; without one, what needs approval is suspended or refused.
             sampler: Asks the client's model.
 
         Raises:
-            BridgeError: It never ran. Bad requests: `empty_code`, `code_too_large`, `bad_timeout`, `unknown_server`.
-                No working sandbox: as `prepare` and `SandboxProcess.wait`.
+            BridgeError: It never ran. Bad requests: `empty_code`, `code_too_large`, `bad_code`, `bad_timeout`,
+                `unknown_server`, `bad_key`, `key_conflict`. No working sandbox: as `prepare` and
+                `SandboxProcess.wait`.
         """
+        job = Job(code, servers, timeout, progress, notify, asker, sampler, time.monotonic())
+        self._check(code, timeout)
+        self._start_line("", job)
+        return await self.scripts.run(job, key)
+
+    def gate(self, execution: str, job: Job) -> Gate:
+        """As `scripts.Surroundings`."""
+        return self._gate(execution, self._narrow(job.servers), job.asker, job.sampler)
+
+    async def sandboxed(self, begun: Begun) -> ExecutionRecord:
+        """As `scripts.Surroundings`."""
+        artifacts = ArtifactWriter(self.files, begun.script.execution, self.settings.max_artifact_size)
+        try:
+            return await self._sandboxed(begun, artifacts)
+        finally:
+            artifacts.abort()
+
+    async def _sandboxed(self, begun: Begun, artifacts: ArtifactWriter) -> ExecutionRecord:
         from mcp_bridge.bridge.requests import Requests  # noqa: PLC0415
 
-        began = time.monotonic()
-        limit = self._check(code, timeout)
-        allowed = self._narrow(servers)
+        script, gate, job = begun
+        execution = script.execution
+        limit = self._check(job.code, job.timeout)
         async with self._places:
-            prepared = await self.prepare(notify)
-            execution = secrets.token_hex(8)
-            artifacts = ArtifactWriter(self.files, execution, self.settings.max_artifact_size)
-            gate = self._gate(execution, allowed, asker, sampler)
-            requests = Requests(self.catalog, allowed, self._memories, artifacts, gate, self.programs)
-            start = messages.ExecutionStart(
-                execution, code, [{"name": name, "alias": alias} for name, alias in allowed.items()], MAX_VALUE_BYTES
-            )
-            first = bundle.bundle(prepared.image.magic) + start_line(start)
+            prepared = await self.prepare(job.notify)
+            allowed = self._narrow(job.servers)
+            requests = Requests(self.catalog, allowed, self._memories, artifacts, gate, self.programs, script)
+            first = bundle.bundle(prepared.image.magic) + self._start_line(execution, job)
             process = await prepared.engine.start(self._spec(execution, prepared))
-            runner = Execution(process, execution, first, limit, requests, progress, began)
+            runner = Execution(process, execution, first, limit, requests, job.progress, job.began)
+            script.halt = functools.partial(runner.stop, "error")
             try:
                 record = await runner.run()
             except BaseException:
                 await process.aclose()
-                artifacts.abort()
                 raise
             finally:
                 await requests.close()
-            if record.status in {"success", "error", "exit"}:
+            if record.status in {"success", "error", "exit"} and script.divergence is None:
                 # The answer doesn't wait for the container's removal; leaving the bridge does.
                 self._tasks.start_soon(_leave, process)
             else:
                 await process.aclose()
-            artifacts.abort()
             await gate.record_of(record)
             if record.status in {"protocol_error", "call_limit"} and record.error:
                 self.programs.stray(execution, record.error["message"])
-            # Nothing that is answered may be lost.
-            await self.programs.recorder.append()
             record.calls = requests.calls
             record.artifacts = artifacts.written
             record.limits_not_enforced = not_enforced(prepared.report)
             if not prepared.report.choice.seccomp:
                 record.notices.append("no seccomp profile holds this sandbox; see mcp-bridge doctor")
             return record
+
+    def _start_line(self, execution: str, job: Job) -> bytes:
+        servers = [{"name": name, "alias": alias} for name, alias in self._narrow(job.servers).items()]
+        return start_line(messages.ExecutionStart(execution, job.code, servers, MAX_VALUE_BYTES))
 
     async def run_program(
         self,
@@ -351,7 +388,8 @@ class Bridge:
         )
         return SandboxSpec(
             image=prepared.image.reference,
-            name=f"mcp-bridge-{execution}",
+            # Not the execution's: it may have another, when it is run again.
+            name=f"mcp-bridge-{secrets.token_hex(8)}",
             argv=["python3", "-I", "-S", "-E", "-c", bundle.loader(), *map(str, words)],
             limits=Limits(
                 memory=settings.memory,
