@@ -183,7 +183,7 @@ class ScriptRun:
         self._under_way += 1
         try:
             mark = {"call": call, "asked": name}
-            answer = await self._made(call, kind, mark | {"raw": True} if raw else mark, do, asked)
+            answer = await self._recorded(call, kind, mark | {"raw": True} if raw else mark, do, asked)
         finally:
             self._under_way -= 1
             self._halt_when_idle()
@@ -199,7 +199,7 @@ class ScriptRun:
         self._recorder.post(Entry("violation", self.execution, {"message": message}, None, self._policy_hash))
         raise BridgeError("violation", f"This is no call of a script: {message}.")
 
-    async def _made(
+    async def _recorded(
         self,
         call: str,
         kind: str,
