@@ -15,14 +15,21 @@ if TYPE_CHECKING:
 KEY_BYTES = 32
 
 
-def private_directory(path: Path) -> Path:
+def private_directory(path: Path, *, durable: bool = False) -> Path:
     """Make a directory that only this user can enter.
+
+    Args:
+        path: The directory.
+        durable: Whether its name, if it is new, has to be on the disk when this returns.
 
     Raises:
         BridgeError: `state_unusable`.
     """
+    new = [made for made in (path, *path.parents) if durable and not made.exists()]
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for made in new:
+            sync_directory(made.parent)
     except OSError as exc:
         raise BridgeError(
             "state_unusable",
@@ -65,7 +72,20 @@ def sync_directory(path: Path) -> None:
     Raises:
         OSError: As the system gives it.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    _sync(path, os.O_DIRECTORY)
+
+
+def sync_file(path: Path) -> None:
+    """Have what is in a file on the disk. Its name is its directory's.
+
+    Raises:
+        OSError: As the system gives it.
+    """
+    _sync(path, os.O_NOFOLLOW)
+
+
+def _sync(path: Path, flags: int) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
         os.fsync(fd)
     finally:

@@ -167,7 +167,7 @@ def load(explicit: Path | None = None, *, environ: Mapping[str, str] = os.enviro
     known = list(Settings.model_fields)
     for key in table:
         if key not in Settings.model_fields:
-            raise _bad(f"there is no setting {key!r}", file, key, _nearest(key, [*known, "servers", *TABLES]))
+            raise _bad(f"there is no setting {key!r}", file, key, hint=_nearest(key, [*known, "servers", *TABLES]))
     values = table | _from_environment(environ, [name for name in known if name not in NESTED])
     try:
         settings = Settings.model_validate(values)
@@ -229,18 +229,25 @@ def _from_environment(environ: Mapping[str, str], known: list[str]) -> dict[str,
 def _from_validation(exc: ValidationError, file: Path | None, environ: Mapping[str, str]) -> BridgeError:
     first = exc.errors(include_url=False, include_context=False)[0]
     key = str(first["loc"][0]) if first["loc"] else ""
-    message = f"{key}: {first['msg']}" if key else first["msg"]
+    # Of a table, the key in it.
+    path = tuple(str(part) for part in first["loc"][: 2 if key in NESTED else 1])
+    message = f"{'.'.join(path)}: {first['msg']}" if key else first["msg"]
     for short in (key.upper(), *(alias for alias, field in ENV_ALIASES.items() if field == key)):
         if environ.get(ENV_PREFIX + short):
             return BridgeError("bad_config", f"{ENV_PREFIX}{short}: {first['msg']}.", variable=ENV_PREFIX + short)
-    return _bad(message, file, key)
+    return _bad(message, file, *path)
 
 
-def _bad(message: str, file: Path | None, key: str, hint: str | None = None) -> BridgeError:
-    line = line_of(file, key) if file else None
+def _bad(message: str, file: Path | None, *path: str, hint: str | None = None) -> BridgeError:
+    line = line_of(file, *path) if file and path else None
     where = f"{file}, line {line}: " if line else f"{file}: " if file else ""
     return BridgeError(
-        "bad_config", f"{where}{message}.", hint=hint, file=str(file) if file else None, line=line, key=key
+        "bad_config",
+        f"{where}{message}.",
+        hint=hint,
+        file=str(file) if file else None,
+        line=line,
+        key=path[0] if path else "",
     )
 
 

@@ -399,7 +399,7 @@ async def test_what_a_person_has_approved_happens_once_however_many_resume_it(sa
     async with open_desk(sandboxes, tmp_path) as desk:
         execution = await desk.attack(f"{FORGED}\ntell(suspended({BY_POLICY!r}, 1, 2)[0])")
         (asked,) = await desk.bridge.programs.store.approvals(execution)
-        assert await desk.bridge.programs.store.decide(asked.id, {"approved": True, "by": "anna"})
+        assert await desk.bridge.programs.store.decide(asked, {"approved": True, "by": "anna"})
         race = f"""
 asked = [next(numbers) for _ in range(20)]
 send_all([dict(id=number, method="program.resume", params=dict(execution={execution!r})) for number in asked])

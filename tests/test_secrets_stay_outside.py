@@ -507,7 +507,7 @@ print(trace.status, trace.trace_id)
         (asked,) = await seen.bridge.programs.store.approvals(trace)
         assert CARD not in repr(asked)
         assert "vault://ref/" in asked.question["message"]
-        assert await seen.bridge.programs.store.decide(asked.id, {"approved": True, "by": "anna"})
+        assert await seen.bridge.programs.store.decide(asked, {"approved": True, "by": "anna"})
         assert (await seen.bridge.resume_program(trace))["status"] == "suspended"
         ended = await seen.bridge.resume_program(trace, Resume({"card": CARD}))
         assert (ended["status"], ended["output"]) == ("success", True)

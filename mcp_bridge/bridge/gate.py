@@ -228,7 +228,7 @@ class Gate:
             if run:
                 self._share(run.execution).add(Amounts(calls=1, bytes=size), decision.counts)
                 intent["effect"] = effect
-                if effect is not None:
+                if effect is not None and not self._may_repeat(tool):
                     run.begins(effect)
             if decision.counts:
                 intent["rules"] = list(decision.counts)
@@ -335,7 +335,11 @@ class Gate:
             tool = await self._find(name)
         except BridgeError:
             return False
-        # A server's own word counts where the operator says so.
+        return self._may_repeat(tool)
+
+    def _may_repeat(self, tool: ToolInfo) -> bool:
+        """Whether two calls do no more than one, by a word that is believed."""
+        # A server's own counts where the operator says so.
         believed = tool.server == LOCAL or tool.server in self._snapshot.trust_hints
         return believed and tool.annotations.get("idempotentHint") is True
 

@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 import anyio
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.private_files import private_directory, write_private
+from mcp_bridge.private_files import private_directory, sync_directory, sync_file, write_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,6 +44,7 @@ _NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069/
 """No separator, and nothing that changes how a terminal shows the rest of a line."""
 
 _EXECUTION = re.compile(r"[0-9a-f]{16}")
+_ID = re.compile(r"[0-9a-f]+")
 
 
 class Files:
@@ -84,6 +85,17 @@ class Files:
             except OSError:
                 pass
         raise BridgeError("unknown_artifact", f"There is no artifact {uri[:200]!r}.")
+
+    def remove(self, execution: str) -> None:
+        """Remove what is kept of an execution, if anything is.
+
+        Raises:
+            OSError: As the system gives it; what is left can be removed by another try.
+        """
+        if _ID.fullmatch(execution):
+            for root in (self._root, self._outputs):
+                with suppress(FileNotFoundError):
+                    shutil.rmtree(root / execution)
 
     def sweep(self) -> None:
         """Remove what is older than KEEP_SECONDS."""
@@ -180,6 +192,23 @@ class ArtifactWriter:
         self.written = [other for other in self.written if other["name"] != name] + [row]
         return row
 
+    def sync(self) -> None:
+        """Have what was written on the disk, before anybody is told that it is kept.
+
+        Raises:
+            BridgeError: `disk_full`.
+        """
+        if not self.written:
+            return
+        directory = self._files.directory(self._execution)
+        try:
+            for row in self.written:
+                sync_file(directory / row["name"])
+            for folder in (directory, *directory.parents[:2]):
+                sync_directory(folder)
+        except OSError as exc:
+            raise BridgeError("disk_full", f"The artifacts can't be written: {exc.strerror}.") from None
+
     def abort(self) -> None:
         """Drop an artifact that is not complete."""
         if self._open is not None:
@@ -218,7 +247,7 @@ class Memories:
         data = json.dumps({"key": key, "value": value}, ensure_ascii=False).encode()
         if len(data) > MAX_MEMORY_BYTES:
             raise BridgeError("bad_memory", f"The memory {key!r} is over {MAX_MEMORY_BYTES} bytes.")
-        private_directory(self._root)
+        private_directory(self._root, durable=True)
         others = list(self._sizes(path))
         if len(others) >= MAX_MEMORIES or sum(others) + len(data) > MAX_MEMORIES_BYTES:
             raise BridgeError(
@@ -227,7 +256,7 @@ class Memories:
                 hint="Delete some.",
             )
         try:
-            write_private(path, data)
+            write_private(path, data, durable=True)
         except OSError as exc:
             raise BridgeError("disk_full", f"The memory {key!r} can't be written: {exc.strerror}.") from None
 
@@ -259,6 +288,7 @@ class Memories:
             self._path(key).unlink()
         except FileNotFoundError:
             return False
+        sync_directory(self._root)
         return True
 
     def keys(self, prefix: str) -> list[str]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import anyio
 
+from mcp_bridge.bridge import doubts
 from mcp_bridge.bridge.once import once
 from mcp_bridge.bridge.program_record import run_record, standing
 from mcp_bridge.bridge.program_run import ProgramRun
@@ -24,7 +25,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel import program as programs
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Outcome, Resume
-from mcp_bridge.kernel.machine import APPROVAL, Machine
+from mcp_bridge.kernel.machine import APPROVAL, IN_DOUBT, Machine
 from mcp_bridge.kernel.values import ValueFaultError, canonical, normal
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.store import SavedProgram, StoredExecution
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
+    from mcp_bridge.bridge.doubts import Settlement
     from mcp_bridge.bridge.program_run import Effects
     from mcp_bridge.kernel.events import Effect, Event
     from mcp_bridge.kernel.format import Fault
@@ -252,7 +254,8 @@ class Programs:
             principal=principal,
             key=key,
             request=request,
-            status=machine.status,
+            # Even of one that its first transition has ended: until it is taken down how, that is still to be done.
+            status="running",
             program=found.program.hash,
             bundle=programs.bundle(found.program),
             origin=found.origin,
@@ -265,7 +268,8 @@ class Programs:
         self._under_way[run.execution] = anyio.Event()
         # A reference may stand in the program itself, and the step be done by another process.
         values = effects.values_behind([context, row.bundle])
-        start = self.entry("start", run, program=found.program.name, origin=found.origin)
+        began = {"context": context, "effects": [effect.id for effect in machine.effects]}
+        start = self.entry("start", run, program=found.program.name, origin=found.origin, **began)
         added = False
         try:
             with anyio.CancelScope(shield=True):
@@ -294,11 +298,39 @@ class Programs:
                 `ProgramRun.resume`.
         """
         async with self._taken(execution, principal, effects) as (stored, run):
-            went_on = await self._settle(run, stored)
+            # Of one whose process had died, where it stands isn't down yet.
+            went_on = stored.status != "suspended" or run.moved
+            went_on = await self._settle(run, stored) or went_on
             if event is not None and run.machine.can_resume:
                 run.resume(event._replace(payload=await effects.project(event.payload)))
-            elif not went_on and run.machine.status == "suspended":
+            elif not went_on and run.machine.status == "suspended" and standing(stored) != "interrupted":
+                # Of one whose process died before it was taken down what it waits for, that is still to be done.
                 raise _still_waiting(stored)
+        return run
+
+    async def settle(
+        self, execution: str, asked: str | None, settlement: Settlement, principal: str, effects: Effects
+    ) -> ProgramRun:
+        """End a doubt by a person's word; to be driven, or kept until somebody goes on with it.
+
+        Args:
+            execution: Its id.
+            asked: The step's path or the effect's number; None if only one is in doubt.
+            settlement: The person's word.
+            principal: Whose it has to be.
+            effects: Does what the program asks for.
+
+        Raises:
+            BridgeError: `unknown_trace`; `not_suspended`; as `doubts.pick` and `ProgramRun.resolve`.
+        """
+        async with self._taken(execution, principal, effects) as (_, run):
+            doubt = doubts.pick(run.doubts, asked, execution)
+            told = await effects.project(settlement._asdict())
+            settlement = settlement._replace(**told)
+            decision = settlement.decision(doubt | {"arguments": await effects.project(doubt["arguments"])})
+            entry = Entry("decision", execution, decision, doubt["step"], self.policy_hash, run.program.hash)
+            self.recorder.post(entry)
+            run.resolve(settlement.event(doubt["effect"]))
         return run
 
     async def cancel(self, execution: str, reason: str, principal: str, effects: Effects) -> ProgramRun:
@@ -325,20 +357,9 @@ class Programs:
         if not taken:
             raise BridgeError("not_suspended", f"The execution {execution} is not suspended: somebody has resumed it.")
         self._under_way[execution] = anyio.Event()
+        run = None
         try:
-            history = await self.recorder.read(execution)
-            effects.adopt(execution, await self.store.values(execution), spent(history, self.policy_hash))
-            machine = _restored(stored, stored.state)
-            doubtful = replay(machine, stored.state, history)
-            origin = stored.origin
-            run = ProgramRun(
-                machine.program, machine, effects, self, self._tasks, execution, principal=principal, origin=origin
-            )
-            run.resumed, run.waited = True, (stored.record or {}).get("waiting", ())
-            self.recorder.post(self.entry("resume", run, recovered=stored.status == "running"))
-            for effect, _ in machine.awaited():
-                if effect.id in doubtful and not await effects.repeatable(effect):
-                    run.give_up(effect.id)
+            run = await self._restored_run(stored, principal, effects)
             try:
                 yield stored, run
             except BaseException:
@@ -347,13 +368,40 @@ class Programs:
         except BaseException:
             try:
                 with anyio.CancelScope(shield=True):
-                    # What was recorded meanwhile is replayed when it goes on.
-                    await self.store.update(
-                        stored.id, status=status, state=stored.state, record=stored.record, due=stored.due
-                    )
+                    if run is not None and run.moved:
+                        await self._keep(run)
+                    else:
+                        await self.store.update(
+                            stored.id, status=status, state=stored.state, record=stored.record, due=stored.due
+                        )
             finally:
                 self._under_way.pop(execution).set()
             raise
+
+    async def _restored_run(self, stored: StoredExecution, principal: str, effects: Effects) -> ProgramRun:
+        """An execution as its process left it, or lost it."""
+        assert stored.state is not None  # noqa: S101 - it can go on
+        history = await self.recorder.read(stored.id)
+        effects.adopt(stored.id, await self.store.values(stored.id), spent(history, self.policy_hash))
+        machine = _restored(stored, stored.state)
+        doubtful = replay(machine, stored.state, history)
+        origin = stored.origin
+        run = ProgramRun(
+            machine.program, machine, effects, self, self._tasks, stored.id, principal=principal, origin=origin
+        )
+        run.resumed, run.waited = True, (stored.record or {}).get("waiting", ())
+        decided = await self.store.approvals(stored.id)
+        run.approved = {row.effect for row in decided if row.decision and row.decision["approved"]}
+        began, unsettled = doubts.begun(history), doubts.unsettled(history)
+        run.unresolved = [began[number] for number in sorted(unsettled - machine.waiting.keys()) if number in began]
+        self.recorder.post(self.entry("resume", run, recovered=stored.status == "running"))
+        for effect, _ in machine.awaited():
+            since = began.get(effect.id, {}).get("since")
+            if machine.pending.get(effect.id) == IN_DOUBT:
+                run.doubts[effect.id] = doubts.row(effect, since or stored.started)
+            elif effect.id in doubtful and not await effects.repeatable(effect):
+                run.doubt(effect.id, since)
+        return run
 
     async def _settle(self, run: ProgramRun, stored: StoredExecution) -> bool:
         """End what decisions and time have ended; whether there was anything."""
@@ -400,12 +448,20 @@ class Programs:
         record = run_record(run)
         left = None if run.machine.ended else state.dump(run.machine)
         for row in record["waiting"]:
+            # What an agent passes in itself is in the state as it is.
             if row.get("question"):
-                # What an agent passes in itself is in the state as it is.
                 row["question"] = await run.effects.project(row["question"])
                 await self.store.ask(run.execution, row["effect"], row["question"])
+            elif row["kind"] == IN_DOUBT:
+                row["arguments"] = await run.effects.project(row["arguments"])
+        unresolved = record.get("unresolved", [])
+        for row in unresolved:
+            row["arguments"] = await run.effects.project(row["arguments"])
         if left is None:
-            self.recorder.post(self.entry("end", run, status=record["status"], error=record["error"]))
+            ended = {"status": record["status"], "error": record["error"], "state": run.digest()}
+            if unresolved:
+                ended["unresolved"] = unresolved
+            self.recorder.post(self.entry("end", run, **ended))
         else:
             self.recorder.post(self.entry("suspension", run, status=record["status"], state=state_hash(left)))
         await self.store.update(
@@ -542,6 +598,7 @@ def _still_waiting(stored: StoredExecution) -> BridgeError:
 _WAYS_ON = {
     "approval": "A person decides, with `mcp-bridge approvals`.",
     "wait": "Resume it when the time has come.",
+    IN_DOUBT: "A person says what happened, with `mcp-bridge execution settle`.",
 }
 
 

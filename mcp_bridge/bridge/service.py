@@ -20,6 +20,7 @@ import anyio
 
 from mcp_bridge.bridge import bundle
 from mcp_bridge.bridge.channel import ChannelLimits, start_line
+from mcp_bridge.bridge.erasing import tidy
 from mcp_bridge.bridge.execution import MAX_VALUE_BYTES, Execution, ExecutionLimits, Progress
 from mcp_bridge.bridge.governance import LOCAL, Governance, load_governance, refuse_local
 from mcp_bridge.bridge.job import Job
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
+    from mcp_bridge.bridge.doubts import Settlement
     from mcp_bridge.bridge.gate import Asker, Gate
     from mcp_bridge.bridge.program_run import ProgramRun
     from mcp_bridge.bridge.programs import Programs
@@ -233,6 +235,8 @@ class Bridge:
             await gate.record_of(record)
             if record.status in {"protocol_error", "call_limit"} and record.error:
                 self.programs.stray(execution, record.error["message"])
+            # Nothing that is answered may be lost.
+            await anyio.to_thread.run_sync(artifacts.sync)
             record.calls = requests.calls
             record.artifacts = artifacts.written
             record.limits_not_enforced = not_enforced(prepared.report)
@@ -305,6 +309,25 @@ class Bridge:
         gate = self._gate(secrets.token_hex(8), self._narrow(None))
         return await self._driven(await self.programs.cancel(execution, reason, PRINCIPAL, gate))
 
+    async def settle_program(
+        self, execution: str, asked: str | None, settlement: Settlement, *, go_on: bool, asker: Asker | None = None
+    ) -> dict[str, Any]:
+        """End a doubt by a person's word. Only the command line leads here.
+
+        Args:
+            execution: Its id.
+            asked: The step's path or the effect's number; None if only one is in doubt.
+            settlement: The person's word.
+            go_on: Whether to go on with the program at once.
+            asker: As `run`.
+
+        Raises:
+            BridgeError: As `Programs.settle`.
+        """
+        gate = self._gate(secrets.token_hex(8), self._narrow(None), asker)
+        run = await self.programs.settle(execution, asked, settlement, PRINCIPAL, gate)
+        return await (self._driven(run) if go_on else self._kept(run))
+
     async def plan_program(self, intent: str) -> dict[str, Any]:
         """Have the configured model write a program.
 
@@ -318,9 +341,13 @@ class Bridge:
         try:
             await run.drive()
         finally:
-            with anyio.CancelScope(shield=True):
-                record = await self.programs.keep(run)
+            record = await self._kept(run)
         return record
+
+    async def _kept(self, run: ProgramRun) -> dict[str, Any]:
+        with anyio.CancelScope(shield=True):
+            record = await self.programs.keep(run)
+        return record  # noqa: RET504  (mypy: the scope may swallow what is raised inside)
 
     def _gate(
         self,
@@ -433,7 +460,7 @@ async def open_bridge(
     Raises:
         BridgeError: `database_unusable`, `database_newer`, `state_unusable`.
     """
-    private_directory(settings.state_dir)
+    private_directory(settings.state_dir, durable=True)
     if governance is None:
         governance = load_governance({}, None, Path.cwd(), settings.state_dir)
     refuse_local(governance, specs)
@@ -443,8 +470,26 @@ async def open_bridge(
             Fleet(specs, idle_timeout=settings.runtime_idle_timeout) as fleet,
             anyio.create_task_group() as tasks,
         ):
-            # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
-            yield Bridge(settings, fleet, tasks, database, governance)
+            await tidy(database, Files(settings.state_dir), settings.ledger)
+            async with _published(database, settings, governance.base, tasks):
+                # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
+                yield Bridge(settings, fleet, tasks, database, governance)
+
+
+@asynccontextmanager
+async def _published(database: Database, settings: Settings, base: Path, tasks: TaskGroup) -> AsyncGenerator[None]:
+    """The log's checkpoints are published meanwhile, if the configuration wants that."""
+    if not settings.ledger.publish:
+        yield
+        return
+    from mcp_bridge.bridge.publishing import publisher  # noqa: PLC0415  (rarely needed)
+
+    publishing = await publisher(database, settings.ledger, base)
+    tasks.start_soon(publishing.run)
+    try:
+        yield
+    finally:
+        publishing.close()
 
 
 async def prepare(
@@ -455,7 +500,7 @@ async def prepare(
     Raises:
         BridgeError: As `Bridge.prepare`.
     """
-    private_directory(settings.state_dir)
+    private_directory(settings.state_dir, durable=True)
     report = await _probe(settings, notify, refresh=refresh)
     image = await _image(settings, *report.choice.invocation, notify)
     return Prepared(report, CliEngine(report.choice, settings.state_dir), image)
@@ -467,7 +512,7 @@ async def choose_engine(settings: Settings) -> RuntimeChoice:
     Raises:
         BridgeError: As `Bridge.prepare`.
     """
-    private_directory(settings.state_dir)
+    private_directory(settings.state_dir, durable=True)
     return (await _probe(settings, None, refresh=False)).choice
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import platform
 import sys
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from mcp_bridge import __version__
 from mcp_bridge.cli.approvals import approvals
+from mcp_bridge.cli.audit import audit
 from mcp_bridge.cli.executions import executions
 from mcp_bridge.cli.images import images
+from mcp_bridge.cli.opening import finish
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.cli.policy import policy
 from mcp_bridge.cli.programs import programs
@@ -32,6 +35,7 @@ for name, group in (
     ("program", programs),
     ("execution", executions),
     ("approvals", approvals),
+    ("audit", audit),
     ("policy", policy),
     ("secret", secrets),
     ("servers", servers),
@@ -82,6 +86,61 @@ def run(
     raise typer.Exit(work(config or ctx.obj, file, code, servers=server or [], timeout=timeout, as_json=as_json))
 
 
+@app.command(
+    epilog="Examples:\n\nmcp-bridge erase --execution 3f9a1c\n\n"
+    "mcp-bridge erase --subject anna@example.org --reason 'asked for on 3 May'"
+)
+def erase(
+    ctx: typer.Context,
+    execution: Annotated[str | None, typer.Option(metavar="ID", help="What was kept of an execution.")] = None,
+    subject: Annotated[str | None, typer.Option(metavar="NAME", help="What was kept of a subject's.")] = None,
+    ref: Annotated[str | None, typer.Option(metavar="REF", help="The value behind a vault://ref/… reference.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Recorded with it, in the clear.")] = None,
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Make arguments, results, code and outputs unreadable for good; the record that something happened stays."""
+    from mcp_bridge.cli.erase import erase as work  # noqa: PLC0415
+    from mcp_bridge.cli.opening import finish  # noqa: PLC0415
+
+    named = config or ctx.obj
+    finish(
+        lambda: work(named, execution=execution, subject=subject, ref=ref, reason=reason, as_json=as_json),
+        as_json=as_json,
+    )
+
+
+@app.command(epilog="Example:\n\nmcp-bridge backup /mnt/usb/ledger-2026-11-21.sqlite")
+def backup(
+    ctx: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The copy, which isn't there yet.")],
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Copy the record of executions while it is in use, and verify the copy."""
+    from mcp_bridge.cli.erase import backup as work  # noqa: PLC0415
+    from mcp_bridge.cli.opening import finish  # noqa: PLC0415
+
+    finish(lambda: work(config or ctx.obj, file, as_json=as_json), as_json=as_json)
+
+
+@app.command(epilog="Examples:\n\nmcp-bridge replay 3f9a1c\n\nmcp-bridge replay 3f9a1c --program refund-2.yaml")
+def replay(
+    ctx: typer.Context,
+    execution: Annotated[str, typer.Argument(metavar="ID", help="Or as much of its beginning as no other one has.")],
+    program: Annotated[
+        str | None, typer.Option(metavar="FILE|NAME", help="Another version: would it have done the same?")
+    ] = None,
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Run an execution again against its record, with no effects: does the one follow from the other?"""
+    from mcp_bridge.cli.opening import finish  # noqa: PLC0415
+    from mcp_bridge.cli.replay import replay as work  # noqa: PLC0415
+
+    finish(lambda: work(config or ctx.obj, execution, program, as_json=as_json), as_json=as_json)
+
+
 @app.command()
 def doctor(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
     """Find out what works here, what this host can't enforce, and how to mend it."""
@@ -96,6 +155,24 @@ def demo(ctx: typer.Context, config: Config = None) -> None:
     from mcp_bridge.cli.demo import demo as work  # noqa: PLC0415
 
     raise typer.Exit(work(config or ctx.obj))
+
+
+@app.command(
+    epilog="Example:\n\nmcp-bridge witness --listen 127.0.0.1:8377 --log 'mcp-code-bridge/1f…+0a1b2c3d+AQ…'",
+)
+def witness(
+    ctx: typer.Context,
+    log: Annotated[list[str], typer.Option(metavar="VKEY", help="The key of a ledger to trust; repeatable.")],
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="It speaks plain HTTP: beyond this host, put TLS before it.")
+    ] = "127.0.0.1:8377",
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="By default one made from its key.")] = None,
+    config: Config = None,
+) -> None:
+    """Cosign the checkpoints of other bridges' ledgers: each may only grow (C2SP tlog-witness)."""
+    from mcp_bridge.cli.witness import witness as work  # noqa: PLC0415
+
+    finish(lambda: work(config or ctx.obj, listen, log, name))
 
 
 @app.command()

@@ -39,6 +39,7 @@ USAGE_CODES = frozenset(
         "script_missing",
         "secret_elsewhere",
         "unknown_approval",
+        "unknown_doubt",
         "unknown_profile",
         "unknown_program",
         "unknown_secret",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from mcp_bridge.ledger.targets import PublishingConfig
 
 
-class LedgerConfig(BaseModel):
+class LedgerConfig(PublishingConfig):
     """What is kept of executions, and how.
 
     Attributes:
@@ -17,8 +19,6 @@ class LedgerConfig(BaseModel):
         keep_payloads_days: Payloads of executions that have ended are erased when they are older, at the next start;
             None keeps them.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     master_key: Annotated[
         str | tuple[str, ...], Field(description="Where the key of the payloads is: file, keyring, or a command")

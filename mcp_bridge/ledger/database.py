@@ -178,23 +178,8 @@ class Database:
         Raises:
             BridgeError: As `flush` and the work; `not_recorded`. Nothing of it is done then, and others go on.
         """
-        await self.flush()
-        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-        def settle(result: T, error: Exception | None) -> None:
-            if done.done():
-                return
-            if error is None:
-                done.set_result(result)
-            elif isinstance(error, BridgeError):
-                done.set_exception(error)
-            else:
-                done.set_exception(self._not_written(error))
-
-        assert self._writer is not None  # noqa: S101 - it is open
         log = self.log
-        self._writer.do(lambda connection: run(connection, log, work), settle)
-        return await done
+        return await self.outside(lambda connection: run(connection, log, work))
 
     async def outside(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Do what can't be done in a transaction, in the writer's thread; what it gives.
@@ -224,22 +209,32 @@ class Database:
             BridgeError: As `post`, `flush`; `database_unusable`.
         """
         _check_texts(parameters)
-        await self.flush()
-        rows: asyncio.Future[list[tuple[Any, ...]]] = asyncio.get_running_loop().create_future()
+        return await self.look(lambda connection: connection.execute(query, parameters).fetchall())
 
-        def settle(found: list[tuple[Any, ...]], error: Exception | None) -> None:
-            if rows.done():
+    async def look(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """What some work with a connection that can't write gives, everything posted included.
+
+        Raises:
+            BridgeError: As `flush` and the work; `database_unusable`.
+        """
+        await self.flush()
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def settle(found: T, error: Exception | None) -> None:
+            if done.done():
                 return
             if error is None:
-                rows.set_result(found)
+                done.set_result(found)
+            elif isinstance(error, BridgeError):
+                done.set_exception(error)
             else:
-                rows.set_exception(
+                done.set_exception(
                     BridgeError("database_unusable", f"The record of executions, {self._path}, can't be read: {error}.")
                 )
 
         assert self._reader is not None  # noqa: S101 - it is open
-        self._reader.do(lambda connection: connection.execute(query, parameters).fetchall(), settle)
-        return await rows
+        self._reader.do(work, settle)
+        return await done
 
     def _write(self) -> None:
         """Have a batch written, and after it the next, for as long as somebody waits."""

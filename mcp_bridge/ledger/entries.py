@@ -34,7 +34,7 @@ class Entry:
         execution: Whose.
         payload: The rest, as normal JSON, projected for the trace: no secret is in it. Of an erased execution:
             `{"erased": TOMBSTONE}`.
-        step: The path of the program's step, or None.
+        step: The path of the program's step, or None. Read as `codec.fitting` has made it.
         policy: The policy's hash.
         program: The program's hash, or None for a script.
     """

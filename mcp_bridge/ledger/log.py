@@ -6,17 +6,17 @@ whichever process wrote last.
 
 from __future__ import annotations
 
-import json
 import os
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.codec import LEDGER, MAX_ENTRY_BYTES, Leaf, encode, leaf_hash
+from mcp_bridge.ledger.codec import LEDGER, MAX_ENTRY_BYTES, Leaf, decode, encode, fitting, leaf_hash
+from mcp_bridge.ledger.disclosures import SALT_BYTES, commitment
 from mcp_bridge.ledger.merkle import HASH_BYTES, Frontier
 from mcp_bridge.ledger.notes import Checkpoint, sign_checkpoint
-from mcp_bridge.ledger.sealing import SALT_BYTES, commitment, damaged
+from mcp_bridge.ledger.sealing import damaged
 
 if TYPE_CHECKING:
     import sqlite3
@@ -93,14 +93,19 @@ class Log:
         self._changed = False
         version = connection.execute("PRAGMA data_version").fetchone()[0]
         if version == self._version:
+            # Here and nowhere else: in a transaction, a chain's end may not be in the file yet.
+            while len(self._executions) > MAX_REMEMBERED:
+                self._executions.popitem(last=False)
             return
         self._executions.clear()
-        size, vkey, root = connection.execute("SELECT size, vkey, root FROM head").fetchone()
+        head = connection.execute("SELECT size, vkey, root FROM head").fetchone()
+        if head is None:
+            raise damaged("its head is missing")
+        size, vkey, root = head
         self._frontier = frontier_of(connection, size)
         if self._frontier.root() != root:
             raise damaged("its entries are not those that its head was signed for")
-        last = connection.execute("SELECT entry FROM entries WHERE sequence = ?", (size - 1,)).fetchone()
-        self._time = json.loads(last[0])["time"] if last else 0
+        self._time = _time_of(connection, size - 1) if size else 0
         if vkey != self.signer.vkey:
             self.signer = self._reload(vkey)
         self._version = version
@@ -119,14 +124,14 @@ class Log:
             salt = os.urandom(SALT_BYTES)
             sequence = self._frontier.size
             leaf = Leaf(
-                commitment(salt, one.payload),
+                commitment(one.payload, salt),
                 entry.execution,
                 entry.kind,
                 entry.policy,
                 known.previous,
                 entry.program,
                 sequence,
-                entry.step,
+                None if entry.step is None else fitting(entry.step),
                 self._next_time(one.time),
             )
             data = encode(leaf)
@@ -146,12 +151,24 @@ class Log:
     def finish(self, connection: sqlite3.Connection) -> None:
         """Sign for what was appended since `begin`."""
         if self._changed:
-            checkpoint = Checkpoint(self.origin, self._frontier.size, self._frontier.root())
-            note = sign_checkpoint(checkpoint, self.signer)
+            checkpoint = self.checkpoint()
             connection.execute(
                 "UPDATE head SET size = ?, root = ?, note = ?, vkey = ?",
-                (checkpoint.size, checkpoint.root, note, self.signer.vkey),
+                (checkpoint.size, checkpoint.root, self.sign(), self.signer.vkey),
             )
+
+    def checkpoint(self) -> Checkpoint:
+        """What the log says of itself, now."""
+        return Checkpoint(self.origin, self._frontier.size, self._frontier.root())
+
+    def sign(self) -> str:
+        """The signed note of that."""
+        return sign_checkpoint(self.checkpoint(), self.signer)
+
+    @property
+    def time(self) -> int:
+        """Of the last entry, in microseconds since 1970."""
+        return self._time
 
     def seal(self, connection: sqlite3.Connection, execution: str, data: bytes, label: bytes) -> bytes | None:
         """Encrypt for an execution; None for one that is erased."""
@@ -178,6 +195,7 @@ class Log:
     def _known(self, connection: sqlite3.Connection, execution: str) -> _Execution:
         known = self._executions.get(execution)
         if known is not None:
+            self._executions.move_to_end(execution)
             return known
         last = connection.execute(
             "SELECT substr(nodes, 1, 32) FROM entries WHERE execution = ? ORDER BY sequence DESC LIMIT 1", (execution,)
@@ -191,8 +209,6 @@ class Log:
             key = None if kept[0] is None else self.master.open(execution, kept[0])
         known = _Execution(last[0].hex() if last else None, key)
         self._executions[execution] = known
-        if len(self._executions) > MAX_REMEMBERED:
-            self._executions.popitem(last=False)
         return known
 
     def new_key(self, connection: sqlite3.Connection, execution: str, subject: str) -> DataKey:
@@ -215,6 +231,16 @@ def frontier_of(connection: sqlite3.Connection, size: int) -> Frontier:
         return read_node(connection, level, index)
 
     return Frontier(size, read)
+
+
+def _time_of(connection: sqlite3.Connection, sequence: int) -> int:
+    """When an entry was made, if it is the one that its hash is kept of."""
+    row = connection.execute(
+        "SELECT entry, substr(nodes, 1, 32) FROM entries WHERE sequence = ?", (sequence,)
+    ).fetchone()
+    if row is None or leaf_hash(row[0]) != row[1]:
+        raise damaged(f"the entry {sequence} is not the one that its hash was made of")
+    return decode(row[0]).time
 
 
 def read_node(connection: sqlite3.Connection, level: int, index: int) -> bytes:

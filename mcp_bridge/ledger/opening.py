@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import sqlite3
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -19,7 +19,8 @@ from mcp_bridge.ledger.merkle import empty_root
 from mcp_bridge.ledger.notes import Signer, Verifier, open_checkpoint
 from mcp_bridge.ledger.schema import MIGRATIONS, migrate
 from mcp_bridge.ledger.sealing import damaged, master_key
-from mcp_bridge.private_files import private_key
+from mcp_bridge.ledger.trust import KeyEvent
+from mcp_bridge.private_files import private_key, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +31,9 @@ BUSY_SECONDS = 30.0
 
 KEY_FILE = "checkpoint.key"
 """In the state directory."""
+
+NEXT_KEY_FILE = "checkpoint.key.next"
+"""The key that takes the other's place; that, as soon as the log says so."""
 
 ORIGIN = "mcp-code-bridge"
 
@@ -132,33 +136,59 @@ def _log(connection: sqlite3.Connection, directory: Path, source: str | Sequence
         raise damaged(f"its head can't be taken: {exc.message}") from None
     if checkpoint.origin != origin:
         raise damaged("its head is another log's")
-    signer = load_signer(directory, origin)
-    if signer.vkey != vkey:
-        raise _other_key(vkey)
 
-    def reload(wanted: str) -> Signer:
-        found = load_signer(directory, origin)
-        if found.vkey != wanted:
-            raise _other_key(wanted)
-        return found
+    def load(wanted: str) -> Signer:
+        return _signer(directory, origin, wanted)
 
-    return Log(master, origin, signer, reload)
+    return Log(master, origin, load(vkey), load)
 
 
-def load_signer(directory: Path, origin: str, *, make: bool = False) -> Signer:
-    """The key that checkpoints are signed with.
+def _signer(directory: Path, origin: str, vkey: str) -> Signer:
+    """The key that the log is signed with.
 
     Raises:
         BridgeError: `key_missing`, `key_unusable`.
     """
-    seed = private_key(directory / KEY_FILE, _LOST, make=make)
-    return Signer(origin, Ed25519PrivateKey.from_private_bytes(seed))
+    with suppress(BridgeError):
+        # Whoever rotated the key may not have lived to put it in its place, or is about to.
+        following = _loaded(directory / NEXT_KEY_FILE, origin)
+        if following.vkey == vkey:
+            return following
+    signer = _loaded(directory / KEY_FILE, origin)
+    if signer.vkey != vkey:
+        raise BridgeError(
+            "key_unusable",
+            f"{directory / KEY_FILE} is not the key that the log is signed with, {vkey}.",
+            hint=f"Put it back. {_LOST}",
+        )
+    return signer
 
 
-def _other_key(vkey: str) -> BridgeError:
-    return BridgeError(
-        "key_unusable", f"{KEY_FILE} is not the key that the log is signed with, {vkey}.", hint=f"Put it back. {_LOST}"
-    )
+def _loaded(path: Path, origin: str, *, make: bool = False) -> Signer:
+    return Signer(origin, Ed25519PrivateKey.from_private_bytes(private_key(path, _LOST, make=make)))
+
+
+def own_vkey(path: Path) -> str:
+    """The public key of the private one that is beside a file.
+
+    Raises:
+        BridgeError: `key_missing`, `key_unusable`; as `reading.open_ledger`.
+    """
+    from mcp_bridge.ledger.reading import open_ledger  # noqa: PLC0415  (it imports this module)
+
+    with open_ledger(path) as ledger:
+        return _signer(path.parent, ledger.origin, ledger.vkey).vkey
+
+
+def take_next_key(directory: Path) -> None:
+    """Put the new key in the old one's place: the log is signed with it."""
+    try:
+        (directory / NEXT_KEY_FILE).replace(directory / KEY_FILE)
+        sync_directory(directory)
+    except OSError as exc:
+        raise BridgeError(
+            "key_unusable", f"{directory / NEXT_KEY_FILE} can't be renamed: {exc.strerror}.", hint="Rename it."
+        ) from None
 
 
 def _begun(connection: sqlite3.Connection, directory: Path, source: str | Sequence[str]) -> Log:
@@ -170,13 +200,13 @@ def _begun(connection: sqlite3.Connection, directory: Path, source: str | Sequen
             return _log(connection, directory, source)
         master = master_key(source, directory, make=True)
         origin = f"{ORIGIN}/{secrets.token_hex(8)}"
-        signer = load_signer(directory, origin, make=True)
+        signer = _loaded(directory / KEY_FILE, origin, make=True)
         connection.executemany("INSERT INTO meta VALUES (?, ?)", (("origin", origin), ("master", master.check)))
         connection.execute("INSERT INTO head VALUES (1, 0, ?, '', ?)", (empty_root(), signer.vkey))
         log = Log(master, origin, signer, lambda _: signer)
         log.begin(connection)
-        payload = json.dumps({"event": "made", "vkey": signer.vkey}).encode()
-        write_entries(connection, log, [Posted(time.time_ns() // 1000, Entry("key", LEDGER), payload)])
+        event = KeyEvent("made", signer.vkey)
+        write_entries(connection, log, [Posted(time.time_ns() // 1000, Entry("key", LEDGER), event.encode())])
         log.finish(connection)
         connection.execute("COMMIT")
     except BaseException:

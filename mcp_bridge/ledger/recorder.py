@@ -7,8 +7,9 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mcp_bridge.ledger.codec import LEDGER, decode
+from mcp_bridge.ledger.disclosures import SALT_BYTES, commitment
 from mcp_bridge.ledger.entries import TOMBSTONE, Entry, Kind, Recorded
-from mcp_bridge.ledger.sealing import SALT_BYTES, commitment, damaged
+from mcp_bridge.ledger.sealing import damaged
 
 if TYPE_CHECKING:
     from mcp_bridge.ledger.codec import Leaf
@@ -109,7 +110,7 @@ def payload_of(leaf: Leaf, sealed: bytes | None, key: DataKey | None) -> tuple[b
     if sealed is None:
         raise damaged(f"the payload of the entry {leaf.sequence} is missing")
     salt, payload = sealed[:SALT_BYTES], sealed[SALT_BYTES:]
-    if commitment(salt, payload) != leaf.commitment:
+    if commitment(payload, salt) != leaf.commitment:
         raise damaged(f"the payload of the entry {leaf.sequence} is not the one that it was made for")
     return salt, payload
 

@@ -53,6 +53,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """CREATE TRIGGER entries_are_not_replaced BEFORE INSERT ON entries
             WHEN NEW.sequence <> (SELECT coalesce(max(sequence), -1) + 1 FROM entries)
             BEGIN SELECT RAISE(ABORT, 'an entry of the ledger follows the last one'); END""",
+        # A row that REPLACE removes is removed without a trigger: it has to be refused before.
+        """CREATE TRIGGER payloads_are_not_replaced BEFORE INSERT ON payloads
+            WHEN EXISTS (SELECT 1 FROM payloads WHERE sequence = NEW.sequence)
+            BEGIN SELECT RAISE(ABORT, 'a payload is never changed'); END""",
+        """CREATE TRIGGER data_keys_are_not_replaced BEFORE INSERT ON data_keys
+            WHEN EXISTS (SELECT 1 FROM data_keys WHERE execution = NEW.execution)
+            BEGIN SELECT RAISE(ABORT, 'the key of an execution is destroyed, and never changed'); END""",
         """CREATE TRIGGER payloads_are_not_changed BEFORE UPDATE ON payloads
             BEGIN SELECT RAISE(ABORT, 'a payload is never changed'); END""",
         """CREATE TRIGGER payloads_are_not_removed BEFORE DELETE ON payloads

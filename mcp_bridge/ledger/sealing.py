@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import hmac
 import importlib
 import json
@@ -33,7 +34,6 @@ COMMAND_SECONDS = 30.0
 
 KEYRING_SERVICE, KEYRING_NAME = "mcp-bridge", "ledger master key"
 
-SALT_BYTES = 32
 _NONCE_BYTES = 12
 
 _LOST = "Without it nothing that is recorded of executions can be read."
@@ -73,8 +73,8 @@ class MasterKey:
             raise damaged(f"the key of {execution} can't be opened") from None
 
     def mac(self, *values: Any) -> bytes:
-        """HMAC-SHA-256 of values; bytes among them by their hex."""
-        plain = [value.hex() if isinstance(value, bytes) else value for value in values]
+        """HMAC-SHA-256 of values; bytes among them by their SHA-256: a state may be large."""
+        plain = [hashlib.sha256(value).hexdigest() if isinstance(value, bytes) else value for value in values]
         return hmac.digest(self._mac, json.dumps(plain).encode(), "sha256")
 
     def subject(self, subject: str) -> str:
@@ -112,11 +112,6 @@ class DataKey:
             return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], label)
         except (InvalidTag, ValueError):
             raise damaged(f"{label.decode(errors='replace')[:100]!r} can't be opened: it was changed") from None
-
-
-def commitment(salt: bytes, payload: bytes) -> str:
-    """HMAC-SHA-256 of a payload under its own salt, in hex: it binds, and without the salt tells nothing."""
-    return hmac.digest(salt, payload, "sha256").hex()
 
 
 def master_key(source: str | Sequence[str], directory: Path, *, make: bool) -> MasterKey:

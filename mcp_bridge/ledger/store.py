@@ -16,11 +16,12 @@ from mcp_bridge.ledger.sealing import damaged
 from mcp_bridge.ledger.transaction import Seal, check_row
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Collection, Mapping
 
     from mcp_bridge.ledger.database import Database
     from mcp_bridge.ledger.entries import Entry
-    from mcp_bridge.ledger.sealing import DataKey
+    from mcp_bridge.ledger.sealing import DataKey, MasterKey
 
 ERASED = "erased"
 """The status of an execution whose data was erased."""
@@ -438,3 +439,44 @@ def _opened(key: DataKey | None, sealed: bytes | None, label: bytes) -> Any:
         return json.loads(key.open(sealed, label))
     except ValueError as exc:
         raise damaged(str(exc)) from None
+
+
+def check_sealed(connection: sqlite3.Connection, master: MasterKey) -> None:
+    """Open whatever is kept encrypted beside the log, to see that it can be.
+
+    Raises:
+        BridgeError: `ledger_damaged`.
+    """
+    for query, labels in _SEALED:
+        for execution, wrapped, *columns in connection.execute(query):
+            names, values = columns[: -len(labels)], columns[-len(labels) :]
+            if wrapped is None:
+                if any(value is not None for value in values):
+                    raise damaged(f"{execution} is erased, and something of it is there")
+                continue
+            key = master.open(execution, wrapped)
+            for label, value in zip(labels, values, strict=True):
+                if value is not None:
+                    key.open(value, label.format(execution, *names).encode())
+
+
+_SEALED = (
+    (
+        "SELECT id, wrapped, bundle, state, record FROM executions LEFT JOIN data_keys ON id = execution",
+        ("{0}/bundle", "{0}/state", "{0}/record"),
+    ),
+    (
+        "SELECT execution, wrapped, effect, question, decision FROM approvals LEFT JOIN data_keys USING (execution)",
+        ("{0}/question/{1}", "{0}/decision/{1}"),
+    ),
+    (
+        "SELECT execution, wrapped, id, value FROM reference_values LEFT JOIN data_keys USING (execution)",
+        ("value/{0}/{1}",),
+    ),
+    (
+        "SELECT execution, wrapped, principal, name, data FROM programs"  # noqa: ISC004
+        " LEFT JOIN data_keys ON execution = 'programs/' || principal",
+        ("program/{1}/{2}",),
+    ),
+)
+"""Of each table: an execution, its key, what else is in the labels, and what is sealed; and the labels."""

@@ -13,7 +13,7 @@ from mcp_bridge.ledger.sealing import damaged
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from mcp_bridge.ledger.entries import Entry
     from mcp_bridge.ledger.log import Log
@@ -29,6 +29,10 @@ ROWS = (64, 16, 4)
 
 Every statement by itself gives up the interpreter's lock, and waits for a busy event loop to get it back.
 """
+
+
+PART_BYTES = 1 << 20
+"""Of payloads that are encrypted and inserted together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,14 +196,26 @@ def _sealed(connection: sqlite3.Connection, log: Log, value: Any) -> Any:
 
 
 def _insert(connection: sqlite3.Connection, log: Log, entries: Sequence[Posted]) -> None:
-    if entries:
-        for text, rows in zip((INSERT_ENTRY, INSERT_PAYLOAD), log.append(connection, entries), strict=True):
+    for part in _parts(entries):
+        for text, rows in zip((INSERT_ENTRY, INSERT_PAYLOAD), log.append(connection, part), strict=True):
             at = 0
             while at < len(rows):
                 count = next((count for count in ROWS if count <= len(rows) - at), 1)
                 values = [value for row in rows[at : at + count] for value in row]
                 connection.execute(_of_rows(text, count), values)
                 at += count
+
+
+def _parts(entries: Sequence[Posted]) -> Iterator[Sequence[Posted]]:
+    """Entries in parts of which none takes much memory to encrypt and to insert."""
+    begin = size = 0
+    for at, entry in enumerate(entries):
+        if at > begin and (size + len(entry.payload) > PART_BYTES or at - begin == ROWS[0]):
+            yield entries[begin:at]
+            begin, size = at, 0
+        size += len(entry.payload)
+    if begin < len(entries):
+        yield entries[begin:]
 
 
 def _alike(statements: Sequence[Statement], at: int) -> int:

@@ -1,0 +1,113 @@
+"""A witness over HTTP: `POST /add-checkpoint` by C2SP tlog-witness, and `GET /` to see who it is."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.witness import MAX_BODY_BYTES, TEXT_TYPE, Witness
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
+
+READ_SECONDS = 10.0
+"""For a request's body: a client that sends a byte now and then keeps no place."""
+
+MAX_CONNECTIONS = 200
+"""At once; further ones are answered 503."""
+
+END_SECONDS = 5
+"""For requests that are under way when the witness ends."""
+
+
+def witness_app(witness: Witness) -> Starlette:
+    """The witness as an ASGI application."""
+
+    async def about(_: Request) -> Response:
+        return JSONResponse({"name": witness.name, "vkey": witness.vkey})
+
+    async def add_checkpoint(request: Request) -> Response:
+        try:
+            with anyio.fail_after(READ_SECONDS):
+                body = await _body(request)
+        except TimeoutError:
+            return _plain(408, "The request took too long.")
+        except ClientDisconnect:
+            return _plain(400, "The request ended early.")
+        if body is None:
+            return _plain(413, f"The request has more than {MAX_BODY_BYTES} bytes.")
+        try:
+            answer = await anyio.to_thread.run_sync(witness.add_checkpoint, body)
+        except BridgeError as exc:
+            logger.error("no checkpoint can be cosigned: %s", exc)  # noqa: TRY400 - what was wrong is in its text
+            return _plain(503, "The witness can't keep what it would cosign.")
+        # As bytes: the content type is what the specification says, without a character set of the framework's.
+        return Response(answer.body, answer.status, {"content-type": answer.content_type})
+
+    return Starlette(
+        routes=[
+            Route("/", about, methods=["GET"]),
+            Route("/add-checkpoint", add_checkpoint, methods=["POST"]),
+        ]
+    )
+
+
+def serve_witness(witness: Witness, listening: socket.socket, ready: Callable[[], None]) -> None:
+    """Serve until SIGTERM or SIGINT; requests that are under way are still answered.
+
+    Args:
+        witness: Who.
+        listening: A socket that listens.
+        ready: Called once, when a signal ends it in order.
+    """
+    config = uvicorn.Config(
+        witness_app(witness),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_graceful_shutdown=END_SECONDS,
+    )
+    server = uvicorn.Server(config)
+
+    def end(*_: object) -> None:
+        # Before uvicorn has its own handlers, and after: it raises the signal that has ended it once more.
+        server.should_exit = True
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        ready()
+        server.run(sockets=[listening])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+async def _body(request: Request) -> bytes | None:
+    """A request's body; None if it is too long, which is found without keeping it."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > MAX_BODY_BYTES:
+            return None
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _plain(status: int, sentence: str) -> Response:
+    return Response(f"{sentence}\n".encode(), status, {"content-type": TEXT_TYPE})

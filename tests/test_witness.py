@@ -1,0 +1,513 @@
+"""The witness: every status of C2SP tlog-witness, the race that it warns of, its files, and the command."""
+
+import base64
+import multiprocessing
+import os
+import signal
+import socket
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+
+import httpx2
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from published_log import Log, Replaceable, serving
+from typer.testing import CliRunner
+
+from mcp_bridge.cli.app import app
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger import witness_files
+from mcp_bridge.ledger.merkle import empty_root
+from mcp_bridge.ledger.notes import Checkpoint, Verifier, open_checkpoint, sign_checkpoint
+from mcp_bridge.ledger.witness import MAX_BODY_BYTES, MAX_PROOF_LINES, open_witness
+from mcp_bridge.server import witness as server
+from mcp_bridge.server.witness import witness_app
+
+COMMAND = [sys.executable, "-c", "from mcp_bridge.cli import main; main()", "witness"]
+SIZE_TYPE = "text/x.tlog.size"
+
+
+def body(note, old=0, proof=()):
+    lines = "".join(f"{base64.b64encode(each).decode()}\n" for each in proof)
+    return f"old {old}\n{lines}\n{note}".encode()
+
+
+def growth(log, old, new=None):
+    """The request that has a log grown from one size to another."""
+    return body(log.note(new), old, log.proof(old, new))
+
+
+def signed(text):
+    """A note of any text by the log's key."""
+    return f"{text}\n{Log(0).signer.sign(text)}"
+
+
+@pytest.fixture
+def witness(tmp_path):
+    with open_witness(tmp_path, [Log(0).verifier]) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def web():
+    replaceable = Replaceable()
+    with serving(replaceable) as address, httpx2.Client(base_url=address, trust_env=False) as client:
+        client.app = replaceable
+        yield client
+
+
+@pytest.fixture
+def post(web, witness):
+    """Sends a request to the witness over HTTP."""
+    web.app.app = witness_app(witness)
+    return lambda content: web.post("/add-checkpoint", content=content)
+
+
+def cosigned(witness, note, answer):
+    """The time of the cosignature that an answer has of a note."""
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/plain; charset=utf-8")
+    assert answer.text.startswith("\u2014 ")
+    assert answer.text.endswith("\n")
+    assert answer.text.count("\n") == 1
+    _, ((verifier, time),) = open_checkpoint(note + answer.text, [Verifier.parse(witness.vkey)])
+    assert verifier.vkey == witness.vkey
+    return time
+
+
+# --- every status
+
+
+def test_a_log_that_only_grows_is_cosigned_from_its_first_checkpoint_on(post, witness):
+    log = Log(100)
+    old = 0
+    for size in (1, 2, 3, 7, 8, 64, 100):
+        assert cosigned(witness, log.note(size), post(growth(log, old, size))) > 1_700_000_000
+        old = size
+
+
+def test_the_same_checkpoint_is_cosigned_again(post, witness):
+    log = Log(5)
+    post(growth(log, 0))
+    assert cosigned(witness, log.note(), post(growth(log, 5)))
+
+
+def test_an_empty_log_is_cosigned(post, witness):
+    assert cosigned(witness, Log(0).note(), post(growth(Log(0), 0)))
+
+
+def test_a_checkpoint_with_extension_lines_is_cosigned_with_them(post, witness):
+    note = signed(Log(3).note().partition("\n\n")[0] + "\nmore\n")
+    assert cosigned(witness, note, post(body(note)))
+
+
+def test_other_signatures_and_keys_beside_the_logs_own_say_nothing(post, witness):
+    text, own = Log(3).note().split("\n\n")
+    others = [Log(0, "others.example/log"), Log(0, key=Ed25519PrivateKey.generate())]
+    note = f"{text}\n\n{''.join(other.signer.sign('else') for other in others)}{own}"
+    assert cosigned(witness, note, post(body(note)))
+
+
+def test_a_rotated_keys_log_is_cosigned_under_both_keys(tmp_path):
+    new = Log(5, key=Ed25519PrivateKey.generate())
+    with open_witness(tmp_path, [Log(0).verifier, new.verifier]) as witness:
+        assert witness.add_checkpoint(growth(Log(3), 0)).status == 200
+        assert witness.add_checkpoint(growth(new, 3)).status == 200
+
+
+NOTE = Log(3).note()
+HASH = base64.b64encode(bytes(32)).decode()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\n\n",
+        NOTE.encode(),
+        f"old 0\n{NOTE}".encode(),
+        f"\nold 0\n\n{NOTE}".encode(),
+        f"Old 0\n\n{NOTE}".encode(),
+        f"old  0\n\n{NOTE}".encode(),
+        f"old 0 \n\n{NOTE}".encode(),
+        f"old 0\r\n\n{NOTE}".encode(),
+        f"old 00\n\n{NOTE}".encode(),
+        f"old 01\n\n{NOTE}".encode(),
+        f"old -0\n\n{NOTE}".encode(),
+        f"old +1\n\n{NOTE}".encode(),
+        f"old 0x0\n\n{NOTE}".encode(),
+        f"old \u0661\n\n{NOTE}".encode(),
+        f"old {'9' * 5000}\n\n{NOTE}".encode(),
+        f"old 0\n{HASH[:-1]}\n\n{NOTE}".encode(),
+        f"old 0\n{HASH}=\n\n{NOTE}".encode(),
+        f"old 0\n {HASH}\n\n{NOTE}".encode(),
+        f"old 0\n{HASH[:-2]}B=\n\n{NOTE}".encode(),
+        f"old 0\n{base64.b64encode(bytes(31)).decode()}\n\n{NOTE}".encode(),
+        f"old 0\n{base64.urlsafe_b64encode(bytes([255]) * 32).decode()}\n\n{NOTE}".encode(),
+        f"old 0\n\n{NOTE.rstrip()}".encode(),
+        f"old 0\n\n{NOTE}\n".encode(),
+        f"old 0\n\n{NOTE}x".encode(),
+        f"old 0\n\n{NOTE.partition(chr(10) * 2)[0]}\n".encode(),
+        b"old 0\n\n" + NOTE.encode().replace(b"\n3\n", b"\n\xff\n"),
+        body(signed(f"{Log(0).origin}\n03\n{HASH}\n")),
+        body(signed(f"{Log(0).origin}\n-3\n{HASH}\n")),
+        body(signed(f"{Log(0).origin}\n{2**63}\n{HASH}\n")),
+        body(signed(f"{Log(0).origin}\n3\n{HASH[:-4]}\n")),
+        body(signed(f"{Log(0).origin}\n3\n")),
+        body(NOTE, old=4),
+        body(NOTE, proof=[bytes(32)] * (MAX_PROOF_LINES + 1)),
+    ],
+)
+def test_400_for_what_is_no_request(post, content):
+    assert post(content).status_code == 400
+    assert post(growth(Log(3), 1)).text == "0\n"
+
+
+def test_404_for_a_log_that_it_does_not_know(post):
+    assert post(growth(Log(3, "others.example/log"), 0)).status_code == 404
+    note = NOTE.replace(Log(0).origin + "\n", "others.example/log\n", 1)
+    assert post(body(note)).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        Log(3, key=Ed25519PrivateKey.generate()).note(),
+        Log(3).note(3).replace("\n3\n", "\n2\n"),
+        f"{NOTE.partition(chr(10) * 2)[0]}\n\n{Log(0, 'others.example/log').signer.sign('else')}",
+        NOTE + Log(3).signer.sign("something else"),
+    ],
+    ids=["another key of that name", "another text", "another log's signature", "a wrong one beside the right one"],
+)
+def test_403_where_no_trusted_key_has_signed_the_checkpoint(post, witness, note):
+    assert post(body(note)).status_code == 403
+    assert witness.add_checkpoint(growth(Log(3), 0)).status == 200
+
+
+@pytest.mark.parametrize("old", [0, 1, 4, 6, 9])
+def test_409_with_the_witnesss_size_for_another_old_size(post, old):
+    log = Log(9)
+    post(growth(log, 0, 5))
+    answer = post(growth(log, old))
+    assert (answer.status_code, answer.headers["content-type"], answer.text) == (409, SIZE_TYPE, "5\n")
+
+
+def test_409_with_size_0_for_a_log_that_was_never_cosigned(post):
+    assert post(growth(Log(9), 3)).text == "0\n"
+
+
+@pytest.mark.parametrize("note", [Log(5, fork=4).note(), Log(5, fork=0).note()])
+def test_409_for_another_root_of_the_same_size_and_both_checkpoints_are_kept(post, tmp_path, note):
+    post(growth(Log(5), 0))
+    answer = post(body(note, 5))
+    assert (answer.status_code, answer.headers["content-type"], answer.text) == (409, SIZE_TYPE, "5\n")
+    post(body(note, 5))
+    with sqlite3.connect(tmp_path / witness_files.STATE_FILE) as database:
+        kept = database.execute("SELECT cosigned, refused FROM conflicts").fetchall()
+    database.close()
+    assert kept == [(Log(5).note(), note)]
+
+
+def test_409_for_an_empty_log_with_a_root_that_is_not_the_empty_trees(post):
+    log = Log(0)
+    note = sign_checkpoint(Checkpoint(log.origin, 0, bytes(32)), log.signer)
+    assert post(body(note)).status_code == 409
+    assert empty_root() != bytes(32)
+
+
+@pytest.mark.parametrize(
+    ("old", "log", "proof"),
+    [
+        (0, Log(9), [bytes(32)]),
+        (5, Log(9), []),
+        (5, Log(9), Log(9).proof(5)[:-1]),
+        (5, Log(9), [*Log(9).proof(5), bytes(32)]),
+        (5, Log(9), [bytes(32)] * MAX_PROOF_LINES),
+        (5, Log(9), Log(9).proof(4)),
+        (5, Log(5), [bytes(32)]),
+        (5, Log(9, fork=4), Log(9, fork=4).proof(5)),
+        (5, Log(9, fork=0), Log(9, fork=0).proof(5)),
+        (5, Log(9, fork=4), Log(9).proof(5)),
+    ],
+)
+def test_422_for_a_wrong_proof_and_nothing_has_changed(post, old, log, proof):
+    if old:
+        post(growth(Log(5), 0))
+    assert post(body(log.note(), old, proof)).status_code == 422
+    assert post(growth(Log(9), old + 1)).text == f"{old}\n"
+
+
+def test_a_log_that_was_rolled_back_is_refused_whatever_it_claims(post):
+    log = Log(9)
+    post(growth(log, 0))
+    for old in (0, 4, 5):
+        assert post(growth(log, old, 5)).text == "9\n"
+    assert post(body(log.note(5), 9)).status_code == 400
+
+
+# --- HTTP
+
+
+def test_it_says_who_it_is(web, post, witness):
+    assert web.get("/").json() == {"name": witness.name, "vkey": witness.vkey}
+    assert web.get("/add-checkpoint").status_code == 405
+    assert web.post("/", content=b"").status_code == 405
+    assert web.get("/else").status_code == 404
+
+
+def test_413_for_a_body_that_is_too_long_whether_it_says_so_or_not(post):
+    long = growth(Log(3), 0) + b" " * MAX_BODY_BYTES
+    assert post(long).status_code == 413
+    assert post(iter([long[:1000], long[1000:]])).status_code == 413
+
+
+def test_408_for_a_body_that_does_not_come(monkeypatch, web, post):
+    monkeypatch.setattr(server, "READ_SECONDS", 0.1)
+    with socket.create_connection((web.base_url.host, web.base_url.port)) as connection:
+        connection.sendall(b"POST /add-checkpoint HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nold")
+        assert connection.recv(100).startswith(b"HTTP/1.1 408 ")
+    assert post(growth(Log(3), 0)).status_code == 200
+
+
+def test_a_client_that_leaves_disturbs_nobody(web, post, caplog):
+    with socket.create_connection((web.base_url.host, web.base_url.port)) as connection:
+        connection.sendall(b"POST /add-checkpoint HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nold")
+    assert post(growth(Log(3), 0)).status_code == 200
+    assert not caplog.records
+
+
+# --- races
+
+
+def test_no_request_comes_between_the_check_and_the_record_of_another(tmp_path):
+    # The race of the specification: A, with size 5, is checked; B, with size 9, is all done; A must not take it back.
+    log = Log(9)
+    answers = {}
+    with open_witness(tmp_path, [log.verifier]) as b, open_witness(tmp_path, [log.verifier]) as a:
+        other = threading.Thread(target=lambda: answers.update(b=b.add_checkpoint(growth(log, 3))))
+
+        def in_the_middle():
+            if not other.ident:
+                other.start()
+                other.join(0.3)
+            return 0
+
+        assert a.add_checkpoint(growth(log, 0, 3)).status == 200
+        a._clock = in_the_middle
+        answers["a"] = a.add_checkpoint(growth(log, 3, 5))
+        other.join()
+        assert {answer.status for answer in answers.values()} == {200, 409}
+        size = 5 if answers["a"].status == 200 else 9
+        assert a.add_checkpoint(growth(log, 0)).body == b"%d\n" % size
+
+
+ORIGINS = [f"mcp-code-bridge/{number}" for number in range(8)]
+RACERS = 4
+
+
+def race(submit, racer):
+    """Show each log with other entries than every other racer does; which of them were cosigned."""
+    return [submit(growth(Log(3, origin, fork=None if racer == 0 else racer - 1), 0)) for origin in ORIGINS]
+
+
+def race_over_http(address, racer):
+    with httpx2.Client(trust_env=False) as client:
+        return race(lambda content: client.post(f"{address}/add-checkpoint", content=content).status_code, racer)
+
+
+def race_with_the_file(state_dir, racer):
+    with open_witness(state_dir, [Log(0, origin).verifier for origin in ORIGINS]) as witness:
+        return race(lambda content: witness.add_checkpoint(content).status, racer)
+
+
+def test_of_racing_histories_exactly_one_is_cosigned_whether_threads_race_or_processes(web, tmp_path):
+    # Four histories that differ: a fork at 0, 1 or 2, and none.
+    spawn = multiprocessing.get_context("spawn")
+    with (
+        open_witness(tmp_path / "..", [Log(0, origin).verifier for origin in ORIGINS]) as witness,
+        ProcessPoolExecutor(RACERS, spawn) as processes,
+        ThreadPoolExecutor(RACERS) as threads,
+    ):
+        web.app.app = witness_app(witness)
+        of_one = [threads.submit(race_over_http, str(web.base_url), racer) for racer in range(RACERS)]
+        of_many = [processes.submit(race_with_the_file, tmp_path, racer) for racer in range(RACERS)]
+        for racers in (of_one, of_many):
+            for statuses in zip(*(racer.result() for racer in racers), strict=True):
+                assert sorted(statuses) == [200, *[409] * (RACERS - 1)]
+
+
+# --- its files
+
+
+def test_its_files_are_for_its_user_alone_and_it_is_the_same_afterwards(tmp_path):
+    with open_witness(tmp_path, []) as first:
+        assert first.vkey.startswith("mcp-code-bridge/witness-")
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes.pop(witness_files.KEY_FILE) == modes.pop(witness_files.STATE_FILE) == 0o600
+    assert set(modes.values()) == {0o600}
+    with open_witness(tmp_path, []) as second, open_witness(tmp_path, [], "witness.example/1") as named:
+        assert second.vkey == first.vkey
+        assert named.name == "witness.example/1"
+
+
+def _without_state(folder):
+    (folder / witness_files.STATE_FILE).unlink()
+
+
+def _without_key(folder):
+    (folder / witness_files.KEY_FILE).unlink()
+
+
+def _key_for_others(folder):
+    (folder / witness_files.KEY_FILE).chmod(0o640)
+
+
+def _key_damaged(folder):
+    (folder / witness_files.KEY_FILE).write_bytes(b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
+
+
+def _key_a_pipe(folder):
+    _without_key(folder)
+    os.mkfifo(folder / witness_files.KEY_FILE, 0o600)
+
+
+def _state_damaged(folder):
+    (folder / witness_files.STATE_FILE).write_bytes(b"SQLite format 3\0" + b"x" * 5000)
+
+
+def _state_a_directory(folder):
+    _without_state(folder)
+    (folder / witness_files.STATE_FILE).mkdir()
+
+
+def _state_newer(folder):
+    with sqlite3.connect(folder / witness_files.STATE_FILE) as database:
+        database.execute("PRAGMA user_version = 99")
+    database.close()
+
+
+@pytest.mark.parametrize(
+    ("damage", "code"),
+    [
+        (_without_state, "witness_forgot"),
+        (_without_key, "witness_key_missing"),
+        (_key_for_others, "witness_key_unsafe"),
+        (_key_a_pipe, "witness_key_unsafe"),
+        (_key_damaged, "witness_key_unusable"),
+        (_state_damaged, "witness_unusable"),
+        (_state_a_directory, "witness_unusable"),
+        (_state_newer, "witness_newer"),
+    ],
+)
+def test_what_is_wrong_with_its_files_is_said_and_nothing_is_overwritten(tmp_path, damage, code):
+    with open_witness(tmp_path, [Log(0).verifier]) as witness:
+        witness.add_checkpoint(growth(Log(3), 0))
+    damage(tmp_path)
+    files = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    with pytest.raises(BridgeError) as caught:
+        open_witness(tmp_path, [Log(0).verifier])
+    assert caught.value.code == code
+    assert {path: path.read_bytes() for path in files} == files
+
+
+@pytest.mark.parametrize("statement", ["UPDATE cosigned SET size = 1", "DELETE FROM cosigned"])
+def test_its_file_refuses_to_go_back(tmp_path, witness, statement):
+    witness.add_checkpoint(growth(Log(3), 0))
+    database = sqlite3.connect(tmp_path / witness_files.STATE_FILE)
+    with pytest.raises(sqlite3.IntegrityError, match="a witness never"):
+        database.execute(statement)
+    database.close()
+
+
+def test_503_and_no_cosignature_where_the_checkpoint_can_not_be_kept(post, tmp_path, witness, caplog):
+    log = Log(9)
+    post(growth(log, 0, 5))
+    database = sqlite3.connect(tmp_path / witness_files.STATE_FILE)
+    pages = database.execute("PRAGMA page_count").fetchone()[0]
+    database.close()
+    witness._state._connection.execute(f"PRAGMA max_page_count = {pages}")
+    # A full disk: the note needs pages of its own.
+    large = body(signed(log.note().partition("\n\n")[0] + "\n" + "x" * 20_000 + "\n"), 5, log.proof(5))
+    answer = post(large)
+    assert answer.status_code == 503
+    assert "\u2014" not in answer.text
+    assert "witness.sqlite" in caplog.text
+    assert post(growth(log, 0)).text == "5\n"
+    witness._state._connection.execute("PRAGMA max_page_count = 100000")
+    assert post(large).status_code == 200
+
+
+# --- the command
+
+
+class Process:
+    """`mcp-bridge witness` on a free port."""
+
+    def __init__(self, state_dir, *options):
+        environment = os.environ | {"MCP_BRIDGE_STATE_DIR": str(state_dir)}
+        command = [*COMMAND, "--listen", "127.0.0.1:0", "--log", Log(0).vkey, *options]
+        self.process = subprocess.Popen(command, env=environment, cwd=state_dir, stdout=subprocess.PIPE, text=True)
+        self.address = self.process.stdout.readline().removeprefix("listening on ").strip()
+        self.vkey = self.process.stdout.readline().removeprefix("key ").strip()
+
+    def post(self, content):
+        return httpx2.post(f"{self.address}/add-checkpoint", content=content, trust_env=False)
+
+    def end(self, number):
+        self.process.send_signal(number)
+        self.process.stdout.close()
+        return self.process.wait(30)
+
+
+def test_a_witness_that_is_killed_remembers_what_it_has_cosigned(tmp_path):
+    log = Log(9)
+    first = Process(tmp_path, "--name", "witness.example/1")
+    assert first.post(growth(log, 0, 5)).status_code == 200
+    assert first.end(signal.SIGKILL) == -signal.SIGKILL
+    second = Process(tmp_path, "--name", "witness.example/1")
+    try:
+        assert second.vkey == first.vkey
+        assert second.post(growth(log, 0, 4)).text == "5\n"
+        assert second.post(growth(Log(9, fork=4), 5)).status_code == 422
+        assert second.post(growth(log, 5)).status_code == 200
+    finally:
+        assert second.end(signal.SIGTERM) == 0
+
+
+def test_it_ends_well_on_sigint(tmp_path):
+    assert Process(tmp_path).end(signal.SIGINT) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--listen", "nowhere", "--log", Log(0).vkey], "--listen: 'nowhere' is not HOST:PORT"),
+        (["--listen", "127.0.0.1:99999", "--log", Log(0).vkey], "is not HOST:PORT"),
+        (["--listen", "u@127.0.0.1:0", "--log", Log(0).vkey], "is not HOST:PORT"),
+        (["--log", Log(0).vkey[:-1]], "--log: This is no key to verify with"),
+        (["--log", Log(0).vkey, "--name", "a b"], "--name"),
+        ([], "--log"),
+    ],
+)
+def test_a_wrong_option_is_named(monkeypatch, tmp_path, options, says):
+    monkeypatch.setenv("MCP_BRIDGE_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("NO_COLOR", "1")
+    done = CliRunner().invoke(app, ["witness", *options])
+    assert done.exit_code == 2
+    assert says in done.stderr
+    assert not (tmp_path / "state").exists()
+
+
+def test_an_address_that_is_taken_is_named(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        environment = os.environ | {"MCP_BRIDGE_STATE_DIR": str(tmp_path)}
+        command = [*COMMAND, "--listen", address, "--log", Log(0).vkey]
+        done = subprocess.run(
+            command, check=False, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
+    assert done.returncode == 1
+    assert f"cannot_listen: {address} can't be listened on" in done.stderr
