@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import anyio
 
 from mcp_bridge.bridge.once import Executions, once
+from mcp_bridge.bridge.program_record import standing
 from mcp_bridge.bridge.record import ExecutionRecord
 from mcp_bridge.bridge.script_past import Past, spent
+from mcp_bridge.bridge.script_record import suspend
 from mcp_bridge.bridge.script_run import OWN_END, ScriptRun
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.entries import Entry
@@ -25,8 +27,6 @@ from mcp_bridge.ledger.store import ERASED, StoredExecution
 from mcp_bridge.sandbox.owner import owner_label
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mcp_bridge.bridge.gate import Gate
     from mcp_bridge.bridge.job import Job
     from mcp_bridge.bridge.script_past import PastCall
@@ -34,12 +34,6 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.store import ProgramStore
 
 logger = logging.getLogger(__name__)
-
-SUSPENDED_EXIT_CODE = 5
-"""Of a run that waits for a person, as the command line has it for programs."""
-
-MAX_CALLS_TOLD = 20
-"""Calls in doubt that an error names one by one."""
 
 
 class Begun(NamedTuple):
@@ -117,6 +111,23 @@ class Scripts:
             return _kept(found)
         return await self._run(found)
 
+    async def resume(self, stored: StoredExecution, job: Job) -> ExecutionRecord:
+        """Go on with a script whose process has died, or of which nothing is in doubt any more.
+
+        Args:
+            stored: Its execution, as it was read.
+            job: For whom; its code is not looked at.
+
+        Raises:
+            BridgeError: `not_suspended`; as `run`.
+        """
+        if (status := standing(stored)) != "interrupted":
+            raise BridgeError("not_suspended", f"The execution {stored.id} can't go on: {status}.")
+        begun = await self.go_on(stored, job)
+        if begun is None:
+            raise BridgeError("not_suspended", f"The execution {stored.id} is not suspended: somebody has resumed it.")
+        return begun if isinstance(begun, ExecutionRecord) else await self._run(begun)
+
     async def begin(self, job: Job, key: str | None, request: str) -> Begun | None:
         """Begin an execution; None if its key has one already."""
         execution = secrets.token_hex(8)
@@ -175,7 +186,7 @@ class Scripts:
             if not doubts:
                 return Begun(script, gate, job)
             record = ExecutionRecord(known.id)
-            _suspend(record, doubts)
+            suspend(record, doubts)
             with anyio.CancelScope(shield=True):
                 await self._suspended(record)
         except BaseException:
@@ -208,7 +219,7 @@ class Scripts:
             # Its calls were cut short: nobody knows whether they have happened.
             past = Past(await self.recorder.read(script.execution))
             if doubts := await in_doubt(past, begun.gate):
-                _suspend(record, doubts)
+                suspend(record, doubts)
                 await self._suspended(record)
                 return
         end: dict[str, Any] = {"status": record.status, "exit_code": record.exit_code, "error": record.error}
@@ -291,17 +302,3 @@ async def in_doubt(past: Past, gate: Gate) -> list[PastCall]:
     return [
         call for call in past.doubtful() if call.asked.kind == "tool" and not await gate.is_repeatable(call.asked.name)
     ]
-
-
-def _suspend(record: ExecutionRecord, doubts: Sequence[PastCall]) -> None:
-    """Make a record that of a run which waits for a person."""
-    named = ", ".join(f"{call.asked.name} (call {call.call})" for call in doubts[:MAX_CALLS_TOLD])
-    ended = f" The run itself ended so: {record.error['message']}" if record.error else ""
-    record.status, record.exit_code = "suspended", SUSPENDED_EXIT_CODE
-    record.error = BridgeError(
-        "in_doubt",
-        f"Nobody was told whether this has happened: {named}{', …' if len(doubts) > MAX_CALLS_TOLD else ''}.{ended}",
-        hint=f"A person finds out and says so: mcp-bridge execution settle {record.execution} {doubts[0].call}"
-        " --happened --value JSON, or --failed TEXT, or --not-done. Then the same code with the same key goes on.",
-        calls=[{"call": call.call, "tool": call.asked.name, "arguments": call.asked.arguments} for call in doubts],
-    ).record()

@@ -286,7 +286,7 @@ class Bridge:
         asker: Asker | None = None,
         sampler: Sampler | None = None,
     ) -> dict[str, Any]:
-        """Go on with a suspended program, without a sandbox.
+        """Go on with a suspended program, without a sandbox; or with a script whose process has died, in one.
 
         Args:
             execution: Its id.
@@ -297,16 +297,31 @@ class Bridge:
         Raises:
             BridgeError: As `Programs.resume`.
         """
+        stored = await self.programs.stored(execution, PRINCIPAL)
+        if stored.kind == "script":
+            if event is not None:
+                raise BridgeError(
+                    "not_suspended", f"The execution {execution} is of a script: it waits for no payload."
+                )
+            job = Job("", asker=asker, sampler=sampler, began=time.monotonic())
+            await self.scripts.resume(stored, job)
+            return await self._told(execution)
         gate = self._gate(secrets.token_hex(8), self._narrow(None), asker, sampler)
         return await self._driven(await self.programs.resume(execution, event, PRINCIPAL, gate))
 
     async def cancel_program(self, execution: str, reason: str) -> dict[str, Any]:
-        """End a suspended program, and undo what its steps want undone.
+        """End a suspended program, and undo what its steps want undone; or a script that can't go on by itself.
 
         Raises:
-            BridgeError: As `Programs.cancel`.
+            BridgeError: As `Programs.cancel`, `cancel_script`.
         """
         gate = self._gate(secrets.token_hex(8), self._narrow(None))
+        stored = await self.programs.stored(execution, PRINCIPAL)
+        if stored.kind == "script":
+            from mcp_bridge.bridge.script_settling import cancel_script  # noqa: PLC0415
+
+            await cancel_script(self.programs.store, self.programs.recorder, stored, await gate.project(reason))
+            return await self._told(execution)
         return await self._driven(await self.programs.cancel(execution, reason, PRINCIPAL, gate))
 
     async def settle_program(
@@ -316,17 +331,28 @@ class Bridge:
 
         Args:
             execution: Its id.
-            asked: The step's path or the effect's number; None if only one is in doubt.
+            asked: The step's path or the effect's number, or a script's call; None if only one is in doubt.
             settlement: The person's word.
             go_on: Whether to go on with the program at once.
             asker: As `run`.
 
         Raises:
-            BridgeError: As `Programs.settle`.
+            BridgeError: As `Programs.settle`, `settle_script`.
         """
         gate = self._gate(secrets.token_hex(8), self._narrow(None), asker)
+        stored = await self.programs.stored(execution, PRINCIPAL)
+        if stored.kind == "script":
+            from mcp_bridge.bridge.script_settling import settle_script  # noqa: PLC0415
+
+            await settle_script(self.programs.store, self.programs.recorder, stored, asked, settlement, gate)
+            return await (self.resume_program(execution, asker=asker) if go_on else self._told(execution))
         run = await self.programs.settle(execution, asked, settlement, PRINCIPAL, gate)
         return await (self._driven(run) if go_on else self._kept(run))
+
+    async def _told(self, execution: str) -> dict[str, Any]:
+        from mcp_bridge.bridge.program_record import told  # noqa: PLC0415
+
+        return told(await self.programs.stored(execution, PRINCIPAL))
 
     async def plan_program(self, intent: str) -> dict[str, Any]:
         """Have the configured model write a program.
