@@ -196,7 +196,8 @@ class ScriptRun:
         if call is None and self.key is None and self.live:
             return await do({})
         message = "a call has no name" if call is None else f"two calls have the name {call}"
-        self._recorder.post(Entry("violation", self.execution, {"message": message}, None, self._policy_hash))
+        if self.live:
+            self._recorder.post(Entry("violation", self.execution, {"message": message}, None, self._policy_hash))
         raise BridgeError("violation", f"This is no call of a script: {message}.")
 
     async def _recorded(

@@ -29,6 +29,7 @@ from mcp_bridge.sandbox.owner import owner_label
 if TYPE_CHECKING:
     from mcp_bridge.bridge.gate import Gate
     from mcp_bridge.bridge.job import Job
+    from mcp_bridge.bridge.keep import ArtifactWriter
     from mcp_bridge.bridge.script_past import PastCall
     from mcp_bridge.ledger.recorder import Recorder
     from mcp_bridge.ledger.store import ProgramStore
@@ -47,11 +48,20 @@ class Begun(NamedTuple):
 class Surroundings(Protocol):
     """Where scripts run. The bridge."""
 
+    @property
+    def max_artifact_size(self) -> int:
+        """Bytes that a run may keep in files."""
+
     def gate(self, execution: str, job: Job) -> Gate:
         """What an execution's calls pass."""
 
-    async def sandboxed(self, begun: Begun) -> ExecutionRecord:
-        """Run a script in a sandbox of its own, to its end."""
+    async def sandboxed(self, begun: Begun, artifacts: ArtifactWriter | None = None) -> ExecutionRecord:
+        """Run a script in a sandbox of its own, to its end.
+
+        Args:
+            begun: It.
+            artifacts: Where its artifacts go; by default they are kept.
+        """
 
 
 class Scripts:

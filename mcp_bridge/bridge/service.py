@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from mcp_bridge.bridge.program_run import ProgramRun
     from mcp_bridge.bridge.programs import Programs
     from mcp_bridge.bridge.record import ExecutionRecord
+    from mcp_bridge.bridge.replay_result import Replayed
     from mcp_bridge.bridge.scripts import Begun, Scripts
     from mcp_bridge.downstream.spec import ServerSpec
     from mcp_bridge.kernel.events import Resume
@@ -198,9 +199,15 @@ class Bridge:
         """As `scripts.Surroundings`."""
         return self._gate(execution, self._narrow(job.servers), job.asker, job.sampler)
 
-    async def sandboxed(self, begun: Begun) -> ExecutionRecord:
+    @property
+    def max_artifact_size(self) -> int:
         """As `scripts.Surroundings`."""
-        artifacts = ArtifactWriter(self.files, begun.script.execution, self.settings.max_artifact_size)
+        return self.settings.max_artifact_size
+
+    async def sandboxed(self, begun: Begun, artifacts: ArtifactWriter | None = None) -> ExecutionRecord:
+        """As `scripts.Surroundings`."""
+        if artifacts is None:
+            artifacts = ArtifactWriter(self.files, begun.script.execution, self.max_artifact_size)
         try:
             return await self._sandboxed(begun, artifacts)
         finally:
@@ -233,7 +240,7 @@ class Bridge:
             else:
                 await process.aclose()
             await gate.record_of(record)
-            if record.status in {"protocol_error", "call_limit"} and record.error:
+            if record.status in {"protocol_error", "call_limit"} and record.error and script.live:
                 self.programs.stray(execution, record.error["message"])
             # Nothing that is answered may be lost.
             await anyio.to_thread.run_sync(artifacts.sync)
@@ -348,6 +355,16 @@ class Bridge:
             return await (self.resume_program(execution, asker=asker) if go_on else self._told(execution))
         run = await self.programs.settle(execution, asked, settlement, PRINCIPAL, gate)
         return await (self._driven(run) if go_on else self._kept(run))
+
+    async def replay_script(self, stored: StoredExecution) -> Replayed:
+        """Run a script against its record, with no effects.
+
+        Raises:
+            BridgeError: As `replayed_script`.
+        """
+        from mcp_bridge.bridge.script_replay import Kept, replayed_script  # noqa: PLC0415
+
+        return await replayed_script(Kept(self.programs.store, self.programs.recorder), self, stored)
 
     async def _told(self, execution: str) -> dict[str, Any]:
         from mcp_bridge.bridge.program_record import told  # noqa: PLC0415
