@@ -132,6 +132,19 @@ def checkpoint(ctx: typer.Context, config: Config = None, as_json: Json = False)
     finish(work, as_json=as_json)
 
 
+@audit.command(epilog='Example:\n\nmcp-bridge audit verify ledger.jsonl --key "$(mcp-bridge audit key)"')
+def key(ctx: typer.Context, config: Config = None) -> None:
+    """Print the public key of the log, for whoever is to verify what it signs."""
+
+    def work() -> int:
+        from mcp_bridge.ledger.opening import own_vkey  # noqa: PLC0415
+
+        showing.tell(own_vkey(_path(common.load(config or ctx.obj).settings)))
+        return common.OK
+
+    finish(work)
+
+
 @audit.command(epilog="Example:\n\nmcp-bridge audit consistency monday.txt friday.txt")
 def consistency(
     ctx: typer.Context,
