@@ -17,6 +17,7 @@ import platformdirs
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.toml_lines import line_of
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ ENV_ALIASES = {"OUTPUT_MODE": "output"}
 
 TABLES = ("policy", "tools", "programs", "secrets", "projection", "model")
 """Tables of the file besides `[servers.NAME]`; `bridge.governance` hands each to its part."""
+
+NESTED = {"ledger"}
+"""Settings that are tables, and so can't be set in the environment."""
 
 ENV_OTHER = {"CONFIG", "NESTED"}
 """Variables with our prefix that are no settings."""
@@ -112,6 +116,10 @@ class Settings(BaseModel):
         Field(description="What is logged to standard error"),
     ] = "warning"
 
+    ledger: Annotated[LedgerConfig, Field(description="What is kept of executions; a table of the file")] = (
+        LedgerConfig()
+    )
+
     @model_validator(mode="after")
     def _consistent(self) -> Settings:
         if self.timeout > self.max_timeout:
@@ -159,8 +167,8 @@ def load(explicit: Path | None = None, *, environ: Mapping[str, str] = os.enviro
     known = list(Settings.model_fields)
     for key in table:
         if key not in Settings.model_fields:
-            raise _bad(f"there is no setting {key!r}", file, key, _nearest(key, [*known, "servers", *TABLES]))
-    values = table | _from_environment(environ, known)
+            raise _bad(f"there is no setting {key!r}", file, key, hint=_nearest(key, [*known, "servers", *TABLES]))
+    values = table | _from_environment(environ, [name for name in known if name not in NESTED])
     try:
         settings = Settings.model_validate(values)
     except ValidationError as exc:
@@ -221,18 +229,25 @@ def _from_environment(environ: Mapping[str, str], known: list[str]) -> dict[str,
 def _from_validation(exc: ValidationError, file: Path | None, environ: Mapping[str, str]) -> BridgeError:
     first = exc.errors(include_url=False, include_context=False)[0]
     key = str(first["loc"][0]) if first["loc"] else ""
-    message = f"{key}: {first['msg']}" if key else first["msg"]
+    # Of a table, the key in it.
+    path = tuple(str(part) for part in first["loc"][: 2 if key in NESTED else 1])
+    message = f"{'.'.join(path)}: {first['msg']}" if key else first["msg"]
     for short in (key.upper(), *(alias for alias, field in ENV_ALIASES.items() if field == key)):
         if environ.get(ENV_PREFIX + short):
             return BridgeError("bad_config", f"{ENV_PREFIX}{short}: {first['msg']}.", variable=ENV_PREFIX + short)
-    return _bad(message, file, key)
+    return _bad(message, file, *path)
 
 
-def _bad(message: str, file: Path | None, key: str, hint: str | None = None) -> BridgeError:
-    line = line_of(file, key) if file else None
+def _bad(message: str, file: Path | None, *path: str, hint: str | None = None) -> BridgeError:
+    line = line_of(file, *path) if file and path else None
     where = f"{file}, line {line}: " if line else f"{file}: " if file else ""
     return BridgeError(
-        "bad_config", f"{where}{message}.", hint=hint, file=str(file) if file else None, line=line, key=key
+        "bad_config",
+        f"{where}{message}.",
+        hint=hint,
+        file=str(file) if file else None,
+        line=line,
+        key=path[0] if path else "",
     )
 
 

@@ -9,11 +9,15 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import anyio
 import pytest
 import yaml
 from typer.testing import CliRunner
 
 from mcp_bridge.cli.app import app
+from mcp_bridge.ledger.database import Database
+from mcp_bridge.ledger.recorder import SqliteRecorder
+from mcp_bridge.ledger.schema import FILE_NAME
 
 COMMAND = str(Path(sys.executable).parent / "mcp-bridge")
 
@@ -172,6 +176,19 @@ class Desk:
         assert b"Traceback" not in err
         return Ended(process.returncode, out.decode(), err.decode())
 
+    def in_record(self, work):
+        """What some work with the open record gives."""
+
+        async def opened():
+            async with Database(self.state / FILE_NAME) as database:
+                return await work(database)
+
+        return anyio.run(opened)
+
+    def entries(self, execution):
+        """What is recorded of an execution."""
+        return [row.entry for row in self.in_record(lambda database: SqliteRecorder(database).read(execution))]
+
     def suspended(self, program="clean", name="a", **context):
         """Run a program that suspends; its execution's id."""
         values = json.dumps({"name": name, **context})
@@ -187,7 +204,7 @@ def desk(tmp_path, monkeypatch):
     # Of the test's process: the runner's streams are closed after each command.
     monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
     monkeypatch.chdir(tmp_path)
-    kept = {name: os.environ[name] for name in ("PATH", "LANG", "USER", "LOGNAME") if name in os.environ}
+    kept = {name: os.environ[name] for name in ("PATH", "LANG", "USER", "LOGNAME", "PYTHONPATH") if name in os.environ}
     desk = Desk(tmp_path, kept | {"HOME": str(tmp_path)})
     # Modules are the process's: each test has its own.
     desk.write(f"tools/desk_{uuid.uuid4().hex}.py", TOOLS)

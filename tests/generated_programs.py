@@ -8,8 +8,8 @@ from pathlib import Path
 
 from kernel_driver import Script, drive
 
-from mcp_bridge.kernel.events import Outcome, Resume, Usage
-from mcp_bridge.kernel.machine import Machine
+from mcp_bridge.kernel.events import Outcome, Redo, Resume, Usage
+from mcp_bridge.kernel.machine import PERSONS, Machine
 from mcp_bridge.kernel.program import parse
 
 HERE = Path(__file__).resolve().parent
@@ -482,12 +482,12 @@ class Host:
         if late and self._deadlines and rng.random() < 0.05:
             return Outcome(rng.choice(late)[0].id, "ok")
         effect, pending = rng.choice(waiting)
-        if (
-            pending
-            and machine.pending[effect.id] != "approval"
-            and effect.kind in {"tool", "event"}
-            and rng.random() < 0.7
-        ):
+        code = machine.pending.get(effect.id)
+        if code == "in_doubt" and rng.random() < 0.4:
+            return Redo(effect.id)
+        if code == "approval" and rng.random() < 0.2:
+            return Outcome(effect.id, "pending", code="in_doubt")
+        if pending and code not in PERSONS and effect.kind in {"tool", "event"} and rng.random() < 0.7:
             return Resume(rng.choice(ALL_VALUES), rng.choice(["WEBHOOK", "OPERATOR"]), effect.id)
         return self.outcome(effect, suspend=self._suspends and not pending and rng.random() < 0.15)
 
@@ -495,11 +495,9 @@ class Host:
         rng = self._rng
         if suspend and effect.kind != "llm":
             if effect.kind == "tool" and rng.random() < 0.5:
-                return (
-                    Outcome(effect.id, "pending", code="approval")
-                    if rng.random() < 0.5
-                    else Outcome(effect.id, "ok", "PENDING")
-                )
+                if rng.random() < 0.5:
+                    return Outcome(effect.id, "pending", code=rng.choice(sorted(PERSONS)))
+                return Outcome(effect.id, "ok", "PENDING")
             return Outcome(effect.id, "pending")
         usage = Usage(1, 2, 3, rng.choice([0, 0.5, 0.1])) if effect.kind == "llm" else None
         if rng.random() < (0.05 if effect.kind == "wait" else 0.15):

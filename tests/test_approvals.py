@@ -101,13 +101,13 @@ async def test_without_anybody_to_ask_a_program_is_suspended_and_decided_elsewhe
         assert asked.question["message"] == "Delete b?"
         resume = f"from mcp import programs\ntry:\n    print(await programs.resume({trace_id!r}, {{'approved': True}}))\nexcept Exception as exc:\n    print(exc.code)"
         assert printed(await bridge.run(resume)) == "still_waiting\n"
-        assert await store.decide(asked.id, {"approved": True, "by": "anna"})
-        assert not await store.decide(asked.id, {"approved": False, "by": "bob"})
+        assert await store.decide(asked, {"approved": True, "by": "anna"})
+        assert not await store.decide(asked, {"approved": False, "by": "bob"})
         text = printed(await bridge.run(resume))
         assert "suspended" in text
         (asked,) = await store.approvals(open_only=True)
         assert asked.question["tool"] == "delete"
-        assert await store.decide(asked.id, {"approved": True, "by": "anna"})
+        assert await store.decide(asked, {"approved": True, "by": "anna"})
         ended = await bridge.resume_program(trace_id)
         assert (ended["status"], ended["output"]) == ("success", "deleted b")
         with pytest.raises(Exception, match="not suspended"):

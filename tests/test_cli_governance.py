@@ -6,7 +6,6 @@ import json
 import os
 import pwd
 import re
-import sqlite3
 import subprocess
 import termios
 import uuid
@@ -71,19 +70,17 @@ def test_an_approval_is_kept_with_who_and_why_and_says_how_to_go_on(asked):
     (row,) = asked.run("approvals", "list", "--all", "--json").json["approvals"]
     assert (row["status"], row["decision"]) == ("approved", {"approved": True, "by": ME, "comment": "tidy up"})
     assert f"approved by {ME}" in asked.run("approvals", "show", asked.ident).out
-    entries = sqlite3.connect(asked.state / "executions.sqlite").execute(
-        "SELECT payload FROM entries WHERE kind = 'decision'"
-    )
-    ((payload,),) = entries.fetchall()
-    assert json.loads(payload) | {"by": ME, "approved": True, "comment": "tidy up"} == json.loads(payload)
+    (payload,) = [entry.payload for entry in asked.entries(asked.ident) if entry.kind == "decision"]
+    assert payload | {"by": ME, "approved": True, "comment": "tidy up"} == payload
     assert asked.run("execution", "resume", asked.ident).out == "deleted a\n"
 
 
 def test_a_denial_ends_the_call_and_nothing_was_called(asked):
     ended = asked.says("approvals", "deny", asked.ident, "--resume", code=common.FAILED, words=["denied"])
     assert f"denied {asked.ident[:6]}.1" in ended.out
-    kinds = sqlite3.connect(asked.state / "executions.sqlite").execute("SELECT kind FROM entries").fetchall()
-    assert ("intent",) not in kinds
+    kinds = [entry.kind for entry in asked.entries(asked.ident)]
+    assert "decision" in kinds
+    assert "intent" not in kinds
     record = asked.run("execution", "show", asked.ident, "--json").json
     assert (record["status"], record["steps"][0]["code"]) == ("failed", "denied")
 

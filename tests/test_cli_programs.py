@@ -2,16 +2,20 @@
 
 import json
 import os
+import re
+import secrets
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from cli_fixtures import CLEAN, DEADLINE_SECONDS, tool
 
 from mcp_bridge.cli import common
+from mcp_bridge.ledger.store import ProgramStore, SavedProgram
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -199,7 +203,7 @@ def test_a_signal_ends_a_program_in_order_and_that_is_recorded(desk, number, sta
     assert b"Traceback" not in err
     (row,) = desk.run("execution", "list", "--json").json["executions"]
     record = desk.run("execution", "show", row["id"], "--json").json
-    assert (record["status"], record["code"]) == ("failed", "interrupted")
+    assert (record["status"], [row["kind"] for row in record["waiting"]]) == ("suspended", ["in_doubt"])
     assert record["steps"][0]["output"].startswith("saw ")
 
 
@@ -390,12 +394,11 @@ def test_an_execution_is_shown_with_its_steps_and_what_it_waits_for(desk):
     assert (facts["trace_id"], facts["status"], facts["origin"]) == (ident, "suspended", "operator")
 
 
-def test_ids_that_name_nothing_or_too_much_are_usage_errors(desk):
+def test_ids_that_name_nothing_or_too_much_are_usage_errors(desk, monkeypatch):
+    made = secrets.token_hex
+    monkeypatch.setattr("mcp_bridge.bridge.program_run.secrets.token_hex", lambda size: "abcdef" + made(size)[6:])
     desk.suspended()
     ident = desk.suspended()
-    with sqlite3.connect(desk.state / "executions.sqlite") as database:
-        database.execute("UPDATE executions SET id = 'abcdef' || substr(id, 7)")
-    database.close()
     for command in ("show", "resume", "cancel"):
         desk.says("execution", command, "abc", code=common.USAGE, words=["ambiguous_id", "abcdef"])
         for nothing in ("ffff", "", " ", "%", "x" * 1000, "'; DROP TABLE executions"):
@@ -448,7 +451,7 @@ def test_an_event_goes_on_with_null_when_that_is_the_payload(desk):
     assert desk.run("execution", "resume", ident, "--payload", "null", "--json").json["status"] == "success"
 
 
-def test_a_long_wait_goes_on_when_its_time_has_come(desk):
+def test_a_long_wait_goes_on_when_its_time_has_come(desk, monkeypatch):
     desk.write(
         "programs/later.json", {"name": "later", "steps": [{"id": "w", "type": "wait", "seconds": 3600}, tool("look")]}
     )
@@ -456,12 +459,8 @@ def test_a_long_wait_goes_on_when_its_time_has_come(desk):
     shown = desk.run("execution", "show", ident).out
     assert time.strftime("%Y-") in shown
     desk.says("execution", "resume", ident, code=common.SUSPENDED, words=["still_waiting"])
-    with sqlite3.connect(desk.state / "executions.sqlite") as database:
-        (text,) = database.execute("SELECT record FROM executions").fetchone()
-        record = json.loads(text)
-        record["waiting"][0]["due"] = 1.0
-        database.execute("UPDATE executions SET record = ?", (json.dumps(record),))
-    database.close()
+    now = time.time
+    monkeypatch.setattr("mcp_bridge.bridge.programs.time", SimpleNamespace(time=lambda: now() + 3601))
     assert desk.run("execution", "resume", ident).out == "saw a\n"
 
 
@@ -498,9 +497,97 @@ def test_an_execution_whose_process_was_killed_is_interrupted_and_can_go_on(desk
     assert desk.run("execution", "list", "--status", "running", "--json").json["executions"] == []
     assert "it goes on with" in desk.run("execution", "show", row["id"]).out
     # Whether the crash was an effect is in doubt: it isn't done again.
-    record = desk.run("execution", "resume", row["id"], "--json", code=common.FAILED).json
-    assert (record["status"], record["code"]) == ("failed", "interrupted")
+    record = desk.run("execution", "resume", row["id"], "--json", code=common.SUSPENDED).json
+    assert (record["status"], record["waiting"][0]["kind"]) == ("suspended", "in_doubt")
     assert record["steps"][0]["output"] == "saw a"
+
+
+def in_doubt(desk, *steps):
+    """The id of an execution of some steps whose process died in the tool `crash`."""
+    desk.write("programs/doomed.json", {"name": "doomed", "steps": [tool("look"), tool("crash"), *steps]})
+    process = desk.process("program", "run", "doomed", *A)
+    process.communicate(timeout=DEADLINE_SECONDS)
+    assert process.returncode == -signal.SIGKILL
+    (row,) = desk.run("execution", "list", "--json").json["executions"]
+    ended = desk.run("execution", "resume", row["id"], code=common.SUSPENDED)
+    assert "crash is in doubt: crash may have been called" in ended.err
+    return row["id"]
+
+
+def test_a_doubt_is_shown_with_what_is_known_and_how_to_settle_it(desk):
+    ident = in_doubt(desk)
+    shown = desk.run("execution", "show", ident).out
+    assert "crash is in doubt: crash may have been called" in shown
+    assert '"name": "a"' in shown
+    for way in ("--happened [--value JSON]", "--failed MESSAGE", "--not-done"):
+        assert re.search(rf"execution settle {ident[:6]} \d+ {re.escape(way)}", shown), way
+    assert "crash (in_doubt)" in desk.run("execution", "list", "--status", "suspended").out
+    (row,) = desk.run("execution", "list", "--json").json["executions"]
+    (waiting,) = row["waiting"]
+    assert (waiting["kind"], waiting["tool"], waiting["arguments"]) == ("in_doubt", "crash", {"name": "a"})
+    desk.says("execution", "resume", ident, code=common.SUSPENDED, words=["still_waiting", "execution settle"])
+    desk.says("execution", "resume", ident, "--payload", "1", code=common.SUSPENDED, words=["crash (in_doubt)"])
+
+
+def test_a_settled_execution_goes_on_with_resume(desk):
+    ident = in_doubt(desk, tool("look", step="last", args={"name": "$crash.paid"}))
+    value = desk.write("value.json", {"paid": "b"})
+    told = desk.run(
+        "execution", "settle", ident[:8], "crash", "--happened", "--value", f"@{value}", "--reason", "asked"
+    )
+    assert f"execution resume {ident[:6]}" in told.out
+    desk.says("execution", "settle", ident, "--happened", code=common.FAILED, words=["not_in_doubt"])
+    assert desk.run("execution", "resume", ident).out == "saw b\n"
+    assert desk.run("execution", "show", ident, "--json").json["status"] == "success"
+
+
+def test_settling_can_go_on_at_once_and_ends_as_the_program_does(desk):
+    ident = in_doubt(desk, tool("look", step="last"))
+    assert desk.run("execution", "settle", ident, "--happened", "--resume").out == "saw a\n"
+    ident = desk.run("execution", "list", "--json").json["executions"][0]["id"]
+    desk.says("execution", "settle", ident, "--failed", "no", code=common.FAILED, words=["not_suspended", "success"])
+
+
+def test_a_settlement_that_fails_the_program_undoes_with_the_next_resume(desk):
+    undo = {"tool": "undelete", "args": {"name": "$name"}}
+    desk.write("programs/doomed.json", {"name": "doomed", "steps": [tool("delete", compensate=undo), tool("crash")]})
+    desk.process("program", "run", "doomed", *A).communicate(timeout=DEADLINE_SECONDS)
+    (row,) = desk.run("execution", "list", "--json").json["executions"]
+    desk.run("execution", "settle", row["id"], "--failed", "the bank knows nothing", "--json")
+    record = desk.run("execution", "resume", row["id"], "--json", code=common.FAILED).json
+    assert (record["status"], record["steps"][-1]["output"]) == ("failed", "undeleted a")
+    assert "the bank knows nothing" in record["error"]
+
+
+def test_a_doubt_that_was_cancelled_is_shown_as_never_settled(desk):
+    ident = in_doubt(desk)
+    ended = desk.run("execution", "cancel", ident)
+    told = 'crash was in doubt, and still is: crash {"name": "a"}'
+    assert told in ended.err
+    assert told in desk.run("execution", "show", ident).out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), ["bad_argument", "--happened, --failed MESSAGE and --not-done"]),
+        (("--happened", "--not-done"), ["bad_argument"]),
+        (("--failed", "a", "--happened"), ["bad_argument"]),
+        (("--not-done", "--value", "1"), ["bad_argument", "--value belongs to --happened"]),
+        (("--happened", "--value", "{"), ["bad_argument", "--value", "not JSON"]),
+        (("--failed", "a" * 1001), ["bad_argument", "--failed", "1000"]),
+        (("--happened", "--reason", "a" * 1001), ["bad_argument", "--reason"]),
+    ],
+)
+def test_a_settlement_that_says_nothing_or_two_things_is_refused(desk, arguments, words):
+    desk.says("execution", "settle", "abc", *arguments, code=common.USAGE, words=words)
+
+
+def test_a_doubt_that_there_isn_t_is_not_settled(desk):
+    ident = in_doubt(desk)
+    desk.says("execution", "settle", ident, "look", "--happened", code=common.USAGE, words=["unknown_doubt", "crash ("])
+    desk.says("execution", "settle", "nothing", "--happened", code=common.USAGE, words=["unknown_trace"])
+    assert desk.run("execution", "show", ident, "--json").json["waiting"][0]["kind"] == "in_doubt"
 
 
 # --- a record that cannot be used ---
@@ -510,6 +597,8 @@ READING = [
     ("execution", "show", "abc"),
     ("execution", "resume", "abc"),
     ("execution", "cancel", "abc"),
+    ("execution", "settle", "abc", "--happened"),
+    ("replay", "abc"),
     ("approvals", "list"),
     ("approvals", "show", "abc.1"),
     ("approvals", "approve", "abc.1"),
@@ -523,8 +612,8 @@ READING = [
 
 @pytest.mark.parametrize("command", READING, ids=lambda words: " ".join(words[:2]))
 def test_a_damaged_record_is_said_by_every_command_that_needs_it(desk, command):
-    desk.write("state/executions.sqlite", b"this is no database" * 1000)
-    desk.says(*command, code=common.FAILED, words=["database_unusable", str(desk.state / "executions.sqlite")])
+    desk.write("state/ledger.sqlite", b"this is no database" * 1000)
+    desk.says(*command, code=common.FAILED, words=["database_unusable", str(desk.state / "ledger.sqlite")])
     assert desk.run("program", "validate", desk.write("p.json", LOOK)).code == common.OK
 
 
@@ -532,7 +621,7 @@ def test_a_damaged_record_is_said_by_every_command_that_needs_it(desk, command):
 def test_damage_within_the_record_is_said(desk, command):
     desk.suspended()
     desk.run("program", "save", "x", desk.write("p.json", LOOK))
-    path = desk.state / "executions.sqlite"
+    path = desk.state / "ledger.sqlite"
     with sqlite3.connect(path) as database:
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         database.execute("PRAGMA journal_mode = DELETE")
@@ -546,19 +635,39 @@ def test_damage_within_the_record_is_said(desk, command):
 @pytest.mark.parametrize(
     ("change", "command", "words"),
     [
-        ("UPDATE executions SET record = '{'", ("execution", "list"), ["database_unusable"]),
-        ("UPDATE executions SET bundle = '{'", ("execution", "show", "ID"), ["database_unusable"]),
-        ("UPDATE approvals SET question = 'x'", ("approvals", "list"), ["database_unusable"]),
-        ("UPDATE executions SET state = x'7b7d'", ("execution", "resume", "ID", "--payload", "1"), ["bad_state"]),
-        ("UPDATE executions SET bundle = '{}'", ("execution", "cancel", "ID"), ["bad_state"]),
-        (
-            "UPDATE executions SET bundle = replace(bundle, 'look', 'delete')",
-            ("execution", "resume", "ID"),
-            ["bad_state"],
+        *(
+            (f"UPDATE executions SET {change}", ("execution", *command), ["ledger_damaged", "row of executions"])  # noqa: S608
+            for change, command in (
+                ("record = x'7b7d'", ["list"]),
+                ("record = NULL", ["show", "ID"]),
+                ("bundle = substr(bundle, 2)", ["show", "ID"]),
+                ("state = x'7b7d'", ["resume", "ID", "--payload", "1"]),
+                ("state = NULL", ["resume", "ID"]),
+                ("bundle = record", ["cancel", "ID"]),
+                ("status = 'success'", ["list"]),
+                ("due = 1.0", ["resume", "ID"]),
+                ("origin = 'agent'", ["show", "ID"]),
+                ("program = request", ["resume", "ID"]),
+                ("owner = 'me'", ["cancel", "ID"]),
+                ("changed = changed + 1", ["list"]),
+                ("mac = NULL", ["list"]),
+                ("mac = zeroblob(32)", ["list"]),
+            )
         ),
-        ("UPDATE programs SET data = '{}'", ("program", "list"), ["bad_state", "'kept'"]),
-        ("UPDATE programs SET data = '{}'", ("program", "run", "kept"), ["bad_state", "'kept'"]),
-        ("UPDATE programs SET data = '['", ("program", "show", "kept"), ["database_unusable"]),
+        ("UPDATE approvals SET question = x'78'", ("approvals", "list"), ["ledger_damaged", "row of approvals"]),
+        ("UPDATE approvals SET status = 'approved'", ("execution", "resume", "ID"), ["ledger_damaged"]),
+        ("UPDATE approvals SET effect = 1", ("approvals", "approve", "ID"), ["ledger_damaged"]),
+        ("UPDATE approvals SET decision = question", ("execution", "resume", "ID"), ["ledger_damaged"]),
+        ("UPDATE programs SET data = x'7b7d'", ("program", "list"), ["ledger_damaged", "row of programs"]),
+        ("UPDATE programs SET name = 'other'", ("program", "run", "other", *A), ["ledger_damaged"]),
+        ("UPDATE programs SET hash = upper(hash)", ("program", "show", "kept"), ["ledger_damaged"]),
+        ("UPDATE reference_values SET value = x'00'", ("execution", "resume", "ID"), ["ledger_damaged"]),
+        ("UPDATE head SET size = size - 1", ("execution", "cancel", "ID"), ["ledger_damaged"]),
+        ("UPDATE head SET root = zeroblob(32)", ("execution", "cancel", "ID"), ["ledger_damaged"]),
+        ("UPDATE head SET note = ''", ("execution", "list"), ["ledger_damaged"]),
+        ("DELETE FROM head", ("execution", "list"), ["ledger_damaged"]),
+        ("UPDATE meta SET value = 'other' WHERE name = 'origin'", ("execution", "list"), ["ledger_damaged"]),
+        ("UPDATE meta SET value = '0' WHERE name = 'master'", ("execution", "list"), ["key_unusable"]),
         ("PRAGMA user_version = 99", ("execution", "list"), ["database_newer"]),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -566,10 +675,58 @@ def test_damage_within_the_record_is_said(desk, command):
 def test_what_was_changed_in_the_record_is_said(desk, change, command, words):
     ident = desk.suspended()
     desk.run("program", "save", "kept", desk.write("p.json", LOOK))
-    with sqlite3.connect(desk.state / "executions.sqlite") as database:
+    desk.in_record(lambda database: keep_a_value(database, ident))
+    with sqlite3.connect(desk.state / "ledger.sqlite") as database:
         database.execute(change)
     database.close()
     desk.says(*(ident if word == "ID" else word for word in command), code=common.FAILED, words=words)
+
+
+async def keep_a_value(database, execution):
+    ProgramStore(database).keep_values(execution, {"name": "value"})
+
+
+@pytest.mark.parametrize(
+    ("command", "statement"),
+    [
+        (("execution", "list"), "UPDATE executions SET bundle = (SELECT bundle FROM executions WHERE id <> ?)"),
+        (
+            ("approvals", "list"),
+            "UPDATE approvals SET question = (SELECT question FROM approvals WHERE execution <> ?)",
+        ),
+    ],
+    ids=["executions", "approvals"],
+)
+def test_what_was_taken_from_another_execution_is_said_though_the_row_is_authentic(desk, command, statement):
+    """As by somebody who can have MACs made: what is sealed opens in its own place only."""
+    ident = desk.suspended()
+    desk.suspended()
+    table = statement.split()[1]
+
+    def swap(transaction):
+        transaction.connection.execute(statement, (ident,))
+        transaction.authenticate((table, "1", ()))
+
+    desk.in_record(lambda database: database.transact(swap))
+    desk.says(*command, code=common.FAILED, words=["ledger_damaged", "can't be opened"])
+
+
+STATE = {"status": "suspended", "state": b"{}", "record": None, "due": None}
+
+
+def test_a_state_or_a_program_that_is_none_is_said_though_it_is_authentic(desk):
+    ident = desk.suspended()
+
+    async def spoil(database):
+        store = ProgramStore(database)
+        await store.update(ident, **STATE)
+        await store.save_program("local", SavedProgram("kept", "0", {}, 0.0))
+
+    desk.in_record(spoil)
+    for command in (("resume", ident, "--payload", "1"), ("cancel", ident)):
+        desk.says("execution", *command, code=common.FAILED, words=["bad_state"])
+    for words in (("list",), ("run", "kept", *A), ("show", "kept")):
+        desk.says("program", *words, code=common.FAILED, words=["bad_state", "'kept'"])
 
 
 def test_an_unusable_state_directory_is_said(desk):
@@ -629,4 +786,4 @@ def test_nothing_is_left_in_the_working_directory(desk):
     before = {path.name for path in desk.folder.iterdir()}
     desk.suspended()
     assert {path.name for path in desk.folder.iterdir()} - before == {"state"}
-    assert {oct(path.stat().st_mode & 0o77) for path in (desk.state, desk.state / "executions.sqlite")} == {"0o0"}
+    assert {oct(path.stat().st_mode & 0o77) for path in (desk.state, desk.state / "ledger.sqlite")} == {"0o0"}

@@ -10,9 +10,10 @@ import anyio.lowlevel
 import pytest
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.database import FILE_NAME, Database
+from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.recorder import SqliteRecorder
+from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore, SavedProgram
 
 
@@ -51,7 +52,7 @@ async def test_nothing_of_a_batch_that_fails_is_kept(tmp_path):
         with pytest.raises(BridgeError, match="nowhere"):
             await recorder.append(Entry("intent", "a"))
     with sqlite3.connect(tmp_path / FILE_NAME) as connection:
-        assert connection.execute("SELECT kind FROM entries").fetchall() == [("start",)]
+        assert connection.execute("SELECT kind FROM entries ORDER BY sequence").fetchall() == [("key",), ("start",)]
 
 
 @pytest.mark.parametrize("count", [1, 3, 4, 5, 83, 84, 85, 5000])
@@ -120,7 +121,7 @@ async def test_who_writes_while_it_is_closed_is_not_left_waiting(tmp_path):
             await anyio.lowlevel.checkpoint()
     told = await asyncio.wait_for(asyncio.gather(*writes), 20)
     with sqlite3.connect(tmp_path / FILE_NAME) as connection:
-        (kept,) = connection.execute("SELECT count(*) FROM entries").fetchone()
+        (kept,) = connection.execute("SELECT count(*) FROM entries WHERE kind = 'intent'").fetchone()
     assert told.count("recorded") <= kept
     assert set(told) <= {"recorded", "not_recorded"}
 
@@ -135,7 +136,9 @@ async def test_callers_that_shared_a_transaction_go_on_in_turns_of_their_own_if_
     ticking = [loop.call_soon(turn)]
 
     async def caller(database):
-        database.post("INSERT INTO reference_values (execution, id, value) VALUES ('x', ?, '1')", (str(next(numbers)),))
+        database.post(
+            "INSERT INTO reference_values (execution, id, value) VALUES ('x', ?, NULL)", (str(next(numbers)),)
+        )
         await database.flush()
         seen.append(turns[0])
         time.sleep(0.005)  # noqa: ASYNC251 - it holds the loop up: that is the case

@@ -60,7 +60,7 @@ def test_the_recorded_histories_have_everything_in_them():
         "sub_steps_failed", "budget_exceeded", "stalled", "cancelled", "no_target",
     } <= {*nested(ends, "code"), *(end["level"]["ending"][1] for end in ends)}  # fmt: skip
     assert {"run", "backoff", "aborted"} <= set(nested(points, "phase"))
-    assert {event["event"] for event in events} == {"outcome", "resume", "cancel"}
+    assert {event["event"] for event in events} == {"outcome", "resume", "cancel", "redo"}
     assert {event["status"] for event in events if "status" in event} == {
         "ok",
         "failed",
@@ -69,7 +69,9 @@ def test_the_recorded_histories_have_everything_in_them():
         "pending",
     }
     assert any(point["pending"] for point in points)
-    assert {event.get("refused") for event in events} > {None, "not_resumable", "already_pending"}
+    assert {event.get("refused") for event in events} > {
+        None, "not_resumable", "already_pending", "not_in_doubt",
+    }  # fmt: skip
 
 
 # --- what keeps them --------------------------------------------------------------------------------------------------

@@ -323,7 +323,7 @@ print(json.dumps(found))
             records["by name"] = await bridge.run_program("operators")
         suspended = records["approval step"]
         (asked,) = await bridge.programs.store.approvals(suspended["trace_id"])
-        assert await bridge.programs.store.decide(asked.id, {"approved": True, "by": "anna"})
+        assert await bridge.programs.store.decide(asked, {"approved": True, "by": "anna"})
         records["approval step"] = await bridge.resume_program(suspended["trace_id"])
         for name, record in records.items():
             row = told_of(record, name)
@@ -386,7 +386,7 @@ async def test_what_a_person_denies_does_not_happen_and_what_one_approves_happen
         record = await bridge.run_program({"steps": [step("hit", "shop.remove")]}, key="once")
         (asked,) = await bridge.programs.store.approvals(record["trace_id"])
         assert bridge.reached().count("shop.remove") == 0
-        assert await bridge.programs.store.decide(asked.id, {"approved": True, "by": "anna"})
+        assert await bridge.programs.store.decide(asked, {"approved": True, "by": "anna"})
         assert (await bridge.resume_program(record["trace_id"]))["status"] == "success"
         again = await bridge.run_program({"steps": [step("hit", "shop.remove")]}, key="once")
         assert again["trace_id"] == record["trace_id"]

@@ -5,7 +5,7 @@ Numbers are those of the cases.
 
 import pytest
 
-from mcp_bridge.kernel.events import Cancel, IllegalEventError, Outcome, Resume, Usage
+from mcp_bridge.kernel.events import Cancel, IllegalEventError, Outcome, Redo, Resume, Usage
 from mcp_bridge.kernel.machine import MAX_ITEMS, Machine
 from mcp_bridge.kernel.program import parse
 from mcp_bridge.kernel.state import dump
@@ -932,6 +932,57 @@ def test_a_call_that_a_person_allowed_may_then_be_pending_itself():
     assert (play.machine.can_resume, play.trace) == (True, ["a pending"])
     assert play.refuses(Outcome(1, "pending")) == "already_pending"
     assert play.resume(1).asked == ["b"]
+
+
+def test_a_call_in_doubt_is_not_resumed_leaves_no_row_and_ends_as_a_person_says():
+    play = Play(tool("a", on_error="retry"), tool("b")).pend(code="in_doubt")
+    assert (play.machine.status, play.machine.can_resume, play.trace) == ("suspended", False, [])
+    assert play.refuses(Resume(1, effect=1)) == "not_resumable"
+    assert play.refuses(Resume(1)) == "not_pending"
+    assert play.refuses(Outcome(1, "pending", code="in_doubt")) == "already_pending"
+    assert play.ok("done").rows == [("a", "success", "done")]
+    failed = Play(tool("a", on_error="retry")).pend(code="in_doubt").fail(code="failed")
+    assert failed.emitted == [("wait", "a", "retry")]
+    pending = Play(tool("a")).pend(code="in_doubt").pend()
+    assert (pending.machine.can_resume, pending.trace) == (True, ["a pending"])
+    assert pending.refuses(Redo(1)) == "not_in_doubt"
+
+
+def test_a_call_in_doubt_that_has_not_happened_is_wanted_again_as_it_was():
+    play = Play(tool("a", args={"x": 1}), tool("b"))
+    first, began = play.effect(), dump(play.machine)
+    assert play.refuses(Redo(1)) == "not_in_doubt"
+    play.pend(code="approval")
+    assert play.refuses(Redo(1)) == "not_in_doubt"
+    play.pend(code="in_doubt")
+    assert play.machine.apply(Redo(1)) == [first]
+    assert (play.machine.status, dump(play.machine)) == ("running", began)
+    assert play.refuses(Redo(1)) == "not_in_doubt"
+    assert play.pend(code="in_doubt").pend(code="approval").ok("done").asked == ["b"]
+
+
+@pytest.mark.parametrize(
+    "step", [{"id": "a", "type": "wait", "seconds": 1}, {"id": "a", "type": "wait", "event": "e"}, llm("a"),
+             {"id": "a", "type": "approval", "message": "?"}],
+)  # fmt: skip
+def test_only_a_tool_s_call_is_ever_in_doubt(step):
+    assert Play(step).refuses(Outcome(1, "pending", code="in_doubt")) == "bad_value"
+
+
+def test_a_doubt_in_a_group_or_a_compensation_waits_there_and_can_be_cancelled():
+    play = Play(parallel("p", tool("a"), tool("b"), timeout_seconds=9)).pend("a", code="in_doubt")
+    assert play.machine.status == "running"
+    play.ok(1, "b")
+    assert play.machine.status == "suspended"
+    assert Play(parallel("p", tool("a"), tool("b"), timeout_seconds=9)).pend("a", code="in_doubt").fire().trace == [
+        "a failed", "b failed", "p failed",
+    ]  # fmt: skip
+    undo = {"tool": "undo", "args": {}}
+    play = Play(tool("a", compensate=undo), tool("b")).ok().pend(code="in_doubt").cancel()
+    assert play.asked == ["a.compensate"]
+    play.pend(code="in_doubt")
+    assert (play.machine.status, play.machine.ended) == ("suspended", False)
+    assert play.ok().machine.status == "cancelled"
 
 
 def test_what_waits_inside_a_nested_program_is_resumed_there():

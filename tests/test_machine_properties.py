@@ -10,7 +10,7 @@ from generated_programs import ALL_CONTEXT, Host, Programs, chance
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_bridge.kernel.events import Cancel, IllegalEventError, Outcome, Resume, Usage
+from mcp_bridge.kernel.events import Cancel, IllegalEventError, Outcome, Redo, Resume, Usage
 from mcp_bridge.kernel.machine import Machine
 from mcp_bridge.kernel.program import parse
 from mcp_bridge.kernel.state import dump, restore
@@ -81,7 +81,9 @@ def test_every_run_ends(seed):
 def test_each_effect_has_a_number_of_its_own_and_a_path_to_its_step(seed):
     run = Run(seed)
     machine = run.end()
-    assert [effect.id for effect in run.emitted] == list(range(1, machine.last_effect + 1))
+    # One that a person says hasn't happened is wanted again, as it was.
+    assert list(dict.fromkeys(effect.id for effect in run.emitted)) == list(range(1, machine.last_effect + 1))
+    assert len({repr(effect) for effect in run.emitted}) == machine.last_effect
     cancelled = [number for effect in run.emitted if effect.kind == "cancel" for number in effect.arguments["effects"]]
     assert len(cancelled) == len(set(cancelled))
     for effect in run.emitted:
@@ -114,11 +116,14 @@ def illegal_events(machine, ended):
     for number in (0, -1, machine.last_effect + 1, *ended):
         yield Outcome(number, "ok", 1), "unknown_effect"
         yield Outcome(number, "pending"), "unknown_effect"
+        yield Redo(number), "not_in_doubt"
         yield Resume(1, effect=number), "not_pending"
     if not machine.can_resume:
         yield Resume(1), "not_pending"
     yield Cancel("\ud800"), "bad_value"
     for effect, pending in machine.awaited():
+        if machine.pending.get(effect.id) != "in_doubt":
+            yield Redo(effect.id), "not_in_doubt"
         if effect.id in machine.deadlines:
             for status in ("failed", "timeout", "denied"):
                 yield Outcome(effect.id, status), "bad_value"

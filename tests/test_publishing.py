@@ -22,8 +22,9 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import publisher, publishing_file, publishing_http
 from mcp_bridge.ledger.notes import COSIGNATURE, Signer, Verifier, open_checkpoint
 from mcp_bridge.ledger.publisher import Publisher, TargetState
-from mcp_bridge.ledger.publishing import Published, PublishingConfig, Target, publish
+from mcp_bridge.ledger.publishing import Published, publish
 from mcp_bridge.ledger.publishing_file import notes_in
+from mcp_bridge.ledger.targets import PublishingConfig, Target
 from mcp_bridge.ledger.witness import open_witness
 from mcp_bridge.server.witness import witness_app
 

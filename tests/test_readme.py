@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mcp_bridge import __version__
-from mcp_bridge.settings import Settings
+from mcp_bridge.settings import NESTED, Settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 README = (REPOSITORY / "README.md").read_text("utf-8")
@@ -80,9 +80,15 @@ def test_every_command_of_the_readme_succeeds(sequence, environment):
             subprocess.run([engine, "rmi", result.stdout.strip()], capture_output=True, timeout=60, check=True)
 
 
-def test_the_table_names_every_setting_with_its_description():
-    rows = dict(re.findall(r"^\| `(\w+)` \| [^|]* \| ([^|]*) \|$", README, re.MULTILINE))
-    assert rows == {name: field.description for name, field in Settings.model_fields.items()}
+def test_the_tables_name_every_setting_with_its_description():
+    rows = dict(re.findall(r"^\| `([\w.]+)` \| [^|]* \| ([^|]*) \|$", README, re.MULTILINE))
+    settings = {name: field.description for name, field in Settings.model_fields.items() if name not in NESTED}
+    nested = {
+        f"{table}.{name}": field.description
+        for table in NESTED
+        for name, field in Settings.model_fields[table].annotation.model_fields.items()
+    }
+    assert rows == settings | nested
 
 
 def blocks(language):

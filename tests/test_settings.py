@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox.failures import start_failure
 from mcp_bridge.sandbox.image import ImageRequest, ensure_image
-from mcp_bridge.settings import ENV_ALIASES, FILE_NAME, Loaded, Settings, load, parse_size
+from mcp_bridge.settings import ENV_ALIASES, FILE_NAME, NESTED, Loaded, Settings, load, parse_size
 
 
 @pytest.fixture
@@ -82,12 +82,41 @@ OTHER_VALUES = {
 }
 
 
-@pytest.mark.parametrize("field", Settings.model_fields)
+@pytest.mark.parametrize("field", [name for name in Settings.model_fields if name not in NESTED])
 def test_every_setting_can_be_set_in_the_environment(nowhere, field):
     text, expected = OTHER_VALUES.get(field, ("33", 33))
     settings = load(environ={f"MCP_BRIDGE_{field.upper()}": text}, cwd=nowhere).settings
     assert getattr(settings, field) == expected
     assert getattr(settings, field) != getattr(load(environ={}, cwd=nowhere).settings, field)
+
+
+@pytest.mark.parametrize("name", sorted(NESTED))
+def test_a_setting_that_is_a_table_is_no_variable(nowhere, name):
+    variable = f"MCP_BRIDGE_{name.upper()}"
+    found = error(nowhere, **{variable: "{}"})
+    assert (found.code, found.details["variable"]) == ("bad_config", variable)
+
+
+def test_the_ledger_is_a_table_of_the_file(nowhere):
+    (nowhere / FILE_NAME).write_text("[ledger]\nmaster_key = ['pass', 'show', 'x']\nkeep_payloads_days = 30\n")
+    ledger = load(environ={}, cwd=nowhere).settings.ledger
+    assert (ledger.master_key, ledger.retry_failed, ledger.keep_payloads_days) == (("pass", "show", "x"), False, 30)
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ("master = 'file'", "ledger.master"),
+        ("master_key = ['a', 1]", "ledger.master_key"),
+        ("keep_payloads_days = 0", "ledger.keep_payloads_days"),
+        ("keep_payloads_days = inf", "ledger.keep_payloads_days"),
+    ],
+)
+def test_what_is_wrong_in_a_table_is_named_with_its_line(nowhere, line, key):
+    (nowhere / FILE_NAME).write_text(f"timeout = 5\n[ledger]\nretry_failed = true\n{line}\n")
+    found = error(nowhere)
+    assert (found.code, found.details["line"]) == ("bad_config", 4)
+    assert f"{key}: " in found.message
 
 
 def test_every_setting_has_a_description():

@@ -1,6 +1,7 @@
-"""Decisions about what waits for a person, made where the person is: at the command line.
+"""Decisions about what waits for a person, made where the person is: at the command line, or in the trace viewer.
 
-Nothing that a sandbox or an MCP client can ask for leads here: only who can start a process as this user can decide.
+Nothing that a sandbox or an MCP client can ask for leads here: only who can start a process as this user can decide, or
+has the token that the viewer printed for that user.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.entries import Entry
 
 if TYPE_CHECKING:
-    from mcp_bridge.ledger.recorder import Recorder
     from mcp_bridge.ledger.store import Approval, ProgramStore, StoredExecution
 
 
@@ -41,22 +41,30 @@ class Asked:
         return "open" if row.effect in awaited else "void"
 
 
-async def asked(store: ProgramStore, principal: str, execution: str | None = None) -> list[Asked]:
-    """Every question of a principal's executions, or of one of them; oldest first."""
-    rows = await store.approvals(execution)
+async def asked(
+    store: ProgramStore, principal: str, execution: str | None = None, *, open_only: bool = False
+) -> list[Asked]:
+    """Every question of a principal's executions, or of one of them; oldest first.
+
+    Args:
+        store: Has them.
+        principal: Whose.
+        execution: Only its.
+        open_only: Only those that nobody has decided; some of them may be void.
+    """
+    rows = await store.approvals(execution, open_only=open_only)
     known = {one: await store.execution(one) for one in dict.fromkeys(row.execution for row in rows)}
     found = [Asked(row, known[row.execution]) for row in rows]
     return [row for row in found if row.execution is None or row.execution.principal == principal]
 
 
 async def decide(
-    store: ProgramStore, recorder: Recorder, question: Asked, *, approved: bool, by: str, comment: str | None
+    store: ProgramStore, question: Asked, *, approved: bool, by: str, comment: str | None
 ) -> dict[str, Any]:
-    """Take down a decision, durably. It has its effect when the execution is resumed.
+    """Take down and record a decision, durably. It has its effect when the execution is resumed.
 
     Args:
         store: Has the question.
-        recorder: Is told of the decision.
         question: Which.
         approved: The decision.
         by: Who decides.
@@ -75,12 +83,10 @@ async def decide(
             "not_suspended", f"Nobody waits for this any more: the execution {row.execution} is {status}."
         )
     decision: dict[str, Any] = {"approved": approved, "by": by, "comment": comment}
-    if not await store.decide(row.id, decision):
+    program = question.execution.program if question.execution else None
+    entry = Entry("decision", row.execution, row.question | decision, row.question.get("step"), program=program)
+    if not await store.decide(row, decision, entry):
         (now,) = [other for other in await store.approvals(row.execution) if other.id == row.id]
         who = (now.decision or {}).get("by", "somebody")
         raise BridgeError("already_decided", f"This was {now.status} already, by {who}.")
-    program = question.execution.program if question.execution else None
-    await recorder.append(
-        Entry("decision", row.execution, row.question | decision, row.question.get("step"), program=program)
-    )
     return decision

@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote
 import anyio
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.private_files import private_directory, sync_directory, sync_file, write_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,80 +38,13 @@ _HEAD_BYTES = 2048
 
 MAX_ARTIFACTS = 1000
 
-KEY_BYTES = 32
-
 ARTIFACT_SCHEME = "artifact"
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069/\\]{1,200}")
 """No separator, and nothing that changes how a terminal shows the rest of a line."""
 
 _EXECUTION = re.compile(r"[0-9a-f]{16}")
-
-
-def private_directory(path: Path) -> Path:
-    """Make a directory that only this user can enter.
-
-    Raises:
-        BridgeError: `state_unusable`.
-    """
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as exc:
-        raise BridgeError(
-            "state_unusable",
-            f"{path} can't be made: {exc.strerror}.",
-            hint="Set MCP_BRIDGE_STATE_DIR to a directory that can be written.",
-        ) from None
-    return path
-
-
-def write_private(path: Path, data: bytes) -> None:
-    """Write a file for this user alone, whole or not at all.
-
-    Raises:
-        OSError: As the system gives it; nothing is left of the new file.
-    """
-    temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}.{time.monotonic_ns()}")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def private_key(path: Path) -> bytes:
-    """The random bytes in a file, which is made with them if it isn't there.
-
-    Raises:
-        BridgeError: `state_unusable`: it can't be read, or isn't whole.
-    """
-    with suppress(FileExistsError):
-        # Linked into its place: of several processes that make one at the same time, all read the same.
-        fresh = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-        try:
-            if not path.exists():
-                write_private(fresh, os.urandom(KEY_BYTES))
-                os.link(fresh, path)
-        except OSError as exc:
-            if isinstance(exc, FileExistsError):
-                raise
-            raise BridgeError("state_unusable", f"{path} can't be made: {exc.strerror}.") from None
-        finally:
-            fresh.unlink(missing_ok=True)
-    try:
-        key = path.read_bytes()
-    except OSError as exc:
-        raise BridgeError("state_unusable", f"{path} can't be read: {exc.strerror}.") from None
-    if len(key) != KEY_BYTES:
-        raise BridgeError(
-            "state_unusable",
-            f"{path} is damaged.",
-            hint="Without it, suspended programs can't be told their sensitive values; remove it to begin anew.",
-        )
-    return key
+_ID = re.compile(r"[0-9a-f]+")
 
 
 class Files:
@@ -151,6 +85,17 @@ class Files:
             except OSError:
                 pass
         raise BridgeError("unknown_artifact", f"There is no artifact {uri[:200]!r}.")
+
+    def remove(self, execution: str) -> None:
+        """Remove what is kept of an execution, if anything is.
+
+        Raises:
+            OSError: As the system gives it; what is left can be removed by another try.
+        """
+        if _ID.fullmatch(execution):
+            for root in (self._root, self._outputs):
+                with suppress(FileNotFoundError):
+                    shutil.rmtree(root / execution)
 
     def sweep(self) -> None:
         """Remove what is older than KEEP_SECONDS."""
@@ -247,6 +192,23 @@ class ArtifactWriter:
         self.written = [other for other in self.written if other["name"] != name] + [row]
         return row
 
+    def sync(self) -> None:
+        """Have what was written on the disk, before anybody is told that it is kept.
+
+        Raises:
+            BridgeError: `disk_full`.
+        """
+        if not self.written:
+            return
+        directory = self._files.directory(self._execution)
+        try:
+            for row in self.written:
+                sync_file(directory / row["name"])
+            for folder in (directory, *directory.parents[:2]):
+                sync_directory(folder)
+        except OSError as exc:
+            raise BridgeError("disk_full", f"The artifacts can't be written: {exc.strerror}.") from None
+
     def abort(self) -> None:
         """Drop an artifact that is not complete."""
         if self._open is not None:
@@ -285,7 +247,7 @@ class Memories:
         data = json.dumps({"key": key, "value": value}, ensure_ascii=False).encode()
         if len(data) > MAX_MEMORY_BYTES:
             raise BridgeError("bad_memory", f"The memory {key!r} is over {MAX_MEMORY_BYTES} bytes.")
-        private_directory(self._root)
+        private_directory(self._root, durable=True)
         others = list(self._sizes(path))
         if len(others) >= MAX_MEMORIES or sum(others) + len(data) > MAX_MEMORIES_BYTES:
             raise BridgeError(
@@ -294,7 +256,7 @@ class Memories:
                 hint="Delete some.",
             )
         try:
-            write_private(path, data)
+            write_private(path, data, durable=True)
         except OSError as exc:
             raise BridgeError("disk_full", f"The memory {key!r} can't be written: {exc.strerror}.") from None
 
@@ -326,6 +288,7 @@ class Memories:
             self._path(key).unlink()
         except FileNotFoundError:
             return False
+        sync_directory(self._root)
         return True
 
     def keys(self, prefix: str) -> list[str]:

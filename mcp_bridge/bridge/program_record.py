@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from mcp_bridge.bridge import doubts
+from mcp_bridge.bridge.script_record import told_script
 from mcp_bridge.kernel import state
-from mcp_bridge.kernel.machine import APPROVAL
+from mcp_bridge.kernel.machine import APPROVAL, IN_DOUBT
 from mcp_bridge.sandbox.owner import Owner
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ def run_record(run: ProgramRun) -> dict[str, Any]:
     machine = run.machine
     ending = machine.level.ending
     waiting = [_waiting(run, effect) for effect, pending in machine.awaited() if pending]
-    known = {(row["effect"], row["kind"]): row for row in run.waited}
+    known = {(row["effect"], row["kind"]): row for row in run.waited if row["kind"] != IN_DOUBT}
     record: dict[str, Any] = {
         "trace_id": run.execution,
         "program": run.program.name,
@@ -35,6 +37,8 @@ def run_record(run: ProgramRun) -> dict[str, Any]:
         "steps": [state.row_json(row) for row in machine.rows],
         "waiting": [known.get((row["effect"], row["kind"]), row) for row in waiting],
     }
+    if run.unresolved:
+        record["unresolved"] = list(map(dict, run.unresolved))
     if run.violated:
         record |= {"status": "failed", "error": f"violation: {run.violated}", "code": "violation"}
     elif machine.status == "running":
@@ -50,6 +54,9 @@ def _waiting(run: ProgramRun, effect: Effect) -> dict[str, Any]:
         row["due"] = time.time() + effect.timeout
     if effect.kind == "approval":
         row["question"] = {**effect.arguments, "step": effect.step, "program": run.program.name}
+    elif run.machine.pending[effect.id] == IN_DOUBT:
+        row |= {"kind": IN_DOUBT, **run.doubts[effect.id]}
+        row["settle"] = doubts.settled_with(run.execution, effect.id)
     elif run.machine.pending[effect.id] == APPROVAL:
         row["kind"] = "approval"
         row["question"] = {
@@ -65,13 +72,20 @@ def _waiting(run: ProgramRun, effect: Effect) -> dict[str, Any]:
 
 def standing(stored: StoredExecution) -> str:
     """The status of an execution as it is now: one whose process has died is `interrupted`, whatever was taken down."""
-    owner = Owner.parse(stored.owner)
-    lost = stored.status == "running" and owner is not None and owner.is_orphan_here()
+    lost = stored.status == "running" and not is_under_way(stored.status, stored.owner)
     return "interrupted" if lost else stored.status
+
+
+def is_under_way(status: str, owner: str) -> bool:
+    """Whether a process has an execution of that status in hand, as far as can be told from here."""
+    known = Owner.parse(owner)
+    return status == "running" and not (known is not None and known.is_orphan_here())
 
 
 def told(stored: StoredExecution) -> dict[str, Any]:
     """The record of an execution that is kept: as it was last left, or a bare one where it never was."""
+    if stored.kind == "script":
+        return told_script(stored, standing(stored))
     if stored.record is not None and stored.status == "running":
         # What it waited for has come since.
         return stored.record | {"status": standing(stored), "waiting": []}

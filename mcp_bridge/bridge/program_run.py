@@ -11,22 +11,25 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
+import time
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import anyio
 
+from mcp_bridge.bridge import doubts
 from mcp_bridge.bridge.channel import step_aside
 from mcp_bridge.bridge.recovery import outcome_json
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Cancel, Effect, IllegalEventError, Outcome, Resume
+from mcp_bridge.kernel.machine import IN_DOUBT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from anyio.abc import TaskGroup
 
-    from mcp_bridge.kernel.events import Event
+    from mcp_bridge.kernel.events import Event, Redo
     from mcp_bridge.kernel.machine import Machine
     from mcp_bridge.kernel.program import Program
     from mcp_bridge.policy.references import Scalar
@@ -49,7 +52,7 @@ class Effects(Protocol):
     def values_behind(self, value: Any) -> Mapping[str, Scalar]:
         """The sensitive values that a projected value refers to, by the ids of their references."""
 
-    def adopt(self, execution: str, values: Mapping[str, Scalar], spent: Mapping[str, Any]) -> None:
+    def adopt(self, execution: str, values: Mapping[str, Scalar | None], spent: Mapping[str, Any]) -> None:
         """Go on with an execution of which a part was done elsewhere.
 
         Args:
@@ -91,7 +94,11 @@ class ProgramRun:
         reasons: Why a person is to be asked, by the effects that wait for it.
         violated: What the guest did, or None.
         resumed: Whether its machine has been restored.
+        moved: Whether its machine has taken an event here.
         waited: Rows of its record of an earlier suspension: what waited then is due when it was due then.
+        approved: Effects whose calls a person has allowed.
+        doubts: Rows of the effects that are in doubt, by their numbers.
+        unresolved: Rows of those that were, when the machine wanted them no more: nobody has said what happened.
     """
 
     def __init__(
@@ -113,14 +120,18 @@ class ProgramRun:
         self.origin: Literal["operator", "agent"] = origin
         self.violated: str | None = None
         self.resumed = False
+        self.moved = False
         self.waited: Sequence[dict[str, Any]] = ()
         self.reasons: dict[int, str] = {}
+        self.approved: set[int] = set()
+        self.doubts: dict[int, dict[str, Any]] = {}
+        self.unresolved: list[dict[str, Any]] = []
         self.effects = effects
         self._journal = journal
         self._tasks = tasks
         self._sequence = 0
         self._offered: dict[int, Effect] = {}
-        self._begun: set[int] = set()
+        self._begun: dict[int, float] = {}
         self._scopes: dict[int, anyio.CancelScope] = {}
         self._fired: dict[int, dict[str, Any]] = {}
         self._deadlines: dict[int, anyio.Event] = {}
@@ -179,19 +190,46 @@ class ProgramRun:
         elif effect.kind == "approval":
             outcome = Outcome(number, "ok", decision)
         elif decision["approved"]:
-            outcome = await self.effects.perform(self, effect, approved=True)
+            approved: Outcome | None = None
+            try:
+                approved = await self.effects.perform(self, effect, approved=True)
+            finally:
+                if approved is None and number in self._begun:
+                    self.doubt(number)
+            outcome = approved
         else:
             outcome = Outcome(number, "denied", None, "denied", "a person has denied the call")
         self._end(outcome)
 
     def begins(self, number: int) -> None:
-        """The effect is about to happen: from now on it isn't done again, even if nobody hears of its outcome."""
-        self._begun.add(number)
+        """A call is about to be made that can't be made again, if nobody hears of its outcome."""
+        self._begun[number] = time.time()
 
-    def give_up(self, number: int) -> None:
-        """End an effect that was under way when its process died: it may have happened, and isn't tried again."""
+    def doubt(self, number: int, since: float | None = None) -> None:
+        """Suspend what waits for an effect that may have happened, until a person says whether it has.
+
+        Args:
+            number: The effect.
+            since: When it was about to happen; by default when this run had it begin.
+        """
+        effect = self.machine.waiting[number].effect
+        assert effect is not None  # noqa: S101 - it is among those that wait
         self._offered.pop(number, None)
-        self._end(_interrupted(number))
+        self.doubts[number] = doubts.row(effect, self._begun.get(number, time.time()) if since is None else since)
+        self._end(Outcome(number, "pending", code=IN_DOUBT))
+
+    def resolve(self, event: Outcome | Redo) -> None:
+        """End a doubt by a person's word.
+
+        Raises:
+            BridgeError: As the machine's refusal: `bad_value`, `not_in_doubt`.
+        """
+        try:
+            self._apply(event)
+        except IllegalEventError as exc:
+            raise BridgeError(exc.code, f"The doubt can't be settled so: {exc}.") from None
+        self.doubts.pop(event.effect)
+        self._begun.pop(event.effect, None)
 
     def finish(self, digest: str) -> None:
         """Hold the guest's final state against the host's.
@@ -250,15 +288,22 @@ class ProgramRun:
         with anyio.CancelScope() as scope:
             self._scopes[number] = scope
             try:
-                outcome = await self.effects.perform(self, effect)
+                outcome = await self.effects.perform(self, effect, approved=number in self.approved)
             finally:
                 del self._scopes[number]
-                # Without an outcome, whoever asked has gone, or the machine wants it no more.
-                if outcome is None and number in self._begun:
-                    self._end(_interrupted(number))
-                elif outcome is None and number in self.machine.waiting:
-                    self._offered[number] = effect
+                if outcome is None:
+                    self._cut_off(effect)
         return None if outcome is None else self._take(outcome)
+
+    def _cut_off(self, effect: Effect) -> None:
+        """An effect has ended without an outcome: whoever asked has gone, or the machine wants it no more."""
+        begun, wanted = effect.id in self._begun, effect.id in self.machine.waiting
+        if begun and wanted:
+            self.doubt(effect.id)
+        elif begun:
+            self._end(_interrupted(effect.id))
+        elif wanted:
+            self._offered[effect.id] = effect
 
     def _take(self, outcome: Outcome) -> dict[str, Any]:
         """Apply an outcome; without a pause between that and its place in the order."""
@@ -283,6 +328,7 @@ class ProgramRun:
 
     def _apply(self, event: Event) -> None:
         effects = self.machine.apply(event)
+        self.moved = True
         self._journal.event(self, event, effects)
         self._offer(effects)
         if self._changed is not None:
@@ -303,6 +349,8 @@ class ProgramRun:
     def _withdraw(self, number: int) -> None:
         if self._offered.pop(number, None) is not None or number in self._deadlines:
             self._withdrawn.add(number)
+        if (doubt := self.doubts.pop(number, None)) is not None:
+            self.unresolved.append(doubt)
         if (scope := self._scopes.get(number)) is not None:
             scope.cancel()
         if (deadline := self._deadlines.pop(number, None)) is not None:
@@ -327,8 +375,8 @@ class ProgramRun:
         return told
 
 
-_IN_DOUBT = "interrupted while under way: it may have happened, and isn't done again"
+_INTERRUPTED = "interrupted while under way, as it was wanted no more: it may have happened"
 
 
 def _interrupted(number: int) -> Outcome:
-    return Outcome(number, "failed", code="interrupted", message=_IN_DOUBT)
+    return Outcome(number, "failed", code="interrupted", message=_INTERRUPTED)

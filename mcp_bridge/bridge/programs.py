@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import anyio
 
-from mcp_bridge.bridge.channel import step_aside
+from mcp_bridge.bridge import doubts
+from mcp_bridge.bridge.once import once
 from mcp_bridge.bridge.program_record import run_record, standing
 from mcp_bridge.bridge.program_run import ProgramRun
 from mcp_bridge.bridge.recovery import event_json, outcome_json, replay, spent, state_hash
@@ -24,7 +25,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel import program as programs
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Outcome, Resume
-from mcp_bridge.kernel.machine import APPROVAL, Machine
+from mcp_bridge.kernel.machine import APPROVAL, IN_DOUBT, Machine
 from mcp_bridge.kernel.values import ValueFaultError, canonical, normal
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.store import SavedProgram, StoredExecution
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
+    from mcp_bridge.bridge.doubts import Settlement
     from mcp_bridge.bridge.program_run import Effects
     from mcp_bridge.kernel.events import Effect, Event
     from mcp_bridge.kernel.format import Fault
@@ -55,12 +57,6 @@ MAX_SAVED_CHARS = 64 << 20
 
 MAX_NAMES_TOLD = 20
 """Of programs, to whoever asks for one that there isn't."""
-
-MAX_KEY_CHARS = 1000
-"""Of an idempotency key."""
-
-POLL_SECONDS = 0.2
-"""How often to look whether another process has ended an execution that is waited for."""
 
 Origin = Literal["operator", "agent"]
 
@@ -100,6 +96,10 @@ class Programs:
         self.recorder = recorder
         self.operators = operators
         self.policy_hash = policy_hash
+        self.retry_failed = False
+        """Whether a key whose execution has failed may be used for another attempt."""
+        self.subject_fields: Sequence[str] = ()
+        """Names in a context, of which the first that is there says whose data it is."""
         self._tasks = tasks
         self._key = key
         self._under_way: dict[str, anyio.Event] = {}
@@ -230,53 +230,35 @@ class Programs:
             BridgeError: As `find`; `bad_context`, `context_too_large`; `bad_key`; `key_conflict`: the key belongs to
                 another program or context.
         """
-        if key is not None and not (0 < len(key) <= MAX_KEY_CHARS and key.isprintable()):
-            raise BridgeError("bad_key", f"An idempotency key is 1 to {MAX_KEY_CHARS} printable characters.")
         found = await self.find(asked, principal)
         context = checked_context(context)
         request = self._request(found.program, context)
-        while True:
-            known = None if key is None else await self.store.by_key(principal, key)
-            if known is None:
-                run = await self._begin(found, context, key, request, principal, effects)
-                if run is not None:
-                    return run
-                # Another process was quicker.
-                continue
-            if known.request != request:
-                raise BridgeError(
-                    "key_conflict",
-                    f"The idempotency key {key!r:.100} belongs to another program or another context.",
-                    hint="Use a key for one thing only.",
-                )
-            if (ended := self._under_way.get(known.id)) is not None:
-                step_aside()
-                await ended.wait()
-            elif standing(known) == "running":
-                step_aside()
-                await anyio.sleep(POLL_SECONDS)
-            elif standing(known) != "interrupted":
-                return known
-            else:
-                try:
-                    return await self.resume(known.id, None, principal, effects)
-                except BridgeError as exc:
-                    # Another was quicker, and may have ended it by now.
-                    if exc.code != "not_suspended" or known.state is None:
-                        raise
+        return await once(
+            self.store,
+            principal,
+            key,
+            request,
+            _Starts(self, found, context, key, request, principal, effects),
+            under_way=self._under_way,
+            retry_failed=self.retry_failed,
+        )
 
-    async def _begin(
+    async def begin(
         self, found: Found, context: dict[str, Any], key: str | None, request: str, principal: str, effects: Effects
     ) -> ProgramRun | None:
+        """Begin an execution; None if its key has one already."""
+        subject = next((context[name] for name in self.subject_fields if isinstance(context.get(name), str | int)), "")
         context = await effects.project(context)
         machine = Machine(found.program, context)
         run = ProgramRun(found.program, machine, effects, self, self._tasks, principal=principal, origin=found.origin)
         row = StoredExecution(
             id=run.execution,
+            kind="program",
             principal=principal,
             key=key,
             request=request,
-            status=machine.status,
+            # Even of one that its first transition has ended: until it is taken down how, that is still to be done.
+            status="running",
             program=found.program.hash,
             bundle=programs.bundle(found.program),
             origin=found.origin,
@@ -285,24 +267,23 @@ class Programs:
             record=None,
             due=None,
             started=time.time(),
+            subject=str(subject),
         )
         self._under_way[run.execution] = anyio.Event()
         # A reference may stand in the program itself, and the step be done by another process.
-        self.store.keep_values(run.execution, effects.values_behind([context, row.bundle]))
+        values = effects.values_behind([context, row.bundle])
+        began = {"context": context, "effects": [effect.id for effect in machine.effects]}
+        start = self.entry("start", run, program=found.program.name, origin=found.origin, **began)
         added = False
         try:
             with anyio.CancelScope(shield=True):
                 # Once it is kept it has to be somebody's, who takes down its end.
-                added = await self.store.add(row)
+                added = await self.store.add(row, values, start)
         finally:
             if not added:
                 run.leave()
-                self.store.drop_values(run.execution)
                 del self._under_way[run.execution]
-        if not added:
-            return None
-        self.recorder.post(self.entry("start", run, program=found.program.name, origin=found.origin))
-        return run
+        return run if added else None
 
     def _request(self, program: Program, context: dict[str, Any]) -> str:
         return hmac.digest(self._key, canonical({"program": program.hash, "context": context}), "sha256").hex()
@@ -321,11 +302,38 @@ class Programs:
                 `ProgramRun.resume`.
         """
         async with self._taken(execution, principal, effects) as (stored, run):
-            went_on = await self._settle(run, stored)
+            # Of one whose process had died, where it stands isn't down yet.
+            went_on = stored.status != "suspended" or run.moved
+            went_on = await self._settle(run, stored) or went_on
             if event is not None and run.machine.can_resume:
                 run.resume(event._replace(payload=await effects.project(event.payload)))
             elif not went_on and run.machine.status == "suspended":
                 raise _still_waiting(stored)
+        return run
+
+    async def settle(
+        self, execution: str, asked: str | None, settlement: Settlement, principal: str, effects: Effects
+    ) -> ProgramRun:
+        """End a doubt by a person's word; to be driven, or kept until somebody goes on with it.
+
+        Args:
+            execution: Its id.
+            asked: The step's path or the effect's number; None if only one is in doubt.
+            settlement: The person's word.
+            principal: Whose it has to be.
+            effects: Does what the program asks for.
+
+        Raises:
+            BridgeError: `unknown_trace`; `not_suspended`; as `doubts.pick` and `ProgramRun.resolve`.
+        """
+        async with self._taken(execution, principal, effects) as (_, run):
+            doubt = doubts.pick(run.doubts, asked, execution)
+            told = await effects.project(settlement._asdict())
+            settlement = settlement._replace(**told)
+            decision = settlement.decision(doubt | {"arguments": await effects.project(doubt["arguments"])})
+            entry = Entry("decision", execution, decision, doubt["step"], self.policy_hash, run.program.hash)
+            self.recorder.post(entry)
+            run.resolve(settlement.event(doubt["effect"]))
         return run
 
     async def cancel(self, execution: str, reason: str, principal: str, effects: Effects) -> ProgramRun:
@@ -352,20 +360,9 @@ class Programs:
         if not taken:
             raise BridgeError("not_suspended", f"The execution {execution} is not suspended: somebody has resumed it.")
         self._under_way[execution] = anyio.Event()
+        run = None
         try:
-            history = await self.recorder.read(execution)
-            effects.adopt(execution, await self.store.values(execution), spent(history, self.policy_hash))
-            machine = _restored(stored, stored.state)
-            doubtful = replay(machine, stored.state, history)
-            origin = stored.origin
-            run = ProgramRun(
-                machine.program, machine, effects, self, self._tasks, execution, principal=principal, origin=origin
-            )
-            run.resumed, run.waited = True, (stored.record or {}).get("waiting", ())
-            self.recorder.post(self.entry("resume", run, recovered=stored.status == "running"))
-            for effect, _ in machine.awaited():
-                if effect.id in doubtful and not await effects.repeatable(effect):
-                    run.give_up(effect.id)
+            run = await self._restored_run(stored, principal, effects)
             try:
                 yield stored, run
             except BaseException:
@@ -374,13 +371,40 @@ class Programs:
         except BaseException:
             try:
                 with anyio.CancelScope(shield=True):
-                    # What was recorded meanwhile is replayed when it goes on.
-                    await self.store.update(
-                        stored.id, status=status, state=stored.state, record=stored.record, due=stored.due
-                    )
+                    if run is not None and run.moved:
+                        await self._keep(run)
+                    else:
+                        await self.store.update(
+                            stored.id, status=status, state=stored.state, record=stored.record, due=stored.due
+                        )
             finally:
                 self._under_way.pop(execution).set()
             raise
+
+    async def _restored_run(self, stored: StoredExecution, principal: str, effects: Effects) -> ProgramRun:
+        """An execution as its process left it, or lost it."""
+        assert stored.state is not None  # noqa: S101 - it can go on
+        history = await self.recorder.read(stored.id)
+        effects.adopt(stored.id, await self.store.values(stored.id), spent(history, self.policy_hash))
+        machine = _restored(stored, stored.state)
+        doubtful = replay(machine, stored.state, history)
+        origin = stored.origin
+        run = ProgramRun(
+            machine.program, machine, effects, self, self._tasks, stored.id, principal=principal, origin=origin
+        )
+        run.resumed, run.waited = True, (stored.record or {}).get("waiting", ())
+        decided = await self.store.approvals(stored.id)
+        run.approved = {row.effect for row in decided if row.decision and row.decision["approved"]}
+        began, unsettled = doubts.begun(history), doubts.unsettled(history)
+        run.unresolved = [began[number] for number in sorted(unsettled - machine.waiting.keys()) if number in began]
+        self.recorder.post(self.entry("resume", run, recovered=stored.status == "running"))
+        for effect, _ in machine.awaited():
+            since = began.get(effect.id, {}).get("since")
+            if machine.pending.get(effect.id) == IN_DOUBT:
+                run.doubts[effect.id] = doubts.row(effect, since or stored.started)
+            elif effect.id in doubtful and not await effects.repeatable(effect):
+                run.doubt(effect.id, since)
+        return run
 
     async def _settle(self, run: ProgramRun, stored: StoredExecution) -> bool:
         """End what decisions and time have ended; whether there was anything."""
@@ -427,12 +451,20 @@ class Programs:
         record = run_record(run)
         left = None if run.machine.ended else state.dump(run.machine)
         for row in record["waiting"]:
+            # What an agent passes in itself is in the state as it is.
             if row.get("question"):
-                # What an agent passes in itself is in the state as it is.
                 row["question"] = await run.effects.project(row["question"])
                 await self.store.ask(run.execution, row["effect"], row["question"])
+            elif row["kind"] == IN_DOUBT:
+                row["arguments"] = await run.effects.project(row["arguments"])
+        unresolved = record.get("unresolved", [])
+        for row in unresolved:
+            row["arguments"] = await run.effects.project(row["arguments"])
         if left is None:
-            self.recorder.post(self.entry("end", run, status=record["status"], error=record["error"]))
+            ended = {"status": record["status"], "error": record["error"], "state": run.digest()}
+            if unresolved:
+                ended["unresolved"] = unresolved
+            self.recorder.post(self.entry("end", run, **ended))
         else:
             self.recorder.post(self.entry("suspension", run, status=record["status"], state=state_hash(left)))
         await self.store.update(
@@ -470,6 +502,30 @@ class Programs:
     def entry(self, kind: Any, run: ProgramRun, **payload: Any) -> Entry:
         """An entry of a run."""
         return Entry(kind, run.execution, payload, None, self.policy_hash, run.program.hash)
+
+
+class _Starts(NamedTuple):
+    """As `once.Executions`."""
+
+    programs: Programs
+    found: Found
+    context: dict[str, Any]
+    key: str | None
+    request: str
+    principal: str
+    effects: Effects
+
+    async def begin(self) -> ProgramRun | None:
+        return await self.programs.begin(*self[1:])
+
+    async def go_on(self, known: StoredExecution) -> ProgramRun | None:
+        try:
+            return await self.programs.resume(known.id, None, self.principal, self.effects)
+        except BridgeError as exc:
+            # Another was quicker, and may have ended it by now.
+            if exc.code != "not_suspended" or known.state is None:
+                raise
+            return None
 
 
 def checked_context(context: Any) -> dict[str, Any]:
@@ -545,6 +601,7 @@ def _still_waiting(stored: StoredExecution) -> BridgeError:
 _WAYS_ON = {
     "approval": "A person decides, with `mcp-bridge approvals`.",
     "wait": "Resume it when the time has come.",
+    IN_DOUBT: "A person says what happened, with `mcp-bridge execution settle`.",
 }
 
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.kernel.events import Cancel, IllegalEventError, Outcome, Resume, Usage
+from mcp_bridge.kernel.events import Cancel, IllegalEventError, Outcome, Redo, Resume, Usage
 from mcp_bridge.policy.budgets import Amounts
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
     return told
 
 
-def event_json(event: Resume | Cancel) -> dict[str, Any]:
+def event_json(event: Resume | Cancel | Redo) -> dict[str, Any]:
     """An event that is no outcome, as an entry's payload."""
     return {"event": type(event).__name__.lower(), **event._asdict()}
 
@@ -52,7 +52,7 @@ def replay(machine: Machine, state: bytes, entries: Sequence[Recorded]) -> set[i
         entries: All of the execution's.
 
     Returns:
-        The effects that are in doubt: they were about to happen, and no outcome is recorded.
+        The effects that were about to happen, and of which no outcome is recorded.
     """
     taken_down = state_hash(state)
     began = max(
@@ -68,8 +68,8 @@ def replay(machine: Machine, state: bytes, entries: Sequence[Recorded]) -> set[i
         kind, payload = row.entry.kind, row.entry.payload
         if kind == "intent" and "effect" in payload:
             doubtful.add(payload["effect"])
-        event = _event(kind, payload)
-        if isinstance(event, Outcome):
+        event = event_of(kind, payload)
+        if isinstance(event, Outcome | Redo):
             doubtful.discard(event.effect)
         if event is not None and number > began:
             try:
@@ -119,7 +119,8 @@ def cut_short(arguments: dict[str, Any]) -> Amounts:
     return Amounts(model_tokens=len(json.dumps(arguments)))
 
 
-def _event(kind: str, payload: dict[str, Any]) -> Event | None:
+def event_of(kind: str, payload: dict[str, Any]) -> Event | None:
+    """The event that an entry tells of, or None."""
     if kind == "outcome" and "effect" in payload:
         usage = payload.get("usage")
         return Outcome(
@@ -134,4 +135,6 @@ def _event(kind: str, payload: dict[str, Any]) -> Event | None:
         return Resume(payload["payload"], payload["source"], payload["effect"])
     if kind == "transition" and payload["event"] == "cancel":
         return Cancel(payload["reason"])
+    if kind == "transition" and payload["event"] == "redo":
+        return Redo(payload["effect"])
     return None

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import platform
 import sys
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from mcp_bridge import __version__
 from mcp_bridge.cli.approvals import approvals
+from mcp_bridge.cli.audit import audit
 from mcp_bridge.cli.executions import executions
 from mcp_bridge.cli.images import images
 from mcp_bridge.cli.opening import finish
@@ -33,6 +35,7 @@ for name, group in (
     ("program", programs),
     ("execution", executions),
     ("approvals", approvals),
+    ("audit", audit),
     ("policy", policy),
     ("secret", secrets),
     ("servers", servers),
@@ -74,13 +77,88 @@ def run(
     code: Annotated[str | None, typer.Option("-c", metavar="CODE", help="The script itself.")] = None,
     server: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Allow only these; repeatable.")] = None,
     timeout: Annotated[float | None, typer.Option(metavar="S", help="Seconds of running time.")] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="Idempotency key: however often it is asked for, it runs once, and gives that run's result. One whose "
+            "process has died goes on where it was.",
+        ),
+    ] = None,
     config: Config = None,
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """Run one script in a fresh sandbox, as run_python would."""
     from mcp_bridge.cli.run import run as work  # noqa: PLC0415
 
-    raise typer.Exit(work(config or ctx.obj, file, code, servers=server or [], timeout=timeout, as_json=as_json))
+    named, servers = config or ctx.obj, server or []
+    raise typer.Exit(work(named, file, code, servers=servers, timeout=timeout, key=key, as_json=as_json))
+
+
+@app.command(epilog="Example:\n\nmcp-bridge ui --listen 127.0.0.1:0 --no-browser")
+def ui(
+    ctx: typer.Context,
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Port 0 takes a free one.")] = "127.0.0.1:8808",
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,  # noqa: FBT002
+    config: Config = None,
+) -> None:
+    """Look at executions in a browser: what happened, its proofs, and what waits for a decision."""
+    from mcp_bridge.cli.ui import ui as work  # noqa: PLC0415
+
+    finish(lambda: work(config or ctx.obj, listen, browser=not no_browser))
+
+
+@app.command(
+    epilog="Examples:\n\nmcp-bridge erase --execution 3f9a1c\n\n"
+    "mcp-bridge erase --subject anna@example.org --reason 'asked for on 3 May'"
+)
+def erase(
+    ctx: typer.Context,
+    execution: Annotated[str | None, typer.Option(metavar="ID", help="What was kept of an execution.")] = None,
+    subject: Annotated[str | None, typer.Option(metavar="NAME", help="What was kept of a subject's.")] = None,
+    ref: Annotated[str | None, typer.Option(metavar="REF", help="The value behind a vault://ref/… reference.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Recorded with it, in the clear.")] = None,
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Make arguments, results, code and outputs unreadable for good; the record that something happened stays."""
+    from mcp_bridge.cli.erase import erase as work  # noqa: PLC0415
+
+    named = config or ctx.obj
+    finish(
+        lambda: work(named, execution=execution, subject=subject, ref=ref, reason=reason, as_json=as_json),
+        as_json=as_json,
+    )
+
+
+@app.command(epilog="Example:\n\nmcp-bridge backup /mnt/usb/ledger-2026-11-21.sqlite")
+def backup(
+    ctx: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The copy, which isn't there yet.")],
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Copy the record of executions while it is in use, and verify the copy."""
+    from mcp_bridge.cli.erase import backup as work  # noqa: PLC0415
+
+    finish(lambda: work(config or ctx.obj, file, as_json=as_json), as_json=as_json)
+
+
+@app.command(epilog="Examples:\n\nmcp-bridge replay 3f9a1c\n\nmcp-bridge replay 3f9a1c --program refund-2.yaml")
+def replay(
+    ctx: typer.Context,
+    execution: Annotated[str, typer.Argument(metavar="ID", help="Or as much of its beginning as no other one has.")],
+    program: Annotated[
+        str | None, typer.Option(metavar="FILE|NAME", help="Another version: would it have done the same?")
+    ] = None,
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Run an execution again against its record, with no effects: does the one follow from the other?"""
+    from mcp_bridge.cli.opening import finish  # noqa: PLC0415
+    from mcp_bridge.cli.replay import replay as work  # noqa: PLC0415
+
+    finish(lambda: work(config or ctx.obj, execution, program, as_json=as_json), as_json=as_json)
 
 
 @app.command()

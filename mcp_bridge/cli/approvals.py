@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from mcp_bridge.bridge.comments import check_text
 from mcp_bridge.bridge.names import PRINCIPAL
-from mcp_bridge.cli import common, inputs, showing
+from mcp_bridge.cli import common, inputs, people, showing
 from mcp_bridge.cli.opening import finish, in_record, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
@@ -30,16 +29,6 @@ approvals = typer.Typer(
 Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="As `approvals list` has it: 3f9a1c.4")]
 Reason: TypeAlias = Annotated[str | None, typer.Option(help="Kept with the decision, and told to the program.")]
 GoOn: TypeAlias = Annotated[bool, typer.Option("--resume", help="Go on with the execution at once, here.")]
-
-MAX_REASON_CHARS = 1000
-
-
-def who() -> str:
-    """The login name of whoever runs this: by the system's word, since the environment is anybody's."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return f"uid {os.getuid()}"
 
 
 @approvals.command("list", epilog="Example:\n\nmcp-bridge approvals list --all")
@@ -128,11 +117,9 @@ def deny(
 def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | None, go_on: bool) -> None:
     def work() -> int:
         from mcp_bridge.bridge.approvals import decide  # noqa: PLC0415
-        from mcp_bridge.ledger.recorder import SqliteRecorder  # noqa: PLC0415
         from mcp_bridge.ledger.store import ProgramStore  # noqa: PLC0415
 
-        if reason is not None and (len(reason) > MAX_REASON_CHARS or not _is_text(reason)):
-            raise BridgeError("bad_argument", f"--reason: it is text of at most {MAX_REASON_CHARS} characters.")
+        check_text(reason, "--reason")
         loaded = common.load(named)
         # No boundary, since whoever has a shell can clear the environment; but a server behind the bridge that
         # runs commands for an agent should not be a way to approve by accident.
@@ -142,8 +129,7 @@ def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | 
 
         async def decided(database: Database) -> tuple[Asked, str]:
             row, ident = await _find(database, approval)
-            recorder = SqliteRecorder(database)
-            await decide(ProgramStore(database), recorder, row, approved=approved, by=who(), comment=reason)
+            await decide(ProgramStore(database), row, approved=approved, by=people.who(), comment=reason)
             return row, ident
 
         row, ident = in_record(loaded.settings, decided)
@@ -157,14 +143,6 @@ def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | 
         return resumed(configuration, row.approval.execution, None, named, as_json=False)
 
     finish(work)
-
-
-def _is_text(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 async def _find(database: Database, ident: str) -> tuple[Asked, str]:

@@ -1,4 +1,4 @@
-"""`mcp-bridge execution list|show|resume|cancel`."""
+"""`mcp-bridge execution list|show|resume|settle|cancel`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from mcp_bridge.bridge.comments import check_text
 from mcp_bridge.bridge.names import PRINCIPAL
-from mcp_bridge.cli import common, inputs, showing
+from mcp_bridge.cli import common, inputs, people, showing
 from mcp_bridge.cli.opening import finish, in_bridge, in_record, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
+from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from mcp_bridge.bridge.doubts import Settlement
     from mcp_bridge.bridge.service import Bridge
     from mcp_bridge.kernel.events import Resume
     from mcp_bridge.ledger.database import Database
@@ -152,6 +155,8 @@ def _tell(row: StoredExecution, record: dict[str, Any], ident: str, config: Path
         showing.tell(f"{record['code'] or 'error'}: {record['error']}")
     for line in showing.ways_on(record["waiting"], ident, config):
         showing.tell(line)
+    for line in showing.unresolved(record):
+        showing.tell(line)
     if record["status"] == "interrupted":
         showing.tell(f"interrupted: it goes on with {showing.command(f'execution resume {ident}', config)}")
 
@@ -207,6 +212,84 @@ def resumed(
     else:
         showing.outcome(record, ident, named)
     return showing.status_of(record)
+
+
+@executions.command(
+    epilog="Examples:\n\n"
+    "mcp-bridge execution settle 3f9a1c --happened --value '{\"paid\": 40}' --resume\n\n"
+    "mcp-bridge execution settle 3f9a1c charge --failed 'the bank knows nothing of it'\n\n"
+    "mcp-bridge execution settle 3f9a1c 7 --not-done"
+)
+def settle(
+    ctx: typer.Context,
+    execution: Id,
+    doubt: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[STEP|EFFECT]", help="The step, or its effect's number; not needed if it is the only one."
+        ),
+    ] = None,
+    happened: Annotated[bool, typer.Option("--happened", help="The call has happened.")] = False,  # noqa: FBT002
+    value: Annotated[
+        str | None, typer.Option(metavar="JSON|@FILE", help="With --happened: what it gave; null by default.")
+    ] = None,
+    failed: Annotated[
+        str | None, typer.Option(metavar="MESSAGE", help="It has failed; the step fails, and may be tried again.")
+    ] = None,
+    not_done: Annotated[bool, typer.Option("--not-done", help="It hasn't happened: it is made now.")] = False,  # noqa: FBT002
+    reason: Annotated[str | None, typer.Option(help="Kept with the decision.")] = None,
+    go_on: Annotated[bool, typer.Option("--resume", help="Go on with the execution at once, here.")] = False,  # noqa: FBT002
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Say what became of a call that was under way when its process died: nobody but you can know."""
+    named = config or ctx.obj
+
+    def work() -> int:
+        settlement = _settlement(value, failed, reason, happened=happened, not_done=not_done)
+        return _settled(named, execution, doubt, settlement, go_on=go_on, as_json=as_json)
+
+    finish(work, as_json=as_json)
+
+
+def _settlement(
+    value: str | None, failed: str | None, reason: str | None, *, happened: bool, not_done: bool
+) -> Settlement:
+    from mcp_bridge.bridge.doubts import Settlement  # noqa: PLC0415
+
+    if happened + (failed is not None) + not_done != 1:
+        raise BridgeError("bad_argument", "Say one of --happened, --failed MESSAGE and --not-done.")
+    if value is not None and not happened:
+        raise BridgeError("bad_argument", "--value belongs to --happened.")
+    for text, option in ((failed, "--failed"), (reason, "--reason")):
+        check_text(text, option)
+    by = people.who()
+    if failed is not None:
+        return Settlement("failed", by, message=failed, comment=reason)
+    if not_done:
+        return Settlement("not_done", by, comment=reason)
+    given = None if value is None else inputs.json_value(value, "--value")
+    return Settlement("happened", by, given, comment=reason)
+
+
+def _settled(
+    named: Path | None, execution: str, doubt: str | None, settlement: Settlement, *, go_on: bool, as_json: bool
+) -> int:
+    from mcp_bridge.cli.asking import terminal  # noqa: PLC0415
+
+    async def driven(bridge: Bridge) -> tuple[dict[str, Any], str]:
+        row = await inputs.execution(bridge.programs.store, execution)
+        record = await bridge.settle_program(row.id, doubt, settlement, go_on=go_on, asker=terminal())
+        return record, await inputs.short(bridge.programs.store, row.id)
+
+    record, ident = in_bridge(common.configure(named), driven)
+    if as_json:
+        print_json(record)
+    elif go_on or record["status"] != "interrupted":
+        showing.outcome(record, ident, named)
+    else:
+        showing.tell(f"settled; it goes on with: {showing.command(f'execution resume {ident}', named)}")
+    return showing.status_of(record) if go_on else common.OK
 
 
 @executions.command(epilog="Example:\n\nmcp-bridge execution cancel 3f9a1c --reason 'the customer has left'")

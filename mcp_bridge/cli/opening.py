@@ -97,12 +97,16 @@ def in_record(settings: Settings, work: Callable[[Database], Awaitable[T]]) -> T
     """
     import anyio  # noqa: PLC0415
 
-    from mcp_bridge.bridge.keep import private_directory  # noqa: PLC0415
-    from mcp_bridge.ledger.database import FILE_NAME, Database  # noqa: PLC0415
+    from mcp_bridge.bridge.erasing import tidy  # noqa: PLC0415
+    from mcp_bridge.bridge.keep import Files  # noqa: PLC0415
+    from mcp_bridge.ledger.database import Database  # noqa: PLC0415
+    from mcp_bridge.ledger.schema import FILE_NAME  # noqa: PLC0415
+    from mcp_bridge.private_files import private_directory  # noqa: PLC0415
 
     async def opened() -> T:
-        private_directory(settings.state_dir)
-        async with Database(settings.state_dir / FILE_NAME) as database:
+        private_directory(settings.state_dir, durable=True)
+        async with Database(settings.state_dir / FILE_NAME, settings.ledger.master_key) as database:
+            await tidy(database, Files(settings.state_dir), settings.ledger)
             return await work(database)
 
     return anyio.run(opened)

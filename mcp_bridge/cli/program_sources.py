@@ -21,7 +21,7 @@ from mcp_bridge.downstream.aliases import nearest
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.format import Fault
 from mcp_bridge.kernel.program import MAX_BYTES, InvalidProgramError, Program, parse
-from mcp_bridge.ledger.database import FILE_NAME
+from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore
 
 if TYPE_CHECKING:

@@ -128,12 +128,33 @@ def ways_on(waiting: Sequence[Mapping[str, Any]], ident: str, config: Path | Non
             case "approval":
                 words = f"approvals show {ident}.{row['effect']}"
                 lines.append(f"{what}a person: {command(words, config)}")
+            case "in_doubt":
+                lines += _doubt(row, ident, config)
             case "wait":
                 lines.append(f"{what}{moment(row.get('due'))}: then {command(f'execution resume {ident}', config)}")
             case kind:
                 name = f"the {'event' if kind == 'event' else 'outcome of'} {row['name']}"
                 lines.append(f"{what}{name}: {command(f'execution resume {ident} --payload JSON', config)}")
     return lines
+
+
+def _doubt(row: Mapping[str, Any], ident: str, config: Path | None) -> list[str]:
+    words = f"execution settle {ident} {row['effect']}"
+    return [
+        f"{row['step']} is in doubt: {row['tool']} may have been called, {moment(row['since'])}, with",
+        *_quoted(row["arguments"], None),
+        f"say what happened: {command(f'{words} --happened [--value JSON]', config)}",
+        f"  or: {command(f'{words} --failed MESSAGE', config)}",
+        f"  or have it done: {command(f'{words} --not-done', config)}",
+    ]
+
+
+def unresolved(record: Mapping[str, Any]) -> list[str]:
+    """Calls that were in doubt when the execution ended, or went on without them: nobody has said what happened."""
+    return [
+        f"{row['step']} was in doubt, and still is: {row['tool']} {short_value(row['arguments'])}"
+        for row in record.get("unresolved", ())
+    ]
 
 
 def _untold(record: Mapping[str, Any]) -> list[str]:
@@ -156,6 +177,8 @@ def outcome(record: Mapping[str, Any], ident: str, config: Path | None) -> None:
         for line in _untold(record):
             say(f"  {line}")
     for line in ways_on(record["waiting"], ident, config):
+        say(f"  {line}")
+    for line in unresolved(record):
         say(f"  {line}")
     if record["status"] == "interrupted":
         say(f"  it was interrupted, and goes on with: {command(f'execution resume {ident}', config)}")

@@ -49,6 +49,8 @@ def _awaited(row: dict[str, Any]) -> str:
     """What a suspended step waits for, in a line."""
     question = row.get("question") or {}
     what = question.get("message") or question.get("tool") or row.get("name") or ""
+    if row["kind"] == "in_doubt":
+        return f"a person's word on whether {what} has happened at {row['step']}"
     who = "a person" if row["kind"] == "approval" else row["kind"]
     return f"{who} at {row['step']}: {what}" if what else f"{who} at {row['step']}"
 
@@ -79,7 +81,7 @@ class Trace:
     `.status` is `success`, `failed`, `suspended`, `budget_exceeded` or `stalled`, and `interrupted` or `running` for
     one that was left; `.ok` is true for `success`. `.steps` has a row for each step that ran, in order, `.step("id")`
     the last one of that id. `.waiting` says of a suspended program what for: dicts with `step`, `kind` (`tool`,
-    `event`, `wait`, `approval`), and `question` or `due`.
+    `event`, `wait`, `approval`, `in_doubt`: a call may have been made, a person has to say), and `question` or `due`.
     """
 
     def __init__(self, record: dict[str, Any]) -> None:

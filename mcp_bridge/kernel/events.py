@@ -60,13 +60,16 @@ class Effect(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How an effect ended. `pending` may come once, and is followed by another outcome or by a `Resume`.
+    """How an effect ended. After `pending` comes another outcome, or a `Resume`.
+
+    `pending` may come again only where the one before had waited for a person: a call that was approved may then be
+    `in_doubt`, and one that was made again may be pending itself.
 
     Attributes:
         effect: Its id.
         status: How.
         value: For `ok`: any JSON value; of a model its text; of an approval `{"approved": bool, …}`.
-        code: For the others: stable and short.
+        code: For the others: stable and short. For `pending`: `approval`, `in_doubt`, or empty.
         message: For the others: for people.
         usage: Of a model, however it ended.
     """
@@ -99,14 +102,25 @@ class Cancel(NamedTuple):
     reason: str = "cancelled"
 
 
-Event = Outcome | Resume | Cancel
+class Redo(NamedTuple):
+    """A person says of an effect in doubt that it has not happened: it is wanted as before.
+
+    Attributes:
+        effect: Which.
+    """
+
+    effect: int
+
+
+Event = Outcome | Resume | Cancel | Redo
 
 
 class IllegalEventError(ValueError):
     """An event that the state has no transition for. The state is as it was.
 
     Attributes:
-        code: `ended`, `unknown_effect`, `not_pending`, `already_pending`, `not_resumable`, `bad_value`.
+        code: `ended`, `unknown_effect`, `not_pending`, `already_pending`, `not_resumable`, `not_in_doubt`,
+            `bad_value`.
     """
 
     def __init__(self, code: str, message: str) -> None:

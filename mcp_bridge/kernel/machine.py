@@ -26,6 +26,7 @@ from mcp_bridge.kernel.events import (
     Event,
     IllegalEventError,
     Outcome,
+    Redo,
     Resume,
     StepResult,
     StepStatus,
@@ -56,6 +57,12 @@ RESUMABLE = frozenset({"tool", "event"})
 APPROVAL = "approval"
 """The code of a pending outcome: the call has not been made, and waits for a person's decision."""
 
+IN_DOUBT = "in_doubt"
+"""The code of a pending outcome: the call may have been made, and nobody has seen how it ended."""
+
+PERSONS = frozenset({APPROVAL, IN_DOUBT})
+"""Codes of pending outcomes that a person's word ends, and nothing else: no resume does."""
+
 _NEVER_AGAIN = frozenset({"denied", "cancelled", "violation", "interrupted"})
 """Failures that another attempt can't mend, or after which the effect may have happened unseen."""
 
@@ -77,7 +84,8 @@ class Machine:
         waiting: Effects whose outcome is awaited, by number: the tasks that wait.
         deadlines: The same of the effects that end a group or nested program if they fire.
         pending: Those effects in `waiting` that are pending, in the order in which they became so: number to the
-            outcome's code (`approval` for a call that a person has to allow first).
+            outcome's code (`approval` for a call that a person has to allow first, `in_doubt` for one of which a
+            person has to say whether it has happened).
         last_effect: Number of the last effect made.
     """
 
@@ -189,8 +197,10 @@ class Machine:
             self._outcome(event)
         elif isinstance(event, Resume):
             self._resume(event)
-        else:
+        elif isinstance(event, Cancel):
             self._cancel(event)
+        else:
+            self._redo(event)
         return self.effects
 
     def _outcome(self, event: Outcome) -> None:
@@ -231,11 +241,13 @@ class Machine:
     def _suspend(self, number: int, task: Task, kind: EffectKind, code: str) -> None:
         if kind == "llm":
             raise IllegalEventError("bad_value", "a model's answer can't be pending")
-        # A call that waited for a person may be made, and then wait for its outcome.
-        if number in self.pending and (self.pending[number] != APPROVAL or code == APPROVAL):
+        if code == IN_DOUBT and kind != "tool":
+            raise IllegalEventError("bad_value", "only a tool's call can be in doubt")
+        # A call that waited for a person may be made, and then wait for its outcome, or be in doubt.
+        if number in self.pending and (self.pending[number] not in PERSONS or code == self.pending[number]):
             raise IllegalEventError("already_pending", f"effect {number} is pending already")
         self.pending[number] = code
-        if kind == "tool" and code != APPROVAL and task.owner is None and task.slot != UNDO:
+        if kind == "tool" and code not in PERSONS and task.owner is None and task.slot != UNDO:
             self.rows.append(StepResult(task.path, "pending", PENDING, retries=task.attempt - 1))
 
     def _resume(self, event: Resume) -> None:
@@ -250,7 +262,7 @@ class Machine:
         task = self.waiting[number]
         kind = effect_kind(task)
         if not self._resumable(number):
-            raise IllegalEventError("not_resumable", f"effect {number} waits for a decision or for its time")
+            raise IllegalEventError("not_resumable", f"effect {number} waits for a person or for its time")
         payload = _checked(event.payload, kind)
         _check_texts(event.source)
         self._forget(number, task)
@@ -261,7 +273,16 @@ class Machine:
         self._climb(task, StepResult(task.path, status, payload, retries=task.attempt - 1))
 
     def _resumable(self, number: int) -> bool:
-        return effect_kind(self.waiting[number]) in RESUMABLE and self.pending[number] != APPROVAL
+        return effect_kind(self.waiting[number]) in RESUMABLE and self.pending[number] not in PERSONS
+
+    def _redo(self, event: Redo) -> None:
+        number = event.effect
+        if self.pending.get(number) != IN_DOUBT:
+            raise IllegalEventError("not_in_doubt", f"effect {number} isn't in doubt")
+        del self.pending[number]
+        effect = self.waiting[number].effect
+        assert effect is not None  # noqa: S101 - it is among those that wait
+        self.effects.append(effect)
 
     def _cancel(self, event: Cancel) -> None:
         level = self.level

@@ -29,6 +29,10 @@ LEDGER = "ledger"
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 
+# By code points, and not by what a version of Python takes for printable: readers must agree for ever.
+_TEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*")
+_UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
@@ -61,6 +65,12 @@ _NAMES = tuple(field.name for field in fields(Leaf))
 _encode_text = json.JSONEncoder(ensure_ascii=False).encode
 
 
+def fitting(text: str) -> str:
+    """A text as an entry can have it, whoever chose it: a control character as its escape, and the end cut off."""
+    text = _UNFIT.sub(lambda found: f"\\u{ord(found[0]):04x}", text[: MAX_TEXT_CHARS + 1])
+    return text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
+
+
 def encode(leaf: Leaf) -> bytes:
     """The bytes that are hashed."""
     policy, step = _encode_text(leaf.policy), "null" if leaf.step is None else _encode_text(leaf.step)
@@ -83,7 +93,7 @@ def decode(data: bytes) -> Leaf:
         raise _bad(f"it has {len(data)} bytes")
     try:
         # Numbers are read as texts: a long one takes long.
-        found = json.loads(data, parse_int=_number, parse_float=_refuse, parse_constant=_refuse)
+        found = _decoder.decode(data.decode())
     except (ValueError, RecursionError):
         raise _bad("it is no JSON object of texts and whole numbers") from None
     if not isinstance(found, dict) or tuple(found) != _NAMES:
@@ -113,7 +123,7 @@ def leaf_hash(data: bytes) -> bytes:
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= MAX_TEXT_CHARS and value.isprintable()
+    return isinstance(value, str) and len(value) <= MAX_TEXT_CHARS and _TEXT.fullmatch(value) is not None
 
 
 def _number(text: str) -> int:
@@ -124,6 +134,9 @@ def _number(text: str) -> int:
 
 def _refuse(text: str) -> Any:
     raise ValueError(text[:20])
+
+
+_decoder = json.JSONDecoder(parse_int=_number, parse_float=_refuse, parse_constant=_refuse)
 
 
 def _bad(why: str) -> BridgeError:

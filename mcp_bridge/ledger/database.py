@@ -1,4 +1,4 @@
-"""One SQLite file, one writer: whoever writes at the same time shares a transaction, and so an fsync.
+"""The SQLite file of a ledger, one writer: whoever writes at the same time shares a transaction, and so an fsync.
 
 Writes are posted in order and are durable when a flush that follows them returns. Once a write has failed nothing is
 written any more, and everything that wants to be recorded first fails: what isn't recorded must not happen.
@@ -8,33 +8,36 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
-import os
 import queue
 import sqlite3
 import threading
-import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 import anyio
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.failures import not_written, unusable
+from mcp_bridge.ledger.opening import open_to_read, open_to_write
+from mcp_bridge.ledger.transaction import Append, Statement, commit, posted, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
     from types import TracebackType
 
+    from mcp_bridge.ledger.entries import Entry
+    from mcp_bridge.ledger.log import Log
+    from mcp_bridge.ledger.sealing import MasterKey
+    from mcp_bridge.ledger.transaction import Item, Row, Transaction
+
     _Job: TypeAlias = Callable[[sqlite3.Connection], Any]
     _Settle: TypeAlias = Callable[[Any, Exception | None], None]
 
-logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
-FILE_NAME = "executions.sqlite"
-"""In the state directory."""
+logger = logging.getLogger(__name__)
 
 MAX_BATCH = 2000
 """Statements in one transaction."""
@@ -42,69 +45,26 @@ MAX_BATCH = 2000
 QUICK_SECONDS = 0.002
 """For callers who went on together: if it took them longer, the next goes alone."""
 
-BUSY_SECONDS = 30.0
-"""How long to wait for another process that is writing."""
-
-_RETRY_SECONDS = 0.01
-
-MIGRATIONS = (
-    """
-    CREATE TABLE entries (
-        sequence INTEGER PRIMARY KEY, time REAL NOT NULL, execution TEXT NOT NULL, kind TEXT NOT NULL, step TEXT,
-        policy TEXT NOT NULL, program TEXT, payload TEXT NOT NULL
-    ) STRICT;
-    CREATE INDEX entries_of_execution ON entries (execution, sequence);
-    CREATE TABLE programs (
-        principal TEXT NOT NULL, name TEXT NOT NULL, hash TEXT NOT NULL, data TEXT NOT NULL, saved REAL NOT NULL,
-        PRIMARY KEY (principal, name)
-    ) STRICT;
-    CREATE TABLE executions (
-        id TEXT PRIMARY KEY, principal TEXT NOT NULL, key TEXT, request TEXT NOT NULL, status TEXT NOT NULL,
-        program TEXT NOT NULL, bundle TEXT NOT NULL, origin TEXT NOT NULL, owner TEXT NOT NULL, state BLOB,
-        record TEXT, due REAL, started REAL NOT NULL, changed REAL NOT NULL
-    ) STRICT;
-    CREATE TABLE reference_values (
-        execution TEXT NOT NULL, id TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (execution, id)
-    ) STRICT;
-    CREATE UNIQUE INDEX executions_by_key ON executions (principal, key) WHERE key IS NOT NULL;
-    CREATE INDEX executions_by_time ON executions (principal, started);
-    CREATE TABLE approvals (
-        id INTEGER PRIMARY KEY, execution TEXT NOT NULL, effect INTEGER NOT NULL, asked REAL NOT NULL,
-        question TEXT NOT NULL, status TEXT NOT NULL, decided REAL, decision TEXT, UNIQUE (execution, effect)
-    ) STRICT
-    """,
-)
-"""What takes the file from each version to the next. A migration and its record are one transaction."""
-
-
-ROWS = (64, 16, 4)
-"""Numbers of rows that are inserted by one statement, where so many of them follow each other."""
-
-
-@dataclass(slots=True)
-class _Statement:
-    text: str
-    parameters: Sequence[Any]
-    changed: int = 0
-    counted: bool = False
-
 
 class Database:
     """An open file. An async context manager.
 
     Args:
-        path: The file; made with mode 0600 if it isn't there.
+        path: The file; made with mode 0600 if it isn't there. Its keys are beside it.
+        master: Where the master key is, as `sealing.master_key` takes it.
 
     Raises (on entering):
-        BridgeError: `database_unusable` (no database, no permission, damaged), `database_newer` (of a later version:
-            left untouched).
+        BridgeError: `database_unusable` (no database, no permission), `database_busy` (another process holds it),
+            `ledger_damaged`, `database_newer` (of a later version: left untouched), `key_missing`, `key_unusable`.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, master: str | Sequence[str] = "file") -> None:
         self._path = path
+        self._source = master
+        self._log: Log | None = None
         self._writer: _Worker | None = None
         self._reader: _Worker | None = None
-        self._posted: list[_Statement] = []
+        self._posted: list[Item] = []
         self._count_posted = 0
         self._count_written = 0
         self._writing = False
@@ -113,13 +73,9 @@ class Database:
 
     async def __aenter__(self) -> Self:
         try:
-            writer, reader = await anyio.to_thread.run_sync(_open_both, self._path)
+            writer, self._log, reader = await anyio.to_thread.run_sync(_open_both, self._path, self._source)
         except (sqlite3.Error, OSError) as exc:
-            raise BridgeError(
-                "database_unusable",
-                f"The record of executions, {self._path}, can't be used: {exc}.",
-                hint="Move the file away to begin a new one.",
-            ) from None
+            raise unusable(self._path, exc) from None
         self._writer, self._reader = _Worker(writer, "writer"), _Worker(reader, "reader")
         return self
 
@@ -137,19 +93,48 @@ class Database:
                 if worker is not None:
                     await worker.close()
 
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
+
+    @property
+    def log(self) -> Log:
+        """The end of its log. It belongs to the writer's thread, save for what never changes: origin and master key."""
+        assert self._log is not None  # noqa: S101 - it is open
+        return self._log
+
+    @property
+    def master(self) -> MasterKey:
+        """The key under which all others are kept."""
+        return self.log.master
+
     def post(self, statement: str, parameters: Sequence[Any]) -> None:
         """Write before anything that is posted later, without waiting.
 
         Raises:
             BridgeError: `bad_text`: a text that is no Unicode; nothing is posted.
         """
-        self._post(_Statement(statement, parameters))
+        self._post(Statement(statement, parameters))
 
-    def _post(self, statement: _Statement) -> None:
+    def record(self, *entries: Entry) -> None:
+        """Append entries to the log before anything that is posted later, without waiting.
+
+        Raises:
+            BridgeError: As `post`.
+        """
+        for entry in entries:
+            _check_texts((entry.execution, entry.step, entry.policy, entry.program))
+        self._add(*(Append(posted(entry)) for entry in entries))
+
+    def _post(self, statement: Statement) -> None:
         _check_texts(statement.parameters)
+        self._add(statement)
+
+    def _add(self, *items: Item) -> None:
         if self._failure is None:
-            self._posted.append(statement)
-            self._count_posted += 1
+            self._posted += items
+            self._count_posted += len(items)
 
     async def flush(self) -> None:
         """Return when everything that has been posted is durable.
@@ -166,16 +151,53 @@ class Database:
         if self._failure is not None:
             raise self._failure
 
-    async def write(self, statement: str, parameters: Sequence[Any]) -> int:
+    async def write(self, statement: str, parameters: Sequence[Any], row: Row | None = None, *entries: Entry) -> int:
         """Post and flush; how many rows it has changed.
+
+        Args:
+            statement: SQL.
+            parameters: Its parameters.
+            row: The row that it writes, in a table whose rows have MACs.
+            entries: What is appended to the log in the same transaction, if it changes anything.
 
         Raises:
             BridgeError: As `post`, `flush`.
         """
-        posted = _Statement(statement, parameters, counted=True)
-        self._post(posted)
+        made = Statement(statement, parameters, row)
+        self._post(made)
+        self._add(*(Append(posted(entry), made) for entry in entries))
         await self.flush()
-        return posted.changed
+        return made.changed
+
+    async def transact(self, work: Callable[[Transaction], T]) -> T:
+        """Do work in a transaction of its own, in the writer's thread; what it gives.
+
+        Raises:
+            BridgeError: As `flush` and the work; `not_recorded`. Nothing of it is done then, and others go on.
+        """
+        log = self.log
+        return await self.outside(lambda connection: run(connection, log, work))
+
+    async def outside(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Do what can't be done in a transaction, in the writer's thread; what it gives.
+
+        Raises:
+            BridgeError: As `transact`.
+        """
+        await self.flush()
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def settle(result: T, error: Exception | None) -> None:
+            if done.done():
+                return
+            if error is None:
+                done.set_result(result)
+            else:
+                done.set_exception(not_written(self._path, error))
+
+        assert self._writer is not None  # noqa: S101 - it is open
+        self._writer.do(work, settle)
+        return await done
 
     async def read(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """The rows of a query, everything posted included.
@@ -184,22 +206,32 @@ class Database:
             BridgeError: As `post`, `flush`; `database_unusable`.
         """
         _check_texts(parameters)
-        await self.flush()
-        rows: asyncio.Future[list[tuple[Any, ...]]] = asyncio.get_running_loop().create_future()
+        return await self.look(lambda connection: connection.execute(query, parameters).fetchall())
 
-        def settle(found: list[tuple[Any, ...]], error: Exception | None) -> None:
-            if rows.done():
+    async def look(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """What some work with a connection that can't write gives, everything posted included.
+
+        Raises:
+            BridgeError: As `flush` and the work; `database_unusable`.
+        """
+        await self.flush()
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def settle(found: T, error: Exception | None) -> None:
+            if done.done():
                 return
             if error is None:
-                rows.set_result(found)
+                done.set_result(found)
+            elif isinstance(error, BridgeError):
+                done.set_exception(error)
             else:
-                rows.set_exception(
+                done.set_exception(
                     BridgeError("database_unusable", f"The record of executions, {self._path}, can't be read: {error}.")
                 )
 
         assert self._reader is not None  # noqa: S101 - it is open
-        self._reader.do(lambda connection: connection.execute(query, parameters).fetchall(), settle)
-        return await rows
+        self._reader.do(work, settle)
+        return await done
 
     def _write(self) -> None:
         """Have a batch written, and after it the next, for as long as somebody waits."""
@@ -211,11 +243,7 @@ class Database:
             if error is None:
                 self._count_written += len(batch)
             else:
-                self._failure = BridgeError(
-                    "not_recorded",
-                    f"The record of executions can't be written: {error}.",
-                    hint=f"Look at {self._path}: is the disk full? Then start the bridge again.",
-                )
+                self._failure = not_written(self._path, error)
             waiting, self._waiting = self._waiting, []
             durable = []
             for count, written in waiting:
@@ -228,7 +256,8 @@ class Database:
                 self._write()
 
         assert self._writer is not None  # noqa: S101 - it is open
-        self._writer.do(lambda connection: _execute(connection, batch), settle)
+        log = self.log
+        self._writer.do(lambda connection: commit(connection, log, batch), settle)
 
 
 def _let_go(waiting: list[asyncio.Future[None]], count: int = 1) -> None:
@@ -247,69 +276,12 @@ def _let_go(waiting: list[asyncio.Future[None]], count: int = 1) -> None:
         loop.call_soon(lambda: _let_go(left, 2 * count if loop.time() - began < QUICK_SECONDS else 1))
 
 
-def _open_both(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-    writer = _open(path)
+def _open_both(path: Path, master: str | Sequence[str]) -> tuple[sqlite3.Connection, Log, sqlite3.Connection]:
+    writer, log = open_to_write(path, master)
     try:
-        return writer, _open_to_read(path)
+        return writer, log, open_to_read(path)
     except BaseException:
         writer.close()
-        raise
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-    try:
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version > len(MIGRATIONS):
-            raise BridgeError(
-                "database_newer",
-                f"{path} was written by a later version of this program.",
-                hint="Use that version, or another state_dir.",
-            )
-        _use_wal(connection)
-        connection.execute("PRAGMA synchronous = FULL")
-        _migrate(connection)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _use_wal(connection: sqlite3.Connection) -> None:
-    """Change the journal's mode, which SQLite doesn't wait for when several processes begin one file at once."""
-    deadline = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError as error:
-            # The low byte is the primary code (sqlite.org/rescode.html).
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(_RETRY_SECONDS)
-        else:
-            return
-
-
-def _open_to_read(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA query_only = ON")
-    return connection
-
-
-def _migrate(connection: sqlite3.Connection) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        # Once more, inside: another process may have been quicker.
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        for migration in MIGRATIONS[version:]:
-            for statement in migration.split(";"):
-                connection.execute(statement)
-        if version < len(MIGRATIONS):
-            connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
         raise
 
 
@@ -346,26 +318,6 @@ class _Worker:
         self._connection.close()
 
 
-def _execute(connection: sqlite3.Connection, batch: list[_Statement]) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        at = 0
-        while at < len(batch):
-            statement = batch[at]
-            count = _alike(batch, at)
-            if count == 1:
-                statement.changed = connection.execute(statement.text, statement.parameters).rowcount
-            else:
-                rows = batch[at : at + count]
-                connection.execute(_of_rows(statement.text, count), [value for row in rows for value in row.parameters])
-            at += count
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
 def _check_texts(parameters: Sequence[Any]) -> None:
     """Here and not in the thread: a caller's bad text must not fail what others have posted."""
     for text in parameters:
@@ -374,24 +326,3 @@ def _check_texts(parameters: Sequence[Any]) -> None:
                 text.encode()
             except UnicodeEncodeError:
                 raise BridgeError("bad_text", f"{text[:100]!r} holds a lone surrogate: it is no Unicode.") from None
-
-
-def _alike(batch: list[_Statement], at: int) -> int:
-    """How many statements from a place on are made as one.
-
-    Every statement by itself gives up the interpreter's lock, and waits for a busy event loop to get it back.
-    """
-    text = batch[at].text
-    if not text.endswith(")") or " VALUES " not in text:
-        return 1
-    for count in ROWS:
-        rows = batch[at : at + count]
-        if len(rows) == count and all(row.text == text and not row.counted for row in rows):
-            return count
-    return 1
-
-
-@functools.cache
-def _of_rows(insert: str, count: int) -> str:
-    head, _, values = insert.partition(" VALUES ")
-    return f"{head} VALUES {', '.join([values] * count)}"

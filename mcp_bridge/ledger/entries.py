@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+TOMBSTONE = "[REDACTED_TOMBSTONE]"
+"""In the place of what was erased."""
+
 Kind = Literal[
     "start",  # an execution begins: a script's or a program's
     "intent",  # an effect is about to happen
@@ -29,8 +32,9 @@ class Entry:
     Attributes:
         kind: What.
         execution: Whose.
-        payload: The rest, as normal JSON, projected for the trace: no secret is in it.
-        step: The path of the program's step, or None.
+        payload: The rest, as normal JSON, projected for the trace: no secret is in it. Of an erased execution:
+            `{"erased": TOMBSTONE}`.
+        step: The path of the program's step, or None. Read as `codec.fitting` has made it.
         policy: The policy's hash.
         program: The program's hash, or None for a script.
     """

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import anyio
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.publishing import CONFLICT, INTERVAL_SECONDS, checkpoint_of, publish
+from mcp_bridge.ledger.publishing import CONFLICT, checkpoint_of, publish
+from mcp_bridge.ledger.targets import INTERVAL_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from mcp_bridge.ledger.publishing import Published, Source, Target
+    from mcp_bridge.ledger.publishing import Published, Source
+    from mcp_bridge.ledger.targets import Target
 
 logger = logging.getLogger(__name__)
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_bridge.ledger.notes import Checkpoint
-    from mcp_bridge.ledger.publishing import Source, Target
+    from mcp_bridge.ledger.publishing import Source
+    from mcp_bridge.ledger.targets import Target
 
     _RootAt = Callable[[int], bytes | None]
 
@@ -40,6 +41,7 @@ LOCK_SECONDS = 2.0
 
 _LOCK_POLL_SECONDS = 0.02
 _MARK = "\u2014 "
+_UNGAPPED = re.compile(r"^(\u2014 .*\n)(?=[^\u2014\n])", re.MULTILINE)
 _GAP = re.compile(r"\n{2,}")
 
 
@@ -47,6 +49,8 @@ def notes_in(text: str) -> list[str]:
     """The notes of a file, in their order; what is no whole note is left out, and no signature is looked at."""
     notes = []
     before = ""
+    # Notes that somebody has put one after the other need no gap between.
+    text = _UNGAPPED.sub(r"\1\n", text)
     for block in _GAP.split(text):
         if block.startswith(_MARK) and before:
             notes.append(f"{before}\n\n{block.removesuffix(chr(10))}\n")

@@ -23,7 +23,8 @@ from mcp_bridge.ledger.publishing import Published, checkpoint_of, conflict, rol
 if TYPE_CHECKING:
     import ssl
 
-    from mcp_bridge.ledger.publishing import Source, Target
+    from mcp_bridge.ledger.publishing import Source
+    from mcp_bridge.ledger.targets import Target
 
 logger = logging.getLogger(__name__)
 

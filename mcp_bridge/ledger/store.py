@@ -1,4 +1,8 @@
-"""Saved programs, and executions of programs with their states: what a suspended one needs to go on another day."""
+"""Saved programs, and executions with their states: what a suspended one needs to go on another day.
+
+What an execution was given and what it gave is kept encrypted, under a key of its own; the rest of a row is there to be
+found by, and has a MAC. An idempotency key is kept as one, too.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,23 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.entries import TOMBSTONE
+from mcp_bridge.ledger.sealing import damaged
+from mcp_bridge.ledger.transaction import Seal, check_row
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Collection, Mapping
 
     from mcp_bridge.ledger.database import Database
+    from mcp_bridge.ledger.entries import Entry
+    from mcp_bridge.ledger.sealing import DataKey, MasterKey
+
+ERASED = "erased"
+"""The status of an execution whose data was erased."""
+
+LIBRARY = "programs/"
+"""With a principal's name, the execution under whose key the programs are kept that it has saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,25 +48,30 @@ class SavedProgram:
 
 @dataclass(frozen=True, slots=True)
 class StoredExecution:
-    """An execution of a program.
+    """An execution of a program, or of a script.
 
     Attributes:
         id: Its trace's id, too.
+        kind: What is executed.
         principal: Whose.
         key: Its idempotency key, or None.
-        request: MAC of the program and the context that it was asked for with.
-        status: As its machine's.
-        program: The program's hash.
-        bundle: The program, as `kernel.program.bundle` writes it.
+        request: MAC of the program and the context, or of the code, that it was asked for with.
+        status: As its machine's, or its script's; `erased`.
+        program: The program's hash, or the code's.
+        bundle: The program, as `kernel.program.bundle` writes it, or the script: `code`, `servers`, `timeout`. Empty
+            once it is erased.
         origin: `operator` or `agent`: whose program it is.
         owner: The process that has it under way, or had it last.
         state: The machine's canonical bytes as it began or was left last, while it can go on.
         record: What the agent is told of it.
         due: When its next timer fires, in seconds since 1970, or None.
         started: Seconds since 1970.
+        changed: When it was last written, likewise.
+        subject: Whose data it holds, for erasure. Only there to be kept: it is never read again.
     """
 
     id: str
+    kind: Literal["script", "program"]
     principal: str
     key: str | None
     request: str
@@ -64,6 +84,8 @@ class StoredExecution:
     record: dict[str, Any] | None
     due: float | None
     started: float
+    changed: float = 0.0
+    subject: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,23 +118,35 @@ class ProgramStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    # --- saved programs ---
+
     async def save_program(self, principal: str, program: SavedProgram) -> None:
         """Keep a program, in the place of one with the same name."""
+        data = Seal(LIBRARY + principal, json.dumps(program.data).encode(), _label("program", principal, program.name))
         await self._database.write(
             "INSERT INTO programs (principal, name, hash, data, saved) VALUES (?, ?, ?, ?, ?) ON CONFLICT"
             " (principal, name) DO UPDATE SET hash = excluded.hash, data = excluded.data, saved = excluded.saved",
-            (principal, program.name, program.hash, json.dumps(program.data), program.saved),
+            (principal, program.name, program.hash, data, program.saved),
+            ("programs", "principal = ? AND name = ?", (principal, program.name)),
         )
 
     async def programs(self, principal: str) -> list[SavedProgram]:
-        """By name."""
-        rows = await self._database.read(
-            "SELECT name, hash, data, saved FROM programs WHERE principal = ? ORDER BY name", (principal,)
-        )
-        return [SavedProgram(name, digest, _decoded(data), saved) for name, digest, data, saved in rows]
+        """By name.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        rows = await self._database.read("SELECT * FROM programs WHERE principal = ? ORDER BY name", (principal,))
+        key = await self._key(LIBRARY + principal)
+        found = []
+        for row in rows:
+            self._check("programs", row)
+            _, name, digest, data, saved, _ = row
+            found.append(SavedProgram(name, digest, _opened(key, data, _label("program", principal, name)), saved))
+        return found
 
     async def saved(self, principal: str, but: str) -> tuple[int, int]:
-        """How many programs are kept beside the one of a name, and how many characters they have."""
+        """How many programs are kept beside the one of a name, and how many bytes they have."""
         rows = await self._database.read(
             "SELECT count(*), coalesce(sum(length(data)), 0) FROM programs WHERE principal = ? AND name <> ?",
             (principal, but),
@@ -123,37 +157,74 @@ class ProgramStore:
         """Forget it. Its executions and what is recorded of them stay."""
         await self._database.write("DELETE FROM programs WHERE principal = ? AND name = ?", (principal, name))
 
-    async def add(self, execution: StoredExecution) -> bool:
-        """Keep a new execution; False if its key has one already."""
-        changed = await self._database.write(
-            "INSERT INTO executions (id, principal, key, request, status, program, bundle, origin, owner, state,"
-            " record, due, started, changed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+    # --- executions ---
+
+    async def add(
+        self, execution: StoredExecution, values: Mapping[str, str | float] | None = None, *entries: Entry
+    ) -> bool:
+        """Keep a new execution; False if its key has one already.
+
+        Args:
+            execution: It.
+            values: Those behind its references.
+            entries: Recorded in the same transaction.
+        """
+        database, key = self._database, execution.key
+        subject = database.master.subject(execution.subject) if execution.subject else ""
+        _, wrapped = database.master.new(execution.id)
+        database.post(
+            "INSERT INTO data_keys (execution, subject, wrapped) VALUES (?, ?, ?)", (execution.id, subject, wrapped)
+        )
+        self.keep_values(execution.id, values or {})
+        changed = await database.write(
+            "INSERT INTO executions (id, kind, principal, key, request, status, program, bundle, origin, owner, state,"
+            " record, due, started, changed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT DO NOTHING",
             (
                 execution.id,
+                execution.kind,
                 execution.principal,
-                execution.key,
+                None if key is None else self._key_mac(execution.principal, key),
                 execution.request,
                 execution.status,
                 execution.program,
-                json.dumps(execution.bundle),
+                _seal(execution.id, "bundle", {"key": key, "bundle": execution.bundle}),
                 execution.origin,
                 execution.owner,
-                execution.state,
-                None if execution.record is None else json.dumps(execution.record),
+                None if execution.state is None else _seal_bytes(execution.id, "state", execution.state),
+                None if execution.record is None else _seal(execution.id, "record", execution.record),
                 execution.due,
                 execution.started,
                 execution.started,
             ),
+            ("executions", "id = ?", (execution.id,)),
+            *entries,
         )
+        if not changed:
+            database.post("DELETE FROM reference_values WHERE execution = ?", (execution.id,))
         return changed == 1
 
     async def update(
-        self, execution: str, *, status: str, state: bytes | None, record: dict[str, Any] | None, due: float | None
+        self,
+        execution: str,
+        *,
+        status: str,
+        state: bytes | None,
+        record: dict[str, Any] | None,
+        due: float | None,
     ) -> None:
-        """Take down how far an execution is."""
+        """Take down how far an execution is, together with what was recorded last."""
         await self._database.write(
             "UPDATE executions SET status = ?, state = ?, record = ?, due = ?, changed = ? WHERE id = ?",
-            (status, state, None if record is None else json.dumps(record), due, time.time(), execution),
+            (
+                status,
+                None if state is None else _seal_bytes(execution, "state", state),
+                None if record is None else _seal(execution, "record", record),
+                due,
+                time.time(),
+                execution,
+            ),
+            ("executions", "id = ?", (execution,)),
         )
 
     async def take(self, execution: StoredExecution, owner: str) -> bool:
@@ -165,80 +236,52 @@ class ProgramStore:
         """
         changed = await self._database.write(
             "UPDATE executions SET status = 'running', owner = ?, changed = ?"
-            " WHERE id = ? AND status = ? AND owner = ? AND state IS ?",
-            (owner, time.time(), execution.id, execution.status, execution.owner, execution.state),
+            " WHERE id = ? AND status = ? AND owner = ? AND changed = ?",
+            (owner, time.time(), execution.id, execution.status, execution.owner, execution.changed),
+            ("executions", "id = ?", (execution.id,)),
         )
         return changed == 1
 
-    def keep_values(self, execution: str, values: Mapping[str, str | float]) -> None:
-        """Keep the values behind an execution's references, with what is recorded next."""
-        for name, value in values.items():
-            self._database.post(
-                "INSERT INTO reference_values (execution, id, value) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-                (execution, name, json.dumps(value)),
-            )
-
-    def drop_values(self, execution: str) -> None:
-        """Forget the values of an execution that was never added."""
-        self._database.post("DELETE FROM reference_values WHERE execution = ?", (execution,))
-
-    async def values(self, execution: str) -> dict[str, str | float]:
-        """The values behind an execution's references."""
-        rows = await self._database.read("SELECT id, value FROM reference_values WHERE execution = ?", (execution,))
-        return {name: _decoded(value) for name, value in rows}
-
-    async def ask(self, execution: str, effect: int, question: dict[str, Any]) -> None:
-        """Have a person decide about an effect, unless somebody has been asked already."""
-        await self._database.write(
-            "INSERT INTO approvals (execution, effect, asked, question, status) VALUES (?, ?, ?, ?, 'open')"
-            " ON CONFLICT (execution, effect) DO NOTHING",
-            (execution, effect, time.time(), json.dumps(question)),
-        )
-
-    async def decide(self, approval: int, decision: dict[str, Any]) -> bool:
-        """Take down a person's decision; False if there was one already.
-
-        Args:
-            approval: Which.
-            decision: `approved`, and `by`, `comment`.
-        """
+    async def release_key(self, execution: StoredExecution) -> bool:
+        """Let an ended execution's idempotency key be used for another; False if somebody else has."""
         changed = await self._database.write(
-            "UPDATE approvals SET status = ?, decided = ?, decision = ? WHERE id = ? AND status = 'open'",
-            ("approved" if decision["approved"] else "denied", time.time(), json.dumps(decision), approval),
+            "UPDATE executions SET key = NULL, changed = ? WHERE id = ? AND changed = ? AND key IS NOT NULL",
+            (time.time(), execution.id, execution.changed),
+            ("executions", "id = ?", (execution.id,)),
         )
         return changed == 1
-
-    async def approvals(self, execution: str | None = None, *, open_only: bool = False) -> list[Approval]:
-        """The approvals of an execution, or all; oldest first."""
-        rows = await self._database.read(
-            "SELECT id, execution, effect, asked, question, status, decided, decision FROM approvals"
-            " WHERE (?1 IS NULL OR execution = ?1) AND (NOT ?2 OR status = 'open') ORDER BY id",
-            (execution, open_only),
-        )
-        return [
-            Approval(number, of, effect, asked, _decoded(question), status, decided, _decoded(decision or "null"))
-            for number, of, effect, asked, question, status, decided, decision in rows
-        ]
 
     async def execution(self, execution: str) -> StoredExecution | None:
-        """By id."""
-        return _first(await self._database.read(f"{_SELECT} WHERE id = ?", (execution,)))
+        """By id.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        found = await self._executions("WHERE id = ?", (execution,))
+        return found[0] if found else None
 
     async def by_key(self, principal: str, key: str) -> StoredExecution | None:
-        """By idempotency key."""
-        return _first(await self._database.read(f"{_SELECT} WHERE principal = ? AND key = ?", (principal, key)))
+        """By idempotency key.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        found = await self._executions("WHERE principal = ? AND key = ?", (principal, self._key_mac(principal, key)))
+        return found[0] if found else None
 
     async def executions(
         self, principal: str | None, limit: int, statuses: Collection[str] = ()
     ) -> list[StoredExecution]:
-        """The latest, newest first; of everybody without a principal, of any status unless some are named."""
+        """The latest, newest first; of everybody without a principal, of any status unless some are named.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
         among = ", ".join("?" * len(statuses)) if statuses else "status"
-        rows = await self._database.read(
-            f"{_SELECT} WHERE coalesce(?, principal) = principal AND status IN ({among})"
-            " ORDER BY started DESC, id LIMIT ?",
+        return await self._executions(
+            f"WHERE coalesce(?, principal) = principal AND status IN ({among}) ORDER BY started DESC, id LIMIT ?",
             (principal, *statuses, limit),
         )
-        return [_execution(row) for row in rows]
 
     async def ids(self, principal: str, prefix: str, limit: int) -> list[str]:
         """Ids of executions that begin with some characters."""
@@ -248,30 +291,192 @@ class ProgramStore:
         )
         return [execution for (execution,) in rows]
 
+    async def _executions(self, condition: str, parameters: tuple[Any, ...]) -> list[StoredExecution]:
+        rows = await self._database.read(
+            # The conditions are those of this class.
+            f"SELECT *, (SELECT wrapped FROM data_keys WHERE execution = id) FROM executions {condition}",  # noqa: S608
+            parameters,
+        )
+        found = []
+        for *row, wrapped in rows:
+            self._check("executions", row)
+            found.append(_execution(row, None if wrapped is None else self._database.master.open(row[0], wrapped)))
+        return found
 
-_SELECT = (
-    "SELECT id, principal, key, request, status, program, bundle, origin, owner, state, record, due, started"
-    " FROM executions"
-)
+    # --- values behind references ---
+
+    def keep_values(self, execution: str, values: Mapping[str, str | float]) -> None:
+        """Keep the values behind an execution's references, with what is recorded next."""
+        for name, value in values.items():
+            sealed = Seal(execution, json.dumps(value).encode(), _label("value", execution, name))
+            self._database.post(
+                "INSERT INTO reference_values (execution, id, value) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                (execution, name, sealed),
+            )
+
+    async def values(self, execution: str) -> dict[str, str | float | None]:
+        """The values behind an execution's references; None behind one that was erased.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        rows = await self._database.read("SELECT id, value FROM reference_values WHERE execution = ?", (execution,))
+        key = await self._key(execution) if rows else None
+        return {
+            name: None if value is None or key is None else _opened(key, value, _label("value", execution, name))
+            for name, value in rows
+        }
+
+    # --- approvals ---
+
+    async def ask(self, execution: str, effect: int, question: dict[str, Any]) -> None:
+        """Have a person decide about an effect, unless somebody has been asked already."""
+        row = ("approvals", "execution = ? AND effect = ?", (execution, effect))
+        await self._database.write(
+            "INSERT INTO approvals (execution, effect, asked, question, status) VALUES (?, ?, ?, ?, 'open')"
+            " ON CONFLICT (execution, effect) DO NOTHING",
+            (execution, effect, time.time(), _seal(execution, f"question/{effect}", question)),
+            row,
+        )
+
+    async def decide(self, approval: Approval, decision: dict[str, Any], *entries: Entry) -> bool:
+        """Take down a person's decision; False if there was one already.
+
+        Args:
+            approval: Which.
+            decision: `approved`, and `by`, `comment`.
+            entries: Recorded in the same transaction.
+        """
+        sealed = _seal(approval.execution, f"decision/{approval.effect}", decision)
+        changed = await self._database.write(
+            "UPDATE approvals SET status = ?, decided = ?, decision = ? WHERE id = ? AND status = 'open'",
+            ("approved" if decision["approved"] else "denied", time.time(), sealed, approval.id),
+            ("approvals", "id = ?", (approval.id,)),
+            *entries,
+        )
+        return changed == 1
+
+    async def approvals(self, execution: str | None = None, *, open_only: bool = False) -> list[Approval]:
+        """The approvals of an execution, or all; oldest first.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        rows = await self._database.read(
+            "SELECT *, (SELECT wrapped FROM data_keys WHERE data_keys.execution = approvals.execution) FROM approvals"
+            " WHERE (?1 IS NULL OR execution = ?1) AND (NOT ?2 OR status = 'open') ORDER BY id",
+            (execution, open_only),
+        )
+        found = []
+        for *row, wrapped in rows:
+            self._check("approvals", row)
+            number, of, effect, asked, question, status, decided, decision, _ = row
+            key = None if wrapped is None else self._database.master.open(of, wrapped)
+            found.append(
+                Approval(
+                    number,
+                    of,
+                    effect,
+                    asked,
+                    _opened(key, question, _label(of, f"question/{effect}")) or {"message": TOMBSTONE},
+                    status,
+                    decided,
+                    _opened(key, decision, _label(of, f"decision/{effect}")),
+                )
+            )
+        return found
+
+    # --- keys ---
+
+    async def _key(self, execution: str) -> DataKey | None:
+        rows = await self._database.read("SELECT wrapped FROM data_keys WHERE execution = ?", (execution,))
+        return self._database.master.open(execution, rows[0][0]) if rows and rows[0][0] is not None else None
+
+    def _key_mac(self, principal: str, key: str) -> str:
+        return self._database.master.mac("idempotency key", principal, key).hex()
+
+    def _check(self, table: str, row: Any) -> None:
+        check_row(self._database.master, table, row)
 
 
-def _first(rows: list[tuple[Any, ...]]) -> StoredExecution | None:
-    return _execution(rows[0]) if rows else None
+def _execution(row: list[Any], key: DataKey | None) -> StoredExecution:
+    identity, kind, principal, _, request, status, program, bundle, origin, owner, state, record = row[:12]
+    opened = _opened(key, bundle, _label(identity, "bundle")) or {"key": None, "bundle": {}}
+    return StoredExecution(
+        identity,
+        kind,
+        principal,
+        opened["key"],
+        request,
+        status,
+        program,
+        opened["bundle"],
+        origin,
+        owner,
+        key.open(state, _label(identity, "state")) if key is not None and state is not None else None,
+        _opened(key, record, _label(identity, "record")),
+        *row[12:15],
+    )
 
 
-def _execution(row: tuple[Any, ...]) -> StoredExecution:
-    fields = dict(zip(StoredExecution.__slots__, row, strict=True))
-    fields["bundle"] = _decoded(fields["bundle"])
-    fields["record"] = None if fields["record"] is None else _decoded(fields["record"])
-    return StoredExecution(**fields)
+def _label(*words: str) -> bytes:
+    # A text that is no Unicode is refused when it is written as a parameter of its own.
+    return "/".join(words).encode(errors="surrogatepass")
 
 
-def _decoded(text: str) -> Any:
+def _seal(execution: str, what: str, value: Any) -> Seal:
+    return Seal(execution, json.dumps(value).encode(), _label(execution, what))
+
+
+def _seal_bytes(execution: str, what: str, data: bytes) -> Seal:
+    return Seal(execution, data, _label(execution, what))
+
+
+def _opened(key: DataKey | None, sealed: bytes | None, label: bytes) -> Any:
+    if key is None or sealed is None:
+        return None
     try:
-        return json.loads(text)
+        return json.loads(key.open(sealed, label))
     except ValueError as exc:
-        raise BridgeError(
-            "database_unusable",
-            f"The record of executions is damaged: {exc}.",
-            hint="Move executions.sqlite in the state directory away to begin a new one.",
-        ) from None
+        raise damaged(str(exc)) from None
+
+
+def check_sealed(connection: sqlite3.Connection, master: MasterKey) -> None:
+    """Open whatever is kept encrypted beside the log, to see that it can be.
+
+    Raises:
+        BridgeError: `ledger_damaged`.
+    """
+    for query, labels in _SEALED:
+        for execution, wrapped, *columns in connection.execute(query):
+            names, values = columns[: -len(labels)], columns[-len(labels) :]
+            if wrapped is None:
+                if any(value is not None for value in values):
+                    raise damaged(f"{execution} is erased, and something of it is there")
+                continue
+            key = master.open(execution, wrapped)
+            for label, value in zip(labels, values, strict=True):
+                if value is not None:
+                    key.open(value, label.format(execution, *names).encode())
+
+
+_SEALED = (
+    (
+        "SELECT id, wrapped, bundle, state, record FROM executions LEFT JOIN data_keys ON id = execution",
+        ("{0}/bundle", "{0}/state", "{0}/record"),
+    ),
+    (
+        "SELECT execution, wrapped, effect, question, decision FROM approvals LEFT JOIN data_keys USING (execution)",
+        ("{0}/question/{1}", "{0}/decision/{1}"),
+    ),
+    (
+        "SELECT execution, wrapped, id, value FROM reference_values LEFT JOIN data_keys USING (execution)",
+        ("value/{0}/{1}",),
+    ),
+    (
+        "SELECT execution, wrapped, principal, name, data FROM programs"  # noqa: ISC004
+        " LEFT JOIN data_keys ON execution = 'programs/' || principal",
+        ("program/{1}/{2}",),
+    ),
+)
+"""Of each table: an execution, its key, what else is in the labels, and what is sealed; and the labels."""

@@ -61,8 +61,11 @@ class References(Protocol):
     def values_behind(self, value: Any) -> dict[str, Scalar]:
         """The values of this execution's references in a JSON value, by their ids; those that are erased left out."""
 
-    def adopt(self, values: Mapping[str, Scalar]) -> None:
-        """Know values that this execution had in another process, by the ids of their references."""
+    def adopt(self, values: Mapping[str, Scalar | None]) -> None:
+        """Know values that this execution had in another process, by the ids of their references.
+
+        None is behind one that was erased.
+        """
 
     def erase(self, reference_id: str) -> bool:
         """Forget a value, keep its tombstone; whether there was one to forget."""
@@ -152,13 +155,13 @@ class MemoryReferences:
                     found[mention.reference or ""] = kept
         return found
 
-    def adopt(self, values: Mapping[str, Scalar]) -> None:
+    def adopt(self, values: Mapping[str, Scalar | None]) -> None:
         """As `References.adopt`."""
         with self._lock:
             for name, value in values.items():
                 if name not in self._values:
                     self._values[name] = value
-                    self._chars += len(str(value))
+                    self._chars += 0 if value is None else len(str(value))
 
     def erase(self, reference_id: str) -> bool:
         """As `References.erase`."""

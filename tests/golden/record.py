@@ -3,8 +3,8 @@
     PYTHONPATH=tests .venv/bin/python -m golden.record tests/golden/NAME.json…
 
 Such a file has `about`, `program`, `context`, `events`, and `uses` where the program runs others by name: pairs of name
-and program, innermost first. An event is `{"event": "outcome", "effect": 1, "status": "ok", "value": …}`, or a `resume`
-or `cancel`, with the fields of `mcp_bridge.kernel.events`; with `"refused": CODE` it is one that the machine refuses.
+and program, innermost first. An event is `{"event": "outcome", "effect": 1, "status": "ok", "value": …}`, or a `resume`,
+`cancel` or `redo`, with the fields of `mcp_bridge.kernel.events`; with `"refused": CODE` it is one that the machine refuses.
 This adds `states`: SHA-256 and bytes of the state at the start and after each event. Look at them before you commit.
 """
 

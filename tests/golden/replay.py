@@ -11,17 +11,17 @@ import json
 import sys
 from pathlib import Path
 
-from mcp_bridge.kernel.events import Cancel, IllegalEventError, Outcome, Resume, Usage
+from mcp_bridge.kernel.events import Cancel, IllegalEventError, Outcome, Redo, Resume, Usage
 from mcp_bridge.kernel.machine import Machine
 from mcp_bridge.kernel.program import unbundle
 from mcp_bridge.kernel.state import dump, restore
 
 FOLDER = Path(__file__).resolve().parent
-KINDS = {"outcome": Outcome, "resume": Resume, "cancel": Cancel}
+KINDS = {"outcome": Outcome, "resume": Resume, "cancel": Cancel, "redo": Redo}
 
 
 def event_of(data):
-    """An event from `{"event": "outcome"|"resume"|"cancel", …}`."""
+    """An event from `{"event": "outcome"|"resume"|"cancel"|"redo", …}`."""
     fields = {name: value for name, value in data.items() if name not in {"event", "refused"}}
     if "usage" in fields:
         fields["usage"] = Usage(**fields["usage"])

@@ -1,0 +1,241 @@
+"""Verify a ledger's export or .tlog-proof file: a second opinion, which shares no code with mcp-code-bridge.
+
+    python verify_ledger.py FILE [--key VKEY]... [--checkpoint FILE]...
+
+One line says what was found. Exit status: 0 genuine, 1 not, 2 wrong usage or a file that can't be read. Without a key
+the file is only shown to agree with itself. By RFC 6962, 8032, 8785, and C2SP's signed-note and tlog-proof. Needs
+Python 3.9 or later, and nothing else.
+"""
+
+import argparse
+import base64
+import functools
+import hashlib
+import hmac
+import json
+import pathlib
+import re
+import sys
+
+MAX_LINE, MAX_PROOF, MAX_NOTE, MAX_ENTRY, MAX_NUMBER = 64 << 20, 96 << 20, 256 << 10, 32 << 10, 2**53 - 1
+P, L = 2**255 - 19, 2**252 + 27742317777372353535851937790883648493
+D, ROOT, MASK = -121665 * pow(121666, P - 2, P) % P, pow(2, (P - 1) // 4, P), (1 << 255) - 1
+BASE = (15112221349535400772501151409588531511454012693041857206046113283949847762202, 4 * pow(5, P - 2, P) % P)
+ORDER_8 = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
+ANY, TEXT, HASH = r"(?s:.*)", r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{0,4096}", r"[0-9a-f]{64}"
+NAME = r"[^\s+\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,255}"
+KINDS = "start|intent|outcome|denial|transition|suspension|resume|decision|violation|erasure|key|clock|end"
+ENTRY = {"commitment": HASH, "execution": f"(?!$){TEXT}", "kind": KINDS, "policy": TEXT, "previous": HASH}
+ENTRY.update({"program": TEXT, "sequence": int, "step": TEXT, "time": int})
+NULLABLE = ("payload", "previous", "program", "salt", "step")
+# No number may take long: a text that a number's beginning stands for is found out when it is written again.
+JSON = json.JSONDecoder(parse_int=lambda text: int(text[:17]), parse_float=len)
+
+
+def check(holds, why):
+    if not holds:
+        raise ValueError(why)
+
+
+def unbase64(text):
+    data = base64.b64decode(text, validate=True)
+    check(base64.b64encode(data).decode() == text, "base64 is not in its one form")
+    return data
+
+
+def node(left, right):
+    return hashlib.sha256(b"\1" + left + right).digest()
+
+
+def fields(data, patterns):
+    """A JSON object in canonical form; a regular expression or `int` for each of its names."""
+    text, found, at = data.decode(), {}, 0
+    for name, pattern in patterns.items():
+        at += len(name) + 4
+        check(text[at : at + 1] in [*'"n0123456789'], f"there is no {name} where it should be")
+        found[name], at = JSON.raw_decode(text, at)
+        value, kind = found[name], int if pattern is int else str
+        fits = isinstance(value, kind) and (value <= MAX_NUMBER if kind is int else re.fullmatch(pattern, value))
+        check(fits or (value is None and name in NULLABLE), f"the {name} is not what it should be")
+    written = json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()
+    check(written == data, "a JSON object is not in canonical form")
+    return found
+
+
+def add(a, b):
+    """The sum of two points of Ed25519's curve in extended coordinates (RFC 8032, section 5.1.4)."""
+    low, high = (a[1] - a[0]) * (b[1] - b[0]) % P, (a[1] + a[0]) * (b[1] + b[0]) % P
+    cross, twice = 2 * a[3] * b[3] * D % P, 2 * a[2] * b[2] % P
+    e, f, g, h = high - low, twice - cross, twice + cross, high + low
+    return e * f % P, g * h % P, f * g % P, e * h % P
+
+
+def check_signature(public, message, signature):
+    """By Ed25519: [s]B - [k]A has to have the very bytes of R, as OpenSSL wants it."""
+    y, s = int.from_bytes(public, "little") & MASK, int.from_bytes(signature[32:], "little")
+    square = (y * y - 1) * pow(D * y * y + 1, P - 2, P) % P
+    x = pow(square, (P + 3) // 8, P)
+    x = x if x * x % P == square else x * ROOT % P
+    check(len(signature) == 64 and s < L and x * x % P == square, "a signature can be none")
+    x = P - x if x & 1 == public[31] >> 7 else x  # of -A
+    k = int.from_bytes(hashlib.sha512(signature[:32] + public + message).digest(), "little") % L
+    base, minus, point = (*BASE, 1, BASE[0] * BASE[1] % P), (x, y, 1, x * y % P), (0, 1, 1, 0)
+    terms = point, base, minus, add(base, minus)
+    for bit in reversed(range(253)):
+        point, term = add(point, point), (s >> bit & 1) + 2 * (k >> bit & 1)
+        point = add(point, terms[term]) if term else point
+    x, y = (part * pow(point[2], P - 2, P) % P for part in point[:2])
+    check((y | (x & 1) << 255).to_bytes(32, "little") == signature[:32], "a signature is wrong")
+
+
+def add_key(known, vkey):
+    """Put a public key, name+id+base64, to those known, as (name, id, type, bytes) by name and id."""
+    name, number, material = vkey.split("+", 2)
+    data = unbase64(material)
+    y = int.from_bytes(data[1:], "little") & MASK
+    check(len(data) == 33 and data[0] in (1, 4) and y < P, "a key is none of Ed25519's")
+    check(y not in (0, 1, P - 1, ORDER_8, P - ORDER_8), "with a key anyone can sign")
+    found = name, hashlib.sha256(name.encode() + b"\n" + data).digest()[:4], data[0], data[1:]
+    check(re.fullmatch(NAME, name) and number == found[1].hex(), "a key's name or id is not its own")
+    check(known.setdefault(found[:2], found) == found, "two keys can't be told apart")
+    return found
+
+
+def open_note(note, known):
+    """Of a checkpoint its origin, size, root, which known keys have signed it, and which of these are its log's."""
+    check(len(note.encode()) <= MAX_NOTE and not re.search(r"[\x00-\x09\x0b-\x1f]", note), "this can't be a note")
+    text, separator, lines = note.rpartition("\n\n")
+    check(separator and lines.endswith("\n") and lines.count("\n") <= 64, "a note has not from 1 to 64 signatures")
+    text, signers = text + "\n", []
+    for line in lines[:-1].split("\n"):
+        mark, name, encoded = line.split(" ")
+        data = unbase64(encoded)
+        check(mark == "\u2014" and re.fullmatch(NAME, name) and len(data) > 4, "a signature's line is none")
+        by, message, data = known.get((name, data[:4])), text, data[4:]
+        if by and by[2] == 4:  # a witness's, with a time
+            check(data[0] < 128, "a cosignature's time is none")
+            message, data = f"cosignature/v1\ntime {int.from_bytes(data[:8], 'big')}\n{text}", data[8:]
+        if by:
+            check_signature(by[3], message.encode(), data)
+            signers.append(by)
+    origin, size, root, *more, end = text.split("\n")
+    check(origin and all(more) and not end, "a checkpoint has not three lines or more")
+    check(re.fullmatch("0|[1-9][0-9]{0,18}", size) and int(size) < 2**63, "a checkpoint's size is none")
+    check(len(unbase64(root)) == 32, "a checkpoint's root is none")
+    return origin, int(size), unbase64(root), signers, [by for by in signers if by[0] == origin and by[2] == 1]
+
+
+def read_entry(data):
+    """An entry, its hash, and its payload if that is there: it has to be what the entry commits to."""
+    text, payload, salt = fields(data, {"entry": ANY, "payload": ANY, "salt": HASH}).values()
+    leaf = fields(text.encode(), ENTRY)
+    check(
+        len(text.encode()) <= MAX_ENTRY and (payload is None) == (salt is None), "an entry is too long, or half there"
+    )
+    if payload is not None:
+        digest = hmac.new(bytes.fromhex(salt), payload.encode(), "sha256").hexdigest()
+        check(digest == leaf["commitment"], f"the payload of entry {leaf['sequence']} is not what it commits to")
+    return leaf, hashlib.sha256(b"\0" + text.encode()).digest(), payload
+
+
+def climb(leaf, at, size, path):
+    """The root of a tree of that size, by a leaf's hash, its index, and the hashes beside its way from the root."""
+    check(len(path) > 0 if size > 1 else not path, "the proof has a hash too many, or too few")
+    half = 1 << (size - 1).bit_length() >> 1
+    if at < half:
+        return node(climb(leaf, at, half, path[1:]), path[0])
+    return node(path[0], climb(leaf, at - half, size - half, path[1:])) if path else leaf
+
+
+def verify_proof(data, given):
+    check(len(data) <= MAX_PROOF, "the proof is too long")
+    head, _, note = data.decode().partition("\n\n")
+    origin, size, root, _, by_log = open_note(note, given or {})
+    check(given is None or by_log, "no known key of the log has signed the proof")
+    _, extra, index, *path = head.split("\n", 67)
+    leaf, digest, _ = read_entry(unbase64(extra[6:]))
+    check(extra[:6] == "extra " and index == f"index {leaf['sequence']}", "the proof is of another entry, or of none")
+    check(leaf["sequence"] < size and all(len(line) == 44 for line in path), "the proof can be none")
+    found = climb(digest, leaf["sequence"], size, [unbase64(line) for line in reversed(path)])
+    check(found == root, "the proof doesn't lead to the root that was signed")
+    return f"entry {leaf['sequence']} of {origin}, one of {size}"
+
+
+def verify(file, given=None, outside=()):
+    """What an open file proves by the known keys, or None of them: no more than that it agrees with itself."""
+
+    def line():
+        data = file.readline(MAX_LINE + 1)
+        check(data.endswith(b"\n") and len(data) <= MAX_LINE, "the file is cut off, or a line is too long")
+        return data[:-1]
+
+    def checkpoint(note):
+        name, count, root, signers, by_log = open_note(note, known)
+        check(name == origin and by_log, "a checkpoint is not by a known key of this log")
+        check(count <= size, f"rolled back: a checkpoint is of {count} entries, and here are {size}")
+        check(root == roots[32 * count : 32 * count + 32], f"the first {count} entries are not those that were signed")
+        return count, signers
+
+    header = line()
+    if header == b"c2sp.org/tlog-proof@v1":
+        return verify_proof(header + b"\n" + file.read(MAX_PROOF), given)
+    _, origin, size = fields(header, {"format": "mcp-code-bridge-ledger/1", "origin": NAME, "size": int}).values()
+    known, heads, peaks, keys, latest, time, last, current = dict(given or {}), {}, [], [], {}, 0, 0, ""
+    trusted = {by for by in known.values() if by[0] == origin and by[2] == 1}
+    roots = bytearray(hashlib.sha256(b"").digest())  # of 0 entries, of 1, and so on
+    for sequence in range(size):
+        leaf, digest, payload = read_entry(line())
+        before, heads[leaf["execution"]] = heads.get(leaf["execution"]), digest.hex()
+        check(leaf["sequence"] == sequence, f"another entry is in the place of entry {sequence}")
+        check(leaf["previous"] == before and leaf["time"] >= time, f"entry {sequence} doesn't follow the one before it")
+        time = leaf["time"]
+        if leaf["kind"] == "key" or not sequence:
+            named = payload is not None and leaf["execution"] == "ledger" and leaf["kind"] == "key"
+            check(named, f"entry {sequence} names no key of the log")
+            form = {"event": "rotated|lost", "from": re.escape(current)} if keys else {"event": "made"}
+            event, *_, current = fields(payload.encode(), {**form, "vkey": ANY}).values()
+            keys.append((sequence, event, add_key(known, current)))
+            check(keys[-1][2][::2] == (origin, 1) and len(keys) <= 1000, f"entry {sequence} names a wrong key")
+        while sequence & 1:
+            digest, sequence = node(peaks.pop(), digest), sequence >> 1
+        peaks.append(digest)
+        roots += functools.reduce(lambda right, left: node(left, right), reversed(peaks))
+    while last < size:
+        before, (last, signers) = last, checkpoint(*fields(line(), {"checkpoint": ANY}).values())
+        check(last > before, "the checkpoints are not in order")
+        latest.update(dict.fromkeys(signers, last))
+    check(size and not file.read(1), "there is no entry, or something after the last checkpoint")
+    for (_, _, old), (sequence, event, new) in zip(keys, keys[1:]):
+        if event == "rotated" and old in trusted and latest.get(old, 0) > sequence:
+            trusted.add(new)
+    check(given is None or trusted.intersection(signers), "the last checkpoint is signed by no trusted key")
+    for note in outside:
+        checkpoint(note)
+    return f"{size} entries of {origin}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Verify a ledger's export or .tlog-proof file.")
+    parser.add_argument("file")
+    parser.add_argument("--key", action="append", help="a public key to trust: name+id+base64")
+    parser.add_argument("--checkpoint", action="append", default=[], help="a file with a checkpoint kept elsewhere")
+    options = parser.parse_args()
+    known = {} if options.key else None
+    try:
+        for key in options.key or ():
+            add_key(known, key)
+        notes = [pathlib.Path(name).read_bytes().decode() for name in options.checkpoint]
+        file = open(options.file, "rb")
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    try:
+        with file:
+            found = verify(file, known, notes)
+    except ValueError as error:
+        print(f"not genuine: {error}")
+        sys.exit(1)
+    print(f"genuine: {found}" if options.key else f"agrees with itself, signed by nobody who is known: {found}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Erasing what executions have left, in the store and beside it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from mcp_bridge.bridge.program_record import is_under_way
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger import erasure
+
+if TYPE_CHECKING:
+    from mcp_bridge.bridge.keep import Files
+    from mcp_bridge.ledger.config import LedgerConfig
+    from mcp_bridge.ledger.database import Database
+    from mcp_bridge.ledger.erasure import Erased, What
+
+_DAY_SECONDS = 24 * 3600.0
+
+
+async def erase(
+    database: Database, files: Files, what: What, name: str | float, *, by: str, reason: str | None
+) -> Erased:
+    """Erase what is kept of executions, their artifacts and outputs among it.
+
+    Args:
+        database: The store.
+        files: What is kept beside it.
+        what: As `erasure.erase`.
+        name: Likewise.
+        by: Likewise.
+        reason: Likewise.
+
+    Raises:
+        BridgeError: As `erasure.erase`; `erasure_unfinished`: files can't be removed.
+    """
+    erased = await erasure.erase(database, what, name, by=by, reason=reason, under_way=is_under_way)
+    await finish(database, files)
+    return erased
+
+
+async def finish(database: Database, files: Files) -> None:
+    """Do what is left to do of erasures, whoever began them.
+
+    Raises:
+        BridgeError: `erasure_unfinished`.
+    """
+    try:
+        await erasure.finish(database, files.remove)
+    except OSError as exc:
+        raise BridgeError(
+            "erasure_unfinished",
+            f"Files of an erased execution can't be removed: {exc.filename}: {exc.strerror}.",
+            hint="They are removed at the next start of the bridge, or by the next `mcp-bridge erase`.",
+        ) from None
+
+
+async def tidy(database: Database, files: Files, config: LedgerConfig) -> None:
+    """At the start: finish erasures, and erase what is older than it may be.
+
+    Raises:
+        BridgeError: As `erase`.
+    """
+    await finish(database, files)
+    if config.keep_payloads_days is not None:
+        before = time.time() - config.keep_payloads_days * _DAY_SECONDS
+        await erase(database, files, "age", before, by="keep_payloads_days", reason=None)

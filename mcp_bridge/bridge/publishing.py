@@ -1,0 +1,83 @@
+"""The bridge's log as it is published: what a `Publisher` needs of the database."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from mcp_bridge.ledger import merkle
+from mcp_bridge.ledger.log import read_node
+from mcp_bridge.ledger.publisher import Publisher, TargetState
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from mcp_bridge.ledger.config import LedgerConfig
+    from mcp_bridge.ledger.database import Database
+    from mcp_bridge.ledger.merkle import NodeReader
+    from mcp_bridge.ledger.publishing import Published
+
+
+class _Log:
+    """As `publishing.Source`."""
+
+    def __init__(self, database: Database, states: dict[str, TargetState]) -> None:
+        self._database = database
+        self._states = states
+
+    async def root_at(self, size: int) -> bytes | None:
+        def work(connection: sqlite3.Connection) -> bytes | None:
+            (entries,) = connection.execute("SELECT size FROM head").fetchone()
+            return merkle.root(size, _nodes(connection)) if size <= entries else None
+
+        return await self._database.look(work)
+
+    async def consistency(self, old: int, new: int) -> Sequence[bytes]:
+        return await self._database.look(lambda connection: merkle.consistency_proof(old, new, _nodes(connection)))
+
+    def last(self, target: str) -> int:
+        state = self._states.get(target)
+        return 0 if state is None else state.size
+
+    async def newest(self) -> str:
+        """The signed checkpoint of all entries."""
+        ((note,),) = await self._database.read("SELECT note FROM head")
+        return str(note)
+
+    async def keep(self, state: TargetState, published: Published | None) -> None:
+        """Take down how publishing to a target goes, and the checkpoint if somebody has cosigned it."""
+        self._states[state.target] = state
+        if published is not None and published.cosignatures:
+            self._database.post(
+                "INSERT INTO checkpoints (size, note) VALUES (?, ?) ON CONFLICT DO NOTHING",
+                (published.size, published.note),
+            )
+        await self._database.write(
+            "INSERT INTO published (target, size, state) VALUES (?, ?, ?) ON CONFLICT (target)"
+            " DO UPDATE SET size = excluded.size, state = excluded.state",
+            (state.target, state.size, json.dumps(state.record())),
+        )
+
+
+def _nodes(connection: sqlite3.Connection) -> NodeReader:
+    return lambda level, index: read_node(connection, level, index)
+
+
+async def publisher(database: Database, config: LedgerConfig, base: Path) -> Publisher:
+    """What publishes the log's checkpoints.
+
+    Args:
+        database: Has the log.
+        config: Where to.
+        base: The folder that its paths are relative to.
+
+    Raises:
+        BridgeError: As `Database.read`.
+    """
+    rows = await database.read("SELECT state FROM published")
+    states = {state.target: state for state in (TargetState(**json.loads(text)) for (text,) in rows)}
+    log = _Log(database, states)
+    targets = [target.resolved(base) for target in config.publish]
+    return Publisher(targets, log, log.newest, log.keep, states=states, interval=config.publish_interval)

@@ -1,0 +1,56 @@
+"""Executions run again against their record, with no effects: does what is recorded follow from what was run?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mcp_bridge.bridge.program_record import standing
+from mcp_bridge.bridge.program_replay import replayed_program
+from mcp_bridge.bridge.replay_result import not_replayable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_bridge.bridge.replay_result import Replayed
+    from mcp_bridge.kernel.program import Program
+    from mcp_bridge.ledger.entries import Recorded
+    from mcp_bridge.ledger.recorder import Recorder
+    from mcp_bridge.ledger.store import ProgramStore, StoredExecution
+
+
+async def replayed(
+    store: ProgramStore, recorder: Recorder, stored: StoredExecution, other: Program | None = None
+) -> Replayed:
+    """Run a kept execution again against its record, as `replay`.
+
+    Args:
+        store: Keeps it.
+        recorder: Has its record.
+        stored: It.
+        other: As `replay`.
+
+    Raises:
+        BridgeError: As `replay`; `not_replayable`: it is under way.
+    """
+    entries = await recorder.read(stored.id)
+    if standing(stored) == "running" or await store.execution(stored.id) != stored:
+        raise not_replayable(stored, "it is under way")
+    return replay(stored, entries, other)
+
+
+def replay(stored: StoredExecution, entries: Sequence[Recorded], other: Program | None = None) -> Replayed:
+    """Run an execution again against its record.
+
+    Args:
+        stored: It.
+        entries: All of its entries.
+        other: Another version of its program, to be held against what happened.
+
+    Raises:
+        BridgeError: `not_replayable`: the record doesn't have what is needed; `bad_state`: what is kept of its program
+            can't be used.
+    """
+    # The one place where kinds part.
+    if stored.kind != "program":
+        raise not_replayable(stored, "it is of a script")
+    return replayed_program(stored, entries, other)

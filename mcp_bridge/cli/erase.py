@@ -1,0 +1,92 @@
+"""`mcp-bridge erase` and `mcp-bridge backup`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mcp_bridge.cli import common, inputs, showing
+from mcp_bridge.cli.opening import in_record, print_json
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mcp_bridge.ledger.database import Database
+    from mcp_bridge.ledger.erasure import Erased, What
+
+MAX_REASON_CHARS = 2000
+
+_REFERENCE = "vault://ref/"
+
+
+def erase(
+    config: Path | None,
+    *,
+    execution: str | None,
+    subject: str | None,
+    ref: str | None,
+    reason: str | None,
+    as_json: bool,
+) -> int:
+    """Erase what is kept of an execution, a subject, or a reference; the exit status.
+
+    Raises:
+        BridgeError: `bad_argument`; as `erasing.erase`.
+    """
+    from mcp_bridge.bridge.erasing import erase as work  # noqa: PLC0415
+    from mcp_bridge.bridge.keep import Files  # noqa: PLC0415
+    from mcp_bridge.cli.people import who  # noqa: PLC0415
+    from mcp_bridge.ledger.store import ProgramStore  # noqa: PLC0415
+
+    given: list[tuple[What, str]] = []
+    if execution is not None:
+        given.append(("execution", execution))
+    if subject is not None:
+        given.append(("subject", subject))
+    if ref is not None:
+        given.append(("reference", ref.removeprefix(_REFERENCE)))
+    if len(given) != 1:
+        raise BridgeError(
+            "bad_argument", "Name what to erase: one of --execution, --subject and --ref.", hint="It can't be undone."
+        )
+    if reason is not None and len(reason) > MAX_REASON_CHARS:
+        raise BridgeError("bad_argument", f"--reason: it is text of at most {MAX_REASON_CHARS} characters.")
+    loaded = common.load(config)
+    common.refuse_nesting(loaded)
+    ((what, name),) = given
+
+    async def erased(database: Database) -> Erased:
+        wanted = (await inputs.execution(ProgramStore(database), name)).id if what == "execution" else name
+        return await work(database, Files(loaded.settings.state_dir), what, wanted, by=who(), reason=reason)
+
+    found = in_record(loaded.settings, erased)
+    if as_json:
+        print_json({"erased": {"executions": list(found.executions), "references": found.references}})
+    elif found.references:
+        showing.tell(f"erased: the value behind {_REFERENCE}{name}, in {found.references} executions")
+    else:
+        showing.tell(f"erased: {len(found.executions)} executions")
+        for one in found.executions:
+            showing.tell(f"  {one}")
+    return common.OK
+
+
+def backup(config: Path | None, target: Path, *, as_json: bool) -> int:
+    """Copy the ledger while it is in use; the exit status.
+
+    Raises:
+        BridgeError: As `audit.backup`.
+    """
+    from mcp_bridge.ledger.audit import backup as work  # noqa: PLC0415
+    from mcp_bridge.ledger.schema import FILE_NAME  # noqa: PLC0415
+    from mcp_bridge.ledger.sealing import master_key  # noqa: PLC0415
+
+    settings = common.load(config).settings
+    path = settings.state_dir / FILE_NAME
+    found = work(path, target, master_key(settings.ledger.master_key, settings.state_dir, make=False))
+    if as_json:
+        print_json({"file": str(target), "size": found.log.size, "root": found.log.root.hex()})
+    else:
+        showing.tell(f"{found.log.size} entries in {target}, verified")
+        showing.tell("The keys are not in it: keep copies of master.key and checkpoint.key apart from it.")
+    return common.OK

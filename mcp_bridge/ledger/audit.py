@@ -1,0 +1,279 @@
+"""What can be shown of a ledger: that it is whole and untouched, that an entry is in it, that it only ever grew.
+
+A file is verified as its export is, by the same code, and then as what it is beyond that: its schema with its triggers,
+the hashes beside the entries, its keys, what was erased, and the rows that are not part of the log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger import merkle, notes, proofs
+from mcp_bridge.ledger.codec import LEDGER
+from mcp_bridge.ledger.disclosures import Disclosed
+from mcp_bridge.ledger.disclosures import encode as encode_disclosed
+from mcp_bridge.ledger.exports import verify_export
+from mcp_bridge.ledger.reading import open_ledger
+from mcp_bridge.ledger.schema import MIGRATIONS
+from mcp_bridge.ledger.sealing import damaged
+from mcp_bridge.ledger.store import check_sealed
+from mcp_bridge.ledger.transaction import check_row
+from mcp_bridge.private_files import sync_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from mcp_bridge.ledger.exports import Verdict
+    from mcp_bridge.ledger.notes import Verifier
+    from mcp_bridge.ledger.reading import Ledger, ReadEntry
+    from mcp_bridge.ledger.sealing import MasterKey
+
+_MAC_TABLES = ("executions", "approvals", "programs")
+
+
+@dataclass(frozen=True, slots=True)
+class FileVerdict:
+    """What a file was found to be.
+
+    Attributes:
+        log: What its log was found to be.
+        erased: How many executions are erased.
+        opened: Whether payloads, states and rows beside the log were opened and held against their seals: for that
+            the master key is needed.
+    """
+
+    log: Verdict
+    erased: int
+    opened: bool
+
+
+def verify_file(
+    path: Path, verifiers: Iterable[Verifier] | None, against: Sequence[str] = (), master: MasterKey | None = None
+) -> FileVerdict:
+    """Verify a ledger's file, all of it.
+
+    Args:
+        path: The file.
+        verifiers: The keys that are trusted; None to trust none.
+        against: Signed checkpoints of the log that were kept elsewhere.
+        master: Opens payloads and other rows; None to leave them closed.
+
+    Raises:
+        BridgeError: As `open_ledger` and `verify_export`; `ledger_damaged`.
+    """
+    with open_ledger(path, master) as ledger:
+        (verdict,) = ledger.connection.execute("PRAGMA integrity_check(1)").fetchone()
+        if verdict != "ok":
+            raise damaged(f"SQLite finds: {verdict}")
+        _check_schema(ledger.connection)
+        erased: set[str] = set()
+
+        def see(found: ReadEntry) -> None:
+            if found.leaf.kind == "erasure" and found.leaf.execution == LEDGER and found.payload is not None:
+                erased.update(json.loads(found.payload)["executions"])
+
+        found = verify_export(ledger.lines(payloads=True, see=see), verifiers, against)
+        _check_head(ledger)
+        _check_keys(ledger, erased)
+        if master is not None:
+            _check_rows(ledger.connection, master)
+        return FileVerdict(found, len(erased), master is not None)
+
+
+def _check_schema(connection: sqlite3.Connection) -> None:
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    with closing(sqlite3.connect(":memory:")) as fresh:
+        for migration in MIGRATIONS[:version]:
+            for statement in migration:
+                fresh.execute(statement)
+        wanted, found = (
+            sorted(
+                each.execute("SELECT type, name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_stat%'"), key=str
+            )
+            for each in (fresh, connection)
+        )
+    for row in wanted:
+        if row not in found:
+            raise damaged(f"the {row[0]} {row[1]} is missing or changed")
+    for row in found:
+        if row not in wanted:
+            raise damaged(f"there is a {row[0]} {row[1]!r:.60} that doesn't belong there")
+
+
+def _check_head(ledger: Ledger) -> None:
+    root, note = ledger.connection.execute("SELECT root, note FROM head").fetchone()
+    text, _ = notes.split_note(note)
+    if notes.parse_checkpoint(text) != notes.Checkpoint(ledger.origin, ledger.size, root):
+        raise damaged("what stands beside its head is not the head's own")
+    notes.open_checkpoint(note, [notes.Verifier.parse(ledger.vkey)])
+    for size, kept in ledger.connection.execute("SELECT size, note FROM checkpoints"):
+        checkpoint = notes.parse_checkpoint(notes.split_note(kept)[0])
+        if checkpoint.size != size or size > ledger.size or checkpoint.root != merkle.root(size, ledger.node):
+            raise damaged(f"a checkpoint that was kept, of {size} entries, is not this log's")
+
+
+def _check_keys(ledger: Ledger, erased: set[str]) -> None:
+    """A key is there until the log says that its execution is erased, and not after that; payloads likewise."""
+    gone = {row[0] for row in ledger.connection.execute("SELECT execution FROM data_keys WHERE wrapped IS NULL")}
+    if gone != erased:
+        odd = min(gone ^ erased)
+        said = "its key is there, and the log says it was destroyed" if odd in erased else "its key is gone"
+        raise damaged(f"{odd} is erased and it isn't: {said}")
+    stray = ledger.connection.execute(
+        "SELECT execution FROM entries LEFT JOIN payloads USING (sequence) LEFT JOIN data_keys USING (execution)"
+        " WHERE (sealed IS NULL) <> (wrapped IS NULL) AND execution <> ? LIMIT 1",
+        (LEDGER,),
+    ).fetchone()
+    if stray is not None:
+        raise damaged(f"{stray[0]} has payloads without a key, or a key and not all payloads")
+    count = "SELECT count(*) FROM payloads WHERE sequence NOT IN (SELECT sequence FROM entries)"
+    if ledger.connection.execute(count).fetchone()[0]:
+        raise damaged("there are payloads of no entry")
+
+
+def _check_rows(connection: sqlite3.Connection, master: MasterKey) -> None:
+    (check,) = connection.execute("SELECT value FROM meta WHERE name = 'master'").fetchone() or ("",)
+    if check != master.check:
+        raise BridgeError("key_unusable", "The master key is not the one that this ledger was begun with.")
+    for table in _MAC_TABLES:
+        for row in connection.execute(f"SELECT * FROM {table}"):  # noqa: S608 - its names are those above
+            check_row(master, table, row)
+    check_sealed(connection, master)
+
+
+def prove(ledger: Ledger, sequence: int, *, payload: bool) -> bytes:
+    """The proof that an entry is in the log, as a tlog-proof file.
+
+    Args:
+        ledger: The log.
+        sequence: The entry's.
+        payload: Whether its payload is disclosed, if it can be read.
+
+    Raises:
+        BridgeError: `unknown_entry`; `ledger_damaged`.
+    """
+    found = ledger.entry(sequence)
+    shown = payload or found.leaf.execution == LEDGER
+    disclosed = Disclosed(found.data, found.payload, found.salt) if shown else Disclosed(found.data)
+    hashes = merkle.inclusion_proof(sequence, ledger.size, ledger.node)
+    return proofs.encode(proofs.Proof(sequence, tuple(hashes), ledger.head_note(), encode_disclosed(disclosed)))
+
+
+def export(ledger: Ledger, file: IO[bytes], *, payloads: bool) -> int:
+    """Write the log as one file that can be verified by itself; how many entries it has.
+
+    Raises:
+        BridgeError: `ledger_damaged`.
+        OSError: As the file gives it.
+    """
+    for line in ledger.lines(payloads=payloads):
+        file.write(line)
+    return ledger.size
+
+
+def stats(ledger: Ledger) -> dict[str, Any]:
+    """Numbers of a ledger: entries by kind, executions by status, sizes in bytes, times in seconds since 1970."""
+    connection = ledger.connection
+
+    def counts(query: str) -> dict[str, int]:
+        return dict(connection.execute(query).fetchall())
+
+    first, last = (
+        connection.execute(f"SELECT entry FROM entries ORDER BY sequence {order} LIMIT 1").fetchone()  # noqa: S608
+        for order in ("ASC", "DESC")
+    )
+    pages, page = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+    return {
+        "origin": ledger.origin,
+        "entries": ledger.size,
+        "kinds": counts("SELECT kind, count(*) FROM entries GROUP BY kind ORDER BY kind"),
+        "executions": counts("SELECT status, count(*) FROM executions GROUP BY status ORDER BY status"),
+        "erased": connection.execute("SELECT count(*) FROM data_keys WHERE wrapped IS NULL").fetchone()[0],
+        "payload_bytes": connection.execute("SELECT coalesce(sum(length(sealed)), 0) FROM payloads").fetchone()[0],
+        "file_bytes": pages * page,
+        "first": json.loads(first[0])["time"] / 1e6 if first else None,
+        "last": json.loads(last[0])["time"] / 1e6 if last else None,
+        "key": ledger.vkey,
+        "published": {
+            target: json.loads(state)
+            for target, state in connection.execute("SELECT target, state FROM published ORDER BY target")
+        },
+    }
+
+
+def backup(path: Path, target: Path, master: MasterKey | None) -> FileVerdict:
+    """Copy a ledger while it is in use, and verify the copy. The keys beside it are not in it.
+
+    Args:
+        path: The file.
+        target: The copy, which must not be there yet.
+        master: As `verify_file`.
+
+    Raises:
+        BridgeError: `backup_exists`, `backup_failed`; as `verify_file`, of the copy. Nothing is left then.
+    """
+    if target.exists():
+        raise BridgeError("backup_exists", f"{target} is there already.", hint="Name a file that isn't.")
+    new = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}")
+    try:
+        # SQLite writes into an empty file, and keeps its mode.
+        os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        with open_ledger(path) as ledger:
+            ledger.connection.execute("COMMIT")
+            # Page by page it would hold what was deleted; this copies what there is.
+            ledger.connection.execute("VACUUM INTO ?", (str(new),))
+        fd = os.open(new, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        verdict = verify_file(new, None, (), master)
+        os.link(new, target)
+        sync_directory(target.parent)
+    except FileExistsError:
+        raise BridgeError("backup_exists", f"{target} is there already.", hint="Name a file that isn't.") from None
+    except OSError as exc:
+        raise BridgeError("backup_failed", f"{target} can't be written: {exc.strerror}.") from None
+    finally:
+        for leftover in (new, new.with_name(f"{new.name}-wal"), new.with_name(f"{new.name}-shm")):
+            leftover.unlink(missing_ok=True)
+    return verdict
+
+
+def consistency(ledger: Ledger, old: str, new: str | None, verifiers: Sequence[Verifier]) -> dict[str, Any]:
+    """Show that the log of one checkpoint is the beginning of that of another, and both of this one.
+
+    Args:
+        ledger: The log.
+        old: A signed note.
+        new: Another; None for the log's own, now.
+        verifiers: The keys that are trusted.
+
+    Returns:
+        `old` and `new`, the sizes; `proof`, the hashes in hex (RFC 6962, section 2.1.2).
+
+    Raises:
+        BridgeError: `bad_note`, `unknown_key`, `bad_signature`; `other_log`; `rolled_back`, `tampered`; `bad_proof`.
+    """
+    earlier, _ = notes.open_checkpoint(old, verifiers)
+    later, _ = notes.open_checkpoint(ledger.head_note() if new is None else new, verifiers)
+    for checkpoint in (earlier, later):
+        if checkpoint.origin != ledger.origin:
+            raise BridgeError("other_log", f"This is a checkpoint of the log {checkpoint.origin!a}.")
+        if checkpoint.size > ledger.size:
+            raise BridgeError(
+                "rolled_back", f"A checkpoint is of {checkpoint.size} entries; the log here has {ledger.size}."
+            )
+        if checkpoint.root != merkle.root(checkpoint.size, ledger.node):
+            raise BridgeError("tampered", f"The first {checkpoint.size} entries have another root than was signed.")
+    hashes = merkle.consistency_proof(earlier.size, later.size, ledger.node)
+    merkle.verify_consistency(earlier.size, later.size, earlier.root, later.root, hashes)
+    return {"old": earlier.size, "new": later.size, "proof": [each.hex() for each in hashes]}

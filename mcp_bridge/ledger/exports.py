@@ -1,0 +1,267 @@
+"""A log as one file that can be verified with nothing but itself and a public key.
+
+JSON Lines, each line in canonical form (RFC 8785) and ended by a newline: a header with the log's origin and size N;
+its N entries in their order, each with its payload where that can be shown; then one or more signed checkpoints of
+growing sizes, the last one of size N.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger import codec, disclosures, merkle, notes, signing
+from mcp_bridge.ledger.disclosures import Disclosed
+from mcp_bridge.ledger.trust import KeyHistory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from mcp_bridge.ledger.notes import Checkpoint, Verifier
+
+FORMAT = "mcp-code-bridge-ledger/1"
+
+MAX_LINE_BYTES = 64 << 20
+"""Of any line, with its newline."""
+
+_IN_MEMORY_BYTES = 16 << 20
+"""Of the tree's hashes, 64 bytes an entry: what is more goes to a temporary file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What an export was found to be.
+
+    Attributes:
+        origin: The log.
+        size: The number of its entries.
+        root: The root of its tree.
+        authenticated: Whether a trusted key has signed it. If not, the file agrees with itself, and anyone may have
+            made it.
+        keys: The keys that were trusted, those given first, then those that they vouch for.
+        executions: How many executions the entries are of.
+        disclosed: How many entries have their payload.
+        undisclosed: How many have not: it is erased, or not shown.
+        checkpoints: How many signed checkpoints the file has.
+        compared: How many checkpoints from elsewhere agree with it.
+        witnesses: The known witnesses that have signed the last checkpoint, each with its time, in seconds since 1970.
+    """
+
+    origin: str
+    size: int
+    root: bytes
+    authenticated: bool
+    keys: tuple[str, ...]
+    executions: int
+    disclosed: int
+    undisclosed: int
+    checkpoints: int
+    compared: int
+    witnesses: tuple[tuple[Verifier, int], ...]
+
+
+def header_line(origin: str, size: int) -> bytes:
+    """The first line of an export of the log's first `size` entries."""
+    return disclosures.encode_object(format=FORMAT, origin=origin, size=size) + b"\n"
+
+
+def entry_line(entry: bytes, payload: bytes | None = None, salt: bytes | None = None) -> bytes:
+    """The line of an entry, with its payload and salt, or without both."""
+    return disclosures.encode(Disclosed(entry, payload, salt)) + b"\n"
+
+
+def checkpoint_line(note: str) -> bytes:
+    """The line of a signed checkpoint."""
+    return disclosures.encode_object(checkpoint=note) + b"\n"
+
+
+def verify_export(
+    source: IO[bytes] | Iterable[bytes], verifiers: Iterable[Verifier] | None, against: Sequence[str] = ()
+) -> Verdict:
+    """Verify an export as it is read, in memory that grows with nothing but the number of its executions.
+
+    Args:
+        source: A file opened to be read as bytes, or its lines, each with its newline.
+        verifiers: The keys that are trusted, of the log and of witnesses; None to trust none, which shows no more than
+            that the file agrees with itself.
+        against: Signed checkpoints of the log that were kept elsewhere; each must agree with the file.
+
+    Raises:
+        BridgeError: What is wrong, the number of the line, from 1, in its details as `line`. `bad_export`: it is no
+            export, or cut off. `bad_entry`, `bad_checkpoint`, `bad_key`: a line is not what it should be. `tampered`:
+            an entry, a payload or a root is another. `bad_signature`, `unknown_key`, `untrusted_key`: a checkpoint's
+            signature is wrong, or by no known key of the log, or the last one's by no trusted one. `other_log`,
+            `rolled_back`: a checkpoint kept elsewhere is of another log, or of more entries.
+    """
+    with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES) as nodes:
+        return _Reader(source, verifiers, nodes).read(against)
+
+
+class _Reader:
+    def __init__(
+        self, source: IO[bytes] | Iterable[bytes], verifiers: Iterable[Verifier] | None, nodes: IO[bytes]
+    ) -> None:
+        self._lines = _lines(source)
+        self._line = 0
+        self._given = None if verifiers is None else list(verifiers)
+        self._nodes = nodes
+        self._frontier = merkle.Frontier()
+        self._heads: dict[str, bytes] = {}
+        self._time = 0
+        self._disclosed = 0
+
+    def read(self, against: Sequence[str]) -> Verdict:
+        with self._at_line():
+            origin, size = self._header()
+        self._keys = KeyHistory(origin, self._given)
+        for _ in range(size):
+            with self._at_line():
+                self._entry(self._next())
+        self._nodes.flush()
+        last = notes.Checkpoint(origin, 0, merkle.empty_root())
+        checkpoints = 0
+        while last.size < size:
+            with self._at_line():
+                note = self._checkpoint_line()
+                checkpoint, signers = self._check_note(note, origin)
+                if not last.size < checkpoint.size <= size:
+                    raise BridgeError(
+                        "bad_checkpoint",
+                        f"A checkpoint of {checkpoint.size} entries can't follow one of {last.size}, of {size} in all.",
+                    )
+                self._keys.sign(checkpoint.size, (by for by, _ in signers))
+                last, checkpoints = checkpoint, checkpoints + 1
+        trusted = self._keys.trusted()
+        with self._at_line():
+            if next(self._lines, b""):
+                raise BridgeError("bad_export", "Something follows the last checkpoint.")
+            if self._given is not None and not any(by.vkey in trusted for by, _ in signers):
+                raise BridgeError(
+                    "untrusted_key",
+                    "The last checkpoint is not signed by a trusted key of the log.",
+                    hint="If the log's key was lost, its next one has to be given too, from a source that you trust.",
+                )
+        for note in against:
+            self._compare(note, last)
+        return Verdict(
+            origin,
+            size,
+            last.root,
+            self._given is not None,
+            tuple(trusted),
+            len(self._heads.keys() - {codec.LEDGER}),
+            self._disclosed,
+            size - self._disclosed,
+            checkpoints,
+            len(against),
+            tuple((by, time) for by, time in signers if time is not None),
+        )
+
+    def _header(self) -> tuple[str, int]:
+        try:
+            form, origin, size = disclosures.decode_object(self._next(), ("format", "origin", "size"))
+        except BridgeError as error:
+            raise BridgeError("bad_export", "This is no export of a ledger: it has no header.") from error
+        if form != FORMAT or not isinstance(origin, str) or not signing.is_key_name(origin):
+            raise BridgeError("bad_export", f"This is no export of a ledger in the format {FORMAT}, or names no log.")
+        if not isinstance(size, int) or not 0 < size <= codec.MAX_NUMBER:
+            raise BridgeError("bad_export", "The header's size is no number of entries.")
+        return origin, size
+
+    def _entry(self, line: bytes) -> None:
+        disclosed, leaf = disclosures.decode(line)
+        sequence = self._frontier.size
+        if leaf.sequence != sequence:
+            raise BridgeError("tampered", f"Entry {leaf.sequence} is in the place of entry {sequence}.")
+        head = self._heads.get(leaf.execution)
+        if leaf.previous != (None if head is None else head.hex()):
+            raise BridgeError("tampered", f"Entry {sequence} doesn't follow its execution's entry before it.")
+        # A person has accepted that the clock had gone back.
+        if leaf.time < self._time and leaf.kind != "clock":
+            raise BridgeError("tampered", f"Entry {sequence} has an earlier time than the entry before it.")
+        if sequence == 0 and leaf.kind != "key":
+            raise BridgeError("bad_entry", "The first entry doesn't name the log's key.")
+        if leaf.kind == "key":
+            if leaf.execution != codec.LEDGER or disclosed.payload is None:
+                raise BridgeError(
+                    "bad_entry", f"Entry {sequence} is to name a key: it doesn't, or is not the log's own."
+                )
+            self._keys.take(sequence, disclosed.payload)
+        digest = codec.leaf_hash(disclosed.entry)
+        self._nodes.write(self._frontier.append(digest))
+        self._heads[leaf.execution], self._time = digest, leaf.time
+        self._disclosed += disclosed.payload is not None
+
+    def _checkpoint_line(self) -> str:
+        try:
+            (note,) = disclosures.decode_object(self._next(), ("checkpoint",))
+        except BridgeError as error:
+            if error.code == "bad_export":
+                raise
+            raise BridgeError("bad_checkpoint", "This is no line of a checkpoint.") from error
+        if not isinstance(note, str):
+            raise BridgeError("bad_checkpoint", "This is no line of a checkpoint.")
+        return note
+
+    def _check_note(self, note: str, origin: str) -> tuple[Checkpoint, list[tuple[Verifier, int | None]]]:
+        """The checkpoint of a note that a known key of the log has signed, if this log has its root."""
+        text, signatures = notes.split_note(note)
+        checkpoint = notes.parse_checkpoint(text)
+        if checkpoint.origin != origin:
+            raise BridgeError("other_log", f"This is a checkpoint of the log {checkpoint.origin!a}, not of {origin!a}.")
+        signers = notes.check_signatures(text, signatures, self._keys.known)
+        if not any(by.is_of_log(origin) for by, _ in signers):
+            raise BridgeError("unknown_key", "No key of the log has signed the checkpoint.")
+        if checkpoint.size <= self._frontier.size and checkpoint.root != merkle.root(checkpoint.size, self._node):
+            raise BridgeError("tampered", f"The first {checkpoint.size} entries have another root than was signed.")
+        return checkpoint, signers
+
+    def _compare(self, note: str, last: Checkpoint) -> None:
+        try:
+            checkpoint, _ = self._check_note(note, last.origin)
+        except BridgeError as error:
+            raise _told(error, "A checkpoint kept elsewhere:") from error
+        if checkpoint.size > last.size:
+            raise BridgeError(
+                "rolled_back", f"A checkpoint kept elsewhere is of {checkpoint.size} entries; here are {last.size}."
+            )
+
+    def _node(self, level: int, index: int) -> bytes:
+        # Each leaf before has written its own hash, and one for each complete subtree that ends at it.
+        row = ((index + 1) << level) - 1
+        self._nodes.seek(merkle.HASH_BYTES * (2 * row - row.bit_count() + level))
+        return self._nodes.read(merkle.HASH_BYTES)
+
+    def _next(self) -> bytes:
+        """The next line without its newline."""
+        line = next(self._lines, b"")
+        self._line += 1
+        if not line.endswith(b"\n"):
+            raise BridgeError("bad_export", f"The file is cut off, or a line has more than {MAX_LINE_BYTES} bytes.")
+        if len(line) > MAX_LINE_BYTES:
+            raise BridgeError("bad_export", f"A line has more than {MAX_LINE_BYTES} bytes.")
+        return line[:-1]
+
+    @contextmanager
+    def _at_line(self) -> Iterator[None]:
+        try:
+            yield
+        except BridgeError as error:
+            raise _told(error, f"Line {self._line}:", line=self._line) from error
+
+
+def _lines(source: IO[bytes] | Iterable[bytes]) -> Iterator[bytes]:
+    readline = getattr(source, "readline", None)
+    if readline is None:
+        yield from source
+    else:
+        while line := readline(MAX_LINE_BYTES + 1):
+            yield line
+
+
+def _told(error: BridgeError, where: str, **details: Any) -> BridgeError:
+    code = "bad_checkpoint" if error.code == "bad_note" else error.code
+    return BridgeError(code, f"{where} {error.message}", hint=error.hint, **{**error.details, **details})

@@ -1,0 +1,270 @@
+"""The end of the log, for the connection that writes: entries become leaves, payloads are sealed, the head is signed.
+
+All of it happens inside the transaction that keeps it: sequence numbers, chains and the tree are those of the file,
+whichever process wrote last.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.codec import LEDGER, MAX_ENTRY_BYTES, Leaf, decode, encode, fitting, leaf_hash
+from mcp_bridge.ledger.disclosures import SALT_BYTES, commitment
+from mcp_bridge.ledger.merkle import HASH_BYTES, Frontier
+from mcp_bridge.ledger.notes import Checkpoint, sign_checkpoint
+from mcp_bridge.ledger.sealing import damaged
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Sequence
+
+    from mcp_bridge.ledger.entries import Entry
+    from mcp_bridge.ledger.notes import Signer
+    from mcp_bridge.ledger.sealing import DataKey, MasterKey
+
+CLOCK_STEP_SECONDS = 60
+"""How far the clock may be behind the last entry: it is set now and then. The entry gets the last one's time."""
+
+MAX_REMEMBERED = 10_000
+"""Executions whose chain's end and key are kept in memory."""
+
+_SECOND = 1_000_000
+
+INSERT_ENTRY = "INSERT INTO entries (sequence, execution, kind, entry, nodes) VALUES (?, ?, ?, ?, ?)"
+INSERT_PAYLOAD = "INSERT INTO payloads (sequence, sealed) VALUES (?, ?)"
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """An entry on its way.
+
+    Attributes:
+        time: Microseconds since 1970 when it was posted.
+        entry: It.
+        payload: The payload's bytes.
+    """
+
+    time: int
+    entry: Entry
+    payload: bytes
+
+
+@dataclass(slots=True)
+class _Execution:
+    previous: str | None
+    key: DataKey | None
+
+
+class Log:
+    """What the writer knows of the file's log. Belongs to one thread.
+
+    Args:
+        master: Opens and makes data keys.
+        origin: The log's.
+        signer: Signs its checkpoints.
+        reload: The signer of a verifier key, for when another process has rotated the key.
+    """
+
+    def __init__(self, master: MasterKey, origin: str, signer: Signer, reload: Callable[[str], Signer]) -> None:
+        self.master = master
+        self.origin = origin
+        self.signer = signer
+        self._reload = reload
+        self._version = -1
+        self._frontier = Frontier()
+        self._time = 0
+        self._executions: OrderedDict[str, _Execution] = OrderedDict()
+        self._changed = False
+
+    def forget(self) -> None:
+        """What was done since `begin` is undone: know nothing."""
+        self._version = -1
+
+    def begin(self, connection: sqlite3.Connection) -> None:
+        """In a transaction that writes: see whether another connection has written since the last one.
+
+        Raises:
+            BridgeError: `ledger_damaged`, `checkpoint_key_missing`.
+        """
+        self._changed = False
+        version = connection.execute("PRAGMA data_version").fetchone()[0]
+        if version == self._version:
+            # Here and nowhere else: in a transaction, a chain's end may not be in the file yet.
+            while len(self._executions) > MAX_REMEMBERED:
+                self._executions.popitem(last=False)
+            return
+        self._executions.clear()
+        head = connection.execute("SELECT size, vkey, root FROM head").fetchone()
+        if head is None:
+            raise damaged("its head is missing")
+        size, vkey, root = head
+        self._frontier = frontier_of(connection, size)
+        if self._frontier.root() != root:
+            raise damaged("its entries are not those that its head was signed for")
+        self._time = _time_of(connection, size - 1) if size else 0
+        if vkey != self.signer.vkey:
+            self.signer = self._reload(vkey)
+        self._version = version
+
+    def append(self, connection: sqlite3.Connection, posted: Sequence[Posted]) -> tuple[list[tuple[object, ...]], ...]:
+        """The rows of entries, for INSERT_ENTRY and INSERT_PAYLOAD.
+
+        Raises:
+            BridgeError: `clock_went_back`; `bad_entry`.
+        """
+        entries: list[tuple[object, ...]] = []
+        payloads: list[tuple[object, ...]] = []
+        for one in posted:
+            entry = one.entry
+            known = self._known(connection, entry.execution)
+            salt = os.urandom(SALT_BYTES)
+            sequence = self._frontier.size
+            leaf = Leaf(
+                commitment(one.payload, salt),
+                entry.execution,
+                entry.kind,
+                entry.policy,
+                known.previous,
+                entry.program,
+                sequence,
+                None if entry.step is None else fitting(entry.step),
+                self._next_time(one.time),
+            )
+            data = encode(leaf)
+            if len(data) > MAX_ENTRY_BYTES:
+                raise BridgeError("bad_entry", f"An entry of {entry.execution} has {len(data)} bytes.")
+            nodes = self._frontier.append(leaf_hash(data))
+            known.previous = nodes[:HASH_BYTES].hex()
+            entries.append((sequence, entry.execution, entry.kind, data, nodes))
+            if known.key is not None:
+                payloads.append((sequence, known.key.seal(salt + one.payload, leaf.commitment.encode())))
+            elif entry.execution == LEDGER:
+                payloads.append((sequence, salt + one.payload))
+            # Otherwise it is erased already.
+        self._changed = self._changed or bool(entries)
+        return entries, payloads
+
+    def finish(self, connection: sqlite3.Connection) -> None:
+        """Sign for what was appended since `begin`."""
+        if self._changed:
+            checkpoint = self.checkpoint()
+            connection.execute(
+                "UPDATE head SET size = ?, root = ?, note = ?, vkey = ?",
+                (checkpoint.size, checkpoint.root, self.sign(), self.signer.vkey),
+            )
+
+    def checkpoint(self) -> Checkpoint:
+        """What the log says of itself, now."""
+        return Checkpoint(self.origin, self._frontier.size, self._frontier.root())
+
+    def sign(self) -> str:
+        """The signed note of that."""
+        return sign_checkpoint(self.checkpoint(), self.signer)
+
+    @property
+    def time(self) -> int:
+        """Of the last entry, in microseconds since 1970."""
+        return self._time
+
+    def seal(self, connection: sqlite3.Connection, execution: str, data: bytes, label: bytes) -> bytes | None:
+        """Encrypt for an execution; None for one that is erased."""
+        key = self._known(connection, execution).key
+        return None if key is None else key.seal(data, label)
+
+    def _next_time(self, time: int) -> int:
+        if time < self._time:
+            behind = (self._time - time) / _SECOND
+            if behind > CLOCK_STEP_SECONDS:
+                raise BridgeError(
+                    "clock_went_back",
+                    f"The clock is {behind:.0f} s behind the last entry of the record.",
+                    hint="Set the clock. If it is right now and was wrong before: mcp-bridge audit accept-clock.",
+                )
+            return self._time
+        self._time = time
+        return time
+
+    def accept_clock(self, time: int) -> None:
+        """Let time go on from here, although it is earlier."""
+        self._time = min(self._time, time)
+
+    def _known(self, connection: sqlite3.Connection, execution: str) -> _Execution:
+        known = self._executions.get(execution)
+        if known is not None:
+            self._executions.move_to_end(execution)
+            return known
+        last = connection.execute(
+            "SELECT sequence, entry, substr(nodes, 1, 32) FROM entries WHERE execution = ?"
+            " ORDER BY sequence DESC LIMIT 1",
+            (execution,),
+        ).fetchone()
+        kept = connection.execute("SELECT wrapped FROM data_keys WHERE execution = ?", (execution,)).fetchone()
+        if execution == LEDGER:
+            key = None
+        elif kept is None:
+            key = self.new_key(connection, execution, "")
+        else:
+            key = None if kept[0] is None else self.master.open(execution, kept[0])
+        known = _Execution(_hash_of(*last).hex() if last else None, key)
+        self._executions[execution] = known
+        return known
+
+    def new_key(self, connection: sqlite3.Connection, execution: str, subject: str) -> DataKey:
+        """Make an execution's data key."""
+        key, wrapped = self.master.new(execution)
+        connection.execute(
+            "INSERT INTO data_keys (execution, subject, wrapped) VALUES (?, ?, ?)", (execution, subject, wrapped)
+        )
+        return key
+
+
+def frontier_of(connection: sqlite3.Connection, size: int) -> Frontier:
+    """The frontier of the log's first entries.
+
+    Raises:
+        BridgeError: `ledger_damaged`.
+    """
+
+    def read(level: int, index: int) -> bytes:
+        return read_node(connection, level, index)
+
+    return Frontier(size, read)
+
+
+def _time_of(connection: sqlite3.Connection, sequence: int) -> int:
+    """When an entry was made, if it is the one that its hash is kept of."""
+    row = connection.execute(
+        "SELECT entry, substr(nodes, 1, 32) FROM entries WHERE sequence = ?", (sequence,)
+    ).fetchone()
+    if row is None:
+        raise damaged(f"the entry {sequence} is missing")
+    _hash_of(sequence, *row)
+    return decode(row[0]).time
+
+
+def _hash_of(sequence: int, entry: bytes, kept: bytes) -> bytes:
+    """An entry's hash, if it is the one that is kept: nothing is chained to an entry that was changed."""
+    found = leaf_hash(entry)
+    if found != kept:
+        raise damaged(f"the entry {sequence} is not the one that its hash was made of")
+    return found
+
+
+def read_node(connection: sqlite3.Connection, level: int, index: int) -> bytes:
+    """A node of the tree: it is kept with the last of its leaves.
+
+    Raises:
+        BridgeError: `ledger_damaged`.
+    """
+    row = connection.execute(
+        "SELECT substr(nodes, ?, 32) FROM entries WHERE sequence = ?",
+        (HASH_BYTES * level + 1, ((index + 1) << level) - 1),
+    ).fetchone()
+    if row is None or len(row[0] or b"") != HASH_BYTES:
+        raise damaged(f"the entry {((index + 1) << level) - 1} or its hashes are missing")
+    node: bytes = row[0]
+    return node

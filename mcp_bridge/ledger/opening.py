@@ -1,0 +1,229 @@
+"""Opening the file: its version, its journal, its keys, and the first entry of a log that begins."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+import time
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.codec import LEDGER
+from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.ledger.log import INSERT_ENTRY, INSERT_PAYLOAD, Log, Posted
+from mcp_bridge.ledger.merkle import empty_root
+from mcp_bridge.ledger.notes import Signer, Verifier, open_checkpoint
+from mcp_bridge.ledger.schema import MIGRATIONS, migrate
+from mcp_bridge.ledger.sealing import damaged, master_key
+from mcp_bridge.ledger.trust import KeyEvent
+from mcp_bridge.private_files import private_key, sync_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+BUSY_SECONDS = 30.0
+"""How long to wait for another process that is writing."""
+
+KEY_FILE = "checkpoint.key"
+"""In the state directory."""
+
+NEXT_KEY_FILE = "checkpoint.key.next"
+"""The key that takes the other's place; that, as soon as the log says so."""
+
+ORIGIN = "mcp-code-bridge"
+
+_RETRY_SECONDS = 0.01
+_LOST = (
+    "Without it the log can't go on as the same signer's. If it is lost for good: mcp-bridge audit rotate-key --lost."
+)
+
+
+def open_to_write(path: Path, master: str | Sequence[str]) -> tuple[sqlite3.Connection, Log]:
+    """The connection that writes, and the end of its log.
+
+    Args:
+        path: The file; made with mode 0600 if it isn't there.
+        master: Where the master key is, as `sealing.master_key` takes it.
+
+    Raises:
+        sqlite3.Error, OSError: As they come.
+        BridgeError: `database_newer`, `key_missing`, `key_unusable`, `ledger_damaged`, ….
+    """
+    connection = connect(path, master)
+    try:
+        return connection, _log(connection, path.parent, master)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def connect(path: Path, master: str | Sequence[str] | None = None) -> sqlite3.Connection:
+    """As `open_to_write`, without the log's keys: of a new file's log there is nothing yet."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as reader:
+        # The last connection to leave writes the log of changes into the file, whatever it found there; this one can't.
+        # What else is wrong, the one that writes finds out: this one can't undo what was cut off, either.
+        refuse_newer(reader, path)
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    try:
+        refuse_newer(connection, path)
+        _use_wal(connection)
+        connection.execute("PRAGMA synchronous = FULL")
+        # What is deleted is overwritten: the key of an execution that is erased must be nowhere.
+        connection.execute("PRAGMA secure_delete = ON")
+        if master is not None:
+            migrate(connection)
+            # Another process may have been quicker, and of a later version.
+            refuse_newer(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def refuse_newer(connection: sqlite3.Connection, path: Path) -> None:
+    """Leave a file of a later version alone.
+
+    Raises:
+        BridgeError: `database_newer`.
+    """
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version > len(MIGRATIONS):
+        raise BridgeError(
+            "database_newer",
+            f"{path} was written by a later version of this program.",
+            hint="Use that version, or another state_dir.",
+        )
+
+
+def open_to_read(path: Path) -> sqlite3.Connection:
+    """A connection that can't write."""
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Change the journal's mode, which SQLite doesn't wait for when several processes begin one file at once."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            # The low byte is the primary code (sqlite.org/rescode.html).
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(_RETRY_SECONDS)
+        else:
+            return
+
+
+def _log(connection: sqlite3.Connection, directory: Path, source: str | Sequence[str]) -> Log:
+    meta = dict(connection.execute("SELECT name, value FROM meta"))
+    if not meta:
+        return _begun(connection, directory, source)
+    master = master_key(source, directory, make=False)
+    if meta.get("master") != master.check:
+        raise BridgeError(
+            "key_unusable",
+            "The master key is not the one that this record was begun with.",
+            hint="Put the right one back: see master_key in [ledger].",
+        )
+    origin = meta.get("origin", "")
+    note, vkey = connection.execute("SELECT note, vkey FROM head").fetchone() or ("", "")
+    try:
+        checkpoint, _ = open_checkpoint(note, [Verifier.parse(vkey)])
+    except BridgeError as exc:
+        raise damaged(f"its head can't be taken: {exc.message}") from None
+    if checkpoint.origin != origin:
+        raise damaged("its head is another log's")
+
+    def load(wanted: str) -> Signer:
+        return _signer(directory, origin, wanted)
+
+    return Log(master, origin, load(vkey), load)
+
+
+def _signer(directory: Path, origin: str, vkey: str) -> Signer:
+    """The key that the log is signed with.
+
+    Raises:
+        BridgeError: `key_missing`, `key_unusable`.
+    """
+    with suppress(BridgeError):
+        # Whoever rotated the key may not have lived to put it in its place, or is about to.
+        following = _loaded(directory / NEXT_KEY_FILE, origin)
+        if following.vkey == vkey:
+            return following
+    signer = _loaded(directory / KEY_FILE, origin)
+    if signer.vkey != vkey:
+        raise BridgeError(
+            "key_unusable",
+            f"{directory / KEY_FILE} is not the key that the log is signed with, {vkey}.",
+            hint=f"Put it back. {_LOST}",
+        )
+    return signer
+
+
+def _loaded(path: Path, origin: str, *, make: bool = False) -> Signer:
+    return Signer(origin, Ed25519PrivateKey.from_private_bytes(private_key(path, _LOST, make=make)))
+
+
+def own_vkey(path: Path) -> str:
+    """The public key of the private one that is beside a file.
+
+    Raises:
+        BridgeError: `key_missing`, `key_unusable`; as `reading.open_ledger`.
+    """
+    from mcp_bridge.ledger.reading import open_ledger  # noqa: PLC0415  (it imports this module)
+
+    with open_ledger(path) as ledger:
+        return _signer(path.parent, ledger.origin, ledger.vkey).vkey
+
+
+def take_next_key(directory: Path) -> None:
+    """Put the new key in the old one's place: the log is signed with it."""
+    try:
+        (directory / NEXT_KEY_FILE).replace(directory / KEY_FILE)
+        sync_directory(directory)
+    except OSError as exc:
+        raise BridgeError(
+            "key_unusable", f"{directory / NEXT_KEY_FILE} can't be renamed: {exc.strerror}.", hint="Rename it."
+        ) from None
+
+
+def _begun(connection: sqlite3.Connection, directory: Path, source: str | Sequence[str]) -> Log:
+    """Begin a log. The keys are on the disk before anything is that needs them."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if connection.execute("SELECT count(*) FROM meta").fetchone()[0]:
+            connection.execute("ROLLBACK")
+            return _log(connection, directory, source)
+        master = master_key(source, directory, make=True)
+        origin = f"{ORIGIN}/{secrets.token_hex(8)}"
+        signer = _loaded(directory / KEY_FILE, origin, make=True)
+        connection.executemany("INSERT INTO meta VALUES (?, ?)", (("origin", origin), ("master", master.check)))
+        connection.execute("INSERT INTO head VALUES (1, 0, ?, '', ?)", (empty_root(), signer.vkey))
+        log = Log(master, origin, signer, lambda _: signer)
+        log.begin(connection)
+        event = KeyEvent("made", signer.vkey)
+        write_entries(connection, log, [Posted(time.time_ns() // 1000, Entry("key", LEDGER), event.encode())])
+        log.finish(connection)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return _log(connection, directory, source)
+
+
+def write_entries(connection: sqlite3.Connection, log: Log, posted: Sequence[Posted]) -> None:
+    """Append entries, one by one."""
+    entries, payloads = log.append(connection, posted)
+    connection.executemany(INSERT_ENTRY, entries)
+    connection.executemany(INSERT_PAYLOAD, payloads)

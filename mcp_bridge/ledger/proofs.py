@@ -1,0 +1,146 @@
+"""Proofs that one entry is in a log, as files that stand for themselves (C2SP's tlog-proof, version 1).
+
+A proof is made of the entry (as the extra data, which nothing authenticates: its hash is what the proof proves), its
+index, the hashes from its leaf up to the root, and a checkpoint with that root.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger import codec, disclosures, merkle, notes, signing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mcp_bridge.ledger.disclosures import Disclosed
+    from mcp_bridge.ledger.notes import Checkpoint, Verifier
+
+HEADER = "c2sp.org/tlog-proof@v1"
+
+MAX_PROOF_BYTES = 96 << 20
+"""Room for an entry with the largest payload that an export may have, in base64."""
+
+_INDEX = re.compile(r"index (0|[1-9][0-9]{0,15})")
+_HASH_CHARS = 44
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """One entry's proof; nothing in it is verified.
+
+    Attributes:
+        index: The entry's place in the log, from 0.
+        hashes: The audit path, from the leaf's sibling up.
+        note: The signed checkpoint.
+        extra: What goes with it, or None; here the entry, as `disclosures.encode` gives it.
+    """
+
+    index: int
+    hashes: tuple[bytes, ...]
+    note: str
+    extra: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """What a proof proves.
+
+    Attributes:
+        leaf: The entry.
+        disclosed: Its bytes, and its payload where the proof discloses it.
+        checkpoint: Of the log that has it.
+        signatures: Whose signatures of the checkpoint hold; a witness's with its time, in seconds since 1970.
+        authenticated: Whether a known key of the log is among them. If not, the proof agrees with itself, and anyone
+            may have made it.
+    """
+
+    leaf: codec.Leaf
+    disclosed: Disclosed
+    checkpoint: Checkpoint
+    signatures: tuple[tuple[Verifier, int | None], ...]
+    authenticated: bool
+
+
+def encode(proof: Proof) -> bytes:
+    """The proof as the bytes of a file, whose name ends with `.tlog-proof`."""
+    lines = [HEADER]
+    if proof.extra is not None:
+        lines.append(f"extra {base64.b64encode(proof.extra).decode()}")
+    lines.append(f"index {proof.index}")
+    lines += (base64.b64encode(each).decode() for each in proof.hashes)
+    return "\n".join([*lines, "", proof.note]).encode()
+
+
+def decode(data: bytes) -> Proof:
+    """The proof of a file's bytes, in its one form; nothing is verified but that.
+
+    Raises:
+        BridgeError: `bad_proof`: it is none.
+    """
+    if len(data) > MAX_PROOF_BYTES:
+        raise _bad(f"it has more than {MAX_PROOF_BYTES} bytes")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise _bad("it is not in UTF-8") from None
+    head, separator, note = text.partition("\n\n")
+    if not separator:
+        raise _bad("it has no empty line with a checkpoint after it")
+    # No more lines are looked at than a proof can have.
+    lines = head.split("\n", merkle.MAX_PROOF_HASHES + 3)
+    if lines.pop(0) != HEADER:
+        raise _bad(f"its first line is not {HEADER}")
+    extra = None
+    if lines and lines[0].startswith("extra "):
+        extra = signing.decode_base64(lines.pop(0).removeprefix("extra "))
+        if extra is None:
+            raise _bad("its extra data are not base64")
+    index = _INDEX.fullmatch(lines.pop(0)) if lines else None
+    if index is None:
+        raise _bad("it has no line with the entry's index where it should be")
+    if len(lines) > merkle.MAX_PROOF_HASHES:
+        raise _bad(f"it has more than {merkle.MAX_PROOF_HASHES} hashes")
+    hashes = [signing.decode_base64(line) if len(line) == _HASH_CHARS else None for line in lines]
+    if any(each is None or len(each) != merkle.HASH_BYTES for each in hashes):
+        raise _bad("one of its hashes is not 32 bytes in base64")
+    return Proof(int(index[1]), tuple(each for each in hashes if each), note, extra)
+
+
+def verify(data: bytes, verifiers: Iterable[Verifier] | None) -> Proved:
+    """What a proof proves, by the keys that are known.
+
+    Args:
+        data: The proof, as its file has it.
+        verifiers: Keys of logs and witnesses; None for no more than whether the proof agrees with itself.
+
+    Raises:
+        BridgeError: `bad_proof`: it is none, or doesn't prove its entry. `bad_entry`: that is none. `tampered`: its
+            payload is another. `bad_note`, `bad_signature`, `bad_key`: as notes.open_note. `unknown_key`: no known key
+            of the log has signed its checkpoint.
+    """
+    proof = decode(data)
+    signed, signatures = notes.split_note(proof.note)
+    checkpoint = notes.parse_checkpoint(signed)
+    found: list[tuple[Verifier, int | None]] = []
+    if verifiers is not None:
+        found = notes.check_signatures(signed, signatures, notes.keyring(verifiers))
+        if not any(by.is_of_log(checkpoint.origin) for by, _ in found):
+            raise BridgeError("unknown_key", f"No known key of the log {checkpoint.origin!a} has signed the proof.")
+    if proof.extra is None:
+        raise _bad("it doesn't have the entry that it proves")
+    disclosed, leaf = disclosures.decode(proof.extra)
+    if leaf.sequence != proof.index:
+        raise _bad(f"it has entry {leaf.sequence}, and proves entry {proof.index}")
+    merkle.verify_inclusion(
+        codec.leaf_hash(disclosed.entry), proof.index, checkpoint.size, proof.hashes, checkpoint.root
+    )
+    return Proved(leaf, disclosed, checkpoint, tuple(found), verifiers is not None)
+
+
+def _bad(why: str) -> BridgeError:
+    return BridgeError("bad_proof", f"This is no proof of an entry of a ledger: {why}.")

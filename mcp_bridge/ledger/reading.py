@@ -1,0 +1,196 @@
+"""The log as it is read from its file: by a connection that can't write, in one snapshot, entry by entry.
+
+What is read here is what an export holds. Nothing is taken for granted: columns beside the entries' bytes are held
+against them on the way.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger import merkle
+from mcp_bridge.ledger.codec import LEDGER, decode, leaf_hash
+from mcp_bridge.ledger.exports import checkpoint_line, entry_line, header_line
+from mcp_bridge.ledger.log import read_node
+from mcp_bridge.ledger.opening import refuse_newer
+from mcp_bridge.ledger.recorder import payload_of
+from mcp_bridge.ledger.sealing import damaged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from mcp_bridge.ledger.codec import Leaf
+    from mcp_bridge.ledger.sealing import DataKey, MasterKey
+
+MAX_KEYS_REMEMBERED = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEntry:
+    """An entry with its payload.
+
+    Attributes:
+        leaf: It.
+        data: Its bytes.
+        payload, salt: The payload's bytes and its salt; None where they are erased, or can't be read without a key.
+    """
+
+    leaf: Leaf
+    data: bytes
+    payload: bytes | None
+    salt: bytes | None
+
+
+class Ledger:
+    """A file's log, in one snapshot.
+
+    Args:
+        connection: In a transaction.
+        master: Opens payloads; None to leave them closed.
+
+    Attributes:
+        origin: The log's.
+        size: The number of its entries.
+        note: The signed checkpoint of all of them.
+        vkey: The key that it is signed with.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, master: MasterKey | None) -> None:
+        self.connection = connection
+        self.master = master
+        head = connection.execute("SELECT size, note, vkey FROM head").fetchone()
+        origin = connection.execute("SELECT value FROM meta WHERE name = 'origin'").fetchone()
+        if head is None or origin is None:
+            raise damaged("it has no head")
+        self.size: int = head[0]
+        self.note: str = head[1]
+        self.vkey: str = head[2]
+        self.origin: str = origin[0]
+        self._keys: dict[str, DataKey | None] = {}
+
+    def node(self, level: int, index: int) -> bytes:
+        """As `merkle.NodeReader`."""
+        return read_node(self.connection, level, index)
+
+    def entry(self, sequence: int) -> ReadEntry:
+        """One entry.
+
+        Raises:
+            BridgeError: `unknown_entry`; `ledger_damaged`.
+        """
+        row = self.connection.execute(f"{_SELECT} WHERE sequence = ?", (sequence,)).fetchone()
+        if row is None:
+            raise BridgeError("unknown_entry", f"The log has no entry {sequence}: it has {self.size}, from 0.")
+        return self._read(*row)
+
+    def entries(self) -> Iterator[ReadEntry]:
+        """All of them, in their order.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        frontier = merkle.Frontier()
+        for row in self.connection.execute(f"{_SELECT} ORDER BY sequence"):
+            if row[0] != frontier.size:
+                raise damaged(f"the entry {frontier.size} is missing")
+            found = self._read(*row)
+            if frontier.append(leaf_hash(found.data)) != row[4]:
+                raise damaged(f"the hashes beside the entry {row[0]} are not its own")
+            yield found
+        if frontier.size != self.size:
+            raise damaged(f"it has {frontier.size} entries, and its head is of {self.size}")
+
+    def _read(
+        self, sequence: int, execution: str, kind: str, data: bytes, _nodes: bytes, sealed: bytes | None
+    ) -> ReadEntry:
+        leaf = decode(data)
+        if (leaf.sequence, leaf.execution, leaf.kind) != (sequence, execution, kind):
+            raise damaged(f"what stands beside the entry {sequence} is not its own")
+        if self.master is None and execution != LEDGER:
+            return ReadEntry(leaf, data, None, None)
+        opened = payload_of(leaf, sealed, self._key(execution))
+        return ReadEntry(leaf, data, None, None) if opened is None else ReadEntry(leaf, data, opened[1], opened[0])
+
+    def _key(self, execution: str) -> DataKey | None:
+        if execution == LEDGER or self.master is None:
+            return None
+        if execution not in self._keys:
+            if len(self._keys) > MAX_KEYS_REMEMBERED:
+                self._keys.clear()
+            row = self.connection.execute("SELECT wrapped FROM data_keys WHERE execution = ?", (execution,)).fetchone()
+            if row is None:
+                raise damaged(f"the key of {execution} is missing")
+            self._keys[execution] = None if row[0] is None else self.master.open(execution, row[0])
+        return self._keys[execution]
+
+    def lines(self, *, payloads: bool, see: Callable[[ReadEntry], None] | None = None) -> Iterator[bytes]:
+        """The lines of an export.
+
+        Args:
+            payloads: Whether all payloads that can be read are in it, and not just those about the log itself.
+            see: Is shown every entry on the way.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        yield header_line(self.origin, self.size)
+        rotations: list[int] = []
+        for found in self.entries():
+            if see is not None:
+                see(found)
+            if found.leaf.kind == "key" and found.leaf.sequence:
+                rotations.append(found.leaf.sequence + 1)
+            if payloads or found.leaf.execution == LEDGER:
+                yield entry_line(found.data, found.payload, found.salt)
+            else:
+                yield entry_line(found.data)
+        for size in rotations:
+            # Signed by both keys when the one took the other's place; there is none after a loss.
+            kept = self.connection.execute(
+                "SELECT note FROM checkpoints WHERE size = ? ORDER BY length(note) DESC LIMIT 1", (size,)
+            ).fetchone()
+            if kept is not None and size < self.size:
+                yield checkpoint_line(kept[0])
+        yield checkpoint_line(self.head_note())
+
+    def head_note(self) -> str:
+        """The checkpoint of all entries, with the most signatures that there are."""
+        kept = self.connection.execute(
+            "SELECT note FROM checkpoints WHERE size = ? ORDER BY length(note) DESC LIMIT 1", (self.size,)
+        ).fetchone()
+        found: str = self.note if kept is None else kept[0]
+        return found
+
+
+_SELECT = """
+    SELECT sequence, execution, kind, entry, nodes, sealed FROM entries LEFT JOIN payloads USING (sequence)
+"""
+
+
+@contextmanager
+def open_ledger(path: Path, master: MasterKey | None = None) -> Iterator[Ledger]:
+    """A file's log, to be read.
+
+    Args:
+        path: The file.
+        master: Opens payloads; None to leave them closed.
+
+    Raises:
+        BridgeError: `database_unusable` (there is none, or it is none), `database_newer`, `ledger_damaged`.
+    """
+    if not path.is_file():
+        raise BridgeError("database_unusable", f"There is no ledger {path}.", hint="See state_dir.")
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)) as opened:
+            refuse_newer(opened, path)
+            opened.execute("BEGIN")
+            yield Ledger(opened, master)
+    except sqlite3.Error as exc:
+        raise BridgeError(
+            "database_unusable", f"The record of executions, {path}, can't be read: {exc}.", hint="Go on with a backup."
+        ) from None

@@ -1,0 +1,117 @@
+"""Another key for the log's checkpoints, and a clock that is right although it was put back: entries that say so."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.codec import LEDGER
+from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.ledger.log import Log, Posted
+from mcp_bridge.ledger.notes import add_signature, checkpoint_text
+from mcp_bridge.ledger.opening import NEXT_KEY_FILE, connect, take_next_key, write_entries
+from mcp_bridge.ledger.sealing import master_key
+from mcp_bridge.ledger.signing import Signer
+from mcp_bridge.ledger.transaction import run
+from mcp_bridge.ledger.trust import KeyEvent
+from mcp_bridge.private_files import KEY_BYTES, write_private
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from mcp_bridge.ledger.database import Database
+    from mcp_bridge.ledger.transaction import Transaction
+
+
+async def rotate_key(database: Database) -> str:
+    """Sign with a new key from here on. The old one signs for it, so that who trusts the old trusts the new.
+
+    Returns:
+        The new key's verifier key.
+
+    Raises:
+        BridgeError: `key_unusable`, `not_recorded`. The old key goes on then.
+    """
+    directory = database.path.parent
+
+    def work(transaction: Transaction) -> str:
+        log, old = transaction.log, transaction.log.signer
+        new = _next_key(directory, log.origin)
+        _append(transaction, KeyEvent("rotated", new.vkey, old.vkey))
+        note = log.sign()
+        note = add_signature(note, new.sign(checkpoint_text(log.checkpoint())))
+        transaction.connection.execute("INSERT INTO checkpoints VALUES (?, ?)", (log.checkpoint().size, note))
+        log.signer = new
+        return new.vkey
+
+    vkey = await database.transact(work)
+    take_next_key(directory)
+    return vkey
+
+
+def replace_lost_key(path: Path, master: str | Sequence[str]) -> str:
+    """Go on with a new key where the old one is lost: who trusts the old has to be told of the new by other means.
+
+    Returns:
+        The new key's verifier key.
+
+    Raises:
+        BridgeError: `key_unusable`, `key_missing` (of the master key), `ledger_damaged`, `database_unusable`.
+    """
+    try:
+        with closing(connect(path)) as connection:
+            (origin,) = connection.execute("SELECT value FROM meta WHERE name = 'origin'").fetchone()
+            new = _next_key(path.parent, origin)
+            log = Log(master_key(master, path.parent, make=False), origin, new, lambda _: new)
+
+            def work(transaction: Transaction) -> None:
+                (old,) = connection.execute("SELECT vkey FROM head").fetchone()
+                _append(transaction, KeyEvent("lost", new.vkey, old))
+
+            run(connection, log, work)
+    except (sqlite3.Error, TypeError) as exc:
+        raise BridgeError("database_unusable", f"The record of executions, {path}, can't be used: {exc}.") from None
+    take_next_key(path.parent)
+    return new.vkey
+
+
+async def accept_clock(database: Database, by: str) -> float:
+    """Take the clock for right although it is behind the last entry; by how many seconds it is.
+
+    Raises:
+        BridgeError: `clock_is_right`: it isn't behind.
+    """
+
+    def work(transaction: Transaction) -> float:
+        now = time.time_ns() // 1000
+        behind = (transaction.log.time - now) / 1e6
+        if behind <= 0:
+            raise BridgeError("clock_is_right", "The clock is not behind the last entry.")
+        was = transaction.log.time / 1e6
+        transaction.log.accept_clock(now)
+        transaction.append(Entry("clock", LEDGER, {"was": was, "behind": behind, "by": by}))
+        return behind
+
+    return await database.transact(work)
+
+
+def _next_key(directory: Path, origin: str) -> Signer:
+    """A new key, on the disk before anything says that it is used."""
+    seed = os.urandom(KEY_BYTES)
+    try:
+        write_private(directory / NEXT_KEY_FILE, seed, durable=True)
+    except OSError as exc:
+        raise BridgeError("key_unusable", f"{directory / NEXT_KEY_FILE} can't be made: {exc.strerror}.") from None
+    return Signer(origin, Ed25519PrivateKey.from_private_bytes(seed))
+
+
+def _append(transaction: Transaction, event: KeyEvent) -> None:
+    posted = Posted(time.time_ns() // 1000, Entry("key", LEDGER), event.encode())
+    write_entries(transaction.connection, transaction.log, [posted])

@@ -1,0 +1,197 @@
+"""Payloads and states that only who has the master key can read, until the key of their execution is destroyed.
+
+Every execution has a data key of its own (AES-256-GCM, NIST SP 800-38D), which is kept wrapped by a key that is derived
+from the master key. Without its data key nothing of an execution can be read, by anybody: that is how it is erased.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import importlib
+import json
+import os
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.private_files import KEY_BYTES, private_key
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+FILE_NAME = "master.key"
+"""In the state directory."""
+
+COMMAND_SECONDS = 30.0
+"""How long a command may take to print the master key."""
+
+KEYRING_SERVICE, KEYRING_NAME = "mcp-bridge", "ledger master key"
+
+_NONCE_BYTES = 12
+
+_LOST = "Without it nothing that is recorded of executions can be read."
+
+
+class MasterKey:
+    """The key under which all others are kept.
+
+    Args:
+        key: KEY_BYTES random bytes.
+
+    Attributes:
+        check: By which a store knows it: a MAC of nothing secret.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._wrap = AESGCM(_derived(key, "wrap data keys"))
+        self._mac = _derived(key, "authenticate rows")
+        self._subjects = _derived(key, "name subjects")
+        self.check = _derived(key, "check").hex()
+
+    def new(self, execution: str) -> tuple[DataKey, bytes]:
+        """A new data key, and what is kept of it."""
+        key = os.urandom(KEY_BYTES)
+        nonce = os.urandom(_NONCE_BYTES)
+        return DataKey(key), nonce + self._wrap.encrypt(nonce, key, execution.encode())
+
+    def open(self, execution: str, wrapped: bytes) -> DataKey:
+        """The data key behind what is kept of it.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        try:
+            return DataKey(self._wrap.decrypt(wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:], execution.encode()))
+        except (InvalidTag, ValueError):
+            raise damaged(f"the key of {execution} can't be opened") from None
+
+    def mac(self, *values: Any) -> bytes:
+        """HMAC-SHA-256 of values; bytes among them by their SHA-256: a state may be large."""
+        plain = [hashlib.sha256(value).hexdigest() if isinstance(value, bytes) else value for value in values]
+        return hmac.digest(self._mac, json.dumps(plain).encode(), "sha256")
+
+    def subject(self, subject: str) -> str:
+        """How a subject is named in the store: nothing that tells who it is."""
+        return hmac.digest(self._subjects, subject.encode(), "sha256").hex()[:32]
+
+
+class DataKey:
+    """The key of one execution.
+
+    Args:
+        key: KEY_BYTES bytes.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._cipher = AESGCM(key)
+
+    def seal(self, data: bytes, label: bytes) -> bytes:
+        """Encrypt.
+
+        Args:
+            data: Anything.
+            label: Where it belongs: it opens nowhere else.
+        """
+        nonce = os.urandom(_NONCE_BYTES)
+        return nonce + self._cipher.encrypt(nonce, data, label)
+
+    def open(self, sealed: bytes, label: bytes) -> bytes:
+        """Decrypt.
+
+        Raises:
+            BridgeError: `ledger_damaged`: it was changed, or belongs elsewhere.
+        """
+        try:
+            return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], label)
+        except (InvalidTag, ValueError):
+            raise damaged(f"{label.decode(errors='replace')[:100]!r} can't be opened: it was changed") from None
+
+
+def master_key(source: str | Sequence[str], directory: Path, *, make: bool) -> MasterKey:
+    """The master key.
+
+    Args:
+        source: `file`, `keyring`, or a command with its arguments.
+        directory: The state directory.
+        make: Whether it may be made, where it isn't there: only for a store that has none yet.
+
+    Raises:
+        BridgeError: `key_missing`, `key_unusable`, `keyring_missing`.
+    """
+    if source == "file":
+        return MasterKey(private_key(directory / FILE_NAME, _LOST, make=make))
+    if source == "keyring":
+        return MasterKey(_from_keyring(make=make))
+    command = [source] if isinstance(source, str) else list(source)
+    return MasterKey(_from_command(command))
+
+
+def _derived(key: bytes, label: str) -> bytes:
+    return hmac.digest(key, f"mcp-bridge ledger: {label}".encode(), "sha256")
+
+
+def _from_keyring(*, make: bool) -> bytes:
+    try:
+        keyring = importlib.import_module("keyring")
+    except ImportError:
+        raise BridgeError(
+            "keyring_missing",
+            "The library for the system's keyring isn't installed.",
+            hint='Install mcp-code-bridge[keyring], or set master_key = "file" in [ledger].',
+        ) from None
+    try:
+        kept = keyring.get_password(KEYRING_SERVICE, KEYRING_NAME)
+        if kept is None and make:
+            keyring.set_password(KEYRING_SERVICE, KEYRING_NAME, os.urandom(KEY_BYTES).hex())
+            kept = keyring.get_password(KEYRING_SERVICE, KEYRING_NAME)
+    except Exception as exc:  # noqa: BLE001  (backends let through what their systems raise)
+        raise BridgeError(
+            "key_unusable", f"The system's keyring can't be used ({type(exc).__name__}).", hint="Unlock it."
+        ) from None
+    if kept is None:
+        raise BridgeError("key_missing", "The system's keyring has no key for the ledger.", hint=_LOST)
+    return _decoded(kept, "The keyring's entry")
+
+
+def _from_command(command: list[str]) -> bytes:
+    shown = command[0] if command else "nothing"
+    try:
+        done = subprocess.run(
+            command, capture_output=True, timeout=COMMAND_SECONDS, check=True, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.SubprocessError, IndexError, ValueError) as exc:
+        # Its output may be the key.
+        raise BridgeError(
+            "key_unusable",
+            f"The command {shown!r} gave no master key ({type(exc).__name__}).",
+            hint="See master_key in [ledger].",
+        ) from None
+    return _decoded(done.stdout.decode("ascii", "replace"), f"The output of {shown!r}")
+
+
+def _decoded(text: str, what: str) -> bytes:
+    text = text.strip()
+    for decode in (bytes.fromhex, lambda value: base64.b64decode(value, validate=True)):
+        try:
+            key = decode(text)
+        except (ValueError, binascii.Error):
+            continue
+        if len(key) == KEY_BYTES:
+            return key
+    raise BridgeError("key_unusable", f"{what} is no key.", hint=f"It has to be {KEY_BYTES} bytes in hex or base64.")
+
+
+def damaged(why: str) -> BridgeError:
+    """An error for a store that says what it can't have been told."""
+    return BridgeError(
+        "ledger_damaged",
+        f"The record of executions is damaged: {why}.",
+        hint="`mcp-bridge audit verify` tells what else is; go on with a backup.",
+    )
