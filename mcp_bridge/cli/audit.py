@@ -222,6 +222,9 @@ def stats(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
         showing.table(("executions", "number"), [(status, str(count)) for status, count in rows])
         for target, row in facts["published"].items():
             showing.tell(f"published to {target}: {row['size']} entries, {row['status']}")
+            if row["conflict"]:
+                when = showing.moment(row["conflict"]["time"])
+                showing.tell(f"  ALARM of {when}: {row['conflict']['message']}")
         return common.OK
 
     finish(work, as_json=as_json)
@@ -337,11 +340,10 @@ def _notes(path: Path) -> list[str]:
             data = file.read(MAX_NOTES_BYTES + 1)
         if len(data) > MAX_NOTES_BYTES:
             raise BridgeError("bad_argument", f"{path} has more than {MAX_NOTES_BYTES} bytes.")
-        text = data.decode()
-    except (OSError, UnicodeDecodeError) as exc:
-        why = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8 text"
-        raise BridgeError("bad_argument", f"{path} can't be read: {why}.") from None
-    found = notes_in(text)
+    except OSError as exc:
+        raise BridgeError("bad_argument", f"{path} can't be read: {exc.strerror}.") from None
+    # What a crash has left of a note need be no text.
+    found = notes_in(data.decode(errors="replace"))
     if not found:
         raise BridgeError("bad_argument", f"There is no checkpoint in {path}.")
     return found
