@@ -94,3 +94,19 @@ async def publisher(database: Database, config: LedgerConfig, base: Path) -> Pub
     log = _Log(database, states)
     targets = [target.resolved(base) for target in config.publish]
     return Publisher(targets, log, log.newest, log.keep, states=states, interval=config.publish_interval)
+
+
+async def acknowledge(database: Database) -> None:
+    """Take away the alarms of all targets: a person has looked into them.
+
+    Raises:
+        BridgeError: As `Database.transact`.
+    """
+
+    def work(transaction: Transaction) -> None:
+        do = transaction.connection.execute
+        for target, text in do("SELECT target, state FROM published").fetchall():
+            state = json.dumps(json.loads(text) | {"conflict": None})
+            do("UPDATE published SET state = ? WHERE target = ?", (state, target))
+
+    await database.transact(work)

@@ -44,6 +44,9 @@ Kept: TypeAlias = Annotated[
 Payloads: TypeAlias = Annotated[
     bool, typer.Option("--payloads", help="With arguments, results, code and outputs, in the clear.")
 ]
+Acknowledge: TypeAlias = Annotated[
+    bool, typer.Option("--acknowledge", help="Take away the alarms that `audit stats` shows: they were looked into.")
+]
 Lost: TypeAlias = Annotated[
     bool, typer.Option("--lost", help="The old key is lost: readers have to be told of the new one by other means.")
 ]
@@ -231,7 +234,12 @@ def stats(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
 
 
 @audit.command(epilog="Example:\n\nmcp-bridge audit publish")
-def publish(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
+def publish(
+    ctx: typer.Context,
+    acknowledge: Acknowledge = False,  # noqa: FBT002
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
     """Send the newest checkpoint to all of [[ledger.publish]], now. A bridge that runs does so by itself."""
 
     def work() -> int:
@@ -242,9 +250,11 @@ def publish(ctx: typer.Context, config: Config = None, as_json: Json = False) ->
             )
 
         async def published(database: Database) -> dict[str, TargetState]:
-            from mcp_bridge.bridge.publishing import publisher  # noqa: PLC0415
+            from mcp_bridge.bridge import publishing as through  # noqa: PLC0415
 
-            publishing = await publisher(database, loaded.settings.ledger, common.base_of(loaded))
+            if acknowledge:
+                await through.acknowledge(database)
+            publishing = await through.publisher(database, loaded.settings.ledger, common.base_of(loaded))
             return dict(await publishing.publish_now())
 
         states = in_record(loaded.settings, published)
