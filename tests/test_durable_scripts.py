@@ -1,12 +1,15 @@
 """Scripts as executions that last: whatever kills their host, nothing done is done again, and what can go on goes on."""
 
+import asyncio
 import hashlib
 import json
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,8 @@ from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore
 
 HOST = Path(__file__).with_name("script_host.py")
+
+WRITING = threading.Lock()
 
 HEAD = "import asyncio\nfrom mcp.servers import local\n"
 
@@ -41,8 +46,8 @@ class Hosts:
         self._started += 1
         out = self._folder / f"out{self._started}"
         job = {"state": str(self.state), "log": str(self.log), "out": str(out), "die": die, "settings": self.settings}
-        self._source.write(json.dumps(job | asked) + "\n")
-        self._source.flush()
+        with WRITING:
+            self._source.write(json.dumps(job | asked) + "\n")
         return out
 
     def run(self, code, key="key", die="", *, many=1, **more):
@@ -103,14 +108,24 @@ def ended(out, die=""):
 
 @pytest.fixture(scope="module")
 def source():
-    with subprocess.Popen([sys.executable, str(HOST)], stdin=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([sys.executable, str(HOST)], stdin=subprocess.PIPE, text=True, bufsize=1) as process:
         yield process.stdin
         process.stdin.close()
 
 
 @pytest.fixture
-def hosts(tmp_path, source, sandboxes):
-    return Hosts(tmp_path, list(sandboxes.settings.state_dir.glob("probe-*.json")), source)
+def make_hosts(tmp_path, source, sandboxes):
+    def make(name):
+        folder = tmp_path / name
+        folder.mkdir()
+        return Hosts(folder, list(sandboxes.settings.state_dir.glob("probe-*.json")), source)
+
+    return make
+
+
+@pytest.fixture
+def hosts(make_hosts):
+    return make_hosts("hosts")
 
 
 # --- killed ---
@@ -148,22 +163,13 @@ async def branch(text):
 print(await asyncio.gather(branch("a"), branch("b")))
 """
 
-KILLS = [
-    (SEQUENTIAL, "before:once c"),
-    (SEQUENTIAL, "in:once c"),
-    (SEQUENTIAL, "in:again b"),
-    (SEQUENTIAL, "outcome:once a"),
-    (SEQUENTIAL, "after:once a"),
-    (SEQUENTIAL, "end"),
-    (GATHERED, "in:once c"),
-    (GATHERED, "after:once a"),
-    (RACED, "before:once once:b+once:c"),
-    (RACED, "after:once once:b"),
-    (THREADED, "in:once b"),
-    (THREADED, "after:once c"),
-    (NESTED, "in:once b"),
-    (NESTED, "after:once b2"),
-]
+KILLS = {
+    SEQUENTIAL: ["before:once c", "in:once c", "in:again b", "outcome:once a", "after:once a", "end"],
+    GATHERED: ["in:once c", "after:once a"],
+    RACED: ["before:once once:b+once:c", "after:once once:b"],
+    THREADED: ["in:once b", "after:once c"],
+    NESTED: ["in:once b", "after:once b2"],
+}
 SAID = {
     SEQUENTIAL: "once:a again:b once:c\n",
     GATHERED: "['once:a', 'once:b', 'once:c']\nonce:d\n",
@@ -173,16 +179,22 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize(("code", "die"), KILLS)
-async def test_whatever_kills_its_host_a_script_goes_on_and_repeats_nothing(hosts, code, die):
-    hosts.run(code, die=die)
-    assert standing(await hosts.stored()) == "interrupted"
-    record = hosts.finish(code)
-    assert (record["status"], record["stdout"]) == ("success", SAID[code])
-    once = [line for line in hosts.done if line.startswith("once")]
-    assert len(once) == len(set(once)), "something was done twice"
-    assert hosts.run(code) == record
-    assert len([line for line in hosts.done if line.startswith("once")]) == len(once)
+@pytest.mark.parametrize("code", KILLS)
+def test_whatever_kills_its_host_a_script_goes_on_and_repeats_nothing(make_hosts, code):
+    def killed(die):
+        hosts = make_hosts(die.replace(":", " "))
+        hosts.run(code, die=die)
+        assert standing(asyncio.run(hosts.stored())) == "interrupted"
+        record = hosts.finish(code)
+        assert (record["status"], record["stdout"]) == ("success", SAID[code])
+        once = [line for line in hosts.done if line.startswith("once")]
+        assert len(once) == len(set(once)), "something was done twice"
+        assert hosts.run(code) == record
+        assert [line for line in hosts.done if line.startswith("once")] == once
+
+    with ThreadPoolExecutor(3) as pool:
+        # Each killed host, with those that follow it, by itself.
+        list(pool.map(killed, KILLS[code]))
 
 
 # --- in doubt ---
