@@ -12,7 +12,10 @@ The points, each before and after: the recording of every kind of entry (`append
 `post`ed, after means before anything is written), `effect`, the tool's own work; `add`, the claim of a key; `take`, `update`
 of what is kept. The code that runs is the product's: the points are put around it here.
 
-A host runs its program to the end: it decides approvals, and gives what is waited for.
+A host runs its program to the end: it decides approvals, and gives what is waited for. Besides: `callers`, how many of
+them run it at once; `fault`, what else happens at a named point: an operation fails from there on (the arguments of `shim.fail`), the clock is
+put forward by `clock` seconds, or the host waits until there is a file `hold`; `busy`, seconds to wait for another
+process that writes.
 """
 
 import asyncio
@@ -33,10 +36,12 @@ from power_cut import shim
 
 import mcp_bridge
 from mcp_bridge.bridge import service
+from mcp_bridge.bridge.doubts import Settlement
 from mcp_bridge.bridge.gate import Gate
 from mcp_bridge.bridge.governance import load_governance
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.events import Resume
+from mcp_bridge.ledger import opening
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore
@@ -70,8 +75,22 @@ class Points:
             write_line(self.log, name)
         if name == self._wanted.get("point"):
             self._seen += 1
-            if self._seen == self._wanted["nth"]:
-                os.kill(os.getpid(), signal.SIGKILL)
+            if self._seen == self._wanted.get("nth", 1):
+                self._do(self._wanted)
+
+    def _do(self, wanted):
+        if "errno" in wanted:
+            skip, times = wanted.get("skip", 0), wanted.get("times", shim.ALWAYS)
+            shim.fail(wanted["operation"], wanted["suffix"], wanted["errno"], skip=skip, times=times)
+        elif "clock" in wanted:
+            now = time.time_ns
+            time.time_ns = lambda: now() + int(wanted["clock"] * 1e9)
+        elif "hold" in wanted:
+            Path(wanted["hold"] + ".waits").touch()
+            while not Path(wanted["hold"]).exists():
+                time.sleep(0.005)
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 hit = Points({})
@@ -127,15 +146,16 @@ def put_points():
 def _work(tool, step, arguments):
     execution, effect = effect_of.get()
     row = {"execution": execution, "effect": effect, "tool": tool, "step": step}
+    digest = hashlib.sha256(json.dumps([step, arguments], sort_keys=True).encode()).digest()
+    failed, value = tool == "broken" or digest[0] < 25, VALUES[digest[1] % len(VALUES)]
     hit("before effect")
     write_line(os.environ["EFFECTS"], row | {"did": "begin"})
     hit("amid effect")
-    write_line(os.environ["EFFECTS"], row | {"did": "end"})
+    write_line(os.environ["EFFECTS"], row | {"did": "end", "failed": failed, "value": value})
     hit("after effect")
-    digest = hashlib.sha256(json.dumps([step, arguments], sort_keys=True).encode()).digest()
-    if digest[0] < 25:
+    if failed:
         raise RuntimeError("broken")
-    return VALUES[digest[1] % len(VALUES)]
+    return value
 
 
 @mcp_bridge.tool
@@ -150,8 +170,7 @@ def again(step: str, x: Any = None, y: Any = None, of: Any = None, v: Any = None
 
 @mcp_bridge.tool
 def broken(step: str, x: Any = None) -> Any:
-    _work("broken", step, [x])
-    raise RuntimeError("broken")
+    return _work("broken", step, [x])
 
 
 @mcp_bridge.tool
@@ -173,23 +192,54 @@ def opened(state):
 
 
 async def run(job):
+    async with opened(Path(job["state"])) as bridge:
+        told = await asyncio.gather(*(caller(bridge, job) for _ in range(job.get("callers", 1))))
+    return told if "callers" in job else told[0]
+
+
+async def caller(bridge, job):
+    try:
+        return await to_the_end(bridge, job)
+    except BridgeError as exc:
+        return {"code": exc.code, "message": exc.message, "hint": exc.hint}
+
+
+async def to_the_end(bridge, job):
     state = Path(job["state"])
-    async with opened(state) as bridge:
-        record = await bridge.run_program(job["program"], job["context"], job["key"])
-        for _ in range(200):
-            write_line(job["acknowledged"], record)
-            if record["status"] != "suspended":
-                return record
-            payload = None
-            for row in record["waiting"]:
-                if row["kind"] == "approval":
-                    await decide(state, record["trace_id"], row["effect"])
-                elif row["kind"] == "wait":
-                    await asyncio.sleep(max(0, row["due"] - time.time()))
-                elif payload is None:
-                    payload = Resume(VALUES[row["effect"] % len(VALUES)], "OPERATOR", row["effect"])
-            record = await bridge.resume_program(record["trace_id"], payload)
+    record = await bridge.run_program(job["program"], job["context"], job["key"])
+    for _ in range(200):
+        write_line(job["acknowledged"], record)
+        if record["status"] != "suspended":
+            return record
+        payload = None
+        doubt = next((row for row in record["waiting"] if row["kind"] == "in_doubt"), None)
+        if doubt is not None:
+            record = await bridge.settle_program(
+                record["trace_id"], str(doubt["effect"]), truth(record["trace_id"], doubt["effect"]), go_on=True
+            )
+            continue
+        for row in record["waiting"]:
+            if row["kind"] == "approval":
+                await decide(state, record["trace_id"], row["effect"])
+            elif row["kind"] == "wait":
+                await asyncio.sleep(max(0, row["due"] - time.time()))
+            elif payload is None:
+                payload = Resume(VALUES[row["effect"] % len(VALUES)], "OPERATOR", row["effect"])
+        record = await bridge.resume_program(record["trace_id"], payload)
     raise AssertionError("the program doesn't end")
+
+
+def truth(execution, effect):
+    """What became of an effect, by the file of those that were done."""
+    rows = [json.loads(line) for line in Path(os.environ["EFFECTS"]).read_text().splitlines()]
+    rows = [row for row in rows if (row["execution"], row["effect"]) == (execution, effect)]
+    if not rows:
+        return Settlement("not_done", "anna")
+    if rows[-1]["did"] == "begin":
+        return Settlement("failed", "anna", message="half of it was done")
+    if rows[-1]["failed"]:
+        return Settlement("failed", "anna", message="broken")
+    return Settlement("happened", "anna", rows[-1]["value"])
 
 
 async def decide(state, execution, effect):
@@ -208,18 +258,19 @@ def kill_after(seconds):
 
 def host(job):
     global hit
-    wanted = job.get("kill") or {}
+    wanted = job.get("kill") or job.get("fault") or {}
+    opening.BUSY_SECONDS = job.get("busy", opening.BUSY_SECONDS)
     os.environ["EFFECTS"] = job["effects"]
     hit = Points(wanted)
     hit.log = job.get("points")
     if "seconds" in wanted:
         threading.Thread(target=kill_after, args=[wanted["seconds"]], daemon=True).start()
-    if "operation" in wanted:
+    if "operation" in wanted and "errno" not in wanted:
         shim.fail(wanted["operation"], wanted["suffix"], shim.KILL, skip=wanted["nth"] - 1)
     try:
         told = asyncio.run(run(job))
     except BridgeError as exc:
-        told = {"code": exc.code, "message": exc.message}
+        told = {"code": exc.code, "message": exc.message, "hint": exc.hint}
     Path(job["out"]).write_text(json.dumps(told))
 
 

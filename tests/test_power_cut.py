@@ -120,8 +120,7 @@ def check_ledger(directory, acknowledged):
     state = directory / "state"
     found = look(state, None) if state.exists() else Look()
     entries = {(row.entry.execution, row.entry.payload["number"]): row.entry.payload for row in found.rows}
-    for execution, number in entries:
-        assert entries[execution, number] == payload(execution, number)
+    assert all(kept == payload(*of) for of, kept in entries.items())
     for what, *rest in told:
         if what == "entry":
             assert tuple(rest) in entries, "an acknowledged entry is gone"

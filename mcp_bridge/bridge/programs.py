@@ -98,6 +98,8 @@ class Programs:
         self.policy_hash = policy_hash
         self.retry_failed = False
         """Whether a key whose execution has failed may be used for another attempt."""
+        self.subject_fields: Sequence[str] = ()
+        """Names in a context, of which the first that is there says whose data it is."""
         self._tasks = tasks
         self._key = key
         self._under_way: dict[str, anyio.Event] = {}
@@ -245,6 +247,7 @@ class Programs:
         self, found: Found, context: dict[str, Any], key: str | None, request: str, principal: str, effects: Effects
     ) -> ProgramRun | None:
         """Begin an execution; None if its key has one already."""
+        subject = next((context[name] for name in self.subject_fields if isinstance(context.get(name), str | int)), "")
         context = await effects.project(context)
         machine = Machine(found.program, context)
         run = ProgramRun(found.program, machine, effects, self, self._tasks, principal=principal, origin=found.origin)
@@ -264,6 +267,7 @@ class Programs:
             record=None,
             due=None,
             started=time.time(),
+            subject=str(subject),
         )
         self._under_way[run.execution] = anyio.Event()
         # A reference may stand in the program itself, and the step be done by another process.
@@ -303,8 +307,7 @@ class Programs:
             went_on = await self._settle(run, stored) or went_on
             if event is not None and run.machine.can_resume:
                 run.resume(event._replace(payload=await effects.project(event.payload)))
-            elif not went_on and run.machine.status == "suspended" and standing(stored) != "interrupted":
-                # Of one whose process died before it was taken down what it waits for, that is still to be done.
+            elif not went_on and run.machine.status == "suspended":
                 raise _still_waiting(stored)
         return run
 

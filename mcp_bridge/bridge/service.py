@@ -122,6 +122,7 @@ class Bridge:
             self._governance.snapshot.hash,
         )
         programs.retry_failed = self.settings.ledger.retry_failed
+        programs.subject_fields = self.settings.ledger.subject_fields
         return programs
 
     @functools.cached_property

@@ -95,6 +95,19 @@ def run(
     raise typer.Exit(work(named, file, code, servers=servers, timeout=timeout, key=key, as_json=as_json))
 
 
+@app.command(epilog="Example:\n\nmcp-bridge ui --listen 127.0.0.1:0 --no-browser")
+def ui(
+    ctx: typer.Context,
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Port 0 takes a free one.")] = "127.0.0.1:8808",
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,  # noqa: FBT002
+    config: Config = None,
+) -> None:
+    """Look at executions in a browser: what happened, its proofs, and what waits for a decision."""
+    from mcp_bridge.cli.ui import ui as work  # noqa: PLC0415
+
+    finish(lambda: work(config or ctx.obj, listen, browser=not no_browser))
+
+
 @app.command(
     epilog="Examples:\n\nmcp-bridge erase --execution 3f9a1c\n\n"
     "mcp-bridge erase --subject anna@example.org --reason 'asked for on 3 May'"
@@ -110,7 +123,6 @@ def erase(
 ) -> None:
     """Make arguments, results, code and outputs unreadable for good; the record that something happened stays."""
     from mcp_bridge.cli.erase import erase as work  # noqa: PLC0415
-    from mcp_bridge.cli.opening import finish  # noqa: PLC0415
 
     named = config or ctx.obj
     finish(
@@ -128,7 +140,6 @@ def backup(
 ) -> None:
     """Copy the record of executions while it is in use, and verify the copy."""
     from mcp_bridge.cli.erase import backup as work  # noqa: PLC0415
-    from mcp_bridge.cli.opening import finish  # noqa: PLC0415
 
     finish(lambda: work(config or ctx.obj, file, as_json=as_json), as_json=as_json)
 

@@ -35,7 +35,7 @@ def erase(
     """
     from mcp_bridge.bridge.erasing import erase as work  # noqa: PLC0415
     from mcp_bridge.bridge.keep import Files  # noqa: PLC0415
-    from mcp_bridge.cli.approvals import who  # noqa: PLC0415
+    from mcp_bridge.cli.people import who  # noqa: PLC0415
     from mcp_bridge.ledger.store import ProgramStore  # noqa: PLC0415
 
     given: list[tuple[What, str]] = []

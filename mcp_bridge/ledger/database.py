@@ -18,6 +18,7 @@ import anyio
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.failures import not_written, unusable
 from mcp_bridge.ledger.opening import open_to_read, open_to_write
 from mcp_bridge.ledger.transaction import Append, Statement, commit, posted, run
 
@@ -53,8 +54,8 @@ class Database:
         master: Where the master key is, as `sealing.master_key` takes it.
 
     Raises (on entering):
-        BridgeError: `database_unusable` (no database, no permission), `ledger_damaged`, `database_newer` (of a later
-            version: left untouched), `key_missing`, `key_unusable`.
+        BridgeError: `database_unusable` (no database, no permission), `database_busy` (another process holds it),
+            `ledger_damaged`, `database_newer` (of a later version: left untouched), `key_missing`, `key_unusable`.
     """
 
     def __init__(self, path: Path, master: str | Sequence[str] = "file") -> None:
@@ -74,11 +75,7 @@ class Database:
         try:
             writer, self._log, reader = await anyio.to_thread.run_sync(_open_both, self._path, self._source)
         except (sqlite3.Error, OSError) as exc:
-            raise BridgeError(
-                "database_unusable",
-                f"The record of executions, {self._path}, can't be used: {exc}.",
-                hint="Move the file away to begin a new one.",
-            ) from None
+            raise unusable(self._path, exc) from None
         self._writer, self._reader = _Worker(writer, "writer"), _Worker(reader, "reader")
         return self
 
@@ -196,7 +193,7 @@ class Database:
             if error is None:
                 done.set_result(result)
             else:
-                done.set_exception(self._not_written(error))
+                done.set_exception(not_written(self._path, error))
 
         assert self._writer is not None  # noqa: S101 - it is open
         self._writer.do(work, settle)
@@ -246,7 +243,7 @@ class Database:
             if error is None:
                 self._count_written += len(batch)
             else:
-                self._failure = self._not_written(error)
+                self._failure = not_written(self._path, error)
             waiting, self._waiting = self._waiting, []
             durable = []
             for count, written in waiting:
@@ -261,15 +258,6 @@ class Database:
         assert self._writer is not None  # noqa: S101 - it is open
         log = self.log
         self._writer.do(lambda connection: commit(connection, log, batch), settle)
-
-    def _not_written(self, error: Exception) -> BridgeError:
-        if isinstance(error, BridgeError):
-            return error
-        return BridgeError(
-            "not_recorded",
-            f"The record of executions can't be written: {error}.",
-            hint=f"Look at {self._path}: is the disk full? Then start the bridge again.",
-        )
 
 
 def _let_go(waiting: list[asyncio.Future[None]], count: int = 1) -> None:

@@ -6,7 +6,7 @@ import os
 import secrets
 import sqlite3
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -65,6 +65,10 @@ def open_to_write(path: Path, master: str | Sequence[str]) -> tuple[sqlite3.Conn
 def connect(path: Path, master: str | Sequence[str] | None = None) -> sqlite3.Connection:
     """As `open_to_write`, without the log's keys: of a new file's log there is nothing yet."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as reader:
+        # The last connection to leave writes the log of changes into the file, whatever it found there; this one can't.
+        # What else is wrong, the one that writes finds out: this one can't undo what was cut off, either.
+        refuse_newer(reader, path)
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     try:
         refuse_newer(connection, path)
@@ -74,6 +78,8 @@ def connect(path: Path, master: str | Sequence[str] | None = None) -> sqlite3.Co
         connection.execute("PRAGMA secure_delete = ON")
         if master is not None:
             migrate(connection)
+            # Another process may have been quicker, and of a later version.
+            refuse_newer(connection, path)
     except BaseException:
         connection.close()
         raise

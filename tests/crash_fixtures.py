@@ -1,0 +1,163 @@
+"""Hosts of programs that die or meet faults, over one state directory; what must hold is checked after each."""
+
+import collections
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from ledger_looks import look
+from power_cut import shim
+
+from mcp_bridge.bridge.recovery import replay
+from mcp_bridge.kernel import state
+from mcp_bridge.kernel.machine import Machine
+from mcp_bridge.kernel.program import parse
+
+HOST = Path(__file__).with_name("crash_points.py")
+LONG = bool(os.environ.get("MCP_BRIDGE_LONG_TESTS"))
+"""Whether many more kills and cuts are wanted."""
+
+ENDS = {"success", "failed", "cancelled", "budget_exceeded", "stalled"}
+SECONDS = 60.0
+"""For one host to end."""
+
+
+def tool(name, step, x="$x", **fields):
+    return {"id": step, "type": "tool", "tool": name, "args": {"step": step, "x": x}, **fields}
+
+
+class Runs:
+    """Hosts over one state directory, one program and one key.
+
+    Attributes:
+        kills: How many have been killed.
+    """
+
+    def __init__(self, source, folder, program, context):
+        self.folder = folder
+        self.state = folder / "state"
+        self.state.mkdir(parents=True)
+        self.effects, self.acknowledged = folder / "effects", folder / "acknowledged"
+        self.effects.touch()
+        self.acknowledged.touch()
+        self.program, self.context = program, context
+        self._source = source
+        self._started = 0
+        self._before = None
+        self._settled = set()
+        self.kills = 0
+
+    def start(self, kill=None, **more):
+        self._started += 1
+        out = self.folder / f"out{self._started}"
+        job = {
+            "state": str(self.state),
+            "program": self.program,
+            "context": self.context,
+            "key": "key",
+            "out": str(out),
+            "effects": str(self.effects),
+            "acknowledged": str(self.acknowledged),
+            "kill": kill,
+            **more,
+        }
+        self._source.write(json.dumps(job) + "\n")
+        self._source.flush()
+        return out
+
+    def run(self, kill=None, **more):
+        """What a host has given; None of one that was killed. What must hold is checked."""
+        told = ended(self.start(kill, **more))
+        self.kills += told is None
+        self.check()
+        return told
+
+    def check(self):
+        """Hold the log against what was done, and against what it was before."""
+        known = self._before
+        found = self._before = look(self.state, known.vkey, [known.note]) if known and known.vkey else look(self.state)
+        rows, executions = found.rows, found.executions
+        assert known is None or rows[: len(known.rows)] == known.rows, "an entry that was there is gone"
+        done = lines(self.effects)
+        intents = {(row.entry.execution, row.entry.payload.get("effect")) for row in rows if row.entry.kind == "intent"}
+        assert all((row["execution"], row["effect"]) in intents for row in done), "done without an intent"
+        begun = collections.Counter(
+            (row["execution"], row["effect"]) for row in done if row["did"] == "begin" and row["tool"] != "again"
+        )
+        assert all(count == 1 for count in begun.values()), "done twice"
+        # What may be repeated isn't, either, when its outcome has been recorded.
+        for key, count in self._settled:
+            assert count == _count(done, key), "repeated though its outcome was recorded"
+        self._settled = {
+            (
+                (row.entry.execution, row.entry.payload["effect"]),
+                _count(done, (row.entry.execution, row.entry.payload["effect"])),
+            )
+            for row in rows
+            if row.entry.kind == "outcome" and "effect" in row.entry.payload
+        }
+        assert len(executions) <= 1, "one key, two executions"
+        for record in lines(self.acknowledged):
+            assert record["status"] in ENDS | {"suspended"}, record
+            assert [record["trace_id"]] == list(executions), "what was acknowledged is gone"
+            if record["status"] != "suspended":
+                assert executions[record["trace_id"]].record == record
+
+    def finish(self, *, again=False):
+        """Without kills: its end, the same that the log gives, and the same for whoever asks `again`."""
+        record = self.run()
+        assert record is not None
+        assert record.get("status") in ENDS, record
+        if again:
+            assert self.run() == record
+        found = look(self.state)
+        (kept,) = found.executions.values()
+        assert (kept.status, kept.state) == (record["status"], None)
+        machine = Machine(parse(self.program), self.context)
+        replay(machine, state.dump(machine), found.rows)
+        assert machine.ended
+        assert [state.row_json(row) for row in machine.rows] == record["steps"]
+        assert (machine.status, machine.output, machine.error) == (record["status"], record["output"], record["error"])
+        return record
+
+
+def _count(done, key):
+    return sum((row["execution"], row["effect"]) == key and row["did"] == "begin" for row in done)
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def ended(out):
+    """What a host has given at its end; None of one that was killed."""
+    mark = out.with_name(out.name + ".ended")
+    deadline = time.monotonic() + SECONDS
+    while not mark.exists():
+        assert time.monotonic() < deadline, "the host doesn't end"
+        time.sleep(0.003)
+    code = int(mark.read_text())
+    assert code in {0, -signal.SIGKILL}, out.read_text()
+    return json.loads(out.read_text()) if code == 0 else None
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    environment = os.environ
+    if sys.platform == "linux":
+        environment = environment | shim.environment(tmp_path_factory.getbasetemp())
+    with subprocess.Popen([sys.executable, str(HOST)], stdin=subprocess.PIPE, text=True, env=environment) as process:
+        yield process.stdin
+        process.stdin.close()
+
+
+@pytest.fixture
+def runs(source, tmp_path):
+    numbers = itertools.count()
+    return lambda program, context: Runs(source, tmp_path / f"{next(numbers)}", program, context)
