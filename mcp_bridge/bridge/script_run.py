@@ -41,6 +41,9 @@ TAKEN_SECONDS = 1.0
 SETTLE_SECONDS = 0.02
 """How much of the time that passed between two answers passes again: tasks and threads go on in it, as they did."""
 
+MAX_SHOWN_CHARS = 300
+"""Of each side of a divergence, in its message."""
+
 OWN_END = frozenset({"success", "error", "exit"})
 """Statuses of a script that has come to its end by itself."""
 
@@ -72,17 +75,14 @@ class Divergence:
             f"The script doesn't do what it did: {what}.",
             hint="It depends on something that changes: the time, chance, the order of a set. Nothing was done twice.",
             call=self.call,
-            recorded=self.recorded and self.recorded.payload(),
-            asked=self.asked and self.asked.payload(),
+            recorded=self.recorded and self.recorded.told(),
+            asked=self.asked and self.asked.told(),
         )
 
 
 def _shown(asked: Asked | None) -> str:
-    text = "nothing" if asked is None else f"{asked.name} with {asked.arguments}"
+    text = "nothing" if asked is None else f"{asked.name} with {asked.told()['arguments']}"
     return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"
-
-
-MAX_SHOWN_CHARS = 300
 
 
 class _Given:
