@@ -184,7 +184,7 @@ async def _proxied(bench: Bench, name: str, command: list[str], tool: str, argum
             return alone
 
         p50 = await interleaved(bench.rounds(15), {"inside": inside, "direct": straight})
-    note = "Every call is recorded on the disk before it is made. Without the ledger that proves it, a later stage."
+    note = "Every call is an entry of the signed log, on the disk before it is made."
     met = p50["inside"] <= 1.3 * p50["direct"]
     against = "SDK client, direct"
     # Of rates the peer's comes first, so that here too a ratio over one means that ours is the slower.

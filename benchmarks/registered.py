@@ -46,7 +46,7 @@ CREATE TABLE entries (
 ) STRICT;
 CREATE INDEX entries_of_execution ON entries (execution, sequence);
 """
-"""As the recorder's."""
+"""An entry as a plain row of text: no hash, no signature, nothing encrypted."""
 
 INSERT = "INSERT INTO entries (time, execution, kind, step, policy, program, payload) VALUES (?, ?, ?, ?, ?, ?, ?)"
 

@@ -7,11 +7,15 @@ import io
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import settings
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger import codec, disclosures, exports, merkle, notes, proofs
+from mcp_bridge.ledger import codec, disclosures, exports, merkle, notes, proofs, reading, sealing, store
 from mcp_bridge.ledger.notes import COSIGNATURE, Checkpoint, Signer
 from mcp_bridge.ledger.trust import KeyEvent
+
+CALM = settings(deadline=None, database=None)
+"""For properties: no time is part of what they say."""
 
 ORIGIN = "mcp-code-bridge/0123456789abcdef"
 SMALL = Path(__file__).resolve().parent.parent / "examples" / "verify_ledger.py"
@@ -33,9 +37,10 @@ def witness(seed="witness"):
 class Log:
     """A log in memory, written as a store would write it."""
 
-    def __init__(self, origin=ORIGIN, seed="first"):
-        self.origin, self.key = origin, signer(seed, origin)
-        self.entries, self.payloads, self.rows, self.heads, self.checkpoints = [], [], [], {}, []
+    def __init__(self, prefix="", origin=ORIGIN):
+        """The seeds of its keys are the prefix, and "first" and so on."""
+        self.prefix, self.origin, self.key = prefix, origin, signer(f"{prefix}first", origin)
+        self.entries, self.payloads, self.whole, self.rows, self.heads, self.checkpoints = [], [], [], [], {}, []
         self.frontier = merkle.Frontier()
         self.append(kind="key", execution=codec.LEDGER, payload=KeyEvent("made", self.key.vkey).encode())
 
@@ -55,6 +60,7 @@ class Log:
         }
         entry = codec.encode(codec.Leaf(**(values | over)))
         self.entries.append(entry)
+        self.whole.append(payload)
         self.payloads.append((payload, salt) if disclose else (None, None))
         self.rows.append(self.frontier.append(codec.leaf_hash(entry)))
         self.heads[execution] = codec.leaf_hash(entry).hex()
@@ -69,7 +75,7 @@ class Log:
 
     def replace_key(self, seed, *, lost=False, vouched=True):
         """Another key from here on; vouched: the checkpoint with its entry is signed by the one before."""
-        before, self.key = self.key, signer(seed, self.origin)
+        before, self.key = self.key, signer(f"{self.prefix}{seed}", self.origin)
         event = KeyEvent("lost" if lost else "rotated", self.key.vkey, before.vkey)
         self.append(kind="key", execution=codec.LEDGER, payload=event.encode())
         if vouched and not lost:
@@ -111,15 +117,15 @@ class Log:
         return proofs.encode(proofs.Proof(index, tuple(hashes), note, extra))
 
 
-def simple(count=6):
-    log = Log().fill(count)
+def simple(count=6, prefix=""):
+    log = Log(prefix).fill(count)
     log.checkpoint()
     return log
 
 
-def rotated():
+def rotated(prefix=""):
     """Two keys after the first, each vouched for by the one before."""
-    log = Log().fill(3)
+    log = Log(prefix).fill(3)
     log.checkpoint()
     log.fill(1)
     log.replace_key("second").fill(3).checkpoint()
@@ -127,15 +133,15 @@ def rotated():
     return log
 
 
-def lost():
-    log = Log().fill(2)
+def lost(prefix=""):
+    log = Log(prefix).fill(2)
     log.checkpoint()
     log.replace_key("second", lost=True).fill(3).checkpoint()
     return log
 
 
-def erased():
-    log = Log().fill(4, disclose=False)
+def erased(prefix=""):
+    log = Log(prefix).fill(4, disclose=False)
     log.append(kind="erasure", execution=codec.LEDGER, payload=b'{"executions":["e1"]}')
     log.fill(4).checkpoint(log.key, witness())
     return log
@@ -156,6 +162,8 @@ def remembered(function):
 
     def check(*arguments):
         if arguments not in found:
+            if len(found) > 1000:
+                found.clear()
             try:
                 found[arguments] = function(*arguments)
             except ValueError as error:
@@ -166,9 +174,12 @@ def remembered(function):
     return check
 
 
+parsed = functools.cache(notes.Verifier.parse)
+
+
 def large_says(data, vkeys, against=(), *, proof=False):
     """The code of what the large verifier finds wrong, or None."""
-    keys = None if vkeys is None else [notes.Verifier.parse(vkey) for vkey in vkeys]
+    keys = None if vkeys is None else [parsed(vkey) for vkey in vkeys]
     try:
         if proof:
             proofs.verify(data, keys)
@@ -189,3 +200,19 @@ def small_says(data, vkeys, against=()):
     except ValueError as error:
         return str(error) or "wrong"
     return None
+
+
+def plaintext(path):
+    """Everything that is kept encrypted in a ledger's file, opened; as much as somebody with the master key can read."""
+    master = sealing.master_key("file", path.parent, make=False)
+    found = []
+    with reading.open_ledger(path, master) as ledger:
+        found += [entry.payload for entry in ledger.entries() if entry.payload is not None]
+        for query, labels in store._SEALED:
+            for execution, wrapped, *columns in ledger.connection.execute(query):
+                names, values = columns[: -len(labels)], columns[-len(labels) :]
+                for label, value in zip(labels, values, strict=True):
+                    if wrapped is not None and value is not None:
+                        key = master.open(execution, wrapped)
+                        found.append(key.open(value, label.format(execution, *names).encode()))
+    return b"\n".join(found)

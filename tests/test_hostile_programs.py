@@ -115,6 +115,7 @@ FRAMES = {
     "a policy brought along": "ask('program.start', program='payment_pipeline', context={}, policy={'preset': 'open'})",
     "an origin brought along": "ask('program.start', program={'steps': []}, context={}, origin='operator')",
     "a method for decisions": "ask('approval.decide', approval=1, approved=True)",
+    "a method for settlements": "ask('program.settle', execution=e, effect=1, how='happened')",
     "a method for outcomes": "ask('program.outcome', execution=e, effect=1, status='ok', value='x')",
     "a context that is none": "ask('program.start', program='payment_pipeline', context=[['amount', 1]])",
     "one request's number for two": "send_all([dict(id=7, method='program.effect', params=dict(execution=e, effect=1)) for _ in range(2)])",
@@ -133,7 +134,12 @@ stay()
         record = await desk.bridge.run(GUEST + code, timeout=10)
         assert record.status == "protocol_error"
         assert len(await desk.violations(record.execution)) == 1
-        assert (await desk.latest()).status in {"interrupted", "failed"}
+        left = await desk.latest()
+        # Cut off before a call, by its own fault, or in mid-call.
+        assert left.status in {"interrupted", "failed", "suspended"}
+        assert {row["kind"] for row in left.record["waiting"]} == (
+            {"in_doubt"} if left.status == "suspended" else set()
+        )
         assert desk.did() in ([], [["reserve", 3]])
         await desk.still_pays()
 
@@ -641,7 +647,9 @@ tell([e, [effect(e, number).get("code") for number in (2, 3)]])
         assert codes == ["violation", "violation"]
         assert desk.did() == [["hang", "slow"]]
         record = (await desk.stored(execution)).record
-        assert (record["status"], record["steps"][0]["code"]) == ("failed", "interrupted")
+        assert (record["status"], record["code"]) == ("failed", "violation")
+        # It was in doubt, until the violation ended the program.
+        assert [row["tool"] for row in record["unresolved"]] == ["hang"]
 
 
 @pytest.mark.parametrize("taken_back", ["program.start", "program.resume", "program.finish"])

@@ -1,15 +1,35 @@
 """Effects of which nobody knows whether they have happened: they wait for a person's word, and for nothing else."""
 
+import ast
+import json
+import re
+import signal
+import textwrap
 import time
+import uuid
+from pathlib import Path
 
+import anyio
 import pytest
+from cli_fixtures import DEADLINE_SECONDS
+from cli_fixtures import tool as desk_tool
+from execution_fixtures import printed, until
+from mcp.client import Client
 from program_host import CARD
 from test_recovery import hosts, source, tool
 
+import mcp_bridge
+from mcp_bridge.bridge.doubts import Settlement
+from mcp_bridge.bridge.governance import load_governance
 from mcp_bridge.bridge.program_record import standing
+from mcp_bridge.bridge.service import open_bridge
+from mcp_bridge.cli import common
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.schema import FILE_NAME
+from mcp_bridge.server import program_tools
+from mcp_bridge.server.app import build_server
+from mcp_bridge.wire import messages
 
 __all__ = ("hosts", "source")
 
@@ -98,6 +118,55 @@ async def test_what_a_person_calls_failed_is_tried_again_as_any_failure_is(hosts
     last = hosts.settle(record["trace_id"], "failed", message="no")
     assert (last["status"], last["steps"][0]["retries"]) == ("success", 1)
     assert hosts.done == ["two", "two"]
+
+
+SHAPES = {
+    "in line": [tool("once"), tool("two"), tool("three")],
+    "parallel": [{"id": "all", "type": "parallel", "parallel_steps": [tool("once"), tool("two"), tool("three")]}],
+    "in turn": [
+        {
+            "id": "all",
+            "type": "parallel",
+            "max_concurrency": 1,
+            "parallel_steps": [tool("once"), tool("two"), tool("three")],
+        }
+    ],
+    "a map": [
+        tool("once"),
+        {
+            "id": "each",
+            "type": "map",
+            "over": ["a"],
+            "step": {"type": "tool", "tool": "two", "args": {"text": "$item"}},
+        },
+        tool("three"),
+    ],
+    "programs": [
+        {
+            "id": name,
+            "type": "program",
+            "context": A,
+            "program": {"steps": [tool(name, retry={"schedule": [0]})]},
+            "timeout_seconds": 600,
+        }
+        for name in ("once", "two", "three")
+    ],
+}
+
+
+@pytest.mark.parametrize("point", ["", "before_the_intent", *DEATHS])
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_with_a_person_who_looks_everything_is_done_once_wherever_the_host_dies(hosts, shape, point):
+    steps = SHAPES[shape]
+    hosts.run(*steps, context=A, die_in="two", die_at=point)
+    record = hosts.run(*steps, context=A)
+    while record["status"] == "suspended":
+        row = record["waiting"][0]
+        assert row["kind"] == "in_doubt"
+        how = "happened" if row["tool"] in hosts.done else "not_done"
+        record = hosts.settle(record["trace_id"], how, str(row["effect"]), value="seen")
+    assert record["status"] == "success"
+    assert sorted(hosts.done) == ["once", "three", "two"]
 
 
 # --- settling ---
@@ -307,3 +376,158 @@ async def test_what_is_told_of_a_doubt_shows_nothing_sensitive(hosts):
     record = hosts.run(*steps)
     assert record["waiting"][0]["arguments"]["text"].startswith("vault://ref/")
     assert CARD not in str(await entries(hosts, record["trace_id"], "start", "intent", "outcome", "suspension"))
+
+
+# --- who cannot settle ---
+
+
+def test_only_the_command_line_leads_to_a_settlement():
+    root = Path(mcp_bridge.__file__).parent
+    makers, callers = set(), set()
+    for path in root.rglob("*.py"):
+        name = path.relative_to(root).as_posix()
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Settlement":
+                makers.add(name)
+            if isinstance(node, ast.Attribute) and node.attr == "settle_program":
+                callers.add(name)
+    assert makers == callers == {"cli/executions.py"}
+
+
+def test_no_request_of_a_sandbox_and_no_tool_is_about_doubts():
+    names = [*messages.METHODS, *program_tools.NAMES]
+    fields = [field for kind in messages.METHODS.values() for field in getattr(kind, "_fields", ())]
+    assert not [name for name in (*names, *fields) if re.search(r"settle|doubt|redo|happened", name)]
+
+
+@pytest.fixture
+def doomed(desk):
+    """The id of an execution in doubt."""
+    desk.write("programs/doomed.json", {"name": "doomed", "steps": [desk_tool("look"), desk_tool("crash")]})
+    process = desk.process("program", "run", "doomed", "--key", "k", "--context", '{"name": "a"}')
+    process.communicate(timeout=DEADLINE_SECONDS)
+    assert process.returncode == -signal.SIGKILL
+    return desk.run("execution", "list", "--json").json["executions"][0]["id"]
+
+
+async def test_a_client_that_drives_programs_sees_a_doubt_and_cannot_settle_it(desk, doomed):
+    ident = doomed
+    configuration = common.configure(desk.config)
+    async with (
+        open_bridge(configuration.settings, [], configuration.governance) as bridge,
+        Client(build_server(bridge, programs=True)) as client,
+    ):
+        arguments = {"program": "doomed", "context": {"name": "a"}, "idempotency_key": "k"}
+        ran = (await client.call_tool("run_program", arguments)).structured_content
+        assert (ran["trace_id"], ran["status"]) == (ident, "suspended")
+        (row,) = ran["waiting"]
+        assert (row["kind"], row["tool"], row["arguments"]) == ("in_doubt", "crash", {"name": "a"})
+        assert f"execution settle {ident}" in row["settle"]
+        for payload in ({"how": "happened"}, {"approved": True}, "PENDING", None, {"event": "redo", "effect": 2}):
+            told = {"trace_id": ident, "payload": payload}
+            answer = (await client.call_tool("resume_program", told)).structured_content
+            assert answer["code"] == "still_waiting"
+            assert answer["waiting"] == ran["waiting"]
+        assert (await client.call_tool("get_trace", {"trace_id": ident})).structured_content["waiting"] == [row]
+        assert (await client.call_tool("run_program", arguments)).structured_content == ran
+
+
+def test_a_server_behind_the_bridge_cannot_settle_by_running_the_command(desk, doomed, monkeypatch):
+    ident = doomed
+    monkeypatch.setenv("MCP_BRIDGE_NESTED", "1")
+    desk.says("execution", "settle", ident, "--happened", code=common.REFUSED, words=["nested_bridge"])
+    monkeypatch.delenv("MCP_BRIDGE_NESTED")
+    assert desk.run("execution", "show", ident, "--json").json["status"] == "interrupted"
+
+
+# --- sandboxes ---
+
+TOOLS = """
+from pathlib import Path
+import anyio
+import mcp_bridge
+
+@mcp_bridge.tool
+async def pay(file: str) -> str:
+    with Path(file).open("a") as log:
+        log.write("paid\\n")
+    await anyio.sleep_forever()
+
+@mcp_bridge.tool
+def look(file: str) -> bool:
+    return Path(file).exists()
+"""
+
+LEAVING = {
+    "its script ends": "pass",
+    "its script is killed": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "its time is up": "while True: pass",
+}
+
+
+@pytest.mark.parametrize("leaving", LEAVING)
+async def test_a_sandbox_that_goes_in_mid_call_leaves_a_doubt(sandboxes, tmp_path, leaving):
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    (folder / f"bank_{uuid.uuid4().hex}.py").write_text(textwrap.dedent(TOOLS))
+    tables = {"tools": {"path": ["tools"], "entry_points": False}}
+    governance = load_governance(tables, None, tmp_path, tmp_path / "state")
+    paid = tmp_path / "paid"
+    program = {"name": "p", "steps": [{"id": "pay", "type": "tool", "tool": "pay", "args": {"file": str(paid)}}]}
+    async with sandboxes.open(governance=governance, state_dir=tmp_path / "state", wall_timeout=5) as bridge:
+        script = f"""
+import asyncio
+from mcp import programs
+from mcp.servers import local
+asyncio.ensure_future(programs.run({program!r}, {{}}, idempotency_key="k"))
+while not await local.look(file={str(paid)!r}):
+    await asyncio.sleep(0.05)
+{LEAVING[leaving]}
+"""
+        await bridge.run(script, timeout=3)
+
+        async def left():
+            (stored,) = await bridge.programs.store.executions(None, 10)
+            return stored if stored.status != "running" else None
+
+        stored = await until(left)
+        assert (stored.status, stored.record["waiting"][0]["kind"]) == ("suspended", "in_doubt")
+        script = f"""
+from mcp import programs, traces
+trace = await programs.run({program!r}, {{}}, idempotency_key="k")
+print(trace)
+for payload in (None, "paid"):
+    try:
+        await programs.resume(trace.trace_id, payload)
+    except Exception as exc:
+        print(exc.code)
+"""
+        shown = printed(await bridge.run(script))
+        assert "waits for a person's word on whether pay has happened at pay" in shown
+        assert shown.splitlines()[-2:] == ["still_waiting"] * 2
+        settled = await bridge.settle_program(stored.id, "pay", Settlement("happened", "anna", "receipt"), go_on=True)
+        assert (settled["status"], settled["output"]) == ("success", "receipt")
+        assert paid.read_text() == "paid\n"
+
+
+async def test_a_client_that_takes_its_request_back_in_mid_call_leaves_a_doubt(desk):
+    desk.write("programs/meeting.json", {"name": "meeting", "steps": [desk_tool("look"), desk_tool("meet")]})
+    configuration = common.configure(desk.config)
+    async with (
+        open_bridge(configuration.settings, [], configuration.governance) as bridge,
+        Client(build_server(bridge, programs=True)) as client,
+    ):
+        place = anyio.Path(desk.folder / "met")
+        async with anyio.create_task_group() as tasks:
+            arguments = {"program": "meeting", "context": {"name": str(place)}}
+            tasks.start_soon(client.call_tool, "run_program", arguments)
+            await until(place.exists)
+            tasks.cancel_scope.cancel()
+
+        async def left():
+            (stored,) = await bridge.programs.store.executions(None, 10)
+            return stored if stored.status != "running" else None
+
+        stored = await until(left)
+        assert json.dumps(stored.record["waiting"]).count("in_doubt") == 1
+        assert stored.status == "suspended"

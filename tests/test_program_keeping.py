@@ -103,7 +103,7 @@ async def test_who_waits_for_a_key_hears_of_a_record_that_can_t_be_written(datab
         return {"value": 1}
 
     waits = anyio.Event()
-    monkeypatch.setattr("mcp_bridge.bridge.programs.step_aside", waits.set)
+    monkeypatch.setattr("mcp_bridge.bridge.once.step_aside", waits.set)
     with anyio.fail_after(SECONDS):
         async with anyio.create_task_group() as tasks:
             programs = service(tasks)
@@ -209,8 +209,8 @@ async def test_a_person_s_comment_and_a_reason_are_shown_without_what_is_sensiti
         record = await driven(programs, await programs.cancel(record["trace_id"], "card 4111", "me", tools))
         assert "card vault" in record["error"]
         stored = await programs.stored(record["trace_id"], "me")
+        rows = await programs.recorder.read(record["trace_id"])
     assert "4111" not in str(stored.record)
-    rows = await SqliteRecorder(database).read(record["trace_id"])
     assert rows[-1].entry.kind == "end"
     assert "4111" not in str(rows)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mcp_bridge import __version__
-from mcp_bridge.settings import Settings
+from mcp_bridge.settings import NESTED, Settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 README = (REPOSITORY / "README.md").read_text("utf-8")
@@ -80,9 +80,15 @@ def test_every_command_of_the_readme_succeeds(sequence, environment):
             subprocess.run([engine, "rmi", result.stdout.strip()], capture_output=True, timeout=60, check=True)
 
 
-def test_the_table_names_every_setting_with_its_description():
-    rows = dict(re.findall(r"^\| `(\w+)` \| [^|]* \| ([^|]*) \|$", README, re.MULTILINE))
-    assert rows == {name: field.description for name, field in Settings.model_fields.items()}
+def test_the_tables_name_every_setting_with_its_description():
+    rows = dict(re.findall(r"^\| `([\w.]+)` \| [^|]* \| ([^|]*) \|$", README, re.MULTILINE))
+    settings = {name: field.description for name, field in Settings.model_fields.items() if name not in NESTED}
+    nested = {
+        f"{table}.{name}": field.description
+        for table in NESTED
+        for name, field in Settings.model_fields[table].annotation.model_fields.items()
+    }
+    assert rows == settings | nested
 
 
 def blocks(language):
@@ -94,7 +100,7 @@ def test_the_configuration_in_the_readme_is_valid(tmp_path):
     from mcp_bridge.bridge.governance import load_governance
     from mcp_bridge.downstream.spec import spec_from_toml
 
-    first, policy, secrets = blocks("toml")
+    first, policy, secrets, ledger = blocks("toml")
     file = tmp_path / "mcp-bridge.toml"
     file.write_text(first)
     loaded = settings.load(file, environ={})
@@ -106,6 +112,8 @@ def test_the_configuration_in_the_readme_is_valid(tmp_path):
     governance = load_governance(settings.load(file, environ={}).tables, file, tmp_path, tmp_path)
     assert governance.snapshot.preset == "approve-writes"
     assert governance.model.name
+    file.write_text(ledger)
+    assert len(settings.load(file, environ={}).settings.ledger.publish) == 2
 
 
 def test_the_program_in_the_readme_is_valid():

@@ -12,8 +12,10 @@ import pytest
 from program_host import CARD
 
 from mcp_bridge.bridge.program_record import standing
+from mcp_bridge.bridge.replaying import replayed
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.recorder import SqliteRecorder
+from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore
 
 HOST = Path(__file__).with_name("program_host.py")
@@ -90,8 +92,14 @@ def source():
 
 
 @pytest.fixture
-def hosts(tmp_path, source):
-    return Hosts(tmp_path, source)
+async def hosts(tmp_path, source):
+    made = Hosts(tmp_path, source)
+    yield made
+    # Whoever died on the way: what is recorded is what the program does.
+    async with Database(made.state / FILE_NAME) as database:
+        store, recorder = ProgramStore(database), SqliteRecorder(database)
+        for row in await store.executions(None, 100):
+            assert (await replayed(store, recorder, row)).difference is None
 
 
 def tool(name, text="$x", **fields):

@@ -18,12 +18,14 @@ from dataclasses import dataclass, field
 
 import pytest
 from execution_fixtures import lines, printed
+from ledger_fixtures import plaintext
 from mcp.client import Client
 
 from mcp_bridge.bridge.channel import HostChannel
 from mcp_bridge.bridge.governance import load_governance
 from mcp_bridge.downstream.spec import ServerSpec
 from mcp_bridge.kernel.events import Resume
+from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.server.app import build_server
 
 SECRETS = {
@@ -191,10 +193,11 @@ class Watched:
     frames: list[bytes] = field(default_factory=list)
 
     def stored(self):
-        """All bytes in the state directory, but for the secrets' own file."""
+        """All bytes in the state directory, but for the secrets' own file; what is encrypted, opened, too."""
         files = [path for path in self.state_dir.rglob("*") if path.is_file() and path.name != "secrets.json"]
-        assert any(path.name.startswith("ledger.sqlite") for path in files)
-        return b"\n".join(path.read_bytes() for path in files)
+        opened = plaintext(self.state_dir / FILE_NAME)
+        assert b'"arguments"' in opened
+        return b"\n".join([opened, *(path.read_bytes() for path in files)])
 
 
 @asynccontextmanager

@@ -25,7 +25,7 @@ from mcp_bridge.ledger.merkle import empty_root
 from mcp_bridge.ledger.notes import Checkpoint, Verifier, open_checkpoint, sign_checkpoint
 from mcp_bridge.ledger.witness import MAX_BODY_BYTES, MAX_PROOF_LINES, open_witness
 from mcp_bridge.server import witness as server
-from mcp_bridge.server.witness import witness_app
+from mcp_bridge.server.witness import serve_witness, witness_app
 
 COMMAND = [sys.executable, "-c", "from mcp_bridge.cli import main; main()", "witness"]
 SIZE_TYPE = "text/x.tlog.size"
@@ -325,15 +325,18 @@ def race_with_the_file(state_dir, racer):
 
 def test_of_racing_histories_exactly_one_is_cosigned_whether_threads_race_or_processes(web, tmp_path):
     # Four histories that differ: a fork at 0, 1 or 2, and none.
+    one, many = tmp_path / "one", tmp_path / "many"
+    one.mkdir()
+    many.mkdir()
     spawn = multiprocessing.get_context("spawn")
     with (
-        open_witness(tmp_path / "..", [Log(0, origin).verifier for origin in ORIGINS]) as witness,
+        open_witness(one, [Log(0, origin).verifier for origin in ORIGINS]) as witness,
         ProcessPoolExecutor(RACERS, spawn) as processes,
         ThreadPoolExecutor(RACERS) as threads,
     ):
         web.app.app = witness_app(witness)
         of_one = [threads.submit(race_over_http, str(web.base_url), racer) for racer in range(RACERS)]
-        of_many = [processes.submit(race_with_the_file, tmp_path, racer) for racer in range(RACERS)]
+        of_many = [processes.submit(race_with_the_file, many, racer) for racer in range(RACERS)]
         for racers in (of_one, of_many):
             for statuses in zip(*(racer.result() for racer in racers), strict=True):
                 assert sorted(statuses) == [200, *[409] * (RACERS - 1)]
@@ -475,6 +478,12 @@ def test_a_witness_that_is_killed_remembers_what_it_has_cosigned(tmp_path):
         assert second.post(growth(log, 5)).status_code == 200
     finally:
         assert second.end(signal.SIGTERM) == 0
+
+
+def test_a_signal_that_comes_before_it_serves_ends_it_too(witness):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        serve_witness(witness, listening, lambda: signal.raise_signal(signal.SIGTERM))
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_it_ends_well_on_sigint(tmp_path):

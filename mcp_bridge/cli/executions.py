@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from mcp_bridge.bridge.comments import check_text
 from mcp_bridge.bridge.names import PRINCIPAL
 from mcp_bridge.cli import common, inputs, people, showing
 from mcp_bridge.cli.opening import finish, in_bridge, in_record, print_json
@@ -261,7 +262,7 @@ def _settlement(
     if value is not None and not happened:
         raise BridgeError("bad_argument", "--value belongs to --happened.")
     for text, option in ((failed, "--failed"), (reason, "--reason")):
-        people.check_text(text, option)
+        check_text(text, option)
     by = people.who()
     if failed is not None:
         return Settlement("failed", by, message=failed, comment=reason)

@@ -134,30 +134,30 @@ class _Reader:
                     )
                 self._keys.sign(checkpoint.size, (by for by, _ in signers))
                 last, checkpoints = checkpoint, checkpoints + 1
+        trusted = self._keys.trusted()
         with self._at_line():
             if next(self._lines, b""):
                 raise BridgeError("bad_export", "Something follows the last checkpoint.")
-        trusted = self._keys.trusted()
-        if self._given is not None and not any(by.vkey in trusted for by, _ in signers):
-            raise BridgeError(
-                "untrusted_key",
-                "The last checkpoint is not signed by a trusted key of the log.",
-                hint="If the log's key was lost, its next one has to be given too, from a source that you trust.",
-            )
+            if self._given is not None and not any(by.vkey in trusted for by, _ in signers):
+                raise BridgeError(
+                    "untrusted_key",
+                    "The last checkpoint is not signed by a trusted key of the log.",
+                    hint="If the log's key was lost, its next one has to be given too, from a source that you trust.",
+                )
         for note in against:
             self._compare(note, last)
         return Verdict(
-            origin,
-            size,
-            last.root,
-            self._given is not None,
-            tuple(trusted),
-            len(self._heads.keys() - {codec.LEDGER}),
-            self._disclosed,
-            size - self._disclosed,
-            checkpoints,
-            len(against),
-            tuple((by, time) for by, time in signers if time is not None),
+            origin=origin,
+            size=size,
+            root=last.root,
+            authenticated=self._given is not None,
+            keys=tuple(trusted),
+            executions=len(self._heads.keys() - {codec.LEDGER}),
+            disclosed=self._disclosed,
+            undisclosed=size - self._disclosed,
+            checkpoints=checkpoints,
+            compared=len(against),
+            witnesses=tuple((by, time) for by, time in signers if time is not None),
         )
 
     def _header(self) -> tuple[str, int]:

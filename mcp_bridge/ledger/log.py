@@ -192,13 +192,19 @@ class Log:
         """Let time go on from here, although it is earlier."""
         self._time = min(self._time, time)
 
+    def erased(self, execution: str) -> None:
+        """Forget the key of an execution: it is destroyed."""
+        self._executions.pop(execution, None)
+
     def _known(self, connection: sqlite3.Connection, execution: str) -> _Execution:
         known = self._executions.get(execution)
         if known is not None:
             self._executions.move_to_end(execution)
             return known
         last = connection.execute(
-            "SELECT substr(nodes, 1, 32) FROM entries WHERE execution = ? ORDER BY sequence DESC LIMIT 1", (execution,)
+            "SELECT sequence, entry, substr(nodes, 1, 32) FROM entries WHERE execution = ?"
+            " ORDER BY sequence DESC LIMIT 1",
+            (execution,),
         ).fetchone()
         kept = connection.execute("SELECT wrapped FROM data_keys WHERE execution = ?", (execution,)).fetchone()
         if execution == LEDGER:
@@ -207,7 +213,7 @@ class Log:
             key = self.new_key(connection, execution, "")
         else:
             key = None if kept[0] is None else self.master.open(execution, kept[0])
-        known = _Execution(last[0].hex() if last else None, key)
+        known = _Execution(_hash_of(*last).hex() if last else None, key)
         self._executions[execution] = known
         return known
 
@@ -238,9 +244,18 @@ def _time_of(connection: sqlite3.Connection, sequence: int) -> int:
     row = connection.execute(
         "SELECT entry, substr(nodes, 1, 32) FROM entries WHERE sequence = ?", (sequence,)
     ).fetchone()
-    if row is None or leaf_hash(row[0]) != row[1]:
-        raise damaged(f"the entry {sequence} is not the one that its hash was made of")
+    if row is None:
+        raise damaged(f"the entry {sequence} is missing")
+    _hash_of(sequence, *row)
     return decode(row[0]).time
+
+
+def _hash_of(sequence: int, entry: bytes, kept: bytes) -> bytes:
+    """An entry's hash, if it is the one that is kept: nothing is chained to an entry that was changed."""
+    found = leaf_hash(entry)
+    if found != kept:
+        raise damaged(f"the entry {sequence} is not the one that its hash was made of")
+    return found
 
 
 def read_node(connection: sqlite3.Connection, level: int, index: int) -> bytes:
@@ -253,7 +268,7 @@ def read_node(connection: sqlite3.Connection, level: int, index: int) -> bytes:
         "SELECT substr(nodes, ?, 32) FROM entries WHERE sequence = ?",
         (HASH_BYTES * level + 1, ((index + 1) << level) - 1),
     ).fetchone()
-    if row is None or len(row[0]) != HASH_BYTES:
+    if row is None or len(row[0] or b"") != HASH_BYTES:
         raise damaged(f"the entry {((index + 1) << level) - 1} or its hashes are missing")
     node: bytes = row[0]
     return node

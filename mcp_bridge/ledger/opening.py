@@ -78,6 +78,8 @@ def connect(path: Path, master: str | Sequence[str] | None = None) -> sqlite3.Co
         connection.execute("PRAGMA secure_delete = ON")
         if master is not None:
             migrate(connection)
+            # Another process may have been quicker, and of a later version.
+            refuse_newer(connection, path)
     except BaseException:
         connection.close()
         raise

@@ -7,11 +7,13 @@ cosignature counts if it holds under the key that the operator has named.
 from __future__ import annotations
 
 import base64
+import functools
 import logging
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
+import anyio.to_thread
 import httpx2
 
 from mcp_bridge.errors import BridgeError
@@ -19,6 +21,8 @@ from mcp_bridge.ledger.notes import Verifier, open_checkpoint, split_note
 from mcp_bridge.ledger.publishing import Published, checkpoint_of, conflict, rolled_back
 
 if TYPE_CHECKING:
+    import ssl
+
     from mcp_bridge.ledger.publishing import Source
     from mcp_bridge.ledger.targets import Target
 
@@ -46,7 +50,7 @@ async def publish_to_url(target: Target, note: str) -> Published:
     """
     assert target.url is not None  # noqa: S101 - the caller's choice
     size = checkpoint_of(note).size
-    async with _client(target) as client:
+    async with await _client(target) as client:
         answer = await _post(client, target, target.url, note.encode())
     if not httpx2.codes.is_success(answer.status):
         raise _refused(target, answer.status)
@@ -61,7 +65,7 @@ async def publish_to_witness(target: Target, note: str, source: Source) -> Publi
     """
     checkpoint = checkpoint_of(note)
     old = source.last(target.id)
-    async with _client(target) as client:
+    async with await _client(target) as client:
         for _ in range(2):
             answer = await _add_checkpoint(client, target, note, source, old)
             held = _size_of(answer) if answer.status == _CONFLICT else None
@@ -131,8 +135,15 @@ def _cosignatures(target: Target, note: str, body: bytes) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _client(target: Target) -> httpx2.AsyncClient:
-    return httpx2.AsyncClient(timeout=target.timeout, follow_redirects=False)
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    return httpx2.create_ssl_context()
+
+
+async def _client(target: Target) -> httpx2.AsyncClient:
+    # To read all certificates of the system takes a while: once, and not in the event loop.
+    tls = await anyio.to_thread.run_sync(_tls)
+    return httpx2.AsyncClient(timeout=target.timeout, follow_redirects=False, verify=tls)
 
 
 async def _post(client: httpx2.AsyncClient, target: Target, address: str, body: bytes) -> _Answer:

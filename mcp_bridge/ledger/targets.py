@@ -105,5 +105,11 @@ class PublishingConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    publish: Annotated[tuple[Target, ...], Field(max_length=MAX_TARGETS), AfterValidator(_apart)] = ()
-    publish_interval: Annotated[float, Field(ge=1, le=86_400, allow_inf_nan=False)] = INTERVAL_SECONDS
+    publish: Annotated[
+        tuple[Target, ...],
+        Field(max_length=MAX_TARGETS, description="Where checkpoints are sent: files, addresses and witnesses"),
+        AfterValidator(_apart),
+    ] = ()
+    publish_interval: Annotated[
+        float, Field(ge=1, le=86_400, allow_inf_nan=False, description="Seconds between two attempts to publish")
+    ] = INTERVAL_SECONDS

@@ -1,0 +1,222 @@
+"""The small verifier is small, shares no code with the large one, and says the same of every file."""
+
+import ast
+import hashlib
+import io
+import random
+import shutil
+import subprocess
+import sys
+import tokenize
+from collections import Counter
+
+import pytest
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from fuzz_ledger import fuzz
+from hypothesis import given
+from hypothesis import strategies as st
+from ledger_fixtures import (
+    CALM,
+    SMALL,
+    Log,
+    erased,
+    large_says,
+    lost,
+    private_key,
+    rotated,
+    signer,
+    simple,
+    small,
+    small_says,
+    witness,
+)
+
+from mcp_bridge.ledger import notes
+from mcp_bridge.ledger.trust import KeyEvent
+
+FIRST, THIRD = signer("first").vkey, signer("third").vkey
+ORDER = 2**252 + 27742317777372353535851937790883648493
+
+
+def run(*arguments, python=sys.executable):
+    command = [python, "-I", SMALL, *arguments]
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_it_has_less_than_200_lines_of_code():
+    text = SMALL.read_text()
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    blank = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    code = {line for token in tokens if token.type not in blank for line in range(token.start[0], token.end[0] + 1)}
+    for each in ast.walk(ast.parse(text)):
+        if isinstance(each, ast.Module | ast.FunctionDef) and ast.get_docstring(each):
+            code -= set(range(each.body[0].lineno, each.body[0].end_lineno + 1))
+    assert len(code) < 200
+
+
+def test_it_imports_nothing_but_the_standard_library():
+    imported = set()
+    for each in ast.walk(ast.parse(SMALL.read_text())):
+        if isinstance(each, ast.Import):
+            imported |= {name.name for name in each.names}
+        assert not isinstance(each, ast.ImportFrom)
+    assert imported <= sys.stdlib_module_names
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Genuine files and others, by name."""
+    log = rotated()
+    (tmp_path / "log").write_bytes(log.export())
+    (tmp_path / "proof").write_bytes(log.proof(3))
+    (tmp_path / "wrong").write_bytes(log.export().replace(b'\\"n\\":1', b'\\"n\\":2'))
+    (tmp_path / "wrong proof").write_bytes(log.proof(3).replace(b"index 3", b"index 4"))
+    (tmp_path / "kept").write_text(log.checkpoints[0], encoding="utf-8")
+    log.fill(1)
+    (tmp_path / "later").write_text(log.checkpoint(), encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "status", "says"),
+    [
+        ("log", ["--key", FIRST], 0, "genuine: 13 entries of mcp-code-bridge/0123456789abcdef"),
+        ("log", ["--key", FIRST, "--checkpoint", "kept"], 0, "genuine: 13 entries"),
+        ("log", [], 0, "agrees with itself, signed by nobody who is known: 13 entries"),
+        ("log", ["--key", signer("other").vkey], 1, "not genuine: the last checkpoint is signed by no trusted key"),
+        (
+            "log",
+            ["--key", FIRST, "--checkpoint", "later"],
+            1,
+            "not genuine: rolled back: a checkpoint is of 14 entries",
+        ),
+        ("wrong", ["--key", FIRST], 1, "not genuine: the payload of entry 1 is not what it commits to"),
+        ("proof", ["--key", THIRD], 0, "genuine: entry 3 of mcp-code-bridge/0123456789abcdef, one of 13"),
+        ("proof", ["--key", FIRST], 1, "not genuine: no known key of the log has signed the proof"),
+        ("wrong proof", ["--key", THIRD], 1, "not genuine: the proof is of another entry"),
+        ("later", ["--key", THIRD], 1, "not genuine: "),
+        ("missing", ["--key", FIRST], 2, "No such file"),
+        ("log", ["--key", "x"], 2, "verify_ledger.py: error: "),
+        ("log", ["--checkpoint", "missing"], 2, "No such file"),
+        ("log", ["--other"], 2, "unrecognized arguments"),
+    ],
+)
+def test_it_says_in_one_line_and_by_its_status_what_a_file_is(files, name, arguments, status, says):
+    arguments = [str(files / each) if each in {"kept", "later", "missing"} else each for each in arguments]
+    done = run(files / name, *arguments)
+    assert done.returncode == status, done
+    assert says in (done.stderr if status == 2 else done.stdout)
+    assert "Traceback" not in done.stderr
+    assert status == 2 or (done.stdout.count("\n"), done.stderr) == (1, "")
+
+
+def test_it_runs_with_the_oldest_python_that_it_names(files):
+    python = shutil.which("python3.9")
+    if python is None or subprocess.run([python, "--version"], capture_output=True, check=False).returncode:
+        pytest.skip("there is no Python 3.9 here")
+    assert run(files / "log", "--key", FIRST, python=python).stdout.startswith("genuine: 13 entries")
+    assert run(files / "wrong", "--key", FIRST, python=python).returncode == 1
+
+
+@pytest.mark.parametrize("make", [simple, rotated, lost, erased])
+@pytest.mark.parametrize("given", [None, ["first"], ["second"], ["third"], ["first", "third"], ["second", "witness"]])
+def test_both_say_the_same_of_genuine_files(make, given):
+    log = make()
+    vkeys = given and [witness().vkey if seed == "witness" else signer(seed).vkey for seed in given]
+    for data, proof in ((log.export(), False), (log.proof(2), True)):
+        assert (large_says(data, vkeys, proof=proof) is None) == (small_says(data, vkeys) is None)
+
+
+def test_both_say_the_same_of_thousands_of_mutants():
+    found = fuzz(3000, seed=20)
+    assert found["accepted"] > 10
+    assert len(found) > 8
+
+
+def forged(rng):
+    """A log that its key's owner has signed, however wrong it is."""
+    log = Log()
+    for _ in range(rng.randrange(1, 6)):
+        before, event = log.key.vkey, rng.choice(("rotated", "lost", "rotated", "made"))
+        change = rng.randrange(12)
+        over = {
+            0: {"time": rng.choice((0, 10**15, 2**53 - 1, 2**53))},
+            1: {"previous": rng.choice((None, "0" * 64, "g" * 64))},
+            2: {"sequence": rng.randrange(4)},
+            3: {"step": rng.choice(("", "\u2028", "\x1f", "x" * 4096, "\U0001f600" * 4096))},
+            4: {"execution": rng.choice(("", "ledger", "e1", "e9"))},
+            5: {"kind": rng.choice(("key", "erasure", "made up", "END"))},
+        }.get(change, {})
+        if change in {6, 7, 8}:
+            if rng.random() < 0.8:
+                log.key = signer(rng.choice(("first", "second", "third")), rng.choice((log.origin,) * 9 + ("other",)))
+            payload = KeyEvent(event, log.key.vkey, None if event == "made" else before).encode()
+            over = {"kind": "key", "execution": rng.choice(("ledger",) * 9 + ("e1",))}
+            log.append(payload=payload, disclose=rng.random() < 0.9, **over)
+            if rng.random() < 0.7:
+                log.checkpoint(signer(rng.choice(("first", "second", "third"))))
+        else:
+            log.append(payload=b'"p"', disclose=rng.random() < 0.7, **over)
+    log.checkpoint(*rng.choice(([log.key], [signer(), log.key], [log.key, witness()], [signer("third"), witness()])))
+    return log
+
+
+def test_both_say_the_same_of_logs_that_are_wrong_and_signed():
+    rng, said = random.Random(5), Counter()  # noqa: S311 - it is to be repeated
+    vkeys = [signer(seed).vkey for seed in ("first", "second", "third")]
+    for _ in range(400):
+        log = forged(rng)
+        for trusted in (None, [vkeys[0]], [rng.choice(vkeys), witness().vkey]):
+            data, against = log.export(), rng.choice(((), tuple(log.checkpoints[:1])))
+            large, little = large_says(data, trusted, against), small_says(data, trusted, against)
+            assert (large is None) == (little is None), (large, little, data)
+            said[large] += 1
+    assert said[None] > 50
+    assert {"tampered", "bad_entry", "untrusted_key", "unknown_key", "bad_key"} <= set(said)
+
+
+@CALM
+@given(st.binary(min_size=0, max_size=40), st.integers(0, 600), st.integers(0, 7))
+def test_a_signature_holds_for_it_where_it_does_for_openssl(message, at, bit):
+    key = private_key("agreement")
+    public, signature = key.public_key().public_bytes_raw(), key.sign(message)
+    small().check_signature(public, message, signature)
+    parts = bytearray(public + signature + message)
+    parts[at % len(parts)] ^= 1 << bit
+    agree(bytes(parts[:32]), bytes(parts[96:]), bytes(parts[32:96]))
+
+
+def agree(public, message, signature):
+    """Both verifiers say the same of a signature; returns what."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
+        right = True
+    except InvalidSignature:
+        right = False
+    try:
+        small().check_signature(public, message, signature)
+        also = True
+    except ValueError:
+        also = False
+    assert right == also
+    return right
+
+
+def test_a_signature_has_one_form():
+    key = private_key("form")
+    public, signature = key.public_key().public_bytes_raw(), key.sign(b"text")
+    s = int.from_bytes(signature[32:], "little")
+    assert agree(public, b"text", signature)
+    for wrong in (s + ORDER, s + 2 * ORDER, ORDER, 0, 2**256 - 1):
+        assert not agree(public, b"text", signature[:32] + (wrong % 2**256).to_bytes(32, "little"))
+    for wrong in (b"", signature[:-1], signature + b"\0", bytes(64), b"\xff" * 64):
+        assert not agree(public, b"text", wrong)
+
+
+def test_a_public_key_that_is_no_point_signs_nothing_for_either():
+    rng = random.Random(7)  # noqa: S311 - it is to be repeated
+    for _ in range(20):
+        public = rng.randbytes(31) + bytes([rng.randrange(127)])
+        notes.Verifier("x.example", public)
+        assert not agree(public, b"text", hashlib.sha512(public).digest()[:63] + b"\0")
