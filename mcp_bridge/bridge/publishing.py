@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mcp_bridge.ledger import merkle
 from mcp_bridge.ledger.log import read_node
 from mcp_bridge.ledger.publisher import Publisher, TargetState
+from mcp_bridge.ledger.transaction import check_row
 
 if TYPE_CHECKING:
     import sqlite3
@@ -50,14 +51,17 @@ class _Log:
         """Take down how publishing to a target goes, and the checkpoint if somebody has cosigned it."""
         self._states[state.target] = state
         if published is not None and published.cosignatures:
-            self._database.post(
+            kept = (published.size, published.note)
+            await self._database.write(
                 "INSERT INTO checkpoints (size, note) VALUES (?, ?) ON CONFLICT DO NOTHING",
-                (published.size, published.note),
+                kept,
+                ("checkpoints", "size = ? AND note = ?", kept),
             )
         await self._database.write(
             "INSERT INTO published (target, size, state) VALUES (?, ?, ?) ON CONFLICT (target)"
             " DO UPDATE SET size = excluded.size, state = excluded.state",
             (state.target, state.size, json.dumps(state.record())),
+            ("published", "target = ?", (state.target,)),
         )
 
 
@@ -74,10 +78,12 @@ async def publisher(database: Database, config: LedgerConfig, base: Path) -> Pub
         base: The folder that its paths are relative to.
 
     Raises:
-        BridgeError: As `Database.read`.
+        BridgeError: As `Database.read`; `ledger_damaged`.
     """
-    rows = await database.read("SELECT state FROM published")
-    states = {state.target: state for state in (TargetState(**json.loads(text)) for (text,) in rows)}
+    rows = await database.read("SELECT * FROM published")
+    for row in rows:
+        check_row(database.master, "published", row)
+    states = {state.target: state for state in (TargetState(**json.loads(text)) for _, _, text, _ in rows)}
     log = _Log(database, states)
     targets = [target.resolved(base) for target in config.publish]
     return Publisher(targets, log, log.newest, log.keep, states=states, interval=config.publish_interval)

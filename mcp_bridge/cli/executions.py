@@ -40,6 +40,7 @@ class Status(enum.StrEnum):
     BUDGET_EXCEEDED = "budget_exceeded"
     STALLED = "stalled"
     CANCELLED = "cancelled"
+    ERASED = "erased"
 
 
 Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="Or as much of its beginning as no other one has.")]
