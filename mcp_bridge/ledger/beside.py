@@ -91,6 +91,7 @@ class Beside:
         if ledger.master is not None:
             _check_rows(ledger.connection, ledger.master)
             self._check_decisions(ledger.connection, ledger.master)
+            self._check_states(ledger.connection, ledger.master)
 
     def _check_meta(self, ledger: Ledger) -> None:
         for name, value in ledger.connection.execute("SELECT name, value FROM meta"):
@@ -111,7 +112,7 @@ class Beside:
             raise damaged("its head is signed with another key than its entries name")
         notes.open_checkpoint(note, [notes.Verifier.parse(ledger.vkey)])
         known = notes.keyring(notes.Verifier.parse(event.vkey) for _, event in self._keys)
-        kept = set()
+        kept: set[tuple[int, str | None]] = set()
         for size, note in ledger.connection.execute("SELECT size, note FROM checkpoints"):
             text, signatures = notes.split_note(note)
             checkpoint = notes.parse_checkpoint(text)
@@ -179,7 +180,7 @@ class Beside:
                 raise damaged(f"the execution {execution} is down as {left}, and it was left as {payload['status']}")
 
     def _check_decisions(self, connection: sqlite3.Connection, master: MasterKey) -> None:
-        """That each decision has its question, and each question that was decided its decision; that states are the last."""
+        """That each decision has its question, and each question that was decided its decision."""
         decided: Counter[tuple[str, str]] = Counter()
         for execution, effect, status, question, decision, wrapped in connection.execute(
             "SELECT execution, effect, status, question, decision, wrapped"
@@ -196,6 +197,9 @@ class Beside:
         if decided != self._decided:
             odd = min((decided - self._decided) + (self._decided - decided))
             raise damaged(f"the decisions of {odd[0]} are not those that the log has")
+
+    def _check_states(self, connection: sqlite3.Connection, master: MasterKey) -> None:
+        """That each suspended execution has the state that it was left in."""
         for execution, status, state, wrapped in connection.execute(
             "SELECT id, status, state, wrapped FROM executions JOIN data_keys ON id = execution WHERE state IS NOT NULL"
         ):
