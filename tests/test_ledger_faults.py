@@ -50,7 +50,7 @@ async def opened_and_written(state):
         async with Database(state / FILE_NAME) as database:
             await SqliteRecorder(database).append(Entry("start", "x"))
     except BridgeError as error:
-        assert error.hint, error.message
+        assert error.hint, error.message  # noqa: PT017
         return error.code
     return None
 

@@ -51,6 +51,7 @@ class Status(enum.StrEnum):
     OUTPUT_LIMIT = "output_limit"
     CALL_LIMIT = "call_limit"
     REFUSED = "refused"
+    ERASED = "erased"
 
 
 Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="Or as much of its beginning as no other one has.")]
