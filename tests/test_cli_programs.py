@@ -629,7 +629,7 @@ def test_damage_within_the_record_is_said(desk, command):
     data = bytearray(path.read_bytes())
     data[4096 * 2 :] = b"\xa5" * (len(data) - 4096 * 2)
     path.write_bytes(data)
-    desk.says(*command, code=common.FAILED, words=["database_unusable"])
+    desk.says(*command, code=common.FAILED, words=["malformed"])
 
 
 @pytest.mark.parametrize(
