@@ -7,7 +7,20 @@ import tracemalloc
 
 import pytest
 import rfc8785
-from ledger_fixtures import ORIGIN, TIME, Log, erased, large_says, lost, rotated, signer, simple, small_says, witness
+from ledger_fixtures import (
+    ORIGIN,
+    TIME,
+    Log,
+    erased,
+    large_says,
+    lost,
+    rotated,
+    signer,
+    simple,
+    small,
+    small_says,
+    witness,
+)
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import codec, disclosures, exports, notes
@@ -388,6 +401,9 @@ def test_a_line_of_too_many_bytes_is_refused():
     long = io.BytesIO(header + b" " * exports.MAX_LINE_BYTES + b"\n")
     with pytest.raises(BridgeError, match="more than 67108864 bytes"):
         exports.verify_export(long, keys(FIRST))
+    long.seek(0)
+    with pytest.raises(ValueError, match="a line is too long"):
+        small().verify(long)
     with pytest.raises(BridgeError, match="more than 67108864 bytes"):
         exports.verify_export([header, b" " * exports.MAX_LINE_BYTES + b"\n"], keys(FIRST))
 
