@@ -390,6 +390,22 @@ def test_each_checkpoint_needs_a_greater_size():
     refused(log.export(), "tampered", line=7)
 
 
+@pytest.mark.parametrize("value", [None, 5])
+def test_a_checkpoint_is_a_text(value):
+    lines = simple().lines()
+    lines[-1] = disclosures.encode_object(checkpoint=value) + b"\n"
+    refused(b"".join(lines), "bad_checkpoint", line=9)
+
+
+def test_a_witness_alone_signs_no_checkpoint_of_a_log():
+    log = simple()
+    text = notes.checkpoint_text(log.state(3))
+    alone = f"{text}\n{witness().cosign(text, 5)}"
+    refused(log.export(), "unknown_key", (FIRST, witness().vkey), (alone,))
+    log.checkpoints.insert(0, alone)
+    refused(log.export(), "unknown_key", (FIRST, witness().vkey), line=9)
+
+
 def test_a_longer_log_than_is_signed_is_refused():
     log = simple(4)
     log.fill(1)
