@@ -23,7 +23,7 @@ from ledger_fixtures import (
 )
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger import codec, disclosures, exports, notes
+from mcp_bridge.ledger import codec, disclosures, exports, notes, trust
 from mcp_bridge.ledger.notes import Checkpoint
 from mcp_bridge.ledger.trust import KeyEvent
 
@@ -166,6 +166,12 @@ def test_an_entry_that_names_a_key_names_it_after_the_one_before(payload, code):
     log.append(kind="key", execution=codec.LEDGER, payload=payload)
     log.checkpoint()
     refused(log.export(), code, line=3)
+
+
+def test_a_log_that_names_too_many_keys_is_refused(monkeypatch):
+    monkeypatch.setattr(trust, "MAX_KEYS", 2)
+    with pytest.raises(BridgeError, match="more than 2 keys"):
+        verify(rotated().export())
 
 
 def test_a_key_entry_is_the_logs_own_and_shows_its_payload():
