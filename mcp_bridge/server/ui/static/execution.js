@@ -111,7 +111,7 @@ export function executionPage(main, id) {
 
   function showRows() {
     keepingFocus(() => {
-      fill(summary, rows.rows.length ? proofs.summary() : null);
+      fill(summary, rows.rows.length ? proofs.summary(rows.rows.length === rows.total) : null);
       if (!rows.rows.length) {
         fill(body, h("div", { class: "empty" }, h("h3", {}, "Nothing is recorded of it yet")));
         return;
