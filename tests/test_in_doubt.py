@@ -120,6 +120,55 @@ async def test_what_a_person_calls_failed_is_tried_again_as_any_failure_is(hosts
     assert hosts.done == ["two", "two"]
 
 
+SHAPES = {
+    "in line": [tool("once"), tool("two"), tool("three")],
+    "parallel": [{"id": "all", "type": "parallel", "parallel_steps": [tool("once"), tool("two"), tool("three")]}],
+    "in turn": [
+        {
+            "id": "all",
+            "type": "parallel",
+            "max_concurrency": 1,
+            "parallel_steps": [tool("once"), tool("two"), tool("three")],
+        }
+    ],
+    "a map": [
+        tool("once"),
+        {
+            "id": "each",
+            "type": "map",
+            "over": ["a"],
+            "step": {"type": "tool", "tool": "two", "args": {"text": "$item"}},
+        },
+        tool("three"),
+    ],
+    "programs": [
+        {
+            "id": name,
+            "type": "program",
+            "context": A,
+            "program": {"steps": [tool(name, retry={"schedule": [0]})]},
+            "timeout_seconds": 600,
+        }
+        for name in ("once", "two", "three")
+    ],
+}
+
+
+@pytest.mark.parametrize("point", ["", "before_the_intent", *DEATHS])
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_with_a_person_who_looks_everything_is_done_once_wherever_the_host_dies(hosts, shape, point):
+    steps = SHAPES[shape]
+    hosts.run(*steps, context=A, die_in="two", die_at=point)
+    record = hosts.run(*steps, context=A)
+    while record["status"] == "suspended":
+        row = record["waiting"][0]
+        assert row["kind"] == "in_doubt"
+        how = "happened" if row["tool"] in hosts.done else "not_done"
+        record = hosts.settle(record["trace_id"], how, str(row["effect"]), value="seen")
+    assert record["status"] == "success"
+    assert sorted(hosts.done) == ["once", "three", "two"]
+
+
 # --- settling ---
 
 

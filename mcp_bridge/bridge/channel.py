@@ -104,6 +104,14 @@ def step_aside() -> None:
         leave()
 
 
+_taken_back: ContextVar[Callable[[], bool] | None] = ContextVar("taken_back", default=None)
+
+
+def taken_back() -> bool:
+    """Whether the guest itself no longer wants the answer to the request that is being worked on."""
+    return (asked := _taken_back.get()) is not None and asked()
+
+
 class TooManyRequestsError(Exception):
     """The guest didn't stop although its requests were refused."""
 
@@ -181,6 +189,8 @@ class HostChannel:
         self._held = _Amount(MAX_HELD_BYTES)
         self._unsent = _Amount(MAX_UNSENT_BYTES)
         self._scopes: dict[int, anyio.CancelScope] = {}
+        self._taken_back: set[int] = set()
+        self._finished = False
         self._total = 0
         self._size = 0
         self._refused = 0
@@ -256,6 +266,7 @@ class HostChannel:
         if isinstance(message, jsonrpc.Notification):
             if isinstance(params, messages.RequestCancel):
                 if scope := self._scopes.get(params.id):
+                    self._taken_back.add(params.id)
                     scope.cancel()
             else:
                 self._on_notification(params)
@@ -263,6 +274,8 @@ class HostChannel:
         if self._refusing:
             return None
         if isinstance(params, messages.ExecutionFinish):
+            # What the script leaves behind at its end, it no longer wants.
+            self._finished = True
             await self._send(jsonrpc.encode(jsonrpc.Response(message.id, {})))
             return params
         if message.id in self._scopes:
@@ -325,6 +338,7 @@ class HostChannel:
                 held.pop().release()
 
         _step_aside.set(leave)
+        _taken_back.set(lambda: self._finished or number in self._taken_back)
         try:
             try:
                 with scope:
@@ -338,6 +352,7 @@ class HostChannel:
                 # Before the answer is sent: what the guest does with it is its own time.
                 self._on_wait(-1)
                 del self._scopes[number]
+                self._taken_back.discard(number)
             if answer is not None:
                 self._unsent.add(len(answer))
                 await self._send(answer)

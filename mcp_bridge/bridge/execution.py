@@ -171,6 +171,10 @@ class Execution:
             raise never_ran
         return self._record(finish, exit_status)
 
+    def stop(self, status: Status, error: BridgeError) -> None:
+        """End it from outside."""
+        self._end(status, error.code, error.message, error.hint)
+
     # --- what comes from the guest ---
 
     def _notified(self, message: Any) -> None:

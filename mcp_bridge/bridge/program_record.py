@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.bridge import doubts
+from mcp_bridge.bridge.script_record import told_script
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.machine import APPROVAL, IN_DOUBT
 from mcp_bridge.sandbox.owner import Owner
@@ -83,6 +84,8 @@ def is_under_way(status: str, owner: str) -> bool:
 
 def told(stored: StoredExecution) -> dict[str, Any]:
     """The record of an execution that is kept: as it was last left, or a bare one where it never was."""
+    if stored.kind == "script":
+        return told_script(stored, standing(stored))
     if stored.record is not None and stored.status == "running":
         # What it waited for has come since.
         return stored.record | {"status": standing(stored), "waiting": []}

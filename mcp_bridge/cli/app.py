@@ -77,13 +77,22 @@ def run(
     code: Annotated[str | None, typer.Option("-c", metavar="CODE", help="The script itself.")] = None,
     server: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Allow only these; repeatable.")] = None,
     timeout: Annotated[float | None, typer.Option(metavar="S", help="Seconds of running time.")] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="Idempotency key: however often it is asked for, it runs once, and gives that run's result. One whose "
+            "process has died goes on where it was.",
+        ),
+    ] = None,
     config: Config = None,
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """Run one script in a fresh sandbox, as run_python would."""
     from mcp_bridge.cli.run import run as work  # noqa: PLC0415
 
-    raise typer.Exit(work(config or ctx.obj, file, code, servers=server or [], timeout=timeout, as_json=as_json))
+    named, servers = config or ctx.obj, server or []
+    raise typer.Exit(work(named, file, code, servers=servers, timeout=timeout, key=key, as_json=as_json))
 
 
 @app.command(epilog="Example:\n\nmcp-bridge ui --listen 127.0.0.1:0 --no-browser")

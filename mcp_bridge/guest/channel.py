@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from mcp_bridge.guest import lineage
 from mcp_bridge.wire import exits, jsonrpc
 from mcp_bridge.wire.errors import WireError
 from mcp_bridge.wire.framing import LineDecoder
@@ -107,7 +108,12 @@ class Channel:
         return _result(answer)
 
     def send(self, params: Any, take: Callable[[Answer], None]) -> int:
-        """Send a request; `take` gets the answer, on the channel's own thread. Returns the request's number."""
+        """Send a request; `take` gets the answer, on the channel's own thread. Returns the request's number.
+
+        A call gets its name here, in the task or thread that makes it.
+        """
+        if getattr(params, "call", "") is None:
+            params = params._replace(call=lineage.current().call())
         body = encode_params(params)
         with self._write_lock:
             self._next_id += 1

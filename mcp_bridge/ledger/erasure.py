@@ -180,6 +180,7 @@ def _standing(transaction: Transaction, executions: Iterable[str]) -> list[tuple
 def _erase(transaction: Transaction, execution: str) -> None:
     do = transaction.connection.execute
     do("UPDATE data_keys SET wrapped = NULL WHERE execution = ?", (execution,))
+    transaction.log.erased(execution)
     do("DELETE FROM payloads WHERE sequence IN (SELECT sequence FROM entries WHERE execution = ?)", (execution,))
     do("UPDATE reference_values SET value = NULL WHERE execution = ?", (execution,))
     do("UPDATE approvals SET question = NULL, decision = NULL WHERE execution = ?", (execution,))

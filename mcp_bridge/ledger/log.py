@@ -192,6 +192,10 @@ class Log:
         """Let time go on from here, although it is earlier."""
         self._time = min(self._time, time)
 
+    def erased(self, execution: str) -> None:
+        """Forget the key of an execution: it is destroyed."""
+        self._executions.pop(execution, None)
+
     def _known(self, connection: sqlite3.Connection, execution: str) -> _Execution:
         known = self._executions.get(execution)
         if known is not None:
