@@ -1,6 +1,8 @@
 """The viewer's server: who may ask it, what it tells, and what it never tells."""
 
 import json
+import os
+import signal
 import subprocess
 
 import httpx2
@@ -471,6 +473,27 @@ def test_what_is_beyond_this_machine_is_known(host, loopback):
 def test_help_names_the_options():
     shown = CliRunner().invoke(app, ["ui", "--help"], env={"COLUMNS": "200"}).stdout
     assert all(option in shown for option in ("--listen", "--no-browser", "--config"))
+
+
+def test_a_browser_is_started_without_the_token_where_others_can_see_it(stores, tmp_path):
+    seen, browser = tmp_path / "seen", tmp_path / "browser"
+    os.mkfifo(seen)
+    browser.write_text(f'#!/bin/sh\n{{ echo "$1"; stat -c %a "${{1#file://}}"; cat "${{1#file://}}"; }} >{seen}\n')
+    browser.chmod(0o700)
+    store = stores()
+    with viewing(store, browser=browser) as viewer:
+        address, mode, page = seen.read_text().splitlines()
+        assert viewer.token not in address
+        assert mode == "600"
+        assert viewer.url in page
+    assert not list(store.state.glob("ui-*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_in_order(stores, number):
+    with viewing(stores()) as viewer:
+        viewer.process.send_signal(number)
+        assert viewer.process.wait(30) == 0
 
 
 def test_beyond_this_machine_there_is_a_warning(stores):

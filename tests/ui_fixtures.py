@@ -222,16 +222,33 @@ class Viewer:
 
 
 @contextlib.contextmanager
-def viewing(store, *options, stderr=subprocess.PIPE):
-    """The viewer of a store, in a process of its own."""
+def viewing(store, *options, browser=None, stderr=subprocess.PIPE):
+    """The viewer of a store, in a process of its own.
+
+    Args:
+        store: It.
+        options: More of the command's.
+        browser: A program to be started as the user's browser.
+        stderr: As `subprocess.Popen` has it.
+    """
+    how = {"DISPLAY": ":0", "BROWSER": f"{browser} %s"} if browser else {}
     environment = {name: os.environ[name] for name in ("PATH", "LANG", "PYTHONPATH") if name in os.environ}
     process = subprocess.Popen(
-        [COMMAND, "--config", str(store.config()), "ui", "--no-browser", "--listen", "127.0.0.1:0", *options],
+        [
+            COMMAND,
+            "--config",
+            str(store.config()),
+            "ui",
+            "--listen",
+            "127.0.0.1:0",
+            *([] if browser else ["--no-browser"]),
+            *options,
+        ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=stderr,
         text=True,
-        env=environment | {"HOME": str(store.state.parent)},
+        env=environment | how | {"HOME": str(store.state.parent)},
     )
     try:
         line = process.stdout.readline()

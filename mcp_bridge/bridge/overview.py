@@ -208,9 +208,11 @@ def record_of(row: StoredExecution) -> dict[str, Any]:
     """What is told of an execution; of one that is erased, and of a script's, with no steps."""
     if row.status == ERASED:
         return {"steps": [], "waiting": []}
+    record = told(row)
     if row.kind == "script":
-        return {"steps": [], "waiting": []} | (row.record or {})
-    return told(row)
+        # What it has printed, too, and its error with where it happened.
+        return {**(row.record or {}), "steps": [], "waiting": record["waiting"]}
+    return record
 
 
 def name_of(row: StoredExecution) -> str:
