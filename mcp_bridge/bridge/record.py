@@ -85,4 +85,4 @@ class ExecutionRecord:
     def from_json(cls, kept: dict[str, Any]) -> Self:
         """The record that `to_json` has written: it gives the same JSON again."""
         known = {name: kept[name] for row in fields(cls) if (name := row.name) in kept}
-        return cls(**known | {"stdout": kept["stdout"].encode(), "stderr": kept["stderr"].encode()})
+        return cls(**known | {name: kept.get(name, "").encode() for name in ("stdout", "stderr")})

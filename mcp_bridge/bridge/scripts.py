@@ -23,7 +23,7 @@ from mcp_bridge.bridge.script_record import suspend
 from mcp_bridge.bridge.script_run import OWN_END, ScriptRun
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.entries import Entry
-from mcp_bridge.ledger.store import ERASED, StoredExecution
+from mcp_bridge.ledger.store import StoredExecution
 from mcp_bridge.sandbox.owner import owner_label
 
 if TYPE_CHECKING:
@@ -133,6 +133,9 @@ class Scripts:
         """
         if (status := standing(stored)) != "interrupted":
             raise BridgeError("not_suspended", f"The execution {stored.id} can't go on: {status}.")
+        if stored.key is None:
+            # The programs that it has started would be started anew.
+            raise BridgeError("not_suspended", f"The execution {stored.id} can't go on: it has no idempotency key.")
         begun = await self.go_on(stored, job)
         if begun is None:
             raise BridgeError("not_suspended", f"The execution {stored.id} is not suspended: somebody has resumed it.")
@@ -294,9 +297,7 @@ def _named(key: str | None) -> dict[str, Any]:
 
 
 def _kept(stored: StoredExecution) -> ExecutionRecord:
-    if stored.status == ERASED or stored.record is None:
-        raise BridgeError("erased", f"What the execution {stored.id} has given was erased.", hint="Use another key.")
-    return ExecutionRecord.from_json(stored.record)
+    return ExecutionRecord.from_json({"execution": stored.id, **(stored.record or {})})
 
 
 def _refused(execution: str, exc: BaseException) -> dict[str, Any]:

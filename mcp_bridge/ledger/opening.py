@@ -186,8 +186,25 @@ def own_vkey(path: Path) -> str:
         return _signer(path.parent, ledger.origin, ledger.vkey).vkey
 
 
-def take_next_key(directory: Path) -> None:
-    """Put the new key in the old one's place: the log is signed with it."""
+def take_next_key(connection: sqlite3.Connection, directory: Path) -> None:
+    """Put the next key in the other's place, if it is the one that the log is signed with.
+
+    Args:
+        connection: In a transaction that writes: nobody else makes another next key meanwhile.
+        directory: The state directory.
+
+    Raises:
+        BridgeError: `key_unusable`.
+    """
+    (origin,) = connection.execute("SELECT value FROM meta WHERE name = 'origin'").fetchone()
+    (vkey,) = connection.execute("SELECT vkey FROM head").fetchone()
+    try:
+        following = _loaded(directory / NEXT_KEY_FILE, origin)
+    except BridgeError:
+        # There is none, or it was never used.
+        return
+    if following.vkey != vkey:
+        return
     try:
         (directory / NEXT_KEY_FILE).replace(directory / KEY_FILE)
         sync_directory(directory)
