@@ -8,7 +8,7 @@ import subprocess
 import httpx2
 import pytest
 from typer.testing import CliRunner
-from ui_fixtures import EVIL, FAILS, viewing
+from ui_fixtures import CODE, EVIL, FAILS, viewing
 
 from mcp_bridge.bridge.approvals import asked
 from mcp_bridge.bridge.names import PRINCIPAL
@@ -286,6 +286,15 @@ async def test_an_execution_is_told_with_its_steps_and_its_way(viewer, store):
     failed = await told(viewer, f"/api/executions/{store.fails}")
     assert failed["error"]["code"] == "tool_error"
     assert json.loads(failed["source"]["text"])["name"] == FAILS["name"]
+
+
+async def test_a_scripts_code_is_shown_as_it_was_recorded(viewer, store):
+    facts = await told(viewer, f"/api/executions/{store.script}")
+    assert facts["source"]["text"] == CODE
+    assert facts["name"] == CODE.splitlines()[2]
+    for path in ("/api/executions", f"/api/executions/{store.script}", f"/api/executions/{store.script}/entries"):
+        assert "a secret" not in (await viewer.get(path)).text
+    assert (await told(viewer, "/api/executions", query="secret"))["executions"] == []
 
 
 async def test_what_is_erased_is_a_tombstone_everywhere_and_still_proven(viewer, store):

@@ -156,8 +156,9 @@ async def _scripts(database):
     for name, ident in ids.items():
         status = "running" if name == "running" else "success"
         whose = "somebody else" if name == "others" else PRINCIPAL
-        row = script(ident, CODE if name == "script" else f"'{name}'", status, record, whose)
-        await store.add(row, {}, Entry("start", ident, {"kind": "script"}))
+        code = CODE if name == "script" else f"'{name}'"
+        row = script(ident, f"{code}# a secret that the record doesn't show", status, record, whose)
+        await store.add(row, {}, Entry("start", ident, {"code": code}))
         await recorder.append(
             Entry("intent", ident, {"kind": "tool", "tool": f"local.{EVIL}", "arguments": {EVIL: EVIL}})
         )
