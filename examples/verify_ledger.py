@@ -151,8 +151,8 @@ def verify_proof(data, given):
     _, extra, index, *path = head.split("\n", 67)
     leaf, digest, _ = read_entry(unbase64(extra[6:]))
     check(extra[:6] == "extra " and index == f"index {leaf['sequence']}", "the proof is of another entry, or of none")
-    check(leaf["sequence"] < size and all(len(line) == 44 for line in path), "the proof can be none")
     path = [unbase64(line) for line in reversed(path)]
+    check(leaf["sequence"] < size and all(len(each) == 32 for each in path), "the proof can be none")
     check(climb(digest, leaf["sequence"], size, path) == root, "the proof doesn't lead to the root that was signed")
     return f"entry {leaf['sequence']} of {origin}, one of {size}"
 
