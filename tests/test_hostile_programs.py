@@ -321,7 +321,8 @@ async def test_a_tool_for_one_program_is_reached_by_no_other_path(sandboxes, tmp
         assert ["reserve", 5] not in desk.did()
         denials = await desk.entries(record.execution, "denial")
         assert len(denials) == sum(code.startswith(("await local", "await mcp_", "await runtime", "sync", "runtime", "ok", "beside")) for code in DIRECT.values())  # fmt: skip
-        assert all(entry.payload == {"tool": "local.capture", "by": "rule 1"} for entry in denials)
+        said = {"tool": "local.capture", "by": "rule 1"}
+        assert all(said.items() <= entry.payload.items() for entry in denials)
         await desk.still_pays()
 
 
