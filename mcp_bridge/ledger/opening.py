@@ -124,9 +124,22 @@ def _use_wal(connection: sqlite3.Connection) -> None:
 
 
 def _log(connection: sqlite3.Connection, directory: Path, source: str | Sequence[str]) -> Log:
+    # The key's file and the head that says which key it is change under the writer's lock, and are read under it.
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if connection.execute("SELECT count(*) FROM meta").fetchone()[0] == 0:
+            _begin(connection, directory, source)
+        log = _continued(connection, directory, source)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return log
+
+
+def _continued(connection: sqlite3.Connection, directory: Path, source: str | Sequence[str]) -> Log:
     meta = dict(connection.execute("SELECT name, value FROM meta"))
-    if not meta:
-        return _begun(connection, directory, source)
     master = master_key(source, directory, make=False)
     if meta.get("master") != master.check:
         raise BridgeError(
@@ -146,6 +159,7 @@ def _log(connection: sqlite3.Connection, directory: Path, source: str | Sequence
     def load(wanted: str) -> Signer:
         return _signer(directory, origin, wanted)
 
+    take_next_key(directory, origin, vkey)
     return Log(master, origin, load(vkey), load)
 
 
@@ -182,12 +196,34 @@ def own_vkey(path: Path) -> str:
     """
     from mcp_bridge.ledger.reading import open_ledger  # noqa: PLC0415  (it imports this module)
 
-    with open_ledger(path) as ledger:
-        return _signer(path.parent, ledger.origin, ledger.vkey).vkey
+    for again in (True, False):
+        with open_ledger(path) as ledger:
+            try:
+                return _signer(path.parent, ledger.origin, ledger.vkey).vkey
+            except BridgeError:
+                # Who only reads has no lock: the key may have been rotated since the head was read.
+                if not again:
+                    raise
+    raise AssertionError
 
 
-def take_next_key(directory: Path) -> None:
-    """Put the new key in the old one's place: the log is signed with it."""
+def take_next_key(directory: Path, origin: str, vkey: str) -> None:
+    """Put the new key in the old one's place, if the log is signed with it. Under the writer's lock.
+
+    Args:
+        directory: Where they are.
+        origin: The log's.
+        vkey: What the log's head is signed with.
+
+    Raises:
+        BridgeError: `key_unusable`.
+    """
+    try:
+        following = _loaded(directory / NEXT_KEY_FILE, origin)
+    except BridgeError:
+        return
+    if following.vkey != vkey:
+        return
     try:
         (directory / NEXT_KEY_FILE).replace(directory / KEY_FILE)
         sync_directory(directory)
@@ -197,29 +233,18 @@ def take_next_key(directory: Path) -> None:
         ) from None
 
 
-def _begun(connection: sqlite3.Connection, directory: Path, source: str | Sequence[str]) -> Log:
+def _begin(connection: sqlite3.Connection, directory: Path, source: str | Sequence[str]) -> None:
     """Begin a log. The keys are on the disk before anything is that needs them."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        if connection.execute("SELECT count(*) FROM meta").fetchone()[0]:
-            connection.execute("ROLLBACK")
-            return _log(connection, directory, source)
-        master = master_key(source, directory, make=True)
-        origin = f"{ORIGIN}/{secrets.token_hex(8)}"
-        signer = _loaded(directory / KEY_FILE, origin, make=True)
-        connection.executemany("INSERT INTO meta VALUES (?, ?)", (("origin", origin), ("master", master.check)))
-        connection.execute("INSERT INTO head VALUES (1, 0, ?, '', ?)", (empty_root(), signer.vkey))
-        log = Log(master, origin, signer, lambda _: signer)
-        log.begin(connection)
-        event = KeyEvent("made", signer.vkey)
-        write_entries(connection, log, [Posted(time.time_ns() // 1000, Entry("key", LEDGER), event.encode())])
-        log.finish(connection)
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-    return _log(connection, directory, source)
+    master = master_key(source, directory, make=True)
+    origin = f"{ORIGIN}/{secrets.token_hex(8)}"
+    signer = _loaded(directory / KEY_FILE, origin, make=True)
+    connection.executemany("INSERT INTO meta VALUES (?, ?)", (("origin", origin), ("master", master.check)))
+    connection.execute("INSERT INTO head VALUES (1, 0, ?, '', ?)", (empty_root(), signer.vkey))
+    log = Log(master, origin, signer, lambda _: signer)
+    log.begin(connection)
+    event = KeyEvent("made", signer.vkey)
+    write_entries(connection, log, [Posted(time.time_ns() // 1000, Entry("key", LEDGER), event.encode())])
+    log.finish(connection)
 
 
 def write_entries(connection: sqlite3.Connection, log: Log, posted: Sequence[Posted]) -> None:

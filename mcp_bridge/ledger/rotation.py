@@ -43,6 +43,7 @@ async def rotate_key(database: Database) -> str:
 
     def work(transaction: Transaction) -> str:
         log, old = transaction.log, transaction.log.signer
+        _take_next_key(transaction, directory)
         new = _next_key(directory, log.origin)
         _append(transaction, KeyEvent("rotated", new.vkey, old.vkey))
         note = log.sign()
@@ -52,7 +53,8 @@ async def rotate_key(database: Database) -> str:
         return new.vkey
 
     vkey = await database.transact(work)
-    take_next_key(directory)
+    # In a transaction of its own: another process may have rotated the key once more.
+    await database.transact(lambda transaction: _take_next_key(transaction, directory))
     return vkey
 
 
@@ -76,9 +78,9 @@ def replace_lost_key(path: Path, master: str | Sequence[str]) -> str:
                 _append(transaction, KeyEvent("lost", new.vkey, old))
 
             run(connection, log, work)
+            run(connection, log, lambda transaction: _take_next_key(transaction, path.parent))
     except (sqlite3.Error, TypeError) as exc:
         raise BridgeError("database_unusable", f"The record of executions, {path}, can't be used: {exc}.") from None
-    take_next_key(path.parent)
     return new.vkey
 
 
@@ -100,6 +102,10 @@ async def accept_clock(database: Database, by: str) -> float:
         return behind
 
     return await database.transact(work)
+
+
+def _take_next_key(transaction: Transaction, directory: Path) -> None:
+    take_next_key(directory, transaction.log.origin, transaction.log.signer.vkey)
 
 
 def _next_key(directory: Path, origin: str) -> Signer:
