@@ -208,9 +208,9 @@ def test_processes_that_begin_a_file_at_once_have_one_key_and_one_log(path):
         "UPDATE data_keys SET subject = 'b'",
         "UPDATE data_keys SET subject = 'b', wrapped = NULL",
         "DELETE FROM data_keys",
-        "INSERT OR REPLACE INTO data_keys VALUES ('a', '', x'')",
-        "REPLACE INTO data_keys VALUES ('a', '', NULL)",
-        "INSERT INTO data_keys VALUES ('a', '', x'') ON CONFLICT DO UPDATE SET wrapped = excluded.wrapped",
+        "INSERT OR REPLACE INTO data_keys VALUES ('a', '', x'', x'')",
+        "REPLACE INTO data_keys VALUES ('a', '', NULL, x'')",
+        "INSERT INTO data_keys VALUES ('a', '', x'', x'') ON CONFLICT DO UPDATE SET wrapped = excluded.wrapped",
     ],
 )
 async def test_the_file_refuses_to_have_its_past_changed(path, statement):

@@ -60,6 +60,7 @@ FROM_GUEST = frozenset(
         messages.OutputDisplay,
         messages.ProgressReport,
         messages.RequestCancel,
+        messages.CallTaken,
         messages.ToolCall,
         messages.CatalogServers,
         messages.CatalogTools,
@@ -91,6 +92,7 @@ NOTIFICATIONS = frozenset(
         messages.OutputDisplay,
         messages.ProgressReport,
         messages.RequestCancel,
+        messages.CallTaken,
     }
 )
 

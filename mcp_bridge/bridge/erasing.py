@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.config import LedgerConfig
     from mcp_bridge.ledger.database import Database
     from mcp_bridge.ledger.erasure import Erased, What
+
+logger = logging.getLogger(__name__)
 
 _DAY_SECONDS = 24 * 3600.0
 
@@ -59,9 +62,15 @@ async def tidy(database: Database, files: Files, config: LedgerConfig) -> None:
     """At the start: finish erasures, and erase what is older than it may be.
 
     Raises:
-        BridgeError: As `erase`.
+        BridgeError: As `erase`, without `erasure_unfinished`: that is a warning. Whoever reads the file for long keeps
+            nobody else from working.
     """
-    await finish(database, files)
-    if config.keep_payloads_days is not None:
-        before = time.time() - config.keep_payloads_days * _DAY_SECONDS
-        await erase(database, files, "age", before, by="keep_payloads_days", reason=None)
+    try:
+        await finish(database, files)
+        if config.keep_payloads_days is not None:
+            before = time.time() - config.keep_payloads_days * _DAY_SECONDS
+            await erase(database, files, "age", before, by="keep_payloads_days", reason=None)
+    except BridgeError as exc:
+        if exc.code != "erasure_unfinished":
+            raise
+        logger.warning("%s", exc)

@@ -17,7 +17,7 @@ import anyio
 
 from mcp_bridge.bridge import doubts
 from mcp_bridge.bridge.once import once
-from mcp_bridge.bridge.program_record import run_record, standing
+from mcp_bridge.bridge.program_record import refuse_erased, run_record, standing
 from mcp_bridge.bridge.program_run import ProgramRun
 from mcp_bridge.bridge.recovery import event_json, outcome_json, replay, spent, state_hash
 from mcp_bridge.downstream.aliases import nearest
@@ -298,7 +298,7 @@ class Programs:
             effects: Does what it asks for.
 
         Raises:
-            BridgeError: `unknown_trace`; `not_suspended`; `still_waiting`, with what it waits for; as
+            BridgeError: `unknown_trace`; `erased`; `not_suspended`; `still_waiting`, with what it waits for; as
                 `ProgramRun.resume`.
         """
         async with self._taken(execution, principal, effects) as (stored, run):
@@ -324,7 +324,7 @@ class Programs:
             effects: Does what the program asks for.
 
         Raises:
-            BridgeError: `unknown_trace`; `not_suspended`; as `doubts.pick` and `ProgramRun.resolve`.
+            BridgeError: `unknown_trace`; `erased`; `not_suspended`; as `doubts.pick` and `ProgramRun.resolve`.
         """
         async with self._taken(execution, principal, effects) as (_, run):
             doubt = doubts.pick(run.doubts, asked, execution)
@@ -340,7 +340,7 @@ class Programs:
         """End a suspended execution; to be driven, for what has to be undone.
 
         Raises:
-            BridgeError: `unknown_trace`; `not_suspended`.
+            BridgeError: `unknown_trace`; `erased`; `not_suspended`.
         """
         async with self._taken(execution, principal, effects) as (_, run):
             run.cancel(await effects.project(reason))
@@ -352,6 +352,7 @@ class Programs:
     ) -> AsyncGenerator[tuple[StoredExecution, ProgramRun]]:
         """An execution that can go on, to go on with; after an error it is as before."""
         stored = await self.stored(execution, principal)
+        refuse_erased(stored)
         status = standing(stored)
         if stored.state is None or status not in {"suspended", "interrupted"}:
             raise BridgeError("not_suspended", f"The execution {execution} is not suspended: {status}.")

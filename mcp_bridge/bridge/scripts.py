@@ -133,6 +133,9 @@ class Scripts:
         """
         if (status := standing(stored)) != "interrupted":
             raise BridgeError("not_suspended", f"The execution {stored.id} can't go on: {status}.")
+        if stored.key is None:
+            # The programs that it has started would be started anew.
+            raise BridgeError("not_suspended", f"The execution {stored.id} can't go on: it has no idempotency key.")
         begun = await self.go_on(stored, job)
         if begun is None:
             raise BridgeError("not_suspended", f"The execution {stored.id} is not suspended: somebody has resumed it.")

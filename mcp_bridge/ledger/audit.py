@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import merkle, notes, proofs
+from mcp_bridge.ledger.beside import Beside
 from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.disclosures import Disclosed
 from mcp_bridge.ledger.disclosures import encode as encode_disclosed
@@ -23,8 +24,6 @@ from mcp_bridge.ledger.exports import verify_export
 from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.schema import MIGRATIONS
 from mcp_bridge.ledger.sealing import damaged
-from mcp_bridge.ledger.store import check_sealed
-from mcp_bridge.ledger.transaction import check_row
 from mcp_bridge.private_files import sync_directory
 
 if TYPE_CHECKING:
@@ -33,10 +32,8 @@ if TYPE_CHECKING:
 
     from mcp_bridge.ledger.exports import Verdict
     from mcp_bridge.ledger.notes import Verifier
-    from mcp_bridge.ledger.reading import Ledger, ReadEntry
+    from mcp_bridge.ledger.reading import Ledger
     from mcp_bridge.ledger.sealing import MasterKey
-
-_MAC_TABLES = ("executions", "approvals", "programs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +71,10 @@ def verify_file(
         if verdict != "ok":
             raise damaged(f"SQLite finds: {verdict}")
         _check_schema(ledger.connection)
-        erased: set[str] = set()
-
-        def see(found: ReadEntry) -> None:
-            if found.leaf.kind == "erasure" and found.leaf.execution == LEDGER and found.payload is not None:
-                erased.update(json.loads(found.payload)["executions"])
-
-        found = verify_export(ledger.lines(payloads=True, see=see), verifiers, against)
-        _check_head(ledger)
-        _check_keys(ledger, erased)
-        if master is not None:
-            _check_rows(ledger.connection, master)
-        return FileVerdict(found, len(erased), master is not None)
+        beside = Beside()
+        found = verify_export(ledger.lines(payloads=True, see=beside.see), verifiers, against)
+        beside.check(ledger)
+        return FileVerdict(found, len(beside.erased), master is not None)
 
 
 def _check_schema(connection: sqlite3.Connection) -> None:
@@ -95,9 +84,7 @@ def _check_schema(connection: sqlite3.Connection) -> None:
             for statement in migration:
                 fresh.execute(statement)
         wanted, found = (
-            sorted(
-                each.execute("SELECT type, name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_stat%'"), key=str
-            )
+            sorted(each.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema"), key=str)
             for each in (fresh, connection)
         )
     for row in wanted:
@@ -106,47 +93,6 @@ def _check_schema(connection: sqlite3.Connection) -> None:
     for row in found:
         if row not in wanted:
             raise damaged(f"there is a {row[0]} {row[1]!r:.60} that doesn't belong there")
-
-
-def _check_head(ledger: Ledger) -> None:
-    root, note = ledger.connection.execute("SELECT root, note FROM head").fetchone()
-    text, _ = notes.split_note(note)
-    if notes.parse_checkpoint(text) != notes.Checkpoint(ledger.origin, ledger.size, root):
-        raise damaged("what stands beside its head is not the head's own")
-    notes.open_checkpoint(note, [notes.Verifier.parse(ledger.vkey)])
-    for size, kept in ledger.connection.execute("SELECT size, note FROM checkpoints"):
-        checkpoint = notes.parse_checkpoint(notes.split_note(kept)[0])
-        if checkpoint.size != size or size > ledger.size or checkpoint.root != merkle.root(size, ledger.node):
-            raise damaged(f"a checkpoint that was kept, of {size} entries, is not this log's")
-
-
-def _check_keys(ledger: Ledger, erased: set[str]) -> None:
-    """A key is there until the log says that its execution is erased, and not after that; payloads likewise."""
-    gone = {row[0] for row in ledger.connection.execute("SELECT execution FROM data_keys WHERE wrapped IS NULL")}
-    if gone != erased:
-        odd = min(gone ^ erased)
-        said = "its key is there, and the log says it was destroyed" if odd in erased else "its key is gone"
-        raise damaged(f"{odd} is erased and it isn't: {said}")
-    stray = ledger.connection.execute(
-        "SELECT execution FROM entries LEFT JOIN payloads USING (sequence) LEFT JOIN data_keys USING (execution)"
-        " WHERE (sealed IS NULL) <> (wrapped IS NULL) AND execution <> ? LIMIT 1",
-        (LEDGER,),
-    ).fetchone()
-    if stray is not None:
-        raise damaged(f"{stray[0]} has payloads without a key, or a key and not all payloads")
-    count = "SELECT count(*) FROM payloads WHERE sequence NOT IN (SELECT sequence FROM entries)"
-    if ledger.connection.execute(count).fetchone()[0]:
-        raise damaged("there are payloads of no entry")
-
-
-def _check_rows(connection: sqlite3.Connection, master: MasterKey) -> None:
-    (check,) = connection.execute("SELECT value FROM meta WHERE name = 'master'").fetchone() or ("",)
-    if check != master.check:
-        raise BridgeError("key_unusable", "The master key is not the one that this ledger was begun with.")
-    for table in _MAC_TABLES:
-        for row in connection.execute(f"SELECT * FROM {table}"):  # noqa: S608 - its names are those above
-            check_row(master, table, row)
-    check_sealed(connection, master)
 
 
 def prove(ledger: Ledger, sequence: int, *, payload: bool) -> bytes:

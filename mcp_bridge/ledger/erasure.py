@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import anyio
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.beside import UNFINISHED
 from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.store import ERASED
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from mcp_bridge.ledger.database import Database
     from mcp_bridge.ledger.transaction import Transaction
@@ -35,7 +36,6 @@ CHECKPOINT_SECONDS = 30.0
 """How long to wait for those who read the write-ahead log."""
 
 _POLL_SECONDS = 0.05
-_UNFINISHED = "unfinished erasure"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +98,7 @@ async def erase(
         for execution in chosen:
             _erase(transaction, execution)
         for at in range(0, len(chosen), EXECUTIONS_AN_ENTRY):
-            part = chosen[at : at + EXECUTIONS_AN_ENTRY]
-            transaction.append(Entry("erasure", LEDGER, {**told, "executions": part}))
-        _take_down(transaction, chosen)
+            _append(transaction, {**told, "executions": chosen[at : at + EXECUTIONS_AN_ENTRY]})
         return Erased(tuple(chosen))
 
     erased = await database.transact(work)
@@ -120,7 +118,7 @@ async def finish(database: Database, remove: Callable[[str], None]) -> None:
         BridgeError: `erasure_unfinished`.
         OSError: As `remove`.
     """
-    rows = await database.read("SELECT name, value FROM meta WHERE name LIKE ?", (f"{_UNFINISHED}%",))
+    rows = await database.read("SELECT name, value FROM meta WHERE name LIKE ?", (f"{UNFINISHED} %",))
     if not rows:
         return
     for _, value in rows:
@@ -161,7 +159,9 @@ def _chosen(transaction: Transaction, database: Database, what: What, name: str 
     elif what == "subject":
         query, value = "subject = ?", database.master.subject(str(name))
     else:
-        query, value = "execution IN (SELECT id FROM executions WHERE changed < ? AND status <> 'suspended')", name
+        # What can go on hasn't ended.
+        ended = "status NOT IN ('running', 'suspended', 'interrupted')"
+        query, value = f"execution IN (SELECT id FROM executions WHERE changed < ? AND {ended})", name  # noqa: S608
     rows = transaction.connection.execute(
         f"SELECT execution FROM data_keys WHERE wrapped IS NOT NULL AND {query} ORDER BY execution",  # noqa: S608
         (value,),
@@ -179,18 +179,22 @@ def _standing(transaction: Transaction, executions: Iterable[str]) -> list[tuple
 
 def _erase(transaction: Transaction, execution: str) -> None:
     do = transaction.connection.execute
-    do("UPDATE data_keys SET wrapped = NULL WHERE execution = ?", (execution,))
+    (subject,) = do("SELECT subject FROM data_keys WHERE execution = ?", (execution,)).fetchone()
+    mac = transaction.log.master.mac("data_keys", execution, subject, None)
+    do("UPDATE data_keys SET wrapped = NULL, mac = ? WHERE execution = ?", (mac, execution))
     transaction.log.erased(execution)
     do("DELETE FROM payloads WHERE sequence IN (SELECT sequence FROM entries WHERE execution = ?)", (execution,))
     do("UPDATE reference_values SET value = NULL WHERE execution = ?", (execution,))
     do("UPDATE approvals SET question = NULL, decision = NULL WHERE execution = ?", (execution,))
     do(
-        "UPDATE executions SET status = ?, bundle = NULL, state = NULL, record = NULL, due = NULL, key = NULL,"
+        # A request's MAC would tell who has its key whether a guess is right.
+        "UPDATE executions SET status = ?, request = '', bundle = NULL, state = NULL, record = NULL, due = NULL,"
         " changed = ? WHERE id = ?",
         (ERASED, time.time(), execution),
     )
     transaction.authenticate(("executions", "id = ?", (execution,)))
     transaction.authenticate(("approvals", "execution = ?", (execution,)))
+    transaction.log.erased(execution)
 
 
 def _erase_reference(
@@ -211,15 +215,17 @@ def _erase_reference(
             executions=running,
         )
     transaction.connection.execute("UPDATE reference_values SET value = NULL WHERE id = ?", (reference,))
-    transaction.append(Entry("erasure", LEDGER, {**told, "reference": reference, "executions": []}))
-    _take_down(transaction, ())
+    erasure = {**told, "reference": reference, "holders": sorted(holders), "executions": []}
+    _append(transaction, erasure)
     return Erased((), len(holders))
 
 
-def _take_down(transaction: Transaction, executions: Sequence[str]) -> None:
-    """What is left to do when the transaction is done."""
+def _append(transaction: Transaction, erasure: dict[str, Any]) -> None:
+    """Append an entry, and take down what is left to do when the transaction is done."""
+    sequence = transaction.log.checkpoint().size
+    transaction.append(Entry("erasure", LEDGER, erasure))
     transaction.connection.execute(
-        "INSERT INTO meta VALUES (?, ?)", (f"{_UNFINISHED} {time.time_ns()}", json.dumps(list(executions)))
+        "INSERT INTO meta VALUES (?, ?)", (f"{UNFINISHED} {sequence}", json.dumps(erasure["executions"]))
     )
 
 

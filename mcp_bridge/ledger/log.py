@@ -36,6 +36,7 @@ MAX_REMEMBERED = 10_000
 _SECOND = 1_000_000
 
 INSERT_ENTRY = "INSERT INTO entries (sequence, execution, kind, entry, nodes) VALUES (?, ?, ?, ?, ?)"
+INSERT_KEY = "INSERT INTO data_keys (execution, subject, wrapped, mac) VALUES (?, ?, ?, ?)"
 INSERT_PAYLOAD = "INSERT INTO payloads (sequence, sealed) VALUES (?, ?)"
 
 
@@ -194,10 +195,6 @@ class Log:
         """Let time go on from here, although it is earlier."""
         self._time = min(self._time, time)
 
-    def erased(self, execution: str) -> None:
-        """Forget the key of an execution: it is destroyed."""
-        self._executions.pop(execution, None)
-
     def _known(self, connection: sqlite3.Connection, execution: str) -> _Execution:
         known = self._executions.get(execution)
         if known is not None:
@@ -221,11 +218,13 @@ class Log:
 
     def new_key(self, connection: sqlite3.Connection, execution: str, subject: str) -> DataKey:
         """Make an execution's data key."""
-        key, wrapped = self.master.new(execution)
-        connection.execute(
-            "INSERT INTO data_keys (execution, subject, wrapped) VALUES (?, ?, ?)", (execution, subject, wrapped)
-        )
+        key, row = self.master.new_row(execution, subject)
+        connection.execute(INSERT_KEY, row)
         return key
+
+    def erased(self, execution: str) -> None:
+        """An execution's key has been destroyed, in this transaction."""
+        self._executions.pop(execution, None)
 
 
 def frontier_of(connection: sqlite3.Connection, size: int) -> Frontier:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from mcp_bridge.ledger.sealing import MasterKey
+
 BUSY_SECONDS = 30.0
 """How long to wait for another process that is writing."""
 
@@ -124,12 +126,14 @@ def _use_wal(connection: sqlite3.Connection) -> None:
 
 
 def _log(connection: sqlite3.Connection, directory: Path, source: str | Sequence[str]) -> Log:
-    # The key's file and the head that says which key it is change under the writer's lock, and are read under it.
+    # Not under the lock that keeps others from writing: a command may take its time.
+    master = master_key(source, directory, make=False) if _is_begun(connection) else None
+    # The key's file, and the head that says which key it is, change under that lock, and are read under it.
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if connection.execute("SELECT count(*) FROM meta").fetchone()[0] == 0:
+        if not _is_begun(connection):
             _begin(connection, directory, source)
-        log = _continued(connection, directory, source)
+        log = _continued(connection, directory, master or master_key(source, directory, make=False))
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
@@ -138,9 +142,13 @@ def _log(connection: sqlite3.Connection, directory: Path, source: str | Sequence
     return log
 
 
-def _continued(connection: sqlite3.Connection, directory: Path, source: str | Sequence[str]) -> Log:
+def _is_begun(connection: sqlite3.Connection) -> bool:
+    found: int = connection.execute("SELECT count(*) FROM meta").fetchone()[0]
+    return found > 0
+
+
+def _continued(connection: sqlite3.Connection, directory: Path, master: MasterKey) -> Log:
     meta = dict(connection.execute("SELECT name, value FROM meta"))
-    master = master_key(source, directory, make=False)
     if meta.get("master") != master.check:
         raise BridgeError(
             "key_unusable",
@@ -159,7 +167,7 @@ def _continued(connection: sqlite3.Connection, directory: Path, source: str | Se
     def load(wanted: str) -> Signer:
         return _signer(directory, origin, wanted)
 
-    take_next_key(directory, origin, vkey)
+    take_next_key(connection, directory)
     return Log(master, origin, load(vkey), load)
 
 
@@ -207,20 +215,22 @@ def own_vkey(path: Path) -> str:
     raise AssertionError
 
 
-def take_next_key(directory: Path, origin: str, vkey: str) -> None:
-    """Put the new key in the old one's place, if the log is signed with it. Under the writer's lock.
+def take_next_key(connection: sqlite3.Connection, directory: Path) -> None:
+    """Put the next key in the other's place, if it is the one that the log is signed with.
 
     Args:
-        directory: Where they are.
-        origin: The log's.
-        vkey: What the log's head is signed with.
+        connection: In a transaction that writes: nobody else makes another next key meanwhile.
+        directory: The state directory.
 
     Raises:
         BridgeError: `key_unusable`.
     """
+    (origin,) = connection.execute("SELECT value FROM meta WHERE name = 'origin'").fetchone()
+    (vkey,) = connection.execute("SELECT vkey FROM head").fetchone()
     try:
         following = _loaded(directory / NEXT_KEY_FILE, origin)
     except BridgeError:
+        # There is none, or it was never used.
         return
     if following.vkey != vkey:
         return

@@ -160,7 +160,7 @@ def check_row(master: MasterKey, table: str, row: Sequence[Any]) -> None:
 
 
 def authenticate(connection: sqlite3.Connection, master: MasterKey, row: Row) -> None:
-    """Renew the MACs of rows that were written."""
+    """Renew the MACs of rows that were written. Those of `data_keys` are written with them: they aren't changed."""
     table, condition, parameters = row
     # Names and conditions are this project's own.
     found = connection.execute(f"SELECT rowid, * FROM {table} WHERE {condition}", parameters).fetchall()  # noqa: S608
