@@ -44,11 +44,16 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.endswith("-shm")}
 
 
+def put(path, content):
+    path.touch(0o600)
+    path.write_bytes(content)
+
+
 async def opened_and_written(state):
     """The code of the error by which a ledger can't be used."""
     try:
         async with Database(state / FILE_NAME) as database:
-            await SqliteRecorder(database).append(Entry("start", "x"))
+            await SqliteRecorder(database).append(Entry("intent", "x"))
     except BridgeError as error:
         return error.code if error.hint else f"{error.code} without a hint"
     return None
@@ -226,7 +231,7 @@ def test_without_its_key_a_log_is_not_continued_and_no_other_key_is_made(runs, n
     key = (one.state / name).read_bytes()
     (one.state / name).unlink()
     if content is not None:
-        (one.state / name).write_bytes(content)
+        put(one.state / name, content)
     before = contents(one.state)
     told = ended(one.start())
     assert told["code"] == code
@@ -234,7 +239,7 @@ def test_without_its_key_a_log_is_not_continued_and_no_other_key_is_made(runs, n
     assert done(one) == []
     assert {at: data for at, data in contents(one.state).items() if at in before} == before
     assert (one.state / name).exists() == (content is not None)
-    (one.state / name).write_bytes(key)
+    put(one.state / name, key)
     assert one.finish()["status"] == "success"
 
 
@@ -298,8 +303,8 @@ async def test_an_entry_that_has_waited_while_another_process_wrote_is_no_clock_
         with monkeypatch.context() as patched:
             now = time.time_ns
             patched.setattr(time, "time_ns", lambda: now() - 10**9 * 3600)
-            SqliteRecorder(stopped).post(Entry("start", "before the pause"))
-        await SqliteRecorder(other).append(Entry("start", "during the pause"))
+            SqliteRecorder(stopped).post(Entry("intent", "before the pause"))
+        await SqliteRecorder(other).append(Entry("intent", "during the pause"))
         await stopped.flush()
     look(state)
 
@@ -373,7 +378,7 @@ APPENDING = Path(__file__).with_name("power_cut") / "appending.py"
 
 
 def test_two_processes_append_to_one_log_at_once(tmp_path):
-    assert run_all(*((APPENDING, tmp_path, name, 8, 101, 2) for name in "ab")) == [0, 0]
+    assert run_all(*((APPENDING, tmp_path, name, 8, 101, 2, 2) for name in "ab")) == [0, 0]
     found = look(tmp_path / "state")
     told = [json.loads(line) for line in (tmp_path / "acknowledged").read_text().splitlines()]
     entries = [(row.entry.execution, row.entry.payload["number"]) for row in found.rows]
@@ -381,7 +386,7 @@ def test_two_processes_append_to_one_log_at_once(tmp_path):
     assert {tuple(rest) for what, *rest in told if what == "entry"} == set(entries)
     writers = [execution[0] for execution, _ in entries]
     changes = sum(one != other for one, other in zip(writers, writers[1:], strict=False))
-    assert changes > 5, "they took turns"
+    assert changes > 2, "one wrote after the other"
 
 
 @linux
