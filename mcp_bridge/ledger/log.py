@@ -7,6 +7,7 @@ whichever process wrote last.
 from __future__ import annotations
 
 import os
+import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -176,9 +177,10 @@ class Log:
         key = self._known(connection, execution).key
         return None if key is None else key.seal(data, label)
 
-    def _next_time(self, time: int) -> int:
-        if time < self._time:
-            behind = (self._time - time) / _SECOND
+    def _next_time(self, posted: int) -> int:
+        if posted < self._time:
+            # One that has waited (its process was stopped, and another wrote meanwhile) tells nothing of the clock.
+            behind = (self._time - max(posted, time.time_ns() // 1000)) / _SECOND
             if behind > CLOCK_STEP_SECONDS:
                 raise BridgeError(
                     "clock_went_back",
@@ -186,8 +188,8 @@ class Log:
                     hint="Set the clock. If it is right now and was wrong before: mcp-bridge audit accept-clock.",
                 )
             return self._time
-        self._time = time
-        return time
+        self._time = posted
+        return posted
 
     def accept_clock(self, time: int) -> None:
         """Let time go on from here, although it is earlier."""

@@ -1,8 +1,8 @@
 """A workload for power cuts, and for several bridges at once: writers that append to one ledger.
 
-    python appending.py DIRECTORY NAME WRITERS ENTRIES [ROTATIONS]
+    python appending.py DIRECTORY NAME WRITERS ENTRIES [ROTATIONS [PARTIES]]
 
-The ledger is DIRECTORY/state, made if need be. What has been acknowledged goes to DIRECTORY/acknowledged, a line of JSON
+The ledger is DIRECTORY/state, made if need be. Of several PARTIES each waits until all are there. What has been acknowledged goes to DIRECTORY/acknowledged, a line of JSON
 each: `["entry", execution, number]`, `["execution", id]`, `["key", vkey]`.
 """
 
@@ -61,12 +61,16 @@ async def write(database, name, entries, acknowledge):
     acknowledge("end", name)
 
 
-async def main(directory, name, writers, entries, rotations=0):
+async def main(directory, name, writers, entries, rotations=0, parties=1):
     told = os.open(directory / "acknowledged", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def acknowledge(*words):
         os.write(told, (json.dumps(words) + "\n").encode())
 
+    if parties > 1:
+        (directory / f"ready {name}").touch()
+        while len(list(directory.glob("ready *"))) < parties:
+            await asyncio.sleep(0.001)
     state = private_directory(directory / "state", durable=True)
     async with Database(state / FILE_NAME) as database, asyncio.TaskGroup() as tasks:
         for number in range(writers):
