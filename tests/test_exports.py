@@ -343,6 +343,17 @@ def test_an_unusual_entry_is_accepted(values):
     accepted(log.export())
 
 
+def test_time_goes_back_where_a_person_has_accepted_it_and_nowhere_else():
+    log = Log().fill(3)
+    log.append(kind="clock", execution="ledger", time=TIME - 5000)
+    log.append(time=TIME - 4000)
+    log.checkpoint()
+    accepted(log.export())
+    log.append(time=TIME - 4001)
+    log.checkpoint()
+    refused(log.export(), "tampered", line=8)
+
+
 @pytest.mark.parametrize(
     ("at", "old", "new", "code"),
     [

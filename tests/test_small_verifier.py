@@ -48,6 +48,20 @@ def test_it_has_less_than_200_lines():
     assert len(SMALL.read_text().splitlines()) < 200
 
 
+def test_a_file_may_have_several_checkpoints(tmp_path):
+    log = simple()
+    notes_kept = [log.checkpoint(), log.checkpoint(), log.checkpoint()]
+    log.checkpoints = log.checkpoints[:1]
+    (tmp_path / "export").write_bytes(log.export())
+    kept = tmp_path / "kept"
+    command = [tmp_path / "export", "--key", log.key.vkey, "--checkpoint", kept]
+    kept.write_text("\n".join(notes_kept) + "\n")
+    assert run(*command).returncode == 0
+    wrong = notes_kept[1].replace("\n", "\n1", 1)
+    kept.write_text("\n".join([notes_kept[0], wrong, notes_kept[2]]) + "\n")
+    assert run(*command).returncode == 1
+
+
 def test_it_imports_nothing_but_the_standard_library():
     imported = set()
     for each in ast.walk(ast.parse(SMALL.read_text())):

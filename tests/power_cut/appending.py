@@ -69,7 +69,7 @@ async def main(directory, name, writers, entries, rotations=0, parties=1):
 
     if parties > 1:
         (directory / f"ready {name}").touch()
-        while len(list(directory.glob("ready *"))) < parties:
+        while len(list(directory.glob("ready *"))) < parties:  # noqa: ASYNC110 - the others are other processes
             await asyncio.sleep(0.001)
     state = private_directory(directory / "state", durable=True)
     async with Database(state / FILE_NAME) as database, asyncio.TaskGroup() as tasks:
