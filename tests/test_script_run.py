@@ -121,6 +121,11 @@ async def test_what_the_script_took_back_holds_nobody_up_and_is_not_made_again()
     assert script.missing() is None
 
 
+async def test_an_answer_that_came_too_late_is_not_given_again():
+    kept = recorder(intent("0.1#1"), outcome("0.1#1"), outcome("0.1#1", None, status="interrupted"))
+    await expect("interrupted", asks(run_of(kept), "0.1#1"))
+
+
 async def expect(code, work):
     with pytest.raises(BridgeError) as caught:
         await work

@@ -157,6 +157,9 @@ class Past:
         if known.outcome is None:
             known.outcome, known.place, known.ended = payload, self.answers, row.time
             self.answers += 1
+        elif payload["status"] == TAKEN_BACK:
+            # Its answer was on its way when the script no longer wanted it.
+            known.outcome, known.ended = payload, row.time
 
     def doubtful(self) -> list[PastCall]:
         """The calls that were about to happen, and of which no outcome is recorded."""

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import anyio
 
-from mcp_bridge.bridge.channel import step_aside, taken_back
-from mcp_bridge.bridge.script_past import TAKEN_BACK, Asked, Past, failure
+from mcp_bridge.bridge.channel import step_aside, taken_back, when_taken_back
+from mcp_bridge.bridge.script_past import NOT_DONE, TAKEN_BACK, Asked, Past, failure
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.entries import Entry
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 
     from mcp_bridge.bridge.script_past import PastCall
     from mcp_bridge.ledger.recorder import Recorder
@@ -254,14 +254,41 @@ class ScriptRun:
         known = self.past.calls.get(call)
         return None if known is None else known.sequence
 
+    @contextlib.contextmanager
+    def beginning(self, outcome: dict[str, Any]) -> Generator[None]:
+        """While a call's intent is recorded.
+
+        Args:
+            outcome: That of a call that is taken back. It is recorded as soon as the guest says so: what it sends after
+                that may be the last thing that this process sees.
+        """
+        outcome = dict(outcome)
+        try:
+            yield
+        except BaseException:
+            # It has been announced, and won't be made.
+            self.outcome(outcome | {"status": NOT_DONE})
+            raise
+        if "call" in outcome:
+            when_taken_back(lambda: self._take_back(outcome))
+
     def outcome(self, payload: dict[str, Any]) -> None:
         """Record how a call has ended.
 
         One that was cut short by the end of its sandbox has no outcome, if there is a key: it is in doubt.
         """
-        if payload["status"] == TAKEN_BACK and self.key is not None and not taken_back():
-            return
+        if payload["status"] != TAKEN_BACK or self.key is None or taken_back():
+            self._ended(payload)
+
+    def _take_back(self, outcome: dict[str, Any]) -> None:
+        # Whatever has come of it, the script has done without.
+        self._answered.add(outcome["call"])
+        self._recorder.post(Entry("outcome", self.execution, outcome, None, self._policy_hash))
+
+    def _ended(self, payload: dict[str, Any]) -> None:
         if (call := payload.get("call")) is not None:
+            if call in self._answered:
+                return  # it was taken back
             self._answered.add(call)
         if (value := payload.get("value", payload.get("details"))) is not None:
             self._store.keep_values(self.execution, self._projection.values_behind(value))
