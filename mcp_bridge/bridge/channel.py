@@ -121,8 +121,8 @@ _when_taken_back: ContextVar[Callable[[Callable[[], None]], None] | None] = Cont
 def when_taken_back(do: Callable[[], None]) -> None:
     """Have something done in the moment in which the guest takes back the request that is being worked on.
 
-    That is before anything that it sends later is looked at; the work itself may take its time to end, or have ended: who
-    takes back a request has not had its answer.
+    That is before anything that it sends later is looked at. The work itself may take its time to end, or have ended:
+    who takes back a request has not had its answer.
     """
     if (register := _when_taken_back.get()) is not None:
         register(do)
