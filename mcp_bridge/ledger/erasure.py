@@ -182,12 +182,12 @@ def _erase(transaction: Transaction, execution: str) -> None:
     (subject,) = do("SELECT subject FROM data_keys WHERE execution = ?", (execution,)).fetchone()
     mac = transaction.log.master.mac("data_keys", execution, subject, None)
     do("UPDATE data_keys SET wrapped = NULL, mac = ? WHERE execution = ?", (mac, execution))
-    transaction.log.erased(execution)
     do("DELETE FROM payloads WHERE sequence IN (SELECT sequence FROM entries WHERE execution = ?)", (execution,))
     do("UPDATE reference_values SET value = NULL WHERE execution = ?", (execution,))
     do("UPDATE approvals SET question = NULL, decision = NULL WHERE execution = ?", (execution,))
     do(
-        # A request's MAC would tell who has its key whether a guess is right.
+        # Its key stays used: what was done under it isn't done again. A request's MAC would tell who has the master key
+        # whether a guess is right.
         "UPDATE executions SET status = ?, request = '', bundle = NULL, state = NULL, record = NULL, due = NULL,"
         " changed = ? WHERE id = ?",
         (ERASED, time.time(), execution),

@@ -120,10 +120,12 @@ class Log:
         """
         entries: list[tuple[object, ...]] = []
         payloads: list[tuple[object, ...]] = []
-        for one in posted:
+        # At once: each call gives up the interpreter's lock, and waits for a busy event loop to get it back.
+        salts = os.urandom(SALT_BYTES * len(posted))
+        for number, one in enumerate(posted):
             entry = one.entry
             known = self._known(connection, entry.execution)
-            salt = os.urandom(SALT_BYTES)
+            salt = salts[SALT_BYTES * number : SALT_BYTES * (number + 1)]
             sequence = self._frontier.size
             leaf = Leaf(
                 commitment(one.payload, salt),
@@ -156,7 +158,7 @@ class Log:
             checkpoint = self.checkpoint()
             connection.execute(
                 "UPDATE head SET size = ?, root = ?, note = ?, vkey = ?",
-                (checkpoint.size, checkpoint.root, self.sign(), self.signer.vkey),
+                (checkpoint.size, checkpoint.root, sign_checkpoint(checkpoint, self.signer), self.signer.vkey),
             )
 
     def checkpoint(self) -> Checkpoint:

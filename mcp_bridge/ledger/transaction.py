@@ -33,6 +33,8 @@ Every statement by itself gives up the interpreter's lock, and waits for a busy 
 """
 
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
 PART_BYTES = 1 << 20
 """Of payloads that are encrypted and inserted together."""
 
@@ -111,7 +113,7 @@ class Transaction:
 
 def posted(entry: Entry) -> Posted:
     """An entry, as of now."""
-    return Posted(time.time_ns() // 1000, entry, json.dumps(entry.payload, separators=(",", ":")).encode())
+    return Posted(time.time_ns() // 1000, entry, _encode(entry.payload).encode())
 
 
 def commit(connection: sqlite3.Connection, log: Log, batch: Sequence[Item]) -> None:
