@@ -386,7 +386,7 @@ def test_two_processes_append_to_one_log_at_once(tmp_path):
     assert {tuple(rest) for what, *rest in told if what == "entry"} == set(entries)
     writers = [execution[0] for execution, _ in entries]
     changes = sum(one != other for one, other in zip(writers, writers[1:], strict=False))
-    assert changes > 2, "one wrote after the other"
+    assert changes > 5, "one had to wait until the other had done"
 
 
 @linux
