@@ -3,8 +3,7 @@
     python verify_ledger.py FILE [--key VKEY]... [--checkpoint FILE]...
 
 One line says what was found. Exit status: 0 genuine, 1 not, 2 wrong usage or a file that can't be read. Without a key
-the file is only shown to agree with itself. By RFC 6962, 8032, 8785, and C2SP's signed-note and tlog-proof. Needs
-Python 3.9 or later, and nothing else.
+the file is only shown to agree with itself. By RFC 6962, 8032, 8785, and C2SP's tlog-proof. Python 3.9 or later.
 """
 
 import argparse
@@ -93,8 +92,8 @@ def add_key(known, vkey):
     name, number, material = vkey.split("+", 2)
     data = unbase64(material)
     y = int.from_bytes(data[1:], "little") & MASK
-    check(len(data) == 33 and data[0] in (1, 4) and y < P, "a key is none of Ed25519's")
-    check(y not in (0, 1, P - 1, ORDER_8, P - ORDER_8), "with a key anyone can sign")
+    weak = y in (0, 1, P - 1, ORDER_8, P - ORDER_8)  # with such a key anyone can sign anything
+    check(len(data) == 33 and data[0] in (1, 4) and y < P and not weak, "a key is none of Ed25519's")
     found = name, hashlib.sha256(name.encode() + b"\n" + data).digest()[:4], data[0], data[1:]
     check(re.fullmatch(NAME, name) and number == found[1].hex(), "a key's name or id is not its own")
     check(known.setdefault(found[:2], found) == found, "two keys can't be told apart")
@@ -120,18 +119,16 @@ def open_note(note, known):
             signers.append(by)
     origin, size, root, *more, end = text.split("\n")
     check(origin and all(more) and not end, "a checkpoint has not three lines or more")
-    check(re.fullmatch("0|[1-9][0-9]{0,18}", size) and int(size) < 2**63, "a checkpoint's size is none")
-    check(len(unbase64(root)) == 32, "a checkpoint's root is none")
-    return origin, int(size), unbase64(root), signers, [by for by in signers if by[0] == origin and by[2] == 1]
+    size, root = re.fullmatch("0|[1-9][0-9]{0,18}", size) and int(size), unbase64(root)
+    check(size is not None and size < 2**63 and len(root) == 32, "a checkpoint's size or root is none")
+    return origin, size, root, signers, [by for by in signers if by[::2] == (origin, 1)]
 
 
 def read_entry(data):
     """An entry, its hash, and its payload if that is there: it has to be what the entry commits to."""
     text, payload, salt = fields(data, {"entry": ANY, "payload": ANY, "salt": HASH}).values()
     leaf = fields(text.encode(), ENTRY)
-    check(
-        len(text.encode()) <= MAX_ENTRY and (payload is None) == (salt is None), "an entry is too long, or half there"
-    )
+    check(len(text.encode()) <= MAX_ENTRY and (payload is None) == (salt is None), "an entry is too long, or only half")
     if payload is not None:
         digest = hmac.new(bytes.fromhex(salt), payload.encode(), "sha256").hexdigest()
         check(digest == leaf["commitment"], f"the payload of entry {leaf['sequence']} is not what it commits to")
@@ -148,16 +145,15 @@ def climb(leaf, at, size, path):
 
 
 def verify_proof(data, given):
-    check(len(data) <= MAX_PROOF, "the proof is too long")
     head, _, note = data.decode().partition("\n\n")
     origin, size, root, _, by_log = open_note(note, given or {})
-    check(given is None or by_log, "no known key of the log has signed the proof")
+    check(len(data) <= MAX_PROOF and (given is None or by_log), "no known key of the log has signed the proof")
     _, extra, index, *path = head.split("\n", 67)
     leaf, digest, _ = read_entry(unbase64(extra[6:]))
     check(extra[:6] == "extra " and index == f"index {leaf['sequence']}", "the proof is of another entry, or of none")
     check(leaf["sequence"] < size and all(len(line) == 44 for line in path), "the proof can be none")
-    found = climb(digest, leaf["sequence"], size, [unbase64(line) for line in reversed(path)])
-    check(found == root, "the proof doesn't lead to the root that was signed")
+    path = [unbase64(line) for line in reversed(path)]
+    check(climb(digest, leaf["sequence"], size, path) == root, "the proof doesn't lead to the root that was signed")
     return f"entry {leaf['sequence']} of {origin}, one of {size}"
 
 
@@ -181,7 +177,7 @@ def verify(file, given=None, outside=()):
         return verify_proof(header + b"\n" + file.read(MAX_PROOF), given)
     _, origin, size = fields(header, {"format": "mcp-code-bridge-ledger/1", "origin": NAME, "size": int}).values()
     known, heads, peaks, keys, latest, time, last, current = dict(given or {}), {}, [], [], {}, 0, 0, ""
-    trusted = {by for by in known.values() if by[0] == origin and by[2] == 1}
+    trusted = {by for by in known.values() if by[::2] == (origin, 1)}
     roots = bytearray(hashlib.sha256(b"").digest())  # of 0 entries, of 1, and so on
     for sequence in range(size):
         leaf, digest, payload = read_entry(line())
@@ -190,8 +186,7 @@ def verify(file, given=None, outside=()):
         check(leaf["previous"] == before and leaf["time"] >= time, f"entry {sequence} doesn't follow the one before it")
         time = leaf["time"]
         if leaf["kind"] == "key" or not sequence:
-            named = payload is not None and leaf["execution"] == "ledger" and leaf["kind"] == "key"
-            check(named, f"entry {sequence} names no key of the log")
+            check(payload and leaf["execution"] == "ledger" and leaf["kind"] == "key", f"entry {sequence} names no key")
             form = {"event": "rotated|lost", "from": re.escape(current)} if keys else {"event": "made"}
             event, *_, current = fields(payload.encode(), {**form, "vkey": ANY}).values()
             keys.append((sequence, event, add_key(known, current)))
@@ -220,17 +215,17 @@ def main():
     parser.add_argument("--key", action="append", help="a public key to trust: name+id+base64")
     parser.add_argument("--checkpoint", action="append", default=[], help="a file with a checkpoint kept elsewhere")
     options = parser.parse_args()
-    known = {} if options.key else None
+    known = {}
     try:
         for key in options.key or ():
             add_key(known, key)
         notes = [pathlib.Path(name).read_bytes().decode() for name in options.checkpoint]
-        file = open(options.file, "rb")
+        file = pathlib.Path(options.file).open("rb")
     except (OSError, ValueError) as error:
         parser.error(str(error))
     try:
         with file:
-            found = verify(file, known, notes)
+            found = verify(file, known or None, notes)
     except ValueError as error:
         print(f"not genuine: {error}")
         sys.exit(1)

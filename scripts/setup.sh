@@ -3,7 +3,7 @@
 #
 #   scripts/setup.sh check     Python packages, for the linters
 #   scripts/setup.sh demo      a container engine, the real servers, the runtime's Python packages
-#   scripts/setup.sh test      a container engine, a C compiler, the real servers and clients, all Python packages, the peers
+#   scripts/setup.sh test      a container engine, a C compiler, a browser, the real servers and clients, all Python packages, the peers
 #
 # Nothing that is there already is upgraded or removed. Each step says what it does and why, and is silent when
 # there is nothing to do. As root or with sudo it calls apt-get; otherwise it names the packages and stops.
@@ -149,6 +149,16 @@ compiler() {
     system gcc libc6-dev
 }
 
+# The trace viewer's pages are tried in a real browser. Playwright would fetch one of its own; this one has the system's updates.
+browser() {
+    local name
+    for name in chromium chromium-browser google-chrome-stable google-chrome; do
+        command -v "$name" >/dev/null && return
+    done
+    say "chromium from the system's packages: tests open the trace viewer in it"
+    system chromium
+}
+
 servers() {
     local log=.cache/servers.log want stamp
     stamp=${MCP_BRIDGE_TEST_CACHE:-.cache/servers}/.installed
@@ -201,7 +211,7 @@ mkdir -p .cache/bin .cache/tools
 case ${1:-} in
 check) steps=(uv_tool "environment dev") ;;
 demo) steps=(uv_tool engine "environment runtime" node_tool servers) ;;
-test) steps=(uv_tool engine compiler "environment dev" node_tool servers clients peers litellm) ;;
+test) steps=(uv_tool engine compiler browser "environment dev" node_tool servers clients peers litellm) ;;
 *) stop "usage: scripts/setup.sh check|demo|test" ;;
 esac
 for step in "${steps[@]}"; do

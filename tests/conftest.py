@@ -6,5 +6,6 @@ pytest_plugins = [
     "bridge_fixtures",
     "execution_fixtures",
     "cli_fixtures",
+    "ui_fixtures",
     "crash_fixtures",
 ]

@@ -654,5 +654,5 @@ SUSPENSION = [
 
 CASES = {case.name: case for case in (*CONDITIONS, *INTERPOLATION, *FLOW, *RETRY, *PARALLEL, *BUDGETS, *SUSPENSION)}
 
-NEEDED = {*range(1, 43), 47, 52}
+NEEDED = {*range(1, 45), 47, 52}
 """The numbers that programs are about: each has a case here, or a test of its own."""

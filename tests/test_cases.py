@@ -4,15 +4,23 @@ import json
 import re
 from pathlib import Path
 
+import anyio
 import pytest
 from generated_programs import NanoVM, run_here
 from kernel_driver import Script, drive
 from program_cases import CASES, NEEDED, SAME, llm, parallel, steps, tool
+from test_program_keeping import Tools, driven
 
+from mcp_bridge.bridge.programs import Programs
+from mcp_bridge.bridge.replaying import replay
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import IllegalEventError, Outcome, Resume
 from mcp_bridge.kernel.machine import Machine
 from mcp_bridge.kernel.program import InvalidProgramError, parse
+from mcp_bridge.ledger.database import Database
+from mcp_bridge.ledger.recorder import SqliteRecorder
+from mcp_bridge.ledger.schema import FILE_NAME
+from mcp_bridge.ledger.store import ProgramStore
 
 COMPARED = ("status", "output", "steps", "asked")
 
@@ -140,6 +148,48 @@ def test_case_42_of_two_resumes_one_is_taken(nano_vm):
     job = {"program": steps(tool("a"), tool("b")), "script": {"a": [{"value": "PENDING"}], "b": [{"value": 2}]}}
     theirs = nano_vm.ask(job | {"context": {}, "again": 2})
     assert sorted(theirs["again"]) == ["ResumeError", "success"]
+
+
+BRANCHES = steps(
+    tool("a", args={"n": "$n"}),
+    {"id": "if", "type": "condition", "condition": "$n < 10", "then": "b", "otherwise": "c"},
+    tool("b"),
+    tool("c"),
+)
+
+
+async def root_of(tmp_path, n, **outputs):
+    """The hash of an execution's transitions, as `replay` tells it: in a store and a process's life of its own."""
+    effects = Tools(**{name: lambda _, value=value: answer(value) for name, value in outputs.items()})
+    tmp_path.mkdir()
+    async with Database(tmp_path / FILE_NAME) as database, anyio.create_task_group() as tasks:
+        programs = Programs(ProgramStore(database), SqliteRecorder(database), {}, tasks, b"k" * 16)
+        run = await programs.start(BRANCHES, {"n": n}, None, "me", effects)
+        await driven(programs, run)
+        replayed = replay(await programs.stored(run.execution, "me"), await programs.recorder.read(run.execution))
+    assert replayed.agrees
+    return replayed.transitions
+
+
+async def answer(value):
+    return {"value": value}
+
+
+async def test_case_43_the_same_run_has_the_same_root(tmp_path):
+    first = await root_of(tmp_path / "a", 5, a=[1, {"x": 2.5}], b="done")
+    assert await root_of(tmp_path / "b", 5, a=[1, {"x": 2.5}], b="done") == first
+
+
+async def test_case_44_another_branch_or_output_has_another_root(tmp_path):
+    runs = [
+        (5, {"b": "done"}),
+        (50, {"c": "done"}),
+        (5, {"b": "done "}),
+        (5, {"a": 1, "b": "done"}),
+        (6, {"b": "done"}),
+    ]
+    roots = [await root_of(tmp_path / str(number), n, **outputs) for number, (n, outputs) in enumerate(runs)]
+    assert len(set(roots)) == len(runs)
 
 
 def test_case_47_a_model_is_asked_with_what_the_outcome_was_projected_to():

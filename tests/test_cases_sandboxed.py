@@ -14,6 +14,7 @@ from generated_programs import run_here
 from program_cases import CASES, HANG, llm, parallel, steps, tool
 
 from mcp_bridge.bridge.governance import load_governance
+from mcp_bridge.bridge.replaying import replay
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.models.scripted import ScriptedModel
@@ -382,6 +383,37 @@ print(*await asyncio.gather(*(once() for _ in range(5))))
             tasks.start_soon(one)
     assert sorted(found) == ["not_suspended"] * 9 + ["success"]
     assert work.done() == ["pay", "send it"]
+
+
+async def roots(bridge, *contexts):
+    """The hashes of the transitions of a program, run in one script with each of the contexts."""
+    program = steps(
+        {"id": "if", "type": "condition", "condition": "$n < 10", "then": "a", "otherwise": "b"},
+        {**tool("a"), "tool": "send", "args": {"what": "$what"}},
+        {**tool("b"), "tool": "send", "args": {"what": "$what"}},
+    )
+    runs = f"for context in {contexts!r}: print((await programs.run({program!r}, context)).trace_id)"
+    found = []
+    for trace_id in lines(await bridge.run(f"from mcp import programs\n{runs}")):
+        stored = await bridge.programs.stored(trace_id, "local")
+        replayed = replay(stored, await bridge.programs.recorder.read(trace_id))
+        assert replayed.agrees
+        found.append(replayed.transitions)
+    return found
+
+
+async def test_case_43_the_same_run_has_the_same_root(sandboxes, work):
+    governance = work()
+    async with sandboxes.open(governance=governance) as bridge:
+        first, again = await roots(bridge, {"n": 5, "what": "it"}, {"n": 5, "what": "it"})
+    async with sandboxes.open(governance=governance) as bridge:
+        assert {first, again} == {*(await roots(bridge, {"n": 5, "what": "it"}))}
+
+
+async def test_case_44_another_branch_or_output_has_another_root(sandboxes, work):
+    async with sandboxes.open(governance=work()) as bridge:
+        contexts = [{"n": 5, "what": "it"}, {"n": 50, "what": "it"}, {"n": 5, "what": "that"}]
+        assert len(set(await roots(bridge, *contexts))) == len(contexts)
 
 
 async def test_case_47_what_a_model_is_asked_is_projected_and_a_deleted_program_leaves_its_record(

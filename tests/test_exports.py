@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 import rfc8785
-from ledger_fixtures import ORIGIN, Log, erased, large_says, lost, rotated, signer, simple, small_says, witness
+from ledger_fixtures import ORIGIN, TIME, Log, erased, large_says, lost, rotated, signer, simple, small_says, witness
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import codec, disclosures, exports, notes
@@ -281,6 +281,47 @@ def test_a_changed_entry_is_refused_and_why(at, values, code):
     lines = simple().lines()
     lines[at] = changed(lines[at], **values)
     refused(b"".join(lines), code)
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [
+        ({"sequence": 5}, "tampered"),
+        ({"time": 1}, "tampered"),
+        ({"previous": None}, "tampered"),
+        ({"previous": "0" * 64}, "tampered"),
+        ({"previous": "0" * 63}, "bad_entry"),
+        ({"commitment": "0" * 64}, "tampered"),
+        ({"commitment": "A" * 64}, "bad_entry"),
+        ({"kind": "nothing"}, "bad_entry"),
+        ({"execution": "", "previous": None}, "bad_entry"),
+        ({"execution": "x" * 4097, "previous": None}, "bad_entry"),
+        ({"policy": None}, "bad_entry"),
+        ({"policy": "a\nb"}, "bad_entry"),
+        ({"program": "\x7f"}, "bad_entry"),
+        ({"step": "\u0085"}, "bad_entry"),
+        ({"step": "x" * 4097}, "bad_entry"),
+        ({"time": 2**53}, "bad_entry"),
+        ({"time": 10**16}, "bad_entry"),
+        ({"time": -1}, "bad_entry"),
+        ({"policy": "\U0001f600" * 4096, "program": "\U0001f600" * 4096}, "bad_entry"),
+    ],
+)
+def test_an_entry_that_breaks_a_rule_is_refused_even_if_it_is_signed(values, code):
+    log = Log().fill(3)
+    log.append(**values)
+    log.checkpoint()
+    refused(log.export(), code, line=6)
+
+
+@pytest.mark.parametrize(
+    "values", [{"time": TIME + 3000}, {"step": "\u202e\U0001f600"}, {"policy": ""}, {"program": '"\\'}]
+)
+def test_an_unusual_entry_is_accepted(values):
+    log = Log().fill(3)
+    log.append(**values)
+    log.checkpoint()
+    accepted(log.export())
 
 
 @pytest.mark.parametrize(

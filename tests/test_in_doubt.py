@@ -120,6 +120,55 @@ async def test_what_a_person_calls_failed_is_tried_again_as_any_failure_is(hosts
     assert hosts.done == ["two", "two"]
 
 
+SHAPES = {
+    "in line": [tool("once"), tool("two"), tool("three")],
+    "parallel": [{"id": "all", "type": "parallel", "parallel_steps": [tool("once"), tool("two"), tool("three")]}],
+    "in turn": [
+        {
+            "id": "all",
+            "type": "parallel",
+            "max_concurrency": 1,
+            "parallel_steps": [tool("once"), tool("two"), tool("three")],
+        }
+    ],
+    "a map": [
+        tool("once"),
+        {
+            "id": "each",
+            "type": "map",
+            "over": ["a"],
+            "step": {"type": "tool", "tool": "two", "args": {"text": "$item"}},
+        },
+        tool("three"),
+    ],
+    "programs": [
+        {
+            "id": name,
+            "type": "program",
+            "context": A,
+            "program": {"steps": [tool(name, retry={"schedule": [0]})]},
+            "timeout_seconds": 600,
+        }
+        for name in ("once", "two", "three")
+    ],
+}
+
+
+@pytest.mark.parametrize("point", ["", "before_the_intent", *DEATHS])
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_with_a_person_who_looks_everything_is_done_once_wherever_the_host_dies(hosts, shape, point):
+    steps = SHAPES[shape]
+    hosts.run(*steps, context=A, die_in="two", die_at=point)
+    record = hosts.run(*steps, context=A)
+    while record["status"] == "suspended":
+        row = record["waiting"][0]
+        assert row["kind"] == "in_doubt"
+        how = "happened" if row["tool"] in hosts.done else "not_done"
+        record = hosts.settle(record["trace_id"], how, str(row["effect"]), value="seen")
+    assert record["status"] == "success"
+    assert sorted(hosts.done) == ["once", "three", "two"]
+
+
 # --- settling ---
 
 
@@ -225,6 +274,15 @@ async def test_a_call_that_is_made_again_may_be_in_doubt_again(hosts):
     assert hosts.done == ["once", "two", "two", "three"]
 
 
+async def test_a_settlement_that_names_nothing_leaves_what_it_found_out(hosts):
+    hosts.run(*STEPS, context=A, die_in="two")
+    execution = (await hosts.stored()).id
+    assert hosts.settle(execution, "happened", "three")["code"] == "unknown_doubt"
+    stored = await hosts.stored()
+    assert (stored.status, doubts(stored.record)) == ("suspended", [("two", "two")])
+    assert hosts.settle(execution, "happened", "two", value="b")["status"] == "success"
+
+
 async def test_what_nobody_doubts_can_t_be_settled(hosts):
     record = hosts.run(tool("later"), context=A, key=None)
     assert hosts.settle(record["trace_id"], "happened")["code"] == "not_in_doubt"
@@ -249,6 +307,15 @@ async def test_an_approved_call_that_may_have_happened_is_in_doubt_and_approved_
     last = hosts.settle(record["trace_id"], "not_done")
     assert (last["status"], last["output"]) == ("success", "careful:a")
     assert hosts.done == ["once", *["careful"] * (1 + DONE.get(point, 1))]
+
+
+async def test_an_approved_call_that_is_cancelled_in_mid_call_is_in_doubt_at_once(hosts):
+    record = hosts.run(tool("careful_hang"), context=A, key=None)
+    await hosts.decide()
+    hosts.resume(record["trace_id"], cancel_after=1)
+    stored = await hosts.stored()
+    assert (stored.status, doubts(stored.record)) == ("suspended", [("careful_hang", "careful_hang")])
+    assert hosts.settle(stored.id, "happened", value="b")["output"] == "b"
 
 
 # --- hosts that live ---

@@ -16,7 +16,8 @@ from mcp_bridge.ledger import log as log_module
 from mcp_bridge.ledger import merkle, opening, schema
 from mcp_bridge.ledger.codec import LEDGER, MAX_TEXT_CHARS, decode, leaf_hash
 from mcp_bridge.ledger.database import Database
-from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.ledger.entries import TOMBSTONE, Entry
+from mcp_bridge.ledger.erasure import erase
 from mcp_bridge.ledger.notes import Verifier, open_checkpoint
 from mcp_bridge.ledger.opening import KEY_FILE
 from mcp_bridge.ledger.recorder import SqliteRecorder
@@ -131,7 +132,8 @@ async def test_large_payloads_are_recorded_in_their_order_among_small_ones(path)
 APPEND = """
 import asyncio, pathlib, sys
 from mcp_bridge.ledger.database import Database
-from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.ledger.entries import TOMBSTONE, Entry
+from mcp_bridge.ledger.erasure import erase
 from mcp_bridge.ledger.recorder import SqliteRecorder
 
 async def main(path, name, count):
@@ -290,6 +292,16 @@ async def test_nothing_is_recorded_after_an_end_that_was_changed(path, statement
         # And so for whoever comes next.
         assert (await refused(path, Entry("end", "a"))).code == "ledger_damaged"
     assert (rows(path, "SELECT * FROM entries"), rows(path, "SELECT * FROM payloads")) == before
+
+
+async def test_nothing_is_kept_of_an_execution_after_its_erasure_by_the_process_that_has_had_its_key(path):
+    async with Database(path) as database:
+        await SqliteRecorder(database).append(Entry("start", "a", {"n": 1}))
+        await erase(database, "execution", "a", by="me", reason=None, under_way=lambda *_: False)
+        await SqliteRecorder(database).append(Entry("end", "a", {"n": 2}))
+        assert [row.entry.payload for row in await SqliteRecorder(database).read("a")] == [{"erased": TOMBSTONE}] * 2
+    assert rows(path, "SELECT execution FROM payloads JOIN entries USING (sequence)") == [(LEDGER,)] * 2
+    assert [leaf.kind for leaf in leaves(path)] == ["key", "start", "erasure", "end"]
 
 
 # --- versions ---

@@ -103,7 +103,7 @@ async def test_who_waits_for_a_key_hears_of_a_record_that_can_t_be_written(datab
         return {"value": 1}
 
     waits = anyio.Event()
-    monkeypatch.setattr("mcp_bridge.bridge.programs.step_aside", waits.set)
+    monkeypatch.setattr("mcp_bridge.bridge.once.step_aside", waits.set)
     with anyio.fail_after(SECONDS):
         async with anyio.create_task_group() as tasks:
             programs = service(tasks)

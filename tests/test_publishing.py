@@ -480,6 +480,18 @@ async def test_the_newest_checkpoint_is_published_when_it_has_changed_and_once_m
     assert {state.size for state in task.states.values()} == {7}
 
 
+async def test_a_publisher_that_is_cancelled_publishes_once_more(file, target):
+    log = Log(3)
+    kept = Kept()
+    task = publishing(log, file, target, kept=kept)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(task.run)
+        await kept.wait(lambda kept: len(kept.published) == 2)
+        log.grow(2)
+        tasks.cancel_scope.cancel()
+    assert sorted(published.size for published in kept.published) == [3, 3, 5, 5]
+
+
 async def test_nothing_is_published_of_an_empty_log(file):
     assert (await publishing(Log(0), file).publish_now())[file.id].status == "new"
     assert not file.file.exists()

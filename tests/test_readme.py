@@ -100,7 +100,7 @@ def test_the_configuration_in_the_readme_is_valid(tmp_path):
     from mcp_bridge.bridge.governance import load_governance
     from mcp_bridge.downstream.spec import spec_from_toml
 
-    first, policy, secrets = blocks("toml")
+    first, policy, secrets, ledger = blocks("toml")
     file = tmp_path / "mcp-bridge.toml"
     file.write_text(first)
     loaded = settings.load(file, environ={})
@@ -112,6 +112,8 @@ def test_the_configuration_in_the_readme_is_valid(tmp_path):
     governance = load_governance(settings.load(file, environ={}).tables, file, tmp_path, tmp_path)
     assert governance.snapshot.preset == "approve-writes"
     assert governance.model.name
+    file.write_text(ledger)
+    assert len(settings.load(file, environ={}).settings.ledger.publish) == 2
 
 
 def test_the_program_in_the_readme_is_valid():

@@ -295,8 +295,9 @@ VALUES: dict[Any, list[Any]] = {
     bool: [True, False],
     list: [[], [1, "a"]],
     dict: [{}, {"a": 1}],
+    messages.CallId: ["0#1", "0.2.t1#17"],
 }
-ODD = ["text", 1, 1.5, True, [1], {"a": 1}, None, 2**70]
+ODD = ["text", "", 1, 1.5, True, [1], {"a": 1}, None, 2**70]
 
 
 def accepted(annotation):
@@ -308,6 +309,8 @@ def accepted(annotation):
         return {"values": annotation.__args__}
     if origin is not None:
         return {"types": (origin,)}
+    if annotation is messages.CallId:
+        return {"types": (messages.CallId,)}
     if isinstance(annotation, type):
         return {"types": (int, float) if annotation is float else (annotation,)}
     types = [kind for member in annotation.__args__ for kind in accepted(member)["types"]]

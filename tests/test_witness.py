@@ -25,7 +25,7 @@ from mcp_bridge.ledger.merkle import empty_root
 from mcp_bridge.ledger.notes import Checkpoint, Verifier, open_checkpoint, sign_checkpoint
 from mcp_bridge.ledger.witness import MAX_BODY_BYTES, MAX_PROOF_LINES, open_witness
 from mcp_bridge.server import witness as server
-from mcp_bridge.server.witness import witness_app
+from mcp_bridge.server.witness import serve_witness, witness_app
 
 COMMAND = [sys.executable, "-c", "from mcp_bridge.cli import main; main()", "witness"]
 SIZE_TYPE = "text/x.tlog.size"
@@ -478,6 +478,12 @@ def test_a_witness_that_is_killed_remembers_what_it_has_cosigned(tmp_path):
         assert second.post(growth(log, 5)).status_code == 200
     finally:
         assert second.end(signal.SIGTERM) == 0
+
+
+def test_a_signal_that_comes_before_it_serves_ends_it_too(witness):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        serve_witness(witness, listening, lambda: signal.raise_signal(signal.SIGTERM))
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_it_ends_well_on_sigint(tmp_path):

@@ -1,6 +1,7 @@
-"""Decisions about what waits for a person, made where the person is: at the command line.
+"""Decisions about what waits for a person, made where the person is: at the command line, or in the trace viewer.
 
-Nothing that a sandbox or an MCP client can ask for leads here: only who can start a process as this user can decide.
+Nothing that a sandbox or an MCP client can ask for leads here: only who can start a process as this user can decide, or
+has the token that the viewer printed for that user.
 """
 
 from __future__ import annotations
@@ -40,9 +41,18 @@ class Asked:
         return "open" if row.effect in awaited else "void"
 
 
-async def asked(store: ProgramStore, principal: str, execution: str | None = None) -> list[Asked]:
-    """Every question of a principal's executions, or of one of them; oldest first."""
-    rows = await store.approvals(execution)
+async def asked(
+    store: ProgramStore, principal: str, execution: str | None = None, *, open_only: bool = False
+) -> list[Asked]:
+    """Every question of a principal's executions, or of one of them; oldest first.
+
+    Args:
+        store: Has them.
+        principal: Whose.
+        execution: Only its.
+        open_only: Only those that nobody has decided; some of them may be void.
+    """
+    rows = await store.approvals(execution, open_only=open_only)
     known = {one: await store.execution(one) for one in dict.fromkeys(row.execution for row in rows)}
     found = [Asked(row, known[row.execution]) for row in rows]
     return [row for row in found if row.execution is None or row.execution.principal == principal]

@@ -60,6 +60,7 @@ FROM_GUEST = frozenset(
         messages.OutputDisplay,
         messages.ProgressReport,
         messages.RequestCancel,
+        messages.CallTaken,
         messages.ToolCall,
         messages.CatalogServers,
         messages.CatalogTools,
@@ -91,6 +92,7 @@ NOTIFICATIONS = frozenset(
         messages.OutputDisplay,
         messages.ProgressReport,
         messages.RequestCancel,
+        messages.CallTaken,
     }
 )
 
@@ -102,6 +104,14 @@ def step_aside() -> None:
     """The request that is being worked on only waits from here on: it takes no place from those that it waits for."""
     if (leave := _step_aside.get()) is not None:
         leave()
+
+
+_taken_back: ContextVar[Callable[[], bool] | None] = ContextVar("taken_back", default=None)
+
+
+def taken_back() -> bool:
+    """Whether the guest itself no longer wants the answer to the request that is being worked on."""
+    return (asked := _taken_back.get()) is not None and asked()
 
 
 class TooManyRequestsError(Exception):
@@ -181,6 +191,8 @@ class HostChannel:
         self._held = _Amount(MAX_HELD_BYTES)
         self._unsent = _Amount(MAX_UNSENT_BYTES)
         self._scopes: dict[int, anyio.CancelScope] = {}
+        self._taken_back: set[int] = set()
+        self._finished = False
         self._total = 0
         self._size = 0
         self._refused = 0
@@ -256,6 +268,7 @@ class HostChannel:
         if isinstance(message, jsonrpc.Notification):
             if isinstance(params, messages.RequestCancel):
                 if scope := self._scopes.get(params.id):
+                    self._taken_back.add(params.id)
                     scope.cancel()
             else:
                 self._on_notification(params)
@@ -263,6 +276,8 @@ class HostChannel:
         if self._refusing:
             return None
         if isinstance(params, messages.ExecutionFinish):
+            # What the script leaves behind at its end, it no longer wants.
+            self._finished = True
             await self._send(jsonrpc.encode(jsonrpc.Response(message.id, {})))
             return params
         if message.id in self._scopes:
@@ -325,6 +340,7 @@ class HostChannel:
                 held.pop().release()
 
         _step_aside.set(leave)
+        _taken_back.set(lambda: self._finished or number in self._taken_back)
         try:
             try:
                 with scope:
@@ -338,6 +354,7 @@ class HostChannel:
                 # Before the answer is sent: what the guest does with it is its own time.
                 self._on_wait(-1)
                 del self._scopes[number]
+                self._taken_back.discard(number)
             if answer is not None:
                 self._unsent.add(len(answer))
                 await self._send(answer)

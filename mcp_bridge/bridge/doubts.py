@@ -79,7 +79,7 @@ def row(effect: Effect, since: float) -> dict[str, Any]:
     }
 
 
-def settled_with(execution: str, effect: int) -> str:
+def settled_with(execution: str, effect: int | str) -> str:
     """The commands by which a person settles a doubt."""
     return f"mcp-bridge execution settle {execution} {effect} --happened [--value JSON] | --failed MESSAGE | --not-done"
 

@@ -11,6 +11,7 @@ import json
 import logging
 from contextlib import nullcontext
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
@@ -20,6 +21,7 @@ from mcp_bridge.bridge.governance import LOCAL
 from mcp_bridge.bridge.model_steps import ModelSteps, amounts, kernel_usage
 from mcp_bridge.bridge.names import split
 from mcp_bridge.bridge.recovery import cut_short
+from mcp_bridge.bridge.script_past import TAKEN_BACK, failure
 from mcp_bridge.downstream import describe
 from mcp_bridge.downstream.aliases import nearest
 from mcp_bridge.errors import BridgeError
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from mcp_bridge.bridge.governance import Governance
     from mcp_bridge.bridge.program_run import ProgramRun
     from mcp_bridge.bridge.record import ExecutionRecord
+    from mcp_bridge.bridge.script_run import ScriptRun
     from mcp_bridge.downstream.catalog import Catalog
     from mcp_bridge.downstream.fleet import Fleet
     from mcp_bridge.downstream.tools import ToolInfo
@@ -66,6 +69,9 @@ MAX_QUERY_CHARS = 1000
 
 LONGEST_WAIT_SECONDS = 30.0
 """A wait of a program up to this is waited for; a longer one suspends it."""
+
+
+NO_MARK: Mapping[str, Any] = MappingProxyType({})
 
 
 class Asker(Protocol):
@@ -146,6 +152,8 @@ class Gate:
         self._model: ModelSteps | None = None
         self._asker = asker
         self._sampler = sampler
+        self.script: ScriptRun | None = None
+        """The script whose own calls pass here: it is told how each has ended."""
 
     async def projector(self) -> Projector:
         """Projects this execution's values. The first use reads the secrets, which may wait for a keyring."""
@@ -176,6 +184,7 @@ class Gate:
         effect: int | None = None,
         approved: bool = False,
         raw: bool = False,
+        mark: Mapping[str, Any] = NO_MARK,
     ) -> Answered:
         """Call a tool, if everything allows it.
 
@@ -187,6 +196,8 @@ class Gate:
             effect: The step's effect, with `run`.
             approved: Whether a person has approved of it already.
             raw: Whether the whole result is wanted.
+            mark: Of a script's own call, what its entries are to carry: `call`, its id; `asked`, its tool's name as it
+                was asked for; `raw`.
 
         Raises:
             BridgeError: `denied`, `approval_needed`, `budget_…`, `secret_…`, `not_recorded`: it was not made. What a
@@ -196,22 +207,24 @@ class Gate:
         names = ToolNames(tool.server, tool.name, tool.server_alias, tool.alias)
         execution, place = (run.execution, run.program.hash) if run else (self.execution, None)
         path = step.path if step else None
+        mark = {name: value for name, value in mark.items() if value != str(names)}
         decision = decide(self._snapshot, Call(names, arguments, self._hints(tool), step, made=self._budget.made))
         if decision.effect == "deny":
-            await self._record("denial", execution, path, place, {"tool": str(names), "by": decision.decider})
+            by = {"tool": str(names), "by": decision.decider, **mark}
+            await self._record("denial", execution, path, place, by)
             raise decision.error()
         self._budget.count(decision)
         shown = projector.trace(arguments)
         try:
             if decision.effect == "approve" and not approved:
-                await self._approve(decision, shown, execution, path, place)
+                await self._approve(decision, shown, execution, path, place, mark)
             size = self._bytes_of(arguments)
             reservation = self._budget.reserve(Amounts(calls=1, bytes=size))
         except BaseException:
             self._budget.uncount(decision)
             raise
         with reservation:
-            intent: dict[str, Any] = {"kind": "tool", "tool": str(names), "arguments": shown}
+            intent: dict[str, Any] = {"kind": "tool", "tool": str(names), "arguments": shown, **mark}
             if run:
                 self._share(run.execution).add(Amounts(calls=1, bytes=size), decision.counts)
                 intent["effect"] = effect
@@ -220,26 +233,29 @@ class Gate:
             if decision.counts:
                 intent["rules"] = list(decision.counts)
             await self._record("intent", execution, path, place, intent)
-            outcome: dict[str, Any] = {"tool": str(names), "status": "interrupted"}
+            outcome: dict[str, Any] = {"kind": "tool", "tool": str(names), **mark, "status": TAKEN_BACK}
             try:
                 answered = await self._made(tool, projector.tool(arguments, names), raw=raw)
-                whole = projector.output(answered.raw) if raw else {}
-                answered = Answered(projector.output(answered.value), whole, answered.pending)
-                given = self._bytes_of(answered.value)
+                answered, given = self._shown(answered, projector, raw=raw)
                 if run:
                     self._share(run.execution).add(Amounts(bytes=given))
                 reservation.settle(Amounts(calls=1, bytes=size + given))
-                outcome["status"] = "pending" if answered.pending else "ok"
+                outcome |= success(answered, raw=raw)
             except BridgeError as exc:
                 error = projected(exc, projector)
-                outcome |= {"status": "failed", "code": error.code, "message": error.message}
+                outcome |= failure(error, raw=raw)
                 raise error from None
             finally:
-                if not run:
+                if self.script is not None and not run:
                     # With the next intent, or with the answer to the client: what was done before then is in doubt.
-                    # Without the value: a script's call is never replayed, and a server may send anything.
-                    self._recorder.post(Entry("outcome", execution, outcome, None, self._snapshot.hash))
+                    self.script.outcome(outcome)
         return answered
+
+    def _shown(self, answered: Answered, projector: Projector, *, raw: bool) -> tuple[Answered, int]:
+        """What the agent may see of an answer, and its bytes."""
+        whole = projector.output(answered.raw) if raw else {}
+        shown = Answered(projector.output(answered.value), whole, answered.pending)
+        return shown, self._bytes_of(shown.value)
 
     def _bytes_of(self, value: Any) -> int:
         """Bytes of a value as JSON, if there is a limit on them."""
@@ -262,13 +278,19 @@ class Gate:
         return Answered(converted["value"], converted["raw"])
 
     async def _approve(
-        self, decision: Decision, arguments: Any, execution: str, path: str | None, place: str | None
+        self,
+        decision: Decision,
+        arguments: Any,
+        execution: str,
+        path: str | None,
+        place: str | None,
+        mark: Mapping[str, Any],
     ) -> None:
         question = {"tool": decision.tool, "arguments": arguments, "why": decision.message}
         answer = await self._asker.ask(question) if self._asker else None
         if answer is None:
             raise ApprovalNeededError(decision)
-        await self._record("decision", execution, path, place, question | {"approved": answer})
+        await self._record("decision", execution, path, place, {**question, **mark, "approved": answer})
         if not answer:
             raise BridgeError("denied", f"A person has denied {decision.tool}.", tool=decision.tool)
 
@@ -295,15 +317,22 @@ class Gate:
         self._references.adopt(values)
         self._share(execution).adopt(spent)
 
+    def adopt_script(self, values: Mapping[str, Scalar | None], spent: Mapping[str, Any]) -> None:
+        """As `adopt`, for the script itself."""
+        self._references.adopt(values)
+        self._budget.adopt(spent)
+
     def _share(self, execution: str) -> Share:
         return self._shares.setdefault(execution, Share(self._budget))
 
     async def repeatable(self, effect: Effect) -> bool:
         """As `program_run.Effects`."""
-        if effect.kind != "tool":
-            return True
+        return effect.kind != "tool" or await self.is_repeatable(effect.name)
+
+    async def is_repeatable(self, name: str) -> bool:
+        """Whether a tool's call that may have happened may be made again."""
         try:
-            tool = await self._find(effect.name)
+            tool = await self._find(name)
         except BridgeError:
             return False
         return self._may_repeat(tool)
@@ -465,6 +494,12 @@ class Gate:
         if not tool:
             raise BridgeError("unknown_tool", f"{name[:100]!r} is a server; a step names server.tool.")
         return await self._catalog.tool(server, tool)
+
+
+def success(answered: Answered, *, raw: bool) -> dict[str, Any]:
+    """An answer as a part of an outcome."""
+    told = {"status": "ok", "value": answered.raw if raw else answered.value}
+    return told | {"pending": True} if answered.pending else told
 
 
 def projected(error: BridgeError, projector: Projector) -> BridgeError:

@@ -2,7 +2,8 @@
 
 Steps stand beneath each other in the order of the program. A way to the next step is a straight line; every other one
 runs in a lane beside the steps: to the right downwards, to the left upwards. Ways to the same step share a lane, and
-two others never do where they would lie on each other. The same graph gives the same bytes.
+two others never do where they would lie on each other. The same graph gives the same bytes. With the way that an
+execution took, that way stands out, in colour, in strokes and in signs, and the rest steps back.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
 from mcp_bridge.bridge.graph import END, FAILURE, Edge, printable
+from mcp_bridge.bridge.graph_path import START, Path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -43,13 +45,29 @@ _FILLS = {
     "end": ("#ffffff", "#333333"),
 }
 
+_SIGNS = {
+    "success": ("\u2713", "#1a7f37"),
+    "failed": ("\u2717", "#cf222e"),
+    "skipped": ("\u2013", "#57606a"),
+    "pending": ("\u2026", "#9a6700"),
+}
+"""Of steps on the way that was taken: what stands behind their name, and the colour of their frame."""
+
+_TAKEN = "#1a7f37"
+_NOT_TAKEN = ' opacity="0.45"'
+
 _INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What no XML document may hold, not even as an entity (XML 1.0, 2.2)."""
 
 
-def svg(graph: Graph) -> str:
-    """The picture as a document; the same for the same graph."""
-    block = _graph(graph)
+def svg(graph: Graph, path: Path | None = None) -> str:
+    """The picture as a document; the same for the same graph and way.
+
+    Args:
+        graph: What to draw.
+        path: The way that was taken, or None for the program alone.
+    """
+    block = _graph(graph, path)
     width, height = block.width + 2 * MARGIN, block.height + 2 * MARGIN
     name = _xml(printable(graph.name))
     body = "\n".join(block.at(MARGIN, MARGIN))
@@ -59,9 +77,16 @@ def svg(graph: Graph) -> str:
         f"<title>{name}</title>\n"
         f"<desc>The program {name}: {len(graph.nodes)} steps</desc>\n"
         '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7"'
-        ' orient="auto"><path d="M0 0L8 4L0 8z" fill="#333333"/></marker></defs>\n'
+        ' orient="auto"><path d="M0 0L8 4L0 8z" fill="#333333"/></marker>'
+        f"{_MARKER_TAKEN if path else ''}</defs>\n"
         f'<rect width="100%" height="100%" fill="#ffffff"/>\n{body}\n</svg>\n'
     )
+
+
+_MARKER_TAKEN = (
+    '<marker id="taken" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="10" markerHeight="10"'
+    f' markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z" fill="{_TAKEN}"/></marker>'
+)
 
 
 @dataclass(slots=True)
@@ -87,15 +112,28 @@ class _Block:
                 yield from block.at(left, top)
         yield "</g>"
 
+    def pale(self) -> _Block:
+        """The same, stepped back."""
+        return _Block(self.width, self.height, [f"<g{_NOT_TAKEN}>", (self, 0.0, 0.0), "</g>"])
+
 
 # --- steps ---
 
 
-def _step(node: Node, *, unreached: bool = False, lanes: int = 0) -> _Block:
-    """A step's box; high enough for so many lines to leave it on one side."""
-    title = f"{node.id} ({node.kind})"
+def _step(node: Node, *, unreached: bool = False, lanes: int = 0, how: str = "", inner: Path | None = None) -> _Block:
+    """A step's box; high enough for so many lines to leave it on one side.
+
+    Args:
+        node: The step.
+        unreached: Nothing leads to it.
+        lanes: Lines that leave it on one side.
+        how: How it stands, if it was reached on the way that is shown.
+        inner: The way through the program inside.
+    """
+    sign, colour = _SIGNS.get(how, ("", ""))
+    title = f"{node.id} ({node.kind}){f' {sign}' if sign else ''}"
     undo = _undo(node.undo) if node.undo is not None else None
-    inside = _inside(node)
+    inside = _inside(node, inner)
     texts = [title, *node.lines]
     width = max(_text_width(texts), inside.width if inside else 0.0, undo.width if undo else 0.0) + 2 * PAD
     if node.kind == "condition":
@@ -109,7 +147,8 @@ def _step(node: Node, *, unreached: bool = False, lanes: int = 0) -> _Block:
     height = max(height, LINE * (lanes + 1))
     fill, stroke = _FILLS[node.kind]
     dashes = ' stroke-dasharray="3 3" opacity="0.6"' if unreached else ""
-    shape = _shape(node.kind, width, height, f'fill="{fill}" stroke="{stroke}"{dashes}')
+    look = f'stroke="{colour}" stroke-width="2.5"' if colour else f'stroke="{stroke}"{dashes}'
+    shape = _shape(node.kind, width, height, f'fill="{fill}" {look}')
     lines = [_text(texts[0], width / 2, PAD + 12, bold=True)]
     lines += [_text(text, width / 2, PAD + 12 + LINE * index) for index, text in enumerate(texts[1:], 1)]
     return _Block(width, height, [shape, *lines, *parts])
@@ -124,9 +163,9 @@ def _shape(kind: str, width: float, height: float, look: str) -> str:
     return f'<rect width="{_n(width)}" height="{_n(height)}" rx="{radius}" {look}/>'
 
 
-def _inside(node: Node) -> _Block | None:
+def _inside(node: Node, path: Path | None) -> _Block | None:
     if node.inner is not None:
-        block = _graph(node.inner)
+        block = _graph(node.inner, path)
         frame = f'<rect width="{_n(block.width + 2 * PAD)}" height="{_n(block.height + 2 * PAD)}" fill="#ffffff"'
         return _Block(block.width + 2 * PAD, block.height + 2 * PAD, [f'{frame} stroke="#cccccc"/>', (block, PAD, PAD)])
     if not node.children:
@@ -162,35 +201,54 @@ def _end(text: str) -> _Block:
 # --- a program ---
 
 
-def _graph(graph: Graph) -> _Block:
+def _graph(graph: Graph, path: Path | None = None) -> _Block:
     """The start, the steps and the ends beneath each other, and the ways between them."""
     ends = [target for target in (END, FAILURE) if any(edge.target == target for edge in graph.edges)]
     rows = {target: len(graph.nodes) + 1 + index for index, target in enumerate(ends)}
     ways = [Edge(0, 1)]
     ways += [Edge(edge.source + 1, rows.get(edge.target, edge.target + 1), edge.label) for edge in graph.edges]
     ways = _joined(ways)
+    rows |= {START: 0}
+    gone = frozenset((_row(rows, source), _row(rows, target)) for source, target in path.ways) if path else None
     straight = [edge for edge in ways if edge.target == edge.source + 1]
     right = _Lanes([edge for edge in ways if edge.target > edge.source + 1])
     left = _Lanes([edge for edge in ways if edge.target <= edge.source])
     start = _end(" · ".join((printable(graph.name), *graph.lines)))
     steps = [
-        _step(node, unreached=place in graph.unreached, lanes=max(right.leaving(place + 1), left.leaving(place + 1)))
+        _step(
+            node,
+            unreached=place in graph.unreached,
+            lanes=max(right.leaving(place + 1), left.leaving(place + 1)),
+            how=path.steps.get(place, "") if path else "",
+            inner=path.inner.get(place, Path()) if path and place in path.steps else None,
+        )
         for place, node in enumerate(graph.nodes)
     ]
-    blocks = [start, *steps, *(_end({END: "success", FAILURE: "failure"}[target]) for target in ends)]
+    if path:
+        steps = [block if place in path.steps else block.pale() for place, block in enumerate(steps)]
+    last = [_end({END: "success", FAILURE: "failure"}[target]) for target in ends]
+    if gone is not None:
+        reached = {target for _, target in gone}
+        last = [block if rows[end] in reached else block.pale() for end, block in zip(ends, last, strict=True)]
+    blocks = [start, *steps, *last]
     widest = max(block.width for block in blocks)
     tops, height = [], 0.0
     for block in blocks:
         tops.append(height)
         height += block.height + GAP
     first = left.width
-    column = _Column(blocks, tops, first, first + widest)
+    column = _Column(blocks, tops, first, first + widest, gone)
     parts: list[str | tuple[_Block, float, float]] = [
         (block, column.middle - block.width / 2, top) for block, top in zip(blocks, tops, strict=True)
     ]
     parts += [line for edge in straight for line in column.straight(edge)]
     parts += [line for lanes, toward in ((right, 1), (left, -1)) for line in column.beside(lanes, toward)]
     return _Block(first + widest + right.width, height - GAP, parts)
+
+
+def _row(rows: dict[int, int], place: int) -> int:
+    """Where a step, the start or an end stands in the column."""
+    return rows.get(place, place + 1)
 
 
 def _joined(edges: Sequence[Edge]) -> list[Edge]:
@@ -251,22 +309,31 @@ class _Column:
     Attributes:
         blocks, tops: Each block, and where it begins.
         first, last: The column's edges, outside of which the lanes are.
+        gone: The ways that were taken, by places in the column; None where that isn't shown.
     """
 
     blocks: list[_Block]
     tops: list[float]
     first: float
     last: float
+    gone: frozenset[tuple[int, int]] | None = None
 
     @property
     def middle(self) -> float:
         """Of the column, and so of each block."""
         return (self.first + self.last) / 2
 
+    def _way(self, edge: Edge, path: str) -> str:
+        if self.gone is None:
+            return _line(path)
+        if (edge.source, edge.target) in self.gone:
+            return f'<path d="{path}" fill="none" stroke="{_TAKEN}" stroke-width="2.5" marker-end="url(#taken)"/>'
+        return _line(path, _NOT_TAKEN)
+
     def straight(self, edge: Edge) -> Iterator[str]:
         """To the next block."""
         y = self.tops[edge.source] + self.blocks[edge.source].height
-        yield _line(f"M{_n(self.middle)} {_n(y)}V{_n(self.tops[edge.target] - 1)}")
+        yield self._way(edge, f"M{_n(self.middle)} {_n(y)}V{_n(self.tops[edge.target] - 1)}")
         if edge.label:
             yield _text(edge.label, self.middle + 6, y + GAP / 2 + 2, anchor="start")
 
@@ -282,10 +349,11 @@ class _Column:
                 out_y = self.tops[edge.source] + block.height - (count - number) * LINE + LINE / 4
                 from_x = self.middle + toward * block.width / 2
                 down = 1 if in_y > out_y else -1
-                yield _line(
+                yield self._way(
+                    edge,
                     f"M{_n(from_x)} {_n(out_y)}H{_n(x - toward * CORNER)}"
                     f"Q{_n(x)} {_n(out_y)} {_n(x)} {_n(out_y + down * CORNER)}"
-                    f"V{_n(in_y - down * CORNER)}Q{_n(x)} {_n(in_y)} {_n(x - toward * CORNER)} {_n(in_y)}H{_n(to_x)}"
+                    f"V{_n(in_y - down * CORNER)}Q{_n(x)} {_n(in_y)} {_n(x - toward * CORNER)} {_n(in_y)}H{_n(to_x)}",
                 )
                 if edge.label:
                     anchor = "start" if toward > 0 else "end"
@@ -295,8 +363,8 @@ class _Column:
 # --- elements ---
 
 
-def _line(path: str) -> str:
-    return f'<path d="{path}" fill="none" stroke="#333333" marker-end="url(#arrow)"/>'
+def _line(path: str, look: str = "") -> str:
+    return f'<path d="{path}" fill="none" stroke="#333333" marker-end="url(#arrow)"{look}/>'
 
 
 def _text(text: str, x: float, y: float, *, bold: bool = False, anchor: str = "middle", halo: bool = False) -> str:

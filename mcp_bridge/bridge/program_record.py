@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.bridge import doubts
+from mcp_bridge.bridge.script_record import told_script
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.machine import APPROVAL, IN_DOUBT
@@ -111,6 +112,8 @@ def told(stored: StoredExecution) -> dict[str, Any]:
             "steps": [],
             "waiting": [],
         }
+    if stored.kind == "script":
+        return told_script(stored, standing(stored))
     if stored.record is not None and stored.status == "running":
         # What it waited for has come since.
         return stored.record | {"status": standing(stored), "waiting": []}

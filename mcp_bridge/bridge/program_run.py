@@ -136,6 +136,7 @@ class ProgramRun:
         self._fired: dict[int, dict[str, Any]] = {}
         self._deadlines: dict[int, anyio.Event] = {}
         self._withdrawn: set[int] = set()
+        self._digest: str | None = None
         self._changed: anyio.Event | None = None
         self._offer(effect for effect, pending in machine.awaited() if not pending)
 
@@ -244,7 +245,9 @@ class ProgramRun:
 
     def digest(self) -> str:
         """SHA-256 of the state's canonical bytes."""
-        return hashlib.sha256(state.dump(self.machine)).hexdigest()
+        if self._digest is None:
+            self._digest = hashlib.sha256(state.dump(self.machine)).hexdigest()
+        return self._digest
 
     def violation(self, message: str) -> BridgeError:
         """Record a violation and fail the execution; the error for the guest."""
@@ -328,7 +331,7 @@ class ProgramRun:
 
     def _apply(self, event: Event) -> None:
         effects = self.machine.apply(event)
-        self.moved = True
+        self.moved, self._digest = True, None
         self._journal.event(self, event, effects)
         self._offer(effects)
         if self._changed is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mcp_bridge.bridge.program_record import told
+from mcp_bridge.bridge.program_record import standing, told
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel import program as programs
 from mcp_bridge.kernel import state
@@ -16,6 +16,8 @@ from mcp_bridge.ledger.store import StoredExecution
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mcp_bridge.bridge.program_run import Effects, ProgramRun
     from mcp_bridge.bridge.programs import Planner, Programs
 
@@ -37,14 +39,24 @@ class Session:
         principal: Whose they are.
         effects: Does what they ask for.
         planner: Writes programs.
+        ended: Told the record of each that it has driven to where it can't go on.
     """
 
-    def __init__(self, service: Programs, script: str, principal: str, effects: Effects, planner: Planner) -> None:
+    def __init__(
+        self,
+        service: Programs,
+        script: str,
+        principal: str,
+        effects: Effects,
+        planner: Planner,
+        ended: Callable[[str, dict[str, Any]], None] | None = None,
+    ) -> None:
         self._service = service
         self._script = script
         self._planner = planner
         self._effects = effects
         self._principal = principal
+        self._ended = ended
         self._runs: dict[str, ProgramRun] = {}
 
     async def start(self, asked: Any, context: dict[str, Any], key: str | None) -> dict[str, Any]:
@@ -56,10 +68,18 @@ class Session:
             return {"record": told(began)}
         return self._driven(began)
 
-    async def resume(self, execution: str, payload: Any) -> dict[str, Any]:
-        """The result of `program.resume`."""
+    async def resume(self, execution: str, payload: Any, since: int | None = None) -> dict[str, Any]:
+        """The result of `program.resume`.
+
+        Args:
+            execution: Which.
+            payload: What it waits for.
+            since: The entry after which it may have been given that already.
+        """
         if execution in self._runs:
             raise BridgeError("not_suspended", f"The execution {execution} is under way.")
+        if since is not None and (joined := await self._joined(execution, since)) is not None:
+            return joined
         try:
             run = await self._service.resume(execution, Resume(payload), self._principal, self._effects)
         except BridgeError as exc:
@@ -67,6 +87,16 @@ class Session:
                 self._service.stray(self._script, f"it tried to resume another's execution {execution}")
             raise
         return self._driven(run)
+
+    async def _joined(self, execution: str, since: int) -> dict[str, Any] | None:
+        """A program as it went on after an entry; None if it hasn't."""
+        stored = await self._service.stored(execution, self._principal)
+        history = await self._service.recorder.read(execution)
+        if not any(row.sequence > since and row.entry.payload.get("event") == "resume" for row in history):
+            return None
+        if standing(stored) != "interrupted":
+            return {"record": told(stored)}
+        return self._driven(await self._service.resume(execution, None, self._principal, self._effects))
 
     def _driven(self, run: ProgramRun) -> dict[str, Any]:
         """What a sandbox needs to drive a run: the program, and where its machine begins."""
@@ -95,6 +125,8 @@ class Session:
         with anyio.CancelScope(shield=True):
             # A guest that takes the request back must not leave it running for ever.
             record = await self._service.keep(run)
+        if self._ended is not None:
+            self._ended(execution, record)
         return {name: value for name, value in record.items() if name not in {"output", "steps"}}
 
     async def _fail(self, run: ProgramRun) -> None:
@@ -122,8 +154,6 @@ class Session:
                 return await self.effect(request.execution, request.effect)
             case messages.ProgramFinish():
                 return await self.finish(request.execution, request.state)
-            case messages.ProgramResume():
-                return await self.resume(request.execution, request.payload)
             case messages.ProgramSave():
                 return await service.save(request.name, request.program, principal)
             case messages.ProgramList():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import anyio
 
 from mcp_bridge.bridge import doubts
-from mcp_bridge.bridge.channel import step_aside
+from mcp_bridge.bridge.once import once
 from mcp_bridge.bridge.program_record import refuse_erased, run_record, standing
 from mcp_bridge.bridge.program_run import ProgramRun
 from mcp_bridge.bridge.recovery import event_json, outcome_json, replay, spent, state_hash
@@ -58,12 +58,6 @@ MAX_SAVED_CHARS = 64 << 20
 MAX_NAMES_TOLD = 20
 """Of programs, to whoever asks for one that there isn't."""
 
-MAX_KEY_CHARS = 1000
-"""Of an idempotency key."""
-
-POLL_SECONDS = 0.2
-"""How often to look whether another process has ended an execution that is waited for."""
-
 Origin = Literal["operator", "agent"]
 
 Planner: TypeAlias = "Callable[[str, Callable[[Any], Sequence[Fault]]], Awaitable[dict[str, Any]]]"
@@ -102,6 +96,10 @@ class Programs:
         self.recorder = recorder
         self.operators = operators
         self.policy_hash = policy_hash
+        self.retry_failed = False
+        """Whether a key whose execution has failed may be used for another attempt."""
+        self.subject_fields: Sequence[str] = ()
+        """Names in a context, of which the first that is there says whose data it is."""
         self._tasks = tasks
         self._key = key
         self._under_way: dict[str, anyio.Event] = {}
@@ -232,44 +230,24 @@ class Programs:
             BridgeError: As `find`; `bad_context`, `context_too_large`; `bad_key`; `key_conflict`: the key belongs to
                 another program or context.
         """
-        if key is not None and not (0 < len(key) <= MAX_KEY_CHARS and key.isprintable()):
-            raise BridgeError("bad_key", f"An idempotency key is 1 to {MAX_KEY_CHARS} printable characters.")
         found = await self.find(asked, principal)
         context = checked_context(context)
         request = self._request(found.program, context)
-        while True:
-            known = None if key is None else await self.store.by_key(principal, key)
-            if known is None:
-                run = await self._begin(found, context, key, request, principal, effects)
-                if run is not None:
-                    return run
-                # Another process was quicker.
-                continue
-            if known.request != request:
-                raise BridgeError(
-                    "key_conflict",
-                    f"The idempotency key {key!r:.100} belongs to another program or another context.",
-                    hint="Use a key for one thing only.",
-                )
-            if (ended := self._under_way.get(known.id)) is not None:
-                step_aside()
-                await ended.wait()
-            elif standing(known) == "running":
-                step_aside()
-                await anyio.sleep(POLL_SECONDS)
-            elif standing(known) != "interrupted":
-                return known
-            else:
-                try:
-                    return await self.resume(known.id, None, principal, effects)
-                except BridgeError as exc:
-                    # Another was quicker, and may have ended it by now.
-                    if exc.code != "not_suspended" or known.state is None:
-                        raise
+        return await once(
+            self.store,
+            principal,
+            key,
+            request,
+            _Starts(self, found, context, key, request, principal, effects),
+            under_way=self._under_way,
+            retry_failed=self.retry_failed,
+        )
 
-    async def _begin(
+    async def begin(
         self, found: Found, context: dict[str, Any], key: str | None, request: str, principal: str, effects: Effects
     ) -> ProgramRun | None:
+        """Begin an execution; None if its key has one already."""
+        subject = next((context[name] for name in self.subject_fields if isinstance(context.get(name), str | int)), "")
         context = await effects.project(context)
         machine = Machine(found.program, context)
         run = ProgramRun(found.program, machine, effects, self, self._tasks, principal=principal, origin=found.origin)
@@ -289,6 +267,7 @@ class Programs:
             record=None,
             due=None,
             started=time.time(),
+            subject=str(subject),
         )
         self._under_way[run.execution] = anyio.Event()
         # A reference may stand in the program itself, and the step be done by another process.
@@ -524,6 +503,30 @@ class Programs:
     def entry(self, kind: Any, run: ProgramRun, **payload: Any) -> Entry:
         """An entry of a run."""
         return Entry(kind, run.execution, payload, None, self.policy_hash, run.program.hash)
+
+
+class _Starts(NamedTuple):
+    """As `once.Executions`."""
+
+    programs: Programs
+    found: Found
+    context: dict[str, Any]
+    key: str | None
+    request: str
+    principal: str
+    effects: Effects
+
+    async def begin(self) -> ProgramRun | None:
+        return await self.programs.begin(*self[1:])
+
+    async def go_on(self, known: StoredExecution) -> ProgramRun | None:
+        try:
+            return await self.programs.resume(known.id, None, self.principal, self.effects)
+        except BridgeError as exc:
+            # Another was quicker, and may have ended it by now.
+            if exc.code != "not_suspended" or known.state is None:
+                raise
+            return None
 
 
 def checked_context(context: Any) -> dict[str, Any]:

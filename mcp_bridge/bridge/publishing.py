@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mcp_bridge.ledger import merkle
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.database import Database
     from mcp_bridge.ledger.merkle import NodeReader
     from mcp_bridge.ledger.publishing import Published
+    from mcp_bridge.ledger.transaction import Transaction
 
 
 class _Log:
@@ -50,19 +52,26 @@ class _Log:
     async def keep(self, state: TargetState, published: Published | None) -> None:
         """Take down how publishing to a target goes, and the checkpoint if somebody has cosigned it."""
         self._states[state.target] = state
-        if published is not None and published.cosignatures:
-            kept = (published.size, published.note)
-            await self._database.write(
-                "INSERT INTO checkpoints (size, note) VALUES (?, ?) ON CONFLICT DO NOTHING",
-                kept,
-                ("checkpoints", "size = ? AND note = ?", kept),
+
+        def work(transaction: Transaction) -> None:
+            do = transaction.connection.execute
+            if published is not None and published.cosignatures:
+                row = (published.size, published.note)
+                do("INSERT INTO checkpoints (size, note) VALUES (?, ?) ON CONFLICT DO NOTHING", row)
+                transaction.authenticate(("checkpoints", "size = ? AND note = ?", row))
+            found = do("SELECT state FROM published WHERE target = ?", (state.target,)).fetchone()
+            kept = TargetState(state.target) if found is None else TargetState(**json.loads(found[0]))
+            # Another process publishes to it, too: what it has seen is not unseen.
+            alarm = kept.conflict if state.conflict is None else state.conflict
+            merged = replace(state, size=max(state.size, kept.size), conflict=alarm)
+            do(
+                "INSERT INTO published (target, size, state) VALUES (?, ?, ?) ON CONFLICT (target)"
+                " DO UPDATE SET size = excluded.size, state = excluded.state",
+                (merged.target, merged.size, json.dumps(merged.record())),
             )
-        await self._database.write(
-            "INSERT INTO published (target, size, state) VALUES (?, ?, ?) ON CONFLICT (target)"
-            " DO UPDATE SET size = excluded.size, state = excluded.state",
-            (state.target, state.size, json.dumps(state.record())),
-            ("published", "target = ?", (state.target,)),
-        )
+            transaction.authenticate(("published", "target = ?", (state.target,)))
+
+        await self._database.transact(work)
 
 
 def _nodes(connection: sqlite3.Connection) -> NodeReader:
@@ -87,3 +96,20 @@ async def publisher(database: Database, config: LedgerConfig, base: Path) -> Pub
     log = _Log(database, states)
     targets = [target.resolved(base) for target in config.publish]
     return Publisher(targets, log, log.newest, log.keep, states=states, interval=config.publish_interval)
+
+
+async def acknowledge(database: Database) -> None:
+    """Take away the alarms of all targets: a person has looked into them.
+
+    Raises:
+        BridgeError: As `Database.transact`.
+    """
+
+    def work(transaction: Transaction) -> None:
+        do = transaction.connection.execute
+        for target, text in do("SELECT target, state FROM published").fetchall():
+            state = json.dumps(json.loads(text) | {"conflict": None})
+            do("UPDATE published SET state = ? WHERE target = ?", (state, target))
+            transaction.authenticate(("published", "target = ?", (target,)))
+
+    await database.transact(work)

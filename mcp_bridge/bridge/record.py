@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, Self
 
 Status = Literal[
     "success",  # the script ran to its end, or left by sys.exit(0)
@@ -17,6 +17,7 @@ Status = Literal[
     "output_limit",  # it printed more than max_output_size
     "call_limit",  # it went on and on with requests that were refused for max_calls or max_call_size
     "cancelled",  # the caller went away or took the call back
+    "suspended",  # it has a key, and whether a call of it has happened is not known: a person says
 ]
 
 
@@ -79,3 +80,9 @@ class ExecutionRecord:
             "limits_not_enforced": self.limits_not_enforced,
         }
         return out | {key: value for key, value in optional.items() if value not in (None, [])}
+
+    @classmethod
+    def from_json(cls, kept: dict[str, Any]) -> Self:
+        """The record that `to_json` has written: it gives the same JSON again."""
+        known = {name: kept[name] for row in fields(cls) if (name := row.name) in kept}
+        return cls(**known | {name: kept.get(name, "").encode() for name in ("stdout", "stderr")})

@@ -18,11 +18,12 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from mcp_bridge.bridge.gate import Gate
     from mcp_bridge.bridge.keep import ArtifactWriter, Memories
     from mcp_bridge.bridge.programs import Programs
+    from mcp_bridge.bridge.script_run import ScriptRun
     from mcp_bridge.downstream.catalog import Catalog
     from mcp_bridge.downstream.tools import ToolInfo
 
@@ -44,6 +45,7 @@ class Requests:
         artifacts: This execution's artifacts.
         gate: What every call passes.
         programs: The bridge's.
+        script: Whose requests they are: what has a name goes through it.
     """
 
     def __init__(
@@ -54,18 +56,24 @@ class Requests:
         artifacts: ArtifactWriter,
         gate: Gate,
         programs: Programs,
+        script: ScriptRun,
     ) -> None:
         self._catalog = catalog
         self._allowed = allowed
         self._memories = memories
         self._artifacts = artifacts
         self._gate = gate
-        self._programs = Session(programs, gate.execution, PRINCIPAL, gate, gate.plan)
+        self._script = script
+        self._programs = Session(programs, gate.execution, PRINCIPAL, gate, gate.plan, script.program_ended)
         self.calls = 0
 
     async def close(self) -> None:
         """The sandbox has ended."""
         await self._programs.close()
+
+    def taken(self, call: str) -> None:
+        """Whoever waited for the answer to a call has it."""
+        self._script.taken(call)
 
     async def answer(self, request: Any) -> Any:
         """The result of a request.
@@ -75,12 +83,10 @@ class Requests:
         """
         _check_names(request)
         match request:
-            case messages.MemorySave() | messages.MemoryLoad() | messages.MemoryDelete() | messages.MemoryList():
-                # On a thread, one after the other: files and JSON of some megabytes would hold up every other run.
-                async with self._memories.turn:
-                    return await anyio.to_thread.run_sync(self._memory, request)
             case messages.ToolCall():
                 return await self._call(request)
+            case messages.MemorySave() | messages.MemoryLoad() | messages.MemoryDelete() | messages.MemoryList():
+                return await self._named("memory", request, lambda _: self._remember(request))
             case messages.CatalogServers():
                 return await self._gate.described({"servers": self._servers()})
             case messages.CatalogTools():
@@ -91,7 +97,31 @@ class Requests:
                 return await self._gate.described(await self._describe(request))
             case messages.ArtifactWrite():
                 return self._artifact(request)
-        return await self._programs.answer(request)
+            case messages.ProgramEffect() | messages.ProgramFinish():
+                async with self._script.working():
+                    return await self._programs.answer(request)
+            case messages.ProgramStart() if request.idempotency_key is None:
+                key = self._script.key_of(request.call)
+                keyed = request._replace(idempotency_key=key)
+                return await self._named("program", request, lambda _: self._programs.answer(keyed))
+            case messages.ProgramResume():
+                return await self._named("program", request, lambda _: self._resume(request))
+        return await self._named("program", request, lambda _: self._programs.answer(request))
+
+    async def _named(self, kind: str, request: Any, do: Callable[[dict[str, Any]], Awaitable[Any]]) -> Any:
+        """The answer to a request that has a name."""
+        return await self._script.answer(request.call, kind, messages.NAMES[type(request)], _arguments(request), do)
+
+    async def _remember(self, request: Any) -> dict[str, Any]:
+        # On a thread, one after the other: files and JSON of some megabytes would hold up every other run.
+        async with self._memories.turn:
+            return await anyio.to_thread.run_sync(self._memory, request)
+
+    async def _resume(self, request: messages.ProgramResume) -> dict[str, Any]:
+        # A payload is taken once: whether it was is looked up before it is given again.
+        method = messages.NAMES[messages.ProgramResume]
+        since = await self._script.begins(request.call, "program", method, _arguments(request))
+        return await self._programs.resume(request.execution, request.payload, since)
 
     def _memory(self, request: Any) -> dict[str, Any]:
         match request:
@@ -120,16 +150,20 @@ class Requests:
             logger.info("%r.%r %s after %.0f ms", name, request.tool, outcome, milliseconds)
         return answer
 
-    async def _call_tool(self, name: str, request: messages.ToolCall) -> dict[str, Any]:
-        tool = await self._catalog.tool(name, request.tool)
-        try:
-            answered = await self._gate.call(tool, request.arguments, raw=request.raw)
-        except BridgeError as exc:
-            raw = exc.details.pop("raw", None)
-            if request.raw and raw is not None:
-                return {"raw": raw}
-            raise
-        return {"raw": answered.raw} if request.raw else {"value": answered.value}
+    async def _call_tool(self, name: str, request: messages.ToolCall) -> Any:
+        async def made(mark: dict[str, Any]) -> dict[str, Any]:
+            tool = await self._catalog.tool(name, request.tool)
+            try:
+                answered = await self._gate.call(tool, request.arguments, raw=request.raw, mark=mark)
+            except BridgeError as exc:
+                raw = exc.details.pop("raw", None)
+                if request.raw and raw is not None:
+                    return {"raw": raw}
+                raise
+            return {"raw": answered.raw} if request.raw else {"value": answered.value}
+
+        asked = f"{name}.{request.tool}"
+        return await self._script.answer(request.call, "tool", asked, request.arguments, made, raw=request.raw)
 
     def _servers(self) -> list[dict[str, Any]]:
         return [
@@ -198,6 +232,10 @@ class Requests:
             raise BridgeError("bad_artifact", "A part of an artifact is no base64.") from None
         row = self._artifacts.write(request.name, data, first=request.first, last=request.last)
         return {"uri": row["uri"], "size": row["size"]} if row else {}
+
+
+def _arguments(request: Any) -> dict[str, Any]:
+    return {field: value for field, value in request._asdict().items() if field != "call"}
 
 
 def _check_names(request: Any) -> None:

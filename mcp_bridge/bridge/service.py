@@ -23,6 +23,7 @@ from mcp_bridge.bridge.channel import ChannelLimits, start_line
 from mcp_bridge.bridge.erasing import tidy
 from mcp_bridge.bridge.execution import MAX_VALUE_BYTES, Execution, ExecutionLimits, Progress
 from mcp_bridge.bridge.governance import LOCAL, Governance, load_governance, refuse_local
+from mcp_bridge.bridge.job import Job
 from mcp_bridge.bridge.keep import ArtifactWriter, Files, Memories
 from mcp_bridge.bridge.log_masking import masked_logs
 from mcp_bridge.bridge.names import PRINCIPAL, resolve
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from mcp_bridge.bridge.program_run import ProgramRun
     from mcp_bridge.bridge.programs import Programs
     from mcp_bridge.bridge.record import ExecutionRecord
+    from mcp_bridge.bridge.replay_result import Replayed
+    from mcp_bridge.bridge.scripts import Begun, Scripts
     from mcp_bridge.downstream.spec import ServerSpec
     from mcp_bridge.kernel.events import Resume
     from mcp_bridge.models.sampling import Sampler
@@ -110,13 +113,31 @@ class Bridge:
         """The bridge's programs."""
         from mcp_bridge.bridge.programs import Programs  # noqa: PLC0415
 
-        return Programs(
+        programs = Programs(
             ProgramStore(self._database),
             SqliteRecorder(self._database),
             self._governance.programs,
             self._tasks,
             hmac.digest(self._key, b"requests", "sha256"),
             self._governance.snapshot.hash,
+        )
+        programs.retry_failed = self.settings.ledger.retry_failed
+        programs.subject_fields = self.settings.ledger.subject_fields
+        return programs
+
+    @functools.cached_property
+    def scripts(self) -> Scripts:
+        """The bridge's scripts."""
+        from mcp_bridge.bridge.scripts import Scripts  # noqa: PLC0415
+
+        return Scripts(
+            self.programs.store,
+            self.programs.recorder,
+            PRINCIPAL,
+            self,
+            hmac.digest(self._key, b"requests", "sha256"),
+            self._governance.snapshot.hash,
+            retry_failed=self.settings.ledger.retry_failed,
         )
 
     @functools.cached_property
@@ -146,6 +167,7 @@ class Bridge:
         *,
         servers: Sequence[str] | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
+        key: str | None = None,
         progress: Progress | None = None,
         notify: Callable[[str], None] | None = None,
         asker: Asker | None = None,
@@ -157,58 +179,83 @@ class Bridge:
             code: Python source.
             servers: Names or aliases of the servers it may use; all by default.
             timeout: Seconds of its own time.
+            key: Idempotency key: it runs once, whoever asks for it how often; who asks later gets what it gave. One
+                whose process has died goes on.
             progress: Told what the script reports.
             notify: Told what takes time before it starts.
             asker: Asks a person; without one, what needs approval is suspended or refused.
             sampler: Asks the client's model.
 
         Raises:
-            BridgeError: It never ran. Bad requests: `empty_code`, `code_too_large`, `bad_timeout`, `unknown_server`.
-                No working sandbox: as `prepare` and `SandboxProcess.wait`.
+            BridgeError: It never ran. Bad requests: `empty_code`, `code_too_large`, `bad_code`, `bad_timeout`,
+                `unknown_server`, `bad_key`, `key_conflict`. No working sandbox: as `prepare` and
+                `SandboxProcess.wait`.
         """
+        job = Job(code, servers, timeout, progress, notify, asker, sampler, time.monotonic())
+        self._check(code, timeout)
+        self._start_line("", job)
+        return await self.scripts.run(job, key)
+
+    def gate(self, execution: str, job: Job) -> Gate:
+        """As `scripts.Surroundings`."""
+        return self._gate(execution, self._narrow(job.servers), job.asker, job.sampler)
+
+    @property
+    def max_artifact_size(self) -> int:
+        """As `scripts.Surroundings`."""
+        return self.settings.max_artifact_size
+
+    async def sandboxed(self, begun: Begun, artifacts: ArtifactWriter | None = None) -> ExecutionRecord:
+        """As `scripts.Surroundings`."""
+        if artifacts is None:
+            artifacts = ArtifactWriter(self.files, begun.script.execution, self.max_artifact_size)
+        try:
+            return await self._sandboxed(begun, artifacts)
+        finally:
+            artifacts.abort()
+
+    async def _sandboxed(self, begun: Begun, artifacts: ArtifactWriter) -> ExecutionRecord:
         from mcp_bridge.bridge.requests import Requests  # noqa: PLC0415
 
-        began = time.monotonic()
-        limit = self._check(code, timeout)
-        allowed = self._narrow(servers)
+        script, gate, job = begun
+        execution = script.execution
+        limit = self._check(job.code, job.timeout)
         async with self._places:
-            prepared = await self.prepare(notify)
-            execution = secrets.token_hex(8)
-            artifacts = ArtifactWriter(self.files, execution, self.settings.max_artifact_size)
-            gate = self._gate(execution, allowed, asker, sampler)
-            requests = Requests(self.catalog, allowed, self._memories, artifacts, gate, self.programs)
-            start = messages.ExecutionStart(
-                execution, code, [{"name": name, "alias": alias} for name, alias in allowed.items()], MAX_VALUE_BYTES
-            )
-            first = bundle.bundle(prepared.image.magic) + start_line(start)
+            prepared = await self.prepare(job.notify)
+            allowed = self._narrow(job.servers)
+            requests = Requests(self.catalog, allowed, self._memories, artifacts, gate, self.programs, script)
+            replays = bool(script.past.calls) or not script.live
+            first = bundle.bundle(prepared.image.magic) + self._start_line(execution, job, replays=replays)
             process = await prepared.engine.start(self._spec(execution, prepared))
-            runner = Execution(process, execution, first, limit, requests, progress, began)
+            runner = Execution(process, execution, first, limit, requests, job.progress, job.began)
+            script.halt = functools.partial(runner.stop, "error")
             try:
                 record = await runner.run()
             except BaseException:
                 await process.aclose()
-                artifacts.abort()
                 raise
             finally:
                 await requests.close()
-            if record.status in {"success", "error", "exit"}:
+            if record.status in {"success", "error", "exit"} and script.divergence is None:
                 # The answer doesn't wait for the container's removal; leaving the bridge does.
                 self._tasks.start_soon(_leave, process)
             else:
                 await process.aclose()
-            artifacts.abort()
             await gate.record_of(record)
-            if record.status in {"protocol_error", "call_limit"} and record.error:
+            if record.status in {"protocol_error", "call_limit"} and record.error and script.live:
                 self.programs.stray(execution, record.error["message"])
             # Nothing that is answered may be lost.
             await anyio.to_thread.run_sync(artifacts.sync)
-            await self.programs.recorder.append()
             record.calls = requests.calls
             record.artifacts = artifacts.written
             record.limits_not_enforced = not_enforced(prepared.report)
             if not prepared.report.choice.seccomp:
                 record.notices.append("no seccomp profile holds this sandbox; see mcp-bridge doctor")
             return record
+
+    def _start_line(self, execution: str, job: Job, *, replays: bool = False) -> bytes:
+        servers = [{"name": name, "alias": alias} for name, alias in self._narrow(job.servers).items()]
+        return start_line(messages.ExecutionStart(execution, job.code, servers, MAX_VALUE_BYTES, replays))
 
     async def run_program(
         self,
@@ -248,7 +295,7 @@ class Bridge:
         asker: Asker | None = None,
         sampler: Sampler | None = None,
     ) -> dict[str, Any]:
-        """Go on with a suspended program, without a sandbox.
+        """Go on with a suspended program, without a sandbox; or with a script whose process has died, in one.
 
         Args:
             execution: Its id.
@@ -259,16 +306,31 @@ class Bridge:
         Raises:
             BridgeError: As `Programs.resume`.
         """
+        stored = await self.programs.stored(execution, PRINCIPAL)
+        if stored.kind == "script":
+            if event is not None:
+                raise BridgeError(
+                    "not_suspended", f"The execution {execution} is of a script: it waits for no payload."
+                )
+            job = Job("", asker=asker, sampler=sampler, began=time.monotonic())
+            await self.scripts.resume(stored, job)
+            return await self._told(execution)
         gate = self._gate(secrets.token_hex(8), self._narrow(None), asker, sampler)
         return await self._driven(await self.programs.resume(execution, event, PRINCIPAL, gate))
 
     async def cancel_program(self, execution: str, reason: str) -> dict[str, Any]:
-        """End a suspended program, and undo what its steps want undone.
+        """End a suspended program, and undo what its steps want undone; or a script that can't go on by itself.
 
         Raises:
-            BridgeError: As `Programs.cancel`.
+            BridgeError: As `Programs.cancel`, `cancel_script`.
         """
         gate = self._gate(secrets.token_hex(8), self._narrow(None))
+        stored = await self.programs.stored(execution, PRINCIPAL)
+        if stored.kind == "script":
+            from mcp_bridge.bridge.script_settling import cancel_script  # noqa: PLC0415
+
+            await cancel_script(self.programs.store, self.programs.recorder, stored, await gate.project(reason))
+            return await self._told(execution)
         return await self._driven(await self.programs.cancel(execution, reason, PRINCIPAL, gate))
 
     async def settle_program(
@@ -278,17 +340,38 @@ class Bridge:
 
         Args:
             execution: Its id.
-            asked: The step's path or the effect's number; None if only one is in doubt.
+            asked: The step's path or the effect's number, or a script's call; None if only one is in doubt.
             settlement: The person's word.
             go_on: Whether to go on with the program at once.
             asker: As `run`.
 
         Raises:
-            BridgeError: As `Programs.settle`.
+            BridgeError: As `Programs.settle`, `settle_script`.
         """
         gate = self._gate(secrets.token_hex(8), self._narrow(None), asker)
+        stored = await self.programs.stored(execution, PRINCIPAL)
+        if stored.kind == "script":
+            from mcp_bridge.bridge.script_settling import settle_script  # noqa: PLC0415
+
+            await settle_script(self.programs.store, self.programs.recorder, stored, asked, settlement, gate)
+            return await (self.resume_program(execution, asker=asker) if go_on else self._told(execution))
         run = await self.programs.settle(execution, asked, settlement, PRINCIPAL, gate)
         return await (self._driven(run) if go_on else self._kept(run))
+
+    async def replay_script(self, stored: StoredExecution) -> Replayed:
+        """Run a script against its record, with no effects.
+
+        Raises:
+            BridgeError: As `replayed_script`.
+        """
+        from mcp_bridge.bridge.script_replay import Kept, replayed_script  # noqa: PLC0415
+
+        return await replayed_script(Kept(self.programs.store, self.programs.recorder), self, stored)
+
+    async def _told(self, execution: str) -> dict[str, Any]:
+        from mcp_bridge.bridge.program_record import told  # noqa: PLC0415
+
+        return told(await self.programs.stored(execution, PRINCIPAL))
 
     async def plan_program(self, intent: str) -> dict[str, Any]:
         """Have the configured model write a program.
@@ -377,7 +460,8 @@ class Bridge:
         )
         return SandboxSpec(
             image=prepared.image.reference,
-            name=f"mcp-bridge-{execution}",
+            # Not the execution's: it may have another, when it is run again.
+            name=f"mcp-bridge-{secrets.token_hex(8)}",
             argv=["python3", "-I", "-S", "-E", "-c", bundle.loader(), *map(str, words)],
             limits=Limits(
                 memory=settings.memory,

@@ -70,20 +70,42 @@ def serve(
     raise typer.Exit(work(config or ctx.obj, programs=tools == "programs"))
 
 
-@app.command(epilog="Example:\n\nmcp-bridge run -c 'print(6 * 7)'")
+@app.command(epilog="Examples:\n\nmcp-bridge run -c 'print(6 * 7)'\n\nmcp-bridge run --key order-7 pay.py")
 def run(
     ctx: typer.Context,
     file: Annotated[str | None, typer.Argument(metavar="[FILE|-]", help="A script, or - for standard input.")] = None,
     code: Annotated[str | None, typer.Option("-c", metavar="CODE", help="The script itself.")] = None,
     server: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Allow only these; repeatable.")] = None,
     timeout: Annotated[float | None, typer.Option(metavar="S", help="Seconds of running time.")] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="Idempotency key: however often it is asked for, it runs once, and gives that run's result. One whose "
+            "process has died goes on where it was.",
+        ),
+    ] = None,
     config: Config = None,
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """Run one script in a fresh sandbox, as run_python would."""
     from mcp_bridge.cli.run import run as work  # noqa: PLC0415
 
-    raise typer.Exit(work(config or ctx.obj, file, code, servers=server or [], timeout=timeout, as_json=as_json))
+    named, servers = config or ctx.obj, server or []
+    raise typer.Exit(work(named, file, code, servers=servers, timeout=timeout, key=key, as_json=as_json))
+
+
+@app.command(epilog="Example:\n\nmcp-bridge ui --listen 127.0.0.1:0 --no-browser")
+def ui(
+    ctx: typer.Context,
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Port 0 takes a free one.")] = "127.0.0.1:8808",
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,  # noqa: FBT002
+    config: Config = None,
+) -> None:
+    """Look at executions in a browser: what happened, its proofs, and what waits for a decision."""
+    from mcp_bridge.cli.ui import ui as work  # noqa: PLC0415
+
+    finish(lambda: work(config or ctx.obj, listen, browser=not no_browser))
 
 
 @app.command(
@@ -101,7 +123,6 @@ def erase(
 ) -> None:
     """Make arguments, results, code and outputs unreadable for good; the record that something happened stays."""
     from mcp_bridge.cli.erase import erase as work  # noqa: PLC0415
-    from mcp_bridge.cli.opening import finish  # noqa: PLC0415
 
     named = config or ctx.obj
     finish(
@@ -119,7 +140,6 @@ def backup(
 ) -> None:
     """Copy the record of executions while it is in use, and verify the copy."""
     from mcp_bridge.cli.erase import backup as work  # noqa: PLC0415
-    from mcp_bridge.cli.opening import finish  # noqa: PLC0415
 
     finish(lambda: work(config or ctx.obj, file, as_json=as_json), as_json=as_json)
 

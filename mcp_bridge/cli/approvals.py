@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from mcp_bridge.bridge.comments import check_text
 from mcp_bridge.bridge.names import PRINCIPAL
 from mcp_bridge.cli import common, inputs, people, showing
 from mcp_bridge.cli.opening import finish, in_record, print_json
@@ -118,7 +119,7 @@ def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | 
         from mcp_bridge.bridge.approvals import decide  # noqa: PLC0415
         from mcp_bridge.ledger.store import ProgramStore  # noqa: PLC0415
 
-        people.check_text(reason, "--reason")
+        check_text(reason, "--reason")
         loaded = common.load(named)
         # No boundary, since whoever has a shell can clear the environment; but a server behind the bridge that
         # runs commands for an agent should not be a way to approve by accident.

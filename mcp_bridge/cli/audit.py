@@ -44,6 +44,9 @@ Kept: TypeAlias = Annotated[
 Payloads: TypeAlias = Annotated[
     bool, typer.Option("--payloads", help="With arguments, results, code and outputs, in the clear.")
 ]
+Acknowledge: TypeAlias = Annotated[
+    bool, typer.Option("--acknowledge", help="Take away the alarms that `audit stats` shows: they were looked into.")
+]
 Lost: TypeAlias = Annotated[
     bool, typer.Option("--lost", help="The old key is lost: readers have to be told of the new one by other means.")
 ]
@@ -132,6 +135,19 @@ def checkpoint(ctx: typer.Context, config: Config = None, as_json: Json = False)
     finish(work, as_json=as_json)
 
 
+@audit.command(epilog='Example:\n\nmcp-bridge audit verify ledger.jsonl --key "$(mcp-bridge audit key)"')
+def key(ctx: typer.Context, config: Config = None) -> None:
+    """Print the public key of the log, for whoever is to verify what it signs."""
+
+    def work() -> int:
+        from mcp_bridge.ledger.opening import own_vkey  # noqa: PLC0415
+
+        showing.tell(own_vkey(_path(common.load(config or ctx.obj).settings)))
+        return common.OK
+
+    finish(work)
+
+
 @audit.command(epilog="Example:\n\nmcp-bridge audit consistency monday.txt friday.txt")
 def consistency(
     ctx: typer.Context,
@@ -209,13 +225,21 @@ def stats(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
         showing.table(("executions", "number"), [(status, str(count)) for status, count in rows])
         for target, row in facts["published"].items():
             showing.tell(f"published to {target}: {row['size']} entries, {row['status']}")
+            if row["conflict"]:
+                when = showing.moment(row["conflict"]["time"])
+                showing.tell(f"  ALARM of {when}: {row['conflict']['message']}")
         return common.OK
 
     finish(work, as_json=as_json)
 
 
 @audit.command(epilog="Example:\n\nmcp-bridge audit publish")
-def publish(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
+def publish(
+    ctx: typer.Context,
+    acknowledge: Acknowledge = False,  # noqa: FBT002
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
     """Send the newest checkpoint to all of [[ledger.publish]], now. A bridge that runs does so by itself."""
 
     def work() -> int:
@@ -226,9 +250,11 @@ def publish(ctx: typer.Context, config: Config = None, as_json: Json = False) ->
             )
 
         async def published(database: Database) -> dict[str, TargetState]:
-            from mcp_bridge.bridge.publishing import publisher  # noqa: PLC0415
+            from mcp_bridge.bridge import publishing as through  # noqa: PLC0415
 
-            publishing = await publisher(database, loaded.settings.ledger, common.base_of(loaded))
+            if acknowledge:
+                await through.acknowledge(database)
+            publishing = await through.publisher(database, loaded.settings.ledger, common.base_of(loaded))
             return dict(await publishing.publish_now())
 
         states = in_record(loaded.settings, published)
@@ -324,11 +350,10 @@ def _notes(path: Path) -> list[str]:
             data = file.read(MAX_NOTES_BYTES + 1)
         if len(data) > MAX_NOTES_BYTES:
             raise BridgeError("bad_argument", f"{path} has more than {MAX_NOTES_BYTES} bytes.")
-        text = data.decode()
-    except (OSError, UnicodeDecodeError) as exc:
-        why = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8 text"
-        raise BridgeError("bad_argument", f"{path} can't be read: {why}.") from None
-    found = notes_in(text)
+    except OSError as exc:
+        raise BridgeError("bad_argument", f"{path} can't be read: {exc.strerror}.") from None
+    # What a crash has left of a note need be no text.
+    found = notes_in(data.decode(errors="replace"))
     if not found:
         raise BridgeError("bad_argument", f"There is no checkpoint in {path}.")
     return found

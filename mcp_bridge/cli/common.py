@@ -25,6 +25,7 @@ USAGE_CODES = frozenset(
         "bad_code",
         "bad_config",
         "bad_context",
+        "bad_key",
         "bad_program",
         "bad_secret",
         "bad_timeout",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from mcp_bridge.bridge.comments import check_text
 from mcp_bridge.bridge.names import PRINCIPAL
 from mcp_bridge.cli import common, inputs, people, showing
 from mcp_bridge.cli.opening import finish, in_bridge, in_record, print_json
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.store import StoredExecution
 
 executions = typer.Typer(
-    help="Look at executions of programs, and go on with those that wait.",
+    help="Look at executions of programs and scripts, and go on with those that wait.",
     no_args_is_help=True,
     epilog="An execution is named by its id, or by as much of its beginning as no other one has.",
 )
@@ -40,6 +41,16 @@ class Status(enum.StrEnum):
     BUDGET_EXCEEDED = "budget_exceeded"
     STALLED = "stalled"
     CANCELLED = "cancelled"
+    ERROR = "error"
+    EXIT = "exit"
+    TIMEOUT = "timeout"
+    OUT_OF_MEMORY = "out_of_memory"
+    KILLED = "killed"
+    CHANNEL_CLOSED = "channel_closed"
+    PROTOCOL_ERROR = "protocol_error"
+    OUTPUT_LIMIT = "output_limit"
+    CALL_LIMIT = "call_limit"
+    REFUSED = "refused"
     ERASED = "erased"
 
 
@@ -149,6 +160,10 @@ def _tell(row: StoredExecution, record: dict[str, Any], ident: str, config: Path
             shown = "" if given is None else showing.short_value(given)
             cells.append((step["id"], step["status"], str(step.get("retries") or ""), shown))
         showing.table(("step", "status", "retries", "output or error"), cells)
+    for name in ("stdout", "stderr"):
+        if text := record.get(name):
+            showing.tell(f"{name}:")
+            showing.tell(text.removesuffix("\n"))
     if record["output"] is not None:
         showing.tell(f"output: {showing.whole_value(record['output'])}")
     if record["error"] is not None:
@@ -262,7 +277,7 @@ def _settlement(
     if value is not None and not happened:
         raise BridgeError("bad_argument", "--value belongs to --happened.")
     for text, option in ((failed, "--failed"), (reason, "--reason")):
-        people.check_text(text, option)
+        check_text(text, option)
     by = people.who()
     if failed is not None:
         return Settlement("failed", by, message=failed, comment=reason)

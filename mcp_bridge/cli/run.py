@@ -48,14 +48,21 @@ def read_script(file: str | None, code: str | None) -> str:
 
 
 def run(
-    config: Path | None, file: str | None, code: str | None, *, servers: list[str], timeout: float | None, as_json: bool
+    config: Path | None,
+    file: str | None,
+    code: str | None,
+    *,
+    servers: list[str],
+    timeout: float | None,
+    key: str | None = None,
+    as_json: bool,
 ) -> int:
     """Run a script; the exit status."""
     try:
         script = read_script(file, code)
         configuration = common.configure(config)
         common.refuse_nesting(configuration)
-        record = anyio.run(_run, configuration, script, servers, timeout)
+        record = anyio.run(_run, configuration, script, servers, timeout, key)
     except BridgeError as exc:
         if as_json:
             _print_json({"status": "refused", "exit_code": common.exit_code(exc), "error": exc.record()})
@@ -82,6 +89,7 @@ async def _run(
     script: str,
     servers: list[str],
     timeout: float | None,  # noqa: ASYNC109
+    key: str | None,
 ) -> ExecutionRecord | None:
     """The record; None when SIGTERM ended the run.
 
@@ -90,7 +98,8 @@ async def _run(
     """
 
     async def work(bridge: Bridge) -> ExecutionRecord:
-        return await bridge.run(script, servers=servers or None, timeout=timeout, notify=_say, asker=asking.terminal())
+        asker = asking.terminal()
+        return await bridge.run(script, servers=servers or None, timeout=timeout, key=key, notify=_say, asker=asker)
 
     return await opening.with_bridge(configuration, work)
 

@@ -7,7 +7,7 @@ import queue
 import sys
 from typing import Any, NoReturn
 
-from mcp_bridge.guest import output, runner
+from mcp_bridge.guest import lineage, output, runner
 from mcp_bridge.guest.channel import Channel
 from mcp_bridge.guest.display import Display
 from mcp_bridge.guest.modules import Modules
@@ -56,11 +56,18 @@ def main(outputs: tuple[tuple[int, int], tuple[int, int]], unsent: tuple[Unsent,
 def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
     """Run the script and give the host its outcome; returns when the host has acknowledged it."""
     capture.start()
+    channel.replays = start.replays
     calls = Calls(channel)
     shower = Display(channel, capture)
     shower.max_value = start.max_value_bytes
     source = runner.Source(start.code)
-    prepared = {"ctypes": output.unbuffer_c, "linecache": source.give_to_linecache}
+    lineage.begin()
+    prepared = {
+        "ctypes": output.unbuffer_c,
+        "linecache": source.give_to_linecache,
+        "asyncio": lineage.follow_tasks,
+        "concurrent.futures.thread": lineage.follow_pools,
+    }
     modules = Modules(channel, calls, start.servers, prepared)
     names = {"display": shower.display, "artifact": shower.artifact, "progress": shower.progress}
     for name, value in names.items():

@@ -18,6 +18,8 @@ class LedgerConfig(PublishingConfig):
         retry_failed: Whether an idempotency key whose execution has failed may be used for another attempt.
         keep_payloads_days: Payloads of executions that have ended are erased when they are older, at the next start;
             None keeps them.
+        subject_fields: Names in the context of programs. The first of them that is there says whose data an execution
+            holds, for `mcp-bridge erase --subject`.
     """
 
     master_key: Annotated[
@@ -27,3 +29,6 @@ class LedgerConfig(PublishingConfig):
     keep_payloads_days: Annotated[
         float | None, Field(gt=0, allow_inf_nan=False, description="Erase payloads that are older than so many days")
     ] = None
+    subject_fields: Annotated[
+        tuple[str, ...], Field(max_length=20, description="Names in a program's context that say whose data it holds")
+    ] = ()

@@ -186,9 +186,10 @@ def _erase(transaction: Transaction, execution: str) -> None:
     do("UPDATE reference_values SET value = NULL WHERE execution = ?", (execution,))
     do("UPDATE approvals SET question = NULL, decision = NULL WHERE execution = ?", (execution,))
     do(
-        # A request's MAC would tell who has its key whether a guess is right.
+        # Its key stays used: what was done under it isn't done again. A request's MAC would tell who has the master key
+        # whether a guess is right.
         "UPDATE executions SET status = ?, request = '', bundle = NULL, state = NULL, record = NULL, due = NULL,"
-        " key = NULL, changed = ? WHERE id = ?",
+        " changed = ? WHERE id = ?",
         (ERASED, time.time(), execution),
     )
     transaction.authenticate(("executions", "id = ?", (execution,)))

@@ -147,17 +147,17 @@ class _Reader:
         for note in against:
             self._compare(note, last)
         return Verdict(
-            origin,
-            size,
-            last.root,
-            self._given is not None,
-            tuple(trusted),
-            len(self._heads.keys() - {codec.LEDGER}),
-            self._disclosed,
-            size - self._disclosed,
-            checkpoints,
-            len(against),
-            tuple((by, time) for by, time in signers if time is not None),
+            origin=origin,
+            size=size,
+            root=last.root,
+            authenticated=self._given is not None,
+            keys=tuple(trusted),
+            executions=len(self._heads.keys() - {codec.LEDGER}),
+            disclosed=self._disclosed,
+            undisclosed=size - self._disclosed,
+            checkpoints=checkpoints,
+            compared=len(against),
+            witnesses=tuple((by, time) for by, time in signers if time is not None),
         )
 
     def _header(self) -> tuple[str, int]:

@@ -20,11 +20,8 @@ if TYPE_CHECKING:
 
 HASH_BYTES = 32
 
-MAX_SIZE = 2**53 - 1
-"""Of a tree: the numbers of entries are JSON's whole numbers (RFC 8785, appendix D)."""
-
 MAX_PROOF_HASHES = 64
-"""Longer than any proof for a tree of up to MAX_SIZE leaves."""
+"""No proof for a tree of less than 2^63 leaves is longer."""
 
 
 def empty_root() -> bytes:

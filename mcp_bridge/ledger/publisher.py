@@ -99,12 +99,17 @@ class Publisher:
         return self._states
 
     async def run(self) -> None:
-        """Publish until `close`, and once more then; returns at most CLOSE_SECONDS after it."""
-        async with anyio.create_task_group() as tasks:
-            for target in self._targets:
-                tasks.start_soon(self._serve, target)
-            await self._closing.wait()
-            tasks.cancel_scope.deadline = anyio.current_time() + CLOSE_SECONDS
+        """Publish until `close` or until it is cancelled, and once more then, for at most CLOSE_SECONDS."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                for target in self._targets:
+                    tasks.start_soon(self._serve, target)
+                await self._closing.wait()
+                tasks.cancel_scope.cancel()
+        finally:
+            # A bridge that a signal ends is cancelled: what it did last is worth as much as the rest.
+            with anyio.move_on_after(CLOSE_SECONDS, shield=True):
+                await self.publish_now()
 
     def close(self) -> None:
         """Have `run` publish once more, and return."""
@@ -119,11 +124,9 @@ class Publisher:
 
     async def _serve(self, target: Target) -> None:
         failures = 0
-        while not self._closing.is_set():
+        while True:
             failures = 0 if await self._attempt(target) else failures + 1
-            with anyio.move_on_after(self._pause(failures)):
-                await self._closing.wait()
-        await self._attempt(target)
+            await anyio.sleep(self._pause(failures))
 
     def _pause(self, failures: int) -> float:
         """Seconds until the next attempt, after so many failures in a row: after the first, as if there was none."""

@@ -47,7 +47,7 @@ DESCRIPTION = (
     "the last expression is shown. No network, no state between calls.\n"
     "from mcp import runtime; runtime.discovered_servers(); await runtime.search('words'); "
     "await runtime.describe('server.tool')\n"
-    "from mcp.servers import NAME; r = await NAME.tool(arg=1)  # plain data; failure raises mcp.ToolError\n"
+    "from mcp.servers import NAME; r = await NAME.tool(arg=1)  # plain data or raises mcp.ToolError\n"
     "from mcp import programs  # governed workflows: see help(programs)\n"
     "display(x) shows images, artifact(path) keeps a file."
 )
@@ -64,6 +64,7 @@ class RunArguments(BaseModel):
     code: str
     servers: list[str] | None = None
     timeout: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    idempotency_key: str | None = None
 
 
 def tool(settings: Settings) -> types.Tool:
@@ -80,6 +81,7 @@ def tool(settings: Settings) -> types.Tool:
                     "type": "number",
                     "description": f"seconds, default {settings.timeout:g}, max {settings.max_timeout:g}",
                 },
+                "idempotency_key": {"type": "string"},
             },
             "required": ["code"],
         },
@@ -241,6 +243,7 @@ async def _run(
                 request.code,
                 servers=request.servers,
                 timeout=request.timeout,
+                key=request.idempotency_key,
                 progress=reporter.progress,
                 notify=reporter.notify,
                 asker=questions,
@@ -261,7 +264,9 @@ def _bad_arguments(exc: ValidationError) -> BridgeError:
     first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
     name = ".".join(map(str, first["loc"])) or "arguments"
     return BridgeError(
-        "bad_arguments", f"{name}: {first['msg']}.", hint=f"{TOOL} takes code, and optionally servers and timeout."
+        "bad_arguments",
+        f"{name}: {first['msg']}.",
+        hint=f"{TOOL} takes code, and optionally servers, timeout and idempotency_key.",
     )
 
 

@@ -15,17 +15,52 @@ from mcp_bridge.wire.jsonrpc import Notification
 
 Stream = Literal["stdout", "stderr"]
 
+MAX_CALL_CHARS = 200
+
+
+class CallId(str):
+    """The name of a call in its script, by which the call is known again when the script is run again.
+
+    `LINE#n`, the n-th call of a line. A line is `0` (the main task), `t<n>` (a thread of unknown origin) or `h` and 32
+    hexadecimal digits (in the place of a long one), and then `.<n>` or `.t<n>` for each task or thread on the way down.
+    """
+
+    __slots__ = ()
+
+
+def is_call_id(text: str) -> bool:
+    """Whether a text is the name of a call."""
+    line, _, number = text.partition("#")
+    root, *path = line.split(".")
+    known = (
+        root == "0"
+        or (root[:1] == "t" and _is_number(root[1:]))
+        or (root[:1] == "h" and len(root) == 33 and not root[1:].strip("0123456789abcdef"))  # noqa: PLR2004
+    )
+    return (
+        len(text) <= MAX_CALL_CHARS and known and all(map(_is_number, (*(p.removeprefix("t") for p in path), number)))
+    )
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
 
 # --- host → guest, notifications ---------------------------------------------------------------------------------
 
 
 class ExecutionStart(NamedTuple):
-    """Run this code. `servers` are rows of `CatalogServers`: `{name, alias}`."""
+    """Run this code. `servers` are rows of `CatalogServers`: `{name, alias}`.
+
+    With `replays`, calls are answered from a record, one after the other: the guest says by `call.taken` of each answer
+    that whoever waited for it goes on.
+    """
 
     execution: str
     code: str
     servers: list[Any]
     max_value_bytes: int
+    replays: bool = False
 
 
 class HostBeat(NamedTuple):
@@ -66,6 +101,12 @@ class RequestCancel(NamedTuple):
     id: int
 
 
+class CallTaken(NamedTuple):
+    """Whoever waited for the answer to this call has it."""
+
+    call: CallId
+
+
 class ProgressReport(NamedTuple):
     """How far the script says it is."""
 
@@ -80,13 +121,15 @@ class ProgressReport(NamedTuple):
 class ToolCall(NamedTuple):
     """Call a tool. Result: `{"value": json}`, or with `raw` the whole CallToolResult: `{"raw": object}`.
 
-    A tool that reports an error, and any refusal, is an error response; its `data` has `code`.
+    A tool that reports an error, and any refusal, is an error response; its `data` has `code`. `call`, here and in
+    other requests, is the call's name in this script; none is used twice.
     """
 
     server: str
     tool: str
     arguments: dict[str, Any]
     raw: bool = False
+    call: CallId | None = None
 
 
 class CatalogServers(NamedTuple):
@@ -120,24 +163,28 @@ class MemorySave(NamedTuple):
     key: str
     value: Any
     update: bool = False
+    call: CallId | None = None
 
 
 class MemoryLoad(NamedTuple):
     """Result: `{"found": bool, "value": json}`."""
 
     key: str
+    call: CallId | None = None
 
 
 class MemoryDelete(NamedTuple):
     """Result: `{"found": bool}`."""
 
     key: str
+    call: CallId | None = None
 
 
 class MemoryList(NamedTuple):
     """Result: `{"keys": [str]}`, those that begin with `prefix`, sorted."""
 
     prefix: str = ""
+    call: CallId | None = None
 
 
 class ArtifactWrite(NamedTuple):
@@ -160,6 +207,7 @@ class ProgramStart(NamedTuple):
     program: Any
     context: dict[str, Any]
     idempotency_key: str | None = None
+    call: CallId | None = None
 
 
 class ProgramEffect(NamedTuple):
@@ -189,6 +237,7 @@ class ProgramResume(NamedTuple):
 
     execution: str
     payload: Any = None
+    call: CallId | None = None
 
 
 class ProgramSave(NamedTuple):
@@ -196,34 +245,41 @@ class ProgramSave(NamedTuple):
 
     name: str
     program: dict[str, Any]
+    call: CallId | None = None
 
 
 class ProgramList(NamedTuple):
     """Result: `{"programs": [{name, version, description, hash, owner}]}`; `owner` is `operator` or `agent`."""
+
+    call: CallId | None = None
 
 
 class ProgramGet(NamedTuple):
     """Result: `{"program": object, "hash"}`."""
 
     name: str
+    call: CallId | None = None
 
 
 class ProgramDelete(NamedTuple):
     """Forget a saved program; its traces stay. Result: `{"found": bool}`."""
 
     name: str
+    call: CallId | None = None
 
 
 class ProgramValidate(NamedTuple):
     """Result: `{"faults": [{path, code, message}], "warnings": […], "hash"}`."""
 
     program: Any
+    call: CallId | None = None
 
 
 class ProgramPlan(NamedTuple):
     """Have a model write a program. Result: `{"program": object}`."""
 
     intent: str
+    call: CallId | None = None
 
 
 class TraceGet(NamedTuple):
@@ -233,6 +289,7 @@ class TraceGet(NamedTuple):
     """
 
     trace_id: str
+    call: CallId | None = None
 
 
 class ExecutionFinish(NamedTuple):
@@ -269,6 +326,7 @@ METHODS: dict[str, type[Any]] = {
     "output.write": OutputWrite,
     "output.display": OutputDisplay,
     "request.cancel": RequestCancel,
+    "call.taken": CallTaken,
     "progress.report": ProgressReport,
     "tool.call": ToolCall,
     "catalog.servers": CatalogServers,
@@ -311,6 +369,8 @@ def _fits(value: Any, annotation: Any) -> bool:
         return True
     if annotation is None or annotation is type(None):
         return value is None
+    if annotation is CallId:
+        return isinstance(value, str) and is_call_id(value)
     if isinstance(annotation, _Union):
         return any(_fits(value, member) for member in annotation.__args__)
     if type(value) is int and not -MAX_NUMBER < value < MAX_NUMBER:

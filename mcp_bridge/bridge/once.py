@@ -1,0 +1,100 @@
+"""One execution a key, whoever asks for it, however often, and in however many processes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import anyio
+
+from mcp_bridge.bridge.channel import step_aside
+from mcp_bridge.bridge.program_record import standing
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.store import ERASED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mcp_bridge.ledger.store import ProgramStore, StoredExecution
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+
+MAX_KEY_CHARS = 1000
+"""Of an idempotency key."""
+
+POLL_SECONDS = 0.2
+"""How often to look whether another process has ended an execution that is waited for."""
+
+UNENDED = frozenset({"running", "suspended", "interrupted"})
+
+
+class Executions(Protocol[T_co]):
+    """Executions of one kind."""
+
+    async def begin(self) -> T_co | None:
+        """Begin a new one; None if another process was quicker."""
+
+    async def go_on(self, known: StoredExecution) -> T_co | None:
+        """Go on with one whose process has died; None if another was quicker."""
+
+
+async def once(
+    store: ProgramStore,
+    principal: str,
+    key: str | None,
+    request: str,
+    executions: Executions[T],
+    *,
+    under_way: Mapping[str, anyio.Event],
+    retry_failed: bool = False,
+) -> T | StoredExecution:
+    """A new execution, to be driven; or, of a key that has been used, the one that has it, when it has come to a stop.
+
+    Args:
+        store: Keeps them.
+        principal: Whose key it is.
+        key: The key, or None: then it is new every time.
+        request: MAC of what is asked for: a key belongs to one thing.
+        executions: Begins them.
+        under_way: Those of this process, until they are left.
+        retry_failed: Whether another may take the place of one that has failed.
+
+    Raises:
+        BridgeError: `bad_key`, `key_conflict`, `erased`; as `executions`.
+    """
+    if key is not None and not (0 < len(key) <= MAX_KEY_CHARS and key.isprintable()):
+        raise BridgeError("bad_key", f"An idempotency key is 1 to {MAX_KEY_CHARS} printable characters.")
+    waited_for = ""
+    while True:
+        known = None if key is None else await store.by_key(principal, key)
+        if known is None:
+            if (begun := await executions.begin()) is not None:
+                return begun
+            continue
+        if known.status == ERASED:
+            raise BridgeError(
+                "erased",
+                f"What the execution {known.id} has given was erased.",
+                hint="It isn't done again under this key; use another one to have it done anew.",
+                execution=known.id,
+            )
+        if known.request != request:
+            raise BridgeError(
+                "key_conflict",
+                f"The idempotency key {key!r:.100} belongs to another program, another context or other code.",
+                hint="Use a key for one thing only.",
+            )
+        status = standing(known)
+        if (ended := under_way.get(known.id)) is not None or status == "running":
+            waited_for = known.id
+            step_aside()
+            await (ended.wait() if ended else anyio.sleep(POLL_SECONDS))
+        elif status == "interrupted":
+            if (taken := await executions.go_on(known)) is not None:
+                return taken
+        elif retry_failed and status not in UNENDED | {"success"} and known.id != waited_for:
+            # Whoever releases it, or comes now, begins the next attempt: one of them. Who has waited for this one is
+            # told of this one: or as many would try again, one after the other, as have asked at once.
+            await store.release_key(known)
+        else:
+            return known

@@ -1,0 +1,111 @@
+"""A script run again against its record: every call is answered from there, and none is made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mcp_bridge.bridge.job import Job
+from mcp_bridge.bridge.keep import ArtifactWriter, Files
+from mcp_bridge.bridge.program_record import standing
+from mcp_bridge.bridge.replay_result import Difference, Replayed, not_replayable
+from mcp_bridge.bridge.script_past import Past
+from mcp_bridge.bridge.script_run import OWN_END, ScriptRun
+from mcp_bridge.bridge.scripts import Begun
+from mcp_bridge.ledger.store import ERASED
+from mcp_bridge.policy.budgets import Amounts
+
+if TYPE_CHECKING:
+    from mcp_bridge.bridge.record import ExecutionRecord
+    from mcp_bridge.bridge.scripts import Surroundings
+    from mcp_bridge.ledger.entries import Recorded
+    from mcp_bridge.ledger.recorder import Recorder
+    from mcp_bridge.ledger.store import ProgramStore, StoredExecution
+
+COMPARED = ("status", "exit_code", "stdout", "stderr", "value")
+"""Of a record: all that doesn't depend on how long something has taken."""
+
+
+class Kept(NamedTuple):
+    """Where executions are kept."""
+
+    store: ProgramStore
+    recorder: Recorder
+
+
+async def replayed_script(kept: Kept, surroundings: Surroundings, stored: StoredExecution) -> Replayed:
+    """Run a script in a sandbox, with every call answered as it was, and hold what it does against its record.
+
+    The catalogue of tools is asked as it is now, which may start a server; nothing else outside of the sandbox is.
+
+    Args:
+        kept: Has its record.
+        surroundings: Where it runs.
+        stored: It.
+
+    Raises:
+        BridgeError: `not_replayable`: it hasn't ended, never ran, or is erased; as `Surroundings.sandboxed`.
+    """
+    entries = await kept.recorder.read(stored.id)
+    _require(stored)
+    past = Past(entries)
+    record = stored.record or {}
+    bundle = stored.bundle
+    job = Job(bundle["code"], bundle["servers"], bundle["timeout"], began=time.monotonic())
+    gate = surroundings.gate(stored.id, job)
+    gate.adopt_script(await kept.store.values(stored.id), {"usage": Amounts().counted(), "made": {}})
+    script = ScriptRun(stored.id, kept.store, kept.recorder, gate, "", past, live=False)
+    gate.script = script
+    with tempfile.TemporaryDirectory(prefix="mcp-bridge-replay-") as folder:
+        artifacts = ArtifactWriter(Files(Path(folder)), stored.id, surroundings.max_artifact_size)
+        now = await surroundings.sandboxed(Begun(script, gate, job), artifacts)
+    found = _difference(entries, record, script, now)
+    answered = sum(call.is_answered for call in past.calls.values())
+    return Replayed(
+        stored.id,
+        "script",
+        events=answered,
+        effects=len(past.calls),
+        status=stored.status,
+        transitions=_digest(past, record),
+        difference=found,
+    )
+
+
+def _require(stored: StoredExecution) -> None:
+    status = standing(stored)
+    if status == ERASED:
+        raise not_replayable(stored, "it is erased")
+    if status in {"running", "interrupted", "suspended"}:
+        raise not_replayable(stored, f"it has not ended: {status}")
+    if stored.record is None or "stdout" not in stored.record or status == "cancelled":
+        raise not_replayable(stored, f"it has not run to an end: {status}")
+
+
+def _difference(
+    entries: list[Recorded], record: dict[str, Any], script: ScriptRun, now: ExecutionRecord
+) -> Difference | None:
+    """The first: a call, or what was given in the end."""
+    last = entries[-1].sequence if entries else 0
+    parted = script.divergence or (script.missing() if now.status in OWN_END else None)
+    if parted is not None:
+        known = script.past.calls.get(parted.call)
+        expected = None if parted.recorded is None else parted.recorded.payload()
+        found = None if parted.asked is None else parted.asked.payload()
+        return Difference(last if known is None else known.sequence, parted.call, "call", expected, found)
+    given = now.to_json()
+    for name in COMPARED:
+        if record.get(name) != given.get(name):
+            return Difference(last, None, name, record.get(name), given.get(name))
+    return None
+
+
+def _digest(past: Past, record: dict[str, Any]) -> str:
+    """Of all that happened: what each call asked for and was given, and what came of it."""
+    calls = {name: [call.asked.payload(), dict(call.outcome or {})] for name, call in past.calls.items()}
+    whole = [calls, {name: record.get(name) for name in COMPARED}]
+    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,377 @@
+"""One run of a script: what it asks for, answered from the record where that is recorded, and recorded where it isn't.
+
+A script that is run again, because its host has died, asks again for everything that it has asked for, by the same
+names (`wire.messages.CallId`). What was answered is answered alike, in the order in which it was; nothing of that
+happens again. A script that asks for something else under a name has gone another way than it had: it is stopped before
+it does harm. Without an idempotency key nobody runs a script again, save to compare: then nothing at all is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+import anyio
+
+from mcp_bridge.bridge.channel import step_aside, taken_back
+from mcp_bridge.bridge.script_past import TAKEN_BACK, Asked, Past, failure
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.entries import Entry
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+
+    from mcp_bridge.bridge.script_past import PastCall
+    from mcp_bridge.ledger.recorder import Recorder
+    from mcp_bridge.ledger.store import ProgramStore
+    from mcp_bridge.policy.references import Scalar
+
+logger = logging.getLogger(__name__)
+
+GRACE_SECONDS = 2.0
+"""How much longer than it took at first an answer from the record waits for those that were given before it."""
+
+TAKEN_SECONDS = 1.0
+"""How long to wait for the guest to say that an answer has arrived where it is waited for."""
+
+SETTLE_SECONDS = 0.02
+"""How much of the time that passed between two answers passes again: tasks and threads go on in it, as they did."""
+
+MAX_SHOWN_CHARS = 300
+"""Of each side of a divergence, in its message."""
+
+OWN_END = frozenset({"success", "error", "exit"})
+"""Statuses of a script that has come to its end by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """A script went another way than it had.
+
+    Attributes:
+        call: Where.
+        recorded: What was asked for there; None for nothing.
+        asked: What is asked for now; None for nothing.
+    """
+
+    call: str
+    recorded: Asked | None
+    asked: Asked | None
+
+    def error(self) -> BridgeError:
+        """It as an error, with both sides in the details."""
+        if self.asked is None:
+            what = f"the call {self.call} is recorded and was not asked for: {_shown(self.recorded)}"
+        elif self.recorded is None:
+            what = f"the call {self.call} is not recorded: {_shown(self.asked)}"
+        else:
+            what = f"recorded as {self.call} is {_shown(self.recorded)}, and asked for was {_shown(self.asked)}"
+        return BridgeError(
+            "divergence",
+            f"The script doesn't do what it did: {what}.",
+            hint="It depends on something that changes: the time, chance, the order of a set. Nothing was done twice.",
+            call=self.call,
+            recorded=self.recorded and self.recorded.told(),
+            asked=self.asked and self.asked.told(),
+        )
+
+
+def _shown(asked: Asked | None) -> str:
+    text = "nothing" if asked is None else f"{asked.name} with {asked.told()['arguments']}"
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"
+
+
+class _Given:
+    """The answer from the record that was given last."""
+
+    def __init__(self, call: str, ended: float) -> None:
+        self.call = call
+        self.ended = ended
+        self.taken = anyio.Event()
+        self.taken_at = 0.0
+        if not call:
+            self.taken.set()
+
+
+class Projection(Protocol):
+    """What of the gate a script's run needs."""
+
+    async def project(self, value: Any) -> Any:
+        """A value without secrets and sensitive values."""
+
+    def values_behind(self, value: Any) -> Mapping[str, Scalar]:
+        """The sensitive values that a projected value refers to, by the ids of their references."""
+
+
+class ScriptRun:
+    """A script's execution under way, between what it asks for and who does it.
+
+    Args:
+        execution: Its id.
+        store, recorder: Where it is kept.
+        projection: The gate.
+        policy_hash: Of the policy in force.
+        past: What is recorded of it already.
+        key: Its idempotency key, or None.
+        live: Whether what isn't recorded is done; else it is a divergence.
+
+    Attributes:
+        halt: To be set: ends the sandbox. Called once, when a divergence has been met and nothing is under way.
+        divergence: The first one met, or None.
+    """
+
+    def __init__(
+        self,
+        execution: str,
+        store: ProgramStore,
+        recorder: Recorder,
+        projection: Projection,
+        policy_hash: str,
+        past: Past | None = None,
+        *,
+        key: str | None = None,
+        live: bool = True,
+    ) -> None:
+        self.execution = execution
+        self.key = key
+        self.live = live
+        self.past = past or Past()
+        self.halt: Callable[[BridgeError], None] | None = None
+        self.divergence: Divergence | None = None
+        self._store = store
+        self._recorder = recorder
+        self._projection = projection
+        self._policy_hash = policy_hash
+        self._seen: set[str] = set()
+        self._answered: set[str] = set()
+        """Calls of which this run has recorded the outcome."""
+        self._under_way = 0
+        self._programs: dict[str, tuple[str, Asked]] = {}
+        self._next = 0
+        """The place of the recorded answer that is to be given next."""
+        self._given: set[int] = set()
+        self._turns: dict[int, anyio.Event] = {}
+        self._last = _Given("", 0.0)
+
+    # --- what the sandbox asks for ---
+
+    async def answer(
+        self,
+        call: str | None,
+        kind: str,
+        name: str,
+        arguments: Any,
+        do: Callable[[dict[str, Any]], Awaitable[Any]],
+        *,
+        raw: bool = False,
+    ) -> Any:
+        """The answer to a call: the recorded one, or that of `do`, recorded.
+
+        Args:
+            call: Its id; None from a guest that gives none.
+            kind: As `Asked`, like `name` and `raw`.
+            name: What is called.
+            arguments: As asked, not projected.
+            do: Makes the call. It is given what the call's entries are to carry besides their own.
+            raw: Whether the whole result is wanted.
+
+        Raises:
+            BridgeError: `violation`: the id has been used in this run, or is missing. What the call gives.
+        """
+        if call is None or call in self._seen:
+            return await self._unnamed(call, do)
+        self._seen.add(call)
+        if self.divergence is not None:
+            await anyio.sleep_forever()
+
+        async def asked() -> Asked:
+            return Asked(kind, name, await self._projection.project(arguments), raw)
+
+        known = self.past.calls.get(call)
+        if known is not None:
+            if not known.asked.is_same(now := await asked()):
+                await self._diverge(Divergence(call, known.asked, now))
+            if known.outcome is not None:
+                return await self._replayed(known)
+        if not self.live:
+            if known is None:
+                await self._diverge(Divergence(call, None, await asked()))
+            await anyio.sleep_forever()  # as then: its answer never came
+        self._under_way += 1
+        try:
+            mark = {"call": call, "asked": name}
+            answer = await self._recorded(call, kind, mark | {"raw": True} if raw else mark, do, asked)
+        finally:
+            self._under_way -= 1
+            self._halt_when_idle()
+        if self.past.answers:
+            # It was not answered before the host died, and everything recorded was.
+            await self._turn(self.past.answers, GRACE_SECONDS)
+        return answer
+
+    async def _unnamed(self, call: str | None, do: Callable[[dict[str, Any]], Awaitable[Any]]) -> Any:
+        if call is None and self.key is None and self.live:
+            return await do({})
+        message = "a call has no name" if call is None else f"two calls have the name {call}"
+        if self.live:
+            self._recorder.post(Entry("violation", self.execution, {"message": message}, None, self._policy_hash))
+        raise BridgeError("violation", f"This is no call of a script: {message}.")
+
+    async def _recorded(
+        self,
+        call: str,
+        kind: str,
+        mark: dict[str, Any],
+        do: Callable[[dict[str, Any]], Awaitable[Any]],
+        asked: Callable[[], Awaitable[Asked]],
+    ) -> Any:
+        try:
+            answer = await do(mark)
+        except BridgeError as exc:
+            if call not in self._answered:
+                # Refused before it began: who runs it again is to be refused as well.
+                self.outcome((await asked()).payload() | {"call": call, **failure(exc)})
+            raise
+        if call not in self._answered and not (kind == "program" and self._drives(call, answer, await asked())):
+            self.outcome((await asked()).payload() | {"call": call, "status": "ok", "value": answer})
+        return answer
+
+    async def begins(self, call: str | None, kind: str, name: str, arguments: Any) -> int | None:
+        """Record, durably, that something is about to happen that isn't a tool's call.
+
+        Returns:
+            The entry in which it was recorded before, of a call that may have happened; None for a new one.
+        """
+        if call is None:
+            return None
+        asked = Asked(kind, name, await self._projection.project(arguments))
+        intent = Entry("intent", self.execution, asked.payload() | {"call": call}, None, self._policy_hash)
+        await self._recorder.append(intent)
+        known = self.past.calls.get(call)
+        return None if known is None else known.sequence
+
+    def outcome(self, payload: dict[str, Any]) -> None:
+        """Record how a call has ended.
+
+        One that was cut short by the end of its sandbox has no outcome, if there is a key: it is in doubt.
+        """
+        if payload["status"] == TAKEN_BACK and self.key is not None and not taken_back():
+            return
+        if (call := payload.get("call")) is not None:
+            self._answered.add(call)
+        if (value := payload.get("value", payload.get("details"))) is not None:
+            self._store.keep_values(self.execution, self._projection.values_behind(value))
+        self._recorder.post(Entry("outcome", self.execution, payload, None, self._policy_hash))
+
+    @contextlib.asynccontextmanager
+    async def working(self) -> AsyncGenerator[None]:
+        """While a program's effect is under way, which is nothing of the script's own."""
+        if self.divergence is not None:
+            await anyio.sleep_forever()
+        self._under_way += 1
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            self._halt_when_idle()
+
+    # --- programs that it drives ---
+
+    def key_of(self, call: str | None) -> str | None:
+        """The idempotency key of a program that a call starts, and that has none of its own."""
+        return None if call is None or self.key is None else f"{self.execution}/{call}"
+
+    def _drives(self, call: str, answer: Any, asked: Asked) -> bool:
+        """Whether a program is under way now: then its record is the call's outcome."""
+        if "record" in answer:
+            return False
+        if "execution" in answer:
+            self._programs[answer["execution"]] = call, asked
+        return "execution" in answer
+
+    def program_ended(self, execution: str, record: dict[str, Any]) -> None:
+        """The sandbox has driven a program to where it can't go on."""
+        call, asked = self._programs.pop(execution, ("", None))
+        if asked is not None:
+            self.outcome(asked.payload() | {"call": call, "status": "ok", "value": {"record": record}})
+
+    # --- replaying ---
+
+    async def _replayed(self, known: PastCall) -> Any:
+        if not known.is_answered:
+            # The script took it back, and will again; the others don't wait for that.
+            self._give(known.place)
+            step_aside()
+            await anyio.sleep(known.seconds + GRACE_SECONDS)
+            raise BridgeError("interrupted", "The call was taken back when the script first ran: it may have happened.")
+        await self._turn(known.place, known.seconds + GRACE_SECONDS, known.ended)
+        try:
+            return known.answer()
+        finally:
+            self._last = _Given(known.call, known.ended)
+            self._give(known.place)
+
+    async def _turn(self, place: int, patience: float, ended: float = math.inf) -> None:
+        """Wait until everything before a place was given and taken, or was not asked for in time.
+
+        Args:
+            place: The place.
+            patience: Seconds.
+            ended: When what is to be given was recorded, in seconds since 1970.
+        """
+        step_aside()
+        if self._next < place:
+            turn = self._turns.setdefault(place, anyio.Event())
+            with anyio.move_on_after(patience):
+                await turn.wait()
+            # The others don't wait for what this one has waited for.
+            self._advance(place)
+        last = self._last
+        with anyio.move_on_after(TAKEN_SECONDS):
+            await last.taken.wait()
+        # What follows from the last one had this time before this one came.
+        pause = min(ended - last.ended, SETTLE_SECONDS) - (time.monotonic() - last.taken_at)
+        if pause > 0:
+            await anyio.sleep(pause)
+
+    def taken(self, call: str) -> None:
+        """The guest says that whoever waited for the answer to a call has it."""
+        if call == self._last.call:
+            self._last.taken_at = time.monotonic()
+            self._last.taken.set()
+
+    def _give(self, place: int) -> None:
+        self._given.add(place)
+        self._advance(self._next)
+
+    def _advance(self, place: int) -> None:
+        self._next = max(self._next, place)
+        while self._next in self._given:
+            self._next += 1
+        for waiting in [waiting for waiting in self._turns if waiting <= self._next]:
+            self._turns.pop(waiting).set()
+
+    async def _diverge(self, divergence: Divergence) -> NoReturn:
+        """Stop: nothing more is begun, what is under way ends, and then the sandbox does."""
+        if self.divergence is None:
+            self.divergence = divergence
+            logger.warning("execution %s diverges at the call %s", self.execution, divergence.call)
+        self._halt_when_idle()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    def _halt_when_idle(self) -> None:
+        if self.divergence is not None and not self._under_way and self.halt is not None:
+            halt, self.halt = self.halt, None
+            halt(self.divergence.error())
+
+    def missing(self) -> Divergence | None:
+        """The first recorded answer that a script, which has ended, has not asked for."""
+        for call in self.past.calls.values():
+            if call.is_answered and call.call not in self._seen:
+                return Divergence(call.call, call.asked, None)
+        return None

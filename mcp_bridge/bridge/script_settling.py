@@ -1,0 +1,122 @@
+"""A person's word about a script that can't go on by itself: what became of a call, or that it is over."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mcp_bridge.bridge import doubts
+from mcp_bridge.bridge.program_record import standing
+from mcp_bridge.bridge.record import ExecutionRecord
+from mcp_bridge.bridge.script_past import NOT_DONE, Past
+from mcp_bridge.bridge.script_record import call_row, suspend
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.sandbox.owner import owner_label
+
+if TYPE_CHECKING:
+    from mcp_bridge.bridge.doubts import Settlement
+    from mcp_bridge.bridge.script_past import PastCall
+    from mcp_bridge.bridge.script_run import Projection
+    from mcp_bridge.ledger.recorder import Recorder
+    from mcp_bridge.ledger.store import ProgramStore, StoredExecution
+
+
+async def settle_script(
+    store: ProgramStore,
+    recorder: Recorder,
+    stored: StoredExecution,
+    asked: str | None,
+    settlement: Settlement,
+    projection: Projection,
+) -> None:
+    """End a doubt by a person's word. When none is left, the execution can go on.
+
+    Args:
+        store: Keeps it.
+        recorder: Has its record.
+        stored: The script's execution, as it was read.
+        asked: The call's id; None if only one is in doubt.
+        settlement: The person's word.
+        projection: What a person says is no tool's result, and is recorded all the same.
+
+    Raises:
+        BridgeError: `not_suspended`, `not_in_doubt`, `unknown_doubt`, `ambiguous_id`.
+    """
+    await _take(store, stored)
+    status, record = standing(stored), stored.record
+    try:
+        past = Past(await recorder.read(stored.id))
+        kept = ((record or {}).get("error") or {}).get("calls", ())
+        open_calls = [call for call in past.doubtful() if call.call in {row["call"] for row in kept}]
+        rows: dict[Any, dict[str, Any]] = {
+            call.call: call_row(call) | {"effect": call.call, "step": call.call} for call in open_calls
+        }
+        picked = doubts.pick(rows, asked, stored.id)
+        call = past.calls[picked["effect"]]
+        decision = await projection.project(settlement.decision(picked))
+        outcome = await projection.project(_outcome(call, settlement))
+        store.keep_values(stored.id, projection.values_behind([decision, outcome]))
+        left = [other for other in open_calls if other is not call]
+        status, record = ("suspended", _still(stored, left)) if left else ("interrupted", None)
+        recorder.post(
+            Entry("decision", stored.id, decision | {"call": call.call}),
+            Entry("outcome", stored.id, outcome),
+        )
+    finally:
+        with anyio.CancelScope(shield=True):
+            await store.update(stored.id, status=status, state=None, record=record, due=None)
+
+
+def _outcome(call: PastCall, settlement: Settlement) -> dict[str, Any]:
+    told: dict[str, Any] = {"kind": call.asked.kind, "tool": call.asked.name, "call": call.call}
+    match settlement.how:
+        case "happened":
+            value = settlement.value
+            if call.asked.raw:
+                text = value if isinstance(value, str) else json.dumps(value)
+                value = {"content": [{"type": "text", "text": text}]}
+            return told | {"status": "ok", "value": value}
+        case "failed":
+            return told | {"status": "failed", "code": "failed", "message": settlement.message}
+        case "not_done":
+            return told | {"status": NOT_DONE}
+
+
+def _still(stored: StoredExecution, left: list[PastCall]) -> dict[str, Any]:
+    record = ExecutionRecord.from_json(stored.record or {"stdout": "", "stderr": ""})
+    record.error = None
+    suspend(record, left)
+    return record.to_json()
+
+
+async def cancel_script(store: ProgramStore, recorder: Recorder, stored: StoredExecution, reason: str) -> None:
+    """End a script that is suspended or interrupted. Nothing of it is done again; its key gives that it is cancelled.
+
+    Args:
+        store: Keeps it.
+        recorder: Has its record.
+        stored: The script's execution, as it was read.
+        reason: Why, without anything sensitive.
+
+    Raises:
+        BridgeError: `not_suspended`.
+    """
+    await _take(store, stored)
+    error = BridgeError("cancelled", f"The run was cancelled: {reason}").record()
+    kept = stored.record or {"execution": stored.id, "stdout": "", "stderr": ""}
+    record = kept | {"status": "cancelled", "exit_code": 1, "error": error}
+    with anyio.CancelScope(shield=True):
+        recorder.post(Entry("end", stored.id, {"status": "cancelled", "error": error}))
+        await store.update(stored.id, status="cancelled", state=None, record=record, due=None)
+
+
+async def _take(store: ProgramStore, stored: StoredExecution) -> None:
+    status = standing(stored)
+    if status not in {"suspended", "interrupted"}:
+        raise BridgeError("not_suspended", f"The execution {stored.id} is not suspended: {status}.")
+    with anyio.CancelScope(shield=True):
+        if not await store.take(stored, owner_label()):
+            raise BridgeError("not_suspended", f"The execution {stored.id} has just been changed by somebody else.")

@@ -1,0 +1,315 @@
+"""Scripts as executions: begun, kept, gone on with after a death; one a key.
+
+What a script asks for is recorded by its `ScriptRun`; here is what is around it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import logging
+import secrets
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import anyio
+
+from mcp_bridge.bridge.once import Executions, once
+from mcp_bridge.bridge.program_record import standing
+from mcp_bridge.bridge.record import ExecutionRecord
+from mcp_bridge.bridge.script_past import Past, spent
+from mcp_bridge.bridge.script_record import suspend
+from mcp_bridge.bridge.script_run import OWN_END, ScriptRun
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.ledger.store import StoredExecution
+from mcp_bridge.sandbox.owner import owner_label
+
+if TYPE_CHECKING:
+    from mcp_bridge.bridge.gate import Gate
+    from mcp_bridge.bridge.job import Job
+    from mcp_bridge.bridge.keep import ArtifactWriter
+    from mcp_bridge.bridge.script_past import PastCall
+    from mcp_bridge.ledger.recorder import Recorder
+    from mcp_bridge.ledger.store import ProgramStore
+
+logger = logging.getLogger(__name__)
+
+
+class Begun(NamedTuple):
+    """An execution that is this process's to run."""
+
+    script: ScriptRun
+    gate: Gate
+    job: Job
+
+
+class Surroundings(Protocol):
+    """Where scripts run. The bridge."""
+
+    @property
+    def max_artifact_size(self) -> int:
+        """Bytes that a run may keep in files."""
+
+    def gate(self, execution: str, job: Job) -> Gate:
+        """What an execution's calls pass."""
+
+    async def sandboxed(self, begun: Begun, artifacts: ArtifactWriter | None = None) -> ExecutionRecord:
+        """Run a script in a sandbox of its own, to its end.
+
+        Args:
+            begun: It.
+            artifacts: Where its artifacts go; by default they are kept.
+        """
+
+
+class Scripts:
+    """The scripts of one bridge.
+
+    Args:
+        store: Keeps executions.
+        recorder: Is told of everything.
+        principal: Whose they are.
+        surroundings: Where they run.
+        key: Of the MACs by which equal code is told.
+        policy_hash: Of the policy in force.
+        retry_failed: Whether a key whose execution has failed may be used for another attempt.
+    """
+
+    def __init__(
+        self,
+        store: ProgramStore,
+        recorder: Recorder,
+        principal: str,
+        surroundings: Surroundings,
+        key: bytes,
+        policy_hash: str = "",
+        *,
+        retry_failed: bool = False,
+    ) -> None:
+        self.store = store
+        self.recorder = recorder
+        self._principal = principal
+        self._surroundings = surroundings
+        self._key = key
+        self._policy_hash = policy_hash
+        self._retry_failed = retry_failed
+        self._under_way: dict[str, anyio.Event] = {}
+
+    async def run(self, job: Job, key: str | None) -> ExecutionRecord:
+        """Run a script, or give what its key's run has given.
+
+        Raises:
+            BridgeError: As `once`; `erased`: what the key's run has given was erased. As `Surroundings.sandboxed`.
+        """
+        # With the kind of what is asked for: no program has the same.
+        request = hmac.digest(self._key, b"script\0" + job.code.encode(), "sha256").hex()
+        runs: Executions[Begun | ExecutionRecord] = _Runs(self, job, key, request)
+        found = await once(
+            self.store,
+            self._principal,
+            key,
+            request,
+            runs,
+            under_way=self._under_way,
+            retry_failed=self._retry_failed,
+        )
+        if isinstance(found, ExecutionRecord):
+            return found
+        if isinstance(found, StoredExecution):
+            return _kept(found)
+        return await self._run(found)
+
+    async def resume(self, stored: StoredExecution, job: Job) -> ExecutionRecord:
+        """Go on with a script whose process has died, or of which nothing is in doubt any more.
+
+        Args:
+            stored: Its execution, as it was read.
+            job: For whom; its code is not looked at.
+
+        Raises:
+            BridgeError: `not_suspended`; as `run`.
+        """
+        if (status := standing(stored)) != "interrupted":
+            raise BridgeError("not_suspended", f"The execution {stored.id} can't go on: {status}.")
+        if stored.key is None:
+            # The programs that it has started would be started anew.
+            raise BridgeError("not_suspended", f"The execution {stored.id} can't go on: it has no idempotency key.")
+        begun = await self.go_on(stored, job)
+        if begun is None:
+            raise BridgeError("not_suspended", f"The execution {stored.id} is not suspended: somebody has resumed it.")
+        return begun if isinstance(begun, ExecutionRecord) else await self._run(begun)
+
+    async def begin(self, job: Job, key: str | None, request: str) -> Begun | None:
+        """Begin an execution; None if its key has one already."""
+        execution = secrets.token_hex(8)
+        gate = self._surroundings.gate(execution, job)
+        servers = None if job.servers is None else list(job.servers)
+        start: dict[str, Any] = {
+            "code": await gate.project(job.code),
+            "hash": hashlib.sha256(job.code.encode()).hexdigest(),
+            "servers": servers,
+            "timeout": job.timeout,
+        }
+        row = StoredExecution(
+            id=execution,
+            kind="script",
+            principal=self._principal,
+            key=key,
+            request=request,
+            status="running",
+            program=request,
+            bundle={"code": job.code, "servers": servers, "timeout": job.timeout},
+            origin="agent",
+            owner=owner_label(),
+            state=None,
+            record=None,
+            due=None,
+            started=time.time(),
+        )
+        self._under_way[execution] = anyio.Event()
+        added = False
+        try:
+            with anyio.CancelScope(shield=True):
+                # Once it is kept it has to be somebody's, who takes down its end.
+                added = await self.store.add(row, None, self._entry("start", execution, start | _named(key)))
+        finally:
+            if not added:
+                del self._under_way[execution]
+        return Begun(self._script(execution, gate, key), gate, job) if added else None
+
+    async def go_on(self, known: StoredExecution, job: Job) -> Begun | ExecutionRecord | None:
+        """Go on with an execution whose process has died; None if another was quicker.
+
+        Its record, if it can't go on: what has happened of it isn't known.
+        """
+        job = job.of(known)
+        with anyio.CancelScope(shield=True):
+            if not await self.store.take(known, owner_label()):
+                return None
+        self._under_way[known.id] = anyio.Event()
+        try:
+            history = await self.recorder.read(known.id)
+            gate = self._surroundings.gate(known.id, job)
+            gate.adopt_script(await self.store.values(known.id), spent(history, self._policy_hash))
+            script = self._script(known.id, gate, known.key, Past(history))
+            self.recorder.post(self._entry("resume", known.id, {"recovered": True}))
+            doubts = await in_doubt(script.past, gate)
+            if not doubts:
+                return Begun(script, gate, job)
+            record = ExecutionRecord(known.id)
+            suspend(record, doubts)
+            with anyio.CancelScope(shield=True):
+                await self._suspended(record)
+        except BaseException:
+            await self._let_go(known.id)
+            raise
+        self._under_way.pop(known.id).set()
+        return record
+
+    async def _run(self, begun: Begun) -> ExecutionRecord:
+        execution = begun.script.execution
+        try:
+            record = await self._surroundings.sandboxed(begun)
+            with anyio.CancelScope(shield=True):
+                await self._keep(begun, record)
+        except BaseException as exc:
+            await self._let_go(execution, None if begun.script.key else exc)
+            raise
+        self._under_way.pop(execution).set()
+        return record
+
+    async def _keep(self, begun: Begun, record: ExecutionRecord) -> None:
+        """Take down how a run has ended."""
+        script = begun.script
+        divergence = script.divergence or (script.missing() if record.status in OWN_END else None)
+        if divergence is not None:
+            record.status, record.exit_code, record.error = "error", 1, divergence.error().record()
+            await self._suspended(record)
+            return
+        if script.key is not None and record.status not in OWN_END:
+            # Its calls were cut short: nobody knows whether they have happened.
+            past = Past(await self.recorder.read(script.execution))
+            if doubts := await in_doubt(past, begun.gate):
+                suspend(record, doubts)
+                await self._suspended(record)
+                return
+        end: dict[str, Any] = {"status": record.status, "exit_code": record.exit_code, "error": record.error}
+        for name in ("stdout", "stderr", "value"):
+            if (text := getattr(record, name)) is not None:
+                data = text if isinstance(text, bytes) else text.encode()
+                end[name] = hashlib.sha256(data).hexdigest()
+        self.recorder.post(self._entry("end", script.execution, end))
+        await self.store.update(script.execution, status=record.status, state=None, record=record.to_json(), due=None)
+
+    async def _suspended(self, record: ExecutionRecord) -> None:
+        why = {"status": record.status, "error": record.error}
+        self.recorder.post(self._entry("suspension", record.execution, why))
+        await self.store.update(record.execution, status="suspended", state=None, record=record.to_json(), due=None)
+
+    async def _let_go(self, execution: str, exc: BaseException | None = None) -> None:
+        """A run has ended without a record.
+
+        Args:
+            execution: Whose.
+            exc: Why it is over; None if it has a key, by which it can go on.
+        """
+        with anyio.CancelScope(shield=True):
+            try:
+                # A record that can't be written is what has ended it, perhaps.
+                with contextlib.suppress(BridgeError):
+                    if exc is None:
+                        await self.store.update(execution, status="interrupted", state=None, record=None, due=None)
+                    else:
+                        record = _refused(execution, exc)
+                        self.recorder.post(self._entry("end", execution, {"status": record["status"]}))
+                        await self.store.update(execution, status=record["status"], state=None, record=record, due=None)
+            finally:
+                self._under_way.pop(execution).set()
+
+    def _script(self, execution: str, gate: Gate, key: str | None, past: Past | None = None) -> ScriptRun:
+        script = ScriptRun(execution, self.store, self.recorder, gate, self._policy_hash, past, key=key)
+        gate.script = script
+        return script
+
+    def _entry(self, kind: Any, execution: str, payload: dict[str, Any]) -> Entry:
+        return Entry(kind, execution, payload, None, self._policy_hash)
+
+
+class _Runs(NamedTuple):
+    """As `once.Executions`."""
+
+    scripts: Scripts
+    job: Job
+    key: str | None
+    request: str
+
+    async def begin(self) -> Begun | ExecutionRecord | None:
+        return await self.scripts.begin(self.job, self.key, self.request)
+
+    async def go_on(self, known: StoredExecution) -> Begun | ExecutionRecord | None:
+        return await self.scripts.go_on(known, self.job)
+
+
+def _named(key: str | None) -> dict[str, Any]:
+    return {} if key is None else {"key": key}
+
+
+def _kept(stored: StoredExecution) -> ExecutionRecord:
+    return ExecutionRecord.from_json({"execution": stored.id, **(stored.record or {})})
+
+
+def _refused(execution: str, exc: BaseException) -> dict[str, Any]:
+    if isinstance(exc, BridgeError):
+        return {"execution": execution, "status": "refused", "error": exc.record()}
+    if isinstance(exc, Exception):
+        return {"execution": execution, "status": "refused", "error": {"code": "internal_error", "message": ""}}
+    return {"execution": execution, "status": "cancelled"}
+
+
+async def in_doubt(past: Past, gate: Gate) -> list[PastCall]:
+    """The calls that may have happened and must not happen twice."""
+    return [
+        call for call in past.doubtful() if call.asked.kind == "tool" and not await gate.is_repeatable(call.asked.name)
+    ]

@@ -1,0 +1,50 @@
+"""`--listen`, for the commands that serve HTTP."""
+
+from __future__ import annotations
+
+import socket
+from urllib.parse import urlsplit
+
+from mcp_bridge.errors import BridgeError
+
+_BACKLOG = 128
+
+
+def address(listen: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT`, an IPv6 address in brackets.
+
+    Raises:
+        BridgeError: `bad_argument`.
+    """
+    try:
+        parts = urlsplit(f"//{listen}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if host is None or port is None or parts.netloc != listen or "@" in listen:
+        raise BridgeError("bad_argument", f"--listen: {listen[:100]!r} is not HOST:PORT, such as 127.0.0.1:8377.")
+    return host, port
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens there; with port 0 on any that is free.
+
+    Raises:
+        BridgeError: `cannot_listen`.
+    """
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        found = socket.socket(family, kind, protocol)
+        try:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.bind(place)
+            found.listen(_BACKLOG)
+        except BaseException:
+            found.close()
+            raise
+    except (OSError, UnicodeError) as exc:
+        why = exc.strerror if isinstance(exc, OSError) and exc.strerror else exc
+        raise BridgeError(
+            "cannot_listen", f"{host}:{port} can't be listened on: {why}.", hint="Name another with --listen HOST:PORT."
+        ) from None
+    return found

@@ -1,0 +1,168 @@
+"""Names for calls that don't depend on timing: whoever runs the same code again asks by the same names.
+
+A call is named by where it stands in the tree of tasks: the main task is `0`, the n-th task that a task creates is
+`<task>.<n>`, the n-th thread that it starts is `<task>.t<n>`, and the calls of each are counted: `0.2#1`. Creating is
+the task's own doing, in the order of its code; when the created ones get going is not.
+
+What one thread or task inherits from another is kept in a context variable, as asyncio does it for all context.
+"""
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar, copy_context
+from itertools import count
+from typing import Any
+
+from mcp_bridge.wire.messages import CallId
+
+MAX_NAME_CHARS = 100
+"""A deeper task's name is a hash of what it would be: a call's name goes with every request."""
+
+
+class Line:
+    """One task's, or thread's, place in the tree."""
+
+    __slots__ = ("_calls", "_tasks", "_threads", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name if len(name) <= MAX_NAME_CHARS else _shortened(name)
+        # Counters of the interpreter's own: threads may share a line, and each number is given once.
+        self._calls = count(1)
+        self._tasks = count(1)
+        self._threads = count(1)
+
+    def call(self) -> CallId:
+        """The next call's name."""
+        return CallId(f"{self.name}#{next(self._calls)}")
+
+    def task(self) -> "Line":
+        """The line of the next task."""
+        return Line(f"{self.name}.{next(self._tasks)}")
+
+    def thread(self) -> "Line":
+        """The line of the next thread."""
+        return Line(f"{self.name}.t{next(self._threads)}")
+
+
+def _shortened(name: str) -> str:
+    import hashlib
+
+    return f"h{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+
+
+_line: ContextVar[Line] = ContextVar("bridge_line")
+_unknown = count(1)
+_ATTRIBUTE = "_bridge_line"
+
+
+def begin() -> None:
+    """This thread is the main one; threads that are started from now on have lines of their own."""
+    _line.set(Line("0"))
+    start = threading.Thread.start
+
+    def start_with_line(self: threading.Thread) -> None:
+        if not _is_of_pool(self):
+            self.__dict__[_ATTRIBUTE] = line = current().thread()
+            if getattr(sys.flags, "thread_inherit_context", False):
+                context = copy_context()
+                context.run(_line.set, line)
+                return context.run(start, self)
+        return start(self)
+
+    _take_place(start, start_with_line)
+    threading.Thread.start = start_with_line  # type: ignore[method-assign]
+
+
+def current() -> Line:
+    """Of the task or thread that asks."""
+    line = _line.get(None)
+    if line is None:
+        # A thread that was started by other means than `threading` is told by when it first asks.
+        line = threading.current_thread().__dict__.get(_ATTRIBUTE) or Line(f"t{next(_unknown)}")
+        _line.set(line)
+    return line
+
+
+def follow_tasks() -> None:
+    """To be called when asyncio is there: tasks of every loop of its own get lines."""
+    import asyncio
+    from asyncio import base_events, events
+
+    create: Callable[..., Any] = base_events.BaseEventLoop.create_task
+
+    def create_with_line(self: Any, coro: Any, **options: Any) -> Any:
+        context = options.get("context")
+        if context is None:
+            context = copy_context()
+            context.run(_line.set, current().task())
+            return context.run(create, self, coro, **options)
+        # What `asyncio.run` makes goes on with its caller's line: the caller does nothing meanwhile.
+        if events._get_running_loop() is not None:  # noqa: SLF001
+            try:
+                context.run(_line.set, current().task())
+            except RuntimeError:
+                pass  # somebody is in that context already: the line is shared
+        return create(self, coro, **options)
+
+    _take_place(create, create_with_line)
+    base_events.BaseEventLoop.create_task = create_with_line  # type: ignore[method-assign]
+    completed = asyncio.as_completed
+    _take_place(completed, as_completed := _as_completed(completed))
+    asyncio.as_completed = asyncio.tasks.as_completed = as_completed
+
+
+def _as_completed(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`asyncio.as_completed`, which makes the tasks in the order of a set, that is: in any."""
+    import asyncio
+
+    def tasks(awaitables: Any) -> list[Any]:
+        return [asyncio.ensure_future(one) for one in dict.fromkeys(awaitables)]
+
+    if sys.version_info >= (3, 13):
+
+        def as_completed(fs: Any, *, timeout: float | None = None) -> Any:
+            return original(fs if asyncio.isfuture(fs) or asyncio.iscoroutine(fs) else tasks(fs), timeout=timeout)
+
+    else:
+
+        def as_completed(fs: Any, *, timeout: float | None = None) -> Iterator[Any]:
+            # A generator, as there: nothing is started before somebody asks for the first.
+            known = fs if asyncio.isfuture(fs) or asyncio.iscoroutine(fs) else tasks(fs)
+            yield from original(known, timeout=timeout)
+
+    return as_completed
+
+
+def follow_pools() -> None:
+    """To be called when concurrent.futures.thread is there: which thread takes a piece of work is chance."""
+    from concurrent.futures.thread import ThreadPoolExecutor
+
+    submit = ThreadPoolExecutor.submit
+
+    def submit_with_line(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return submit(self, _on_line, current().task(), fn, args, kwargs)
+
+    _take_place(submit, submit_with_line)
+    ThreadPoolExecutor.submit = submit_with_line  # type: ignore[method-assign]
+
+
+def _on_line(line: Line, function: Any, args: Any, kwargs: Any) -> Any:
+    token = _line.set(line)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        _line.reset(token)
+
+
+def _is_of_pool(thread: threading.Thread) -> bool:
+    # Whether a pool needs another thread is chance, too.
+    pools = sys.modules.get("concurrent.futures.thread")
+    return pools is not None and getattr(thread, "_target", None) is getattr(pools, "_worker", pools)
+
+
+def _take_place(original: Any, replacement: Any) -> None:
+    """As `functools.wraps`, which isn't loaded yet: what shows the original shows this."""
+    for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+        setattr(replacement, name, getattr(original, name))
+    replacement.__wrapped__ = original

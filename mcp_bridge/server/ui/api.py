@@ -1,0 +1,263 @@
+"""What the viewer's pages ask for. One principal's: what is another's is as unknown as what isn't there."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from mcp_bridge.bridge.approvals import decide
+from mcp_bridge.bridge.comments import check_text
+from mcp_bridge.bridge.graph import draw
+from mcp_bridge.bridge.graph_path import taken
+from mcp_bridge.bridge.graph_svg import svg
+from mcp_bridge.bridge.overview import STATUSES, Asking, progress
+from mcp_bridge.bridge.program_record import standing
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.kernel import program as programs
+from mcp_bridge.ledger import overview
+from mcp_bridge.server.ui import views
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.requests import Request
+
+    from mcp_bridge.bridge.overview import Overview
+    from mcp_bridge.server.ui.live import Live
+
+logger = logging.getLogger(__name__)
+
+PAGE = 50
+"""Executions of one answer."""
+
+MAX_ROWS = 200
+"""Rows of a timeline, or proofs, of one answer."""
+
+MAX_QUERY_CHARS = 200
+MAX_BODY_BYTES = 64 << 10
+
+MAX_DRAWN_STEPS = 300
+"""A picture of more is no help to anybody."""
+
+_STATUSES = {
+    "bad_argument": 400,
+    "bad_text": 400,
+    "already_decided": 409,
+    "not_suspended": 409,
+    "too_large": 413,
+    "too_many_viewers": 503,
+    "not_recorded": 503,
+    "database_unusable": 503,
+}
+
+
+class Api:
+    """The routes under `/api`.
+
+    Args:
+        mine: The principal's executions.
+        live: Tells of changes.
+        by: Whose the decisions are: the login name of whoever started the viewer.
+    """
+
+    def __init__(self, mine: Overview, live: Live, by: str) -> None:
+        self._mine = mine
+        self._live = live
+        self._by = by
+
+    def routes(self) -> list[Route]:
+        """All of them."""
+        one = "/api/executions/{id}"
+        get = {
+            "/api/executions": self.executions,
+            one: self.execution,
+            f"{one}/entries": self.entries,
+            f"{one}/entries/{{sequence}}": self.entry,
+            f"{one}/proofs": self.proofs,
+            f"{one}/graph": self.graph,
+            "/api/approvals": self.approvals,
+            "/api/events": self.events,
+        }
+        routes = [Route(path, _answering(work), methods=["GET"]) for path, work in get.items()]
+        return [*routes, Route("/api/approvals/{id}", _answering(self.decide), methods=["POST"])]
+
+    async def executions(self, request: Request) -> Response:
+        """A page of the list."""
+        asked = request.query_params
+        query = asked.get("query", "")
+        if len(query) > MAX_QUERY_CHARS:
+            raise _bad(f"query: at most {MAX_QUERY_CHARS} characters")
+        page = await self._mine.page(
+            Asking(
+                tuple(query.lower().split()),
+                _among(asked.getlist("status"), frozenset(STATUSES), "status"),
+                _among(asked.getlist("kind"), frozenset({"script", "program"}), "kind"),
+                _number(asked.get("since"), "since"),
+            ),
+            _cursor(asked.get("before")),
+            PAGE,
+        )
+        before = None if page.before is None else f"{page.before[0]!r}:{page.before[1]}"
+        rows = [views.summary(row, counted) for row, counted in page.rows]
+        return JSONResponse({"executions": rows, "before": before, "searched": page.searched})
+
+    async def execution(self, request: Request) -> Response:
+        """An execution, without its timeline."""
+        row = await self._mine.execution(request.path_params["id"])
+        counted = await overview.counts(self._mine.database, [row.id])
+        return JSONResponse(views.execution(row, await self._mine.entries(row), counted[row.id]))
+
+    async def entries(self, request: Request) -> Response:
+        """A page of an execution's timeline."""
+        row = await self._mine.execution(request.path_params["id"])
+        offset = _whole(request.query_params.get("offset", "0"), "offset")
+        limit = min(_whole(request.query_params.get("limit", str(MAX_ROWS)), "limit"), MAX_ROWS)
+        running = standing(row) == "running"
+        entries = await self._mine.entries(row)
+        return JSONResponse(views.timeline_page(entries, offset=offset, limit=limit, running=running))
+
+    async def entry(self, request: Request) -> Response:
+        """The row of a timeline that has an entry, whole."""
+        row = await self._mine.execution(request.path_params["id"])
+        sequence = _whole(request.path_params["sequence"], "sequence")
+        page = views.timeline_page(
+            await self._mine.entries(row), offset=0, limit=1, running=standing(row) == "running", whole=sequence
+        )
+        if not page["rows"]:
+            raise BridgeError("unknown_entry", "The execution has no such entry.")
+        return JSONResponse(page["rows"][0])
+
+    async def proofs(self, request: Request) -> Response:
+        """What shows that entries of an execution are in the log: the page computes it by itself."""
+        row = await self._mine.execution(request.path_params["id"])
+        sequences = [_whole(text, "sequence") for text in request.query_params.getlist("sequence")]
+        if not 0 < len(sequences) <= MAX_ROWS:
+            raise _bad(f"sequence: 1 to {MAX_ROWS} of them")
+        return JSONResponse(views.proofs(await self._mine.evidence(row, sequences)))
+
+    async def graph(self, request: Request) -> Response:
+        """The program's picture, with the way that was taken."""
+        row = await self._mine.execution(request.path_params["id"])
+        if row.kind != "program":
+            raise BridgeError("unknown_program", "This execution is of no program.")
+        try:
+            program = programs.unbundle(row.bundle)
+        except (ValueError, KeyError, TypeError):
+            raise BridgeError("unknown_program", "The program of this execution can't be read any more.") from None
+        if len(program.steps) > MAX_DRAWN_STEPS:
+            raise BridgeError("too_large", f"A program of {len(program.steps)} steps is too large for a picture.")
+        done = progress(row, await self._mine.entries(row))
+        path = taken(program, done.steps, done.waiting, standing(row))
+        return Response(svg(draw(program), path), media_type="image/svg+xml")
+
+    async def approvals(self, request: Request) -> Response:
+        """What waits for a person, oldest first; then what was decided, latest first. With `count`, how much waits."""
+        counted = "count" in request.query_params
+        rows = await self._mine.questions(open_only=counted)
+        waiting = [row for row in rows if row.status == "open"]
+        if counted:
+            return JSONResponse({"open": len(waiting)})
+        decided = [row for row in reversed(rows) if row.status != "open"]
+        told = [views.question(row) for row in (*waiting, *decided[:PAGE])]
+        return JSONResponse({"approvals": told, "open": len(waiting), "by": self._by})
+
+    async def decide(self, request: Request) -> Response:
+        """Approve or deny, as `mcp-bridge approvals` does."""
+        execution, _, effect = request.path_params["id"].rpartition(".")
+        body = await _body(request)
+        approved, comment = body.get("approved"), body.get("comment")
+        if not isinstance(approved, bool) or not isinstance(comment, str | None) or not body.keys() <= _DECISION:
+            raise _bad("a decision is an object of approved, true or false, and comment, a text")
+        asked = await self._mine.question(execution, _whole(effect, "id"))
+        comment = (comment or "").strip() or None
+        check_text(comment, "comment")
+        await decide(self._mine.store, asked, approved=approved, by=self._by, comment=comment)
+        return JSONResponse(views.question(await self._mine.question(execution, asked.approval.effect)))
+
+    async def events(self, _: Request) -> Response:
+        """That something has changed, for as long as somebody listens."""
+        if self._live.is_full:
+            raise BridgeError("too_many_viewers", "Too many viewers are open.")
+        return StreamingResponse(self._live.events(), media_type="text/event-stream")
+
+
+_DECISION = {"approved", "comment"}
+
+
+def _answering(work: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """An endpoint whose errors are answers."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await work(request)
+        except BridgeError as exc:
+            status = 404 if exc.code.startswith("unknown_") else _STATUSES.get(exc.code, 500)
+            if status == 500:  # noqa: PLR2004
+                logger.warning("%s: %s", request.url.path, exc)
+            return JSONResponse({"error": {"code": exc.code, "message": str(exc)}}, status)
+        except Exception:
+            logger.exception("%s failed", request.url.path)
+            error = {"code": "internal_error", "message": "The viewer met an internal error; its log has more."}
+            return JSONResponse({"error": error}, 500)
+
+    return answer
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise _bad("the body has to be application/json")
+    data = b""
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > MAX_BODY_BYTES:
+            raise BridgeError("too_large", f"A body has at most {MAX_BODY_BYTES} bytes.")
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        raise _bad("the body is no JSON") from None
+    if not isinstance(found, dict):
+        raise _bad("the body is no object")
+    return found
+
+
+def _among(values: list[str], known: frozenset[str], name: str) -> frozenset[str]:
+    if not known.issuperset(values):
+        raise _bad(f"{name}: one of {', '.join(sorted(known))}")
+    return frozenset(values)
+
+
+def _whole(text: str, name: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 15):  # noqa: PLR2004 - below 2^53
+        raise _bad(f"{name}: a whole number")
+    return int(text)
+
+
+def _number(text: str | None, name: str) -> float | None:
+    if text is None:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise _bad(f"{name}: seconds since 1970")
+    return number
+
+
+def _cursor(text: str | None) -> tuple[float, str] | None:
+    if text is None:
+        return None
+    began, colon, ident = text.partition(":")
+    started = _number(began, "before")
+    if started is None or not colon or len(ident) > MAX_QUERY_CHARS:
+        raise _bad("before: what another page gave")
+    return started, ident
+
+
+def _bad(message: str) -> BridgeError:
+    return BridgeError("bad_argument", f"{message[0].upper()}{message[1:]}.")

@@ -1,0 +1,106 @@
+"""Who may ask the viewer for anything, and what a browser may do with its answers.
+
+Every user of the machine can reach a loopback port, and so can every web page in the user's browser. So: no answer
+without the token, which no other page has and no browser sends by itself; no answer under another name than the
+machine's (DNS rebinding); no change from another page.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import json
+import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+API = "/api/"
+
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'self'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+class Guard:
+    """An ASGI application in front of the viewer's.
+
+    Args:
+        app: The viewer.
+        token: Has to come with every request for data.
+    """
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._token = token.encode()
+        self._names = {"localhost", socket.gethostname().lower(), socket.getfqdn().lower()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI has it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        is_data = scope["path"].startswith(API)
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                names = {name.lower() for name, _ in message["headers"]}
+                added = _HEADERS | {"cache-control": "no-store" if is_data else "no-cache"}
+                message["headers"] = [
+                    *message["headers"],
+                    *((name.encode(), value.encode()) for name, value in added.items() if name.encode() not in names),
+                ]
+            await send(message)
+
+        refusal = self._refusal(scope, headers, is_data=is_data)
+        if refusal is None:
+            await self._app(scope, receive, guarded)
+            return
+        status, code, message = refusal
+        body = json.dumps({"error": {"code": code, "message": message}}).encode()
+        length = str(len(body)).encode()
+        sent = [(b"content-type", b"application/json"), (b"content-length", length)]
+        await guarded({"type": "http.response.start", "status": status, "headers": sent})
+        await send({"type": "http.response.body", "body": body})
+
+    def _refusal(self, scope: Scope, headers: dict[bytes, str], *, is_data: bool) -> tuple[int, str, str] | None:
+        host = headers.get(b"host", "")
+        if not self._is_ours(host):
+            return 403, "bad_host", "This address is not the viewer's."
+        if not is_data:
+            return None
+        ours = {f"{scheme}://{host}" for scheme in ("http", "https")}
+        origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site", "same-origin")
+        if (origin is not None and origin not in ours) or site not in {"same-origin", "none"}:
+            return 403, "bad_origin", "Another page asks for this."
+        if scope["method"] not in {"GET", "HEAD"} and origin is None:
+            return 403, "bad_origin", "A change has to say which page asks for it."
+        # Not a cookie: those go to every port of a host, and come from every port's pages.
+        kind, _, token = headers.get(b"authorization", "").partition(" ")
+        given = token.strip().encode("utf-8", "surrogateescape")
+        if kind.lower() != "bearer" or not hmac.compare_digest(given, self._token):
+            return 401, "token_needed", "The token that `mcp-bridge ui` has printed has to come with this."
+        return None
+
+    def _is_ours(self, host: str) -> bool:
+        """Whether a Host header names an address, or this machine: a name of somebody else's may lead here, too."""
+        name, _, port = host.rpartition(":")
+        if not name or not port.isdigit():
+            name = host
+        name = name.removeprefix("[").removesuffix("]").lower()
+        if name in self._names:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True

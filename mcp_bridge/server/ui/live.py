@@ -1,0 +1,84 @@
+"""Tells every viewer that something has changed: one look at the store a second, however many there are."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import anyio
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger import overview
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from mcp_bridge.ledger.database import Database
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0
+
+TICK_SECONDS = 20.0
+"""How often a viewer hears something at least: an execution whose process has died changes nothing in the store."""
+
+MAX_VIEWERS = 64
+
+
+class Live:
+    """What has changed, for those who look.
+
+    Args:
+        database: Where.
+
+    Attributes:
+        database: Where.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._changed = anyio.Event()
+        self._viewers = 0
+        self._has_ended = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are as many viewers as there may be."""
+        return self._viewers >= MAX_VIEWERS
+
+    def end(self) -> None:
+        """Let go of everybody who listens."""
+        self._has_ended = True
+        self._changed.set()
+
+    async def watch(self) -> None:
+        """Look, until cancelled."""
+        seen: int | None = None
+        while True:
+            await anyio.sleep(POLL_SECONDS)
+            try:
+                now = await overview.version(self.database)
+            except BridgeError as exc:
+                logger.warning("%s", exc)
+                continue
+            if seen not in {None, now}:
+                self._changed.set()
+                self._changed = anyio.Event()
+            seen = now
+
+    async def events(self) -> AsyncGenerator[str]:
+        """Server-sent events (HTML standard, section 9.2), without anything of what has changed.
+
+        After `open` nothing is missed: who has looked before it looks again.
+        """
+        self._viewers += 1
+        try:
+            yield "retry: 1000\n\ndata: open\n\n"
+            while not self._has_ended:
+                told = "tick"
+                with anyio.move_on_after(TICK_SECONDS):
+                    await self._changed.wait()
+                    told = "changed"
+                yield f"data: {told}\n\n"
+        finally:
+            self._viewers -= 1

@@ -1,0 +1,93 @@
+// Asking the server. The token came behind the address's #, is kept for this address alone, and goes with each request.
+
+const KEPT = "mcp-bridge-token";
+
+export class Refused extends Error {
+  constructor(status, code, message) {
+    super(message);
+    this.status = status;
+    this.code = code;
+  }
+}
+
+export function takeToken() {
+  const found = /^#token=([\w-]+)$/.exec(location.hash);
+  if (found) {
+    keepToken(found[1]);
+    history.replaceState(null, "", location.pathname + location.search);
+  }
+}
+
+export function keepToken(token) {
+  localStorage.setItem(KEPT, token);
+}
+
+export function hasToken() {
+  return Boolean(localStorage.getItem(KEPT));
+}
+
+function headers() {
+  return { Authorization: `Bearer ${localStorage.getItem(KEPT) ?? ""}` };
+}
+
+async function answered(path, options) {
+  let response;
+  try {
+    response = await fetch(path, { ...options, headers: { ...options.headers, ...headers() }, cache: "no-store" });
+  } catch {
+    throw new Refused(0, "no_answer", "The viewer's server doesn't answer. Is `mcp-bridge ui` still running?");
+  }
+  if (response.ok) return response;
+  const told = await response.json().catch(() => ({}));
+  throw new Refused(response.status, told.error?.code ?? "", told.error?.message ?? `The server answered ${response.status}.`);
+}
+
+export async function get(path) {
+  return (await answered(path, {})).json();
+}
+
+export async function getText(path) {
+  return (await answered(path, {})).text();
+}
+
+export async function post(path, body) {
+  const options = { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } };
+  return (await answered(path, options)).json();
+}
+
+// Call `look` when something has changed, and `tell` when that begins or stops to work. A page that nobody sees doesn't
+// listen: browsers keep few connections to one server.
+export function live(look, tell) {
+  let stop = null;
+
+  async function listen() {
+    const ended = new AbortController();
+    stop = () => ended.abort();
+    while (!ended.signal.aborted) {
+      try {
+        const response = await answered("/api/events", { signal: ended.signal });
+        tell(true);
+        const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+        for (let part = await reader.read(); !part.done; part = await reader.read()) {
+          if (part.value.includes("data:")) look();
+        }
+      } catch (error) {
+        if (error instanceof Refused && error.status === 401) return tell(false);
+      }
+      if (ended.signal.aborted) return undefined;
+      tell(false);
+      await new Promise((go) => setTimeout(go, 2000));
+    }
+    return undefined;
+  }
+
+  document.addEventListener("visibilitychange", () => {
+    stop?.();
+    stop = null;
+    if (!document.hidden) listen();
+  });
+  // A page that is left and kept aside would hold its connection.
+  addEventListener("pagehide", () => stop?.());
+  addEventListener("pageshow", (event) => event.persisted && listen());
+  if (!document.hidden) listen();
+}

@@ -1,0 +1,102 @@
+// What waits for a person, and what was decided.
+
+import { Refused, get, post } from "./api.js";
+import { block, fill, h, notice, pill } from "./dom.js";
+import { exactly, moment, plural, short } from "./format.js";
+
+export function approvalsPage(main) {
+  document.title = "Approvals · mcp-bridge";
+  const waiting = h("section", { "aria-label": "Waiting" });
+  const decided = h("section", { "aria-labelledby": "decided" });
+  const cards = new Map();
+  let last = "";
+
+  fill(main, h("h1", {}, "Approvals"), waiting, decided);
+
+  async function look() {
+    const { approvals, by, open } = await get("/api/approvals");
+    const now = JSON.stringify(approvals);
+    if (now === last) return;
+    last = now;
+    document.title = `${open ? `(${open}) ` : ""}Approvals · mcp-bridge`;
+    const questions = approvals.filter((row) => row.status === "open");
+    const answered = approvals.filter((row) => row.status !== "open");
+    // A card that is there stays: somebody may be writing in it.
+    const shown = new Map(questions.map((row) => [row.id, cards.get(row.id) ?? card(row, by)]));
+    for (const [id, old] of cards) {
+      if (shown.has(id)) continue;
+      if (old.contains(document.activeElement)) main.focus();
+      old.remove();
+    }
+    cards.clear();
+    for (const [id, element] of shown) {
+      cards.set(id, element);
+      if (element.parentNode !== waiting) waiting.append(element);
+    }
+    waiting.querySelector(".empty")?.remove();
+    if (!questions.length) {
+      waiting.prepend(h("div", { class: "empty" }, h("h2", {}, "Nothing waits for a person"),
+        h("p", {}, "When the policy or a program wants a person's word, the question is here.")));
+    }
+    fill(decided, answered.length ? [h("h2", { id: "decided" }, "Decided"), table(answered)] : null);
+  }
+
+  function card(row, by) {
+    const key = row.id.replaceAll(/[^0-9a-z]/gi, "-");
+    const comment = h("textarea", { id: `comment-${key}`, rows: "2", maxlength: "1000" });
+    const state = h("div", { role: "status" });
+    const buttons = [["Approve", true, "primary"], ["Deny", false, "danger"]].map(([words, approved, look_]) =>
+      h("button", { class: look_, type: "button", onclick: () => decide(approved) }, words));
+
+    async function decide(approved) {
+      for (const button of buttons) button.disabled = true;
+      try {
+        await post(`/api/approvals/${encodeURIComponent(row.id)}`, { approved, comment: comment.value });
+        await look();
+        main.querySelector("[data-decided]")?.focus();
+      } catch (error) {
+        if (!(error instanceof Refused)) throw error;
+        fill(state, notice("bad", error.message));
+        for (const button of buttons) button.disabled = false;
+        if (error.status === 409) await look();
+      }
+    }
+
+    return h("article", { class: "card question", "aria-labelledby": `title-${key}` },
+      h("h2", { id: `title-${key}` }, row.tool === null ? "A program asks a person" : ["Call of ", h("code", {}, row.tool)]),
+      h("dl", { class: "facts" },
+        row.program ? fact("Program", `${row.program}${row.origin ? ` (the ${row.origin}'s)` : ""}`) : null,
+        row.step ? fact("Step", h("code", {}, row.step)) : null,
+        fact("Execution", h("a", { href: `/executions/${encodeURIComponent(row.execution)}` }, h("code", {}, short(row.execution)))),
+        fact("Asked", h("time", { datetime: exactly(row.asked) }, moment(row.asked))),
+        row.why ? fact("Why a person", row.why) : null),
+      block("The program says", row.message),
+      block(row.tool === null ? "With these details" : "With these arguments", row.details),
+      h("label", { for: `comment-${key}` }, "Comment (kept with the decision, and told to the program)"),
+      comment,
+      h("div", { class: "buttons" }, buttons, h("span", { class: "hint" }, "You decide as ", h("code", {}, by), ".")),
+      state);
+  }
+
+  return { look };
+}
+
+function table(rows) {
+  return h("table", {},
+    h("caption", { class: "hidden" }, `${plural(rows.length, "decision")}, the latest question first`),
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Question"), h("th", { scope: "col" }, "Decision"),
+      h("th", { scope: "col", class: "medium" }, "By"), h("th", { scope: "col", class: "wide" }, "Comment"))),
+    h("tbody", {}, rows.map((row, index) => h("tr", {},
+      h("th", { scope: "row" },
+        h("span", { class: "clip" }, row.tool ?? row.message?.text ?? ""),
+        h("span", { class: "sub" }, "in ", h("a", { href: `/executions/${encodeURIComponent(row.execution)}` }, row.program || short(row.execution)))),
+      h("td", { tabindex: index === 0 ? "-1" : null, "data-decided": index === 0 }, pill(row.status),
+        row.status === "void" ? h("span", { class: "sub" }, "nobody waits for it any more")
+          : h("span", { class: "sub" }, h("code", {}, `mcp-bridge execution resume ${short(row.execution)}`))),
+      h("td", { class: "medium" }, row.by, row.decided ? h("span", { class: "sub" }, h("time", { datetime: exactly(row.decided) }, moment(row.decided))) : null),
+      h("td", { class: "wide clip" }, row.comment)))));
+}
+
+function fact(name, value) {
+  return h("div", {}, h("dt", {}, name), h("dd", {}, value));
+}

@@ -1,0 +1,75 @@
+// Elements from data. Everything that comes from elsewhere becomes text, and nothing but text: there is no way here to
+// markup, to a style or to a script.
+
+// Controls, and signs that can't be seen or turn text around: what is shown is what is there.
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
+
+export function visible(value) {
+  return String(value).replace(UNSEEN, (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
+// h("p", { class: "note", onclick: f }, "text", otherElement, null)
+export function h(name, properties, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(properties ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else element.setAttribute(key, value === true ? "" : visible(value));
+  }
+  element.append(...texts(children));
+  return element;
+}
+
+function texts(children) {
+  return children
+    .flat(Infinity)
+    .filter((child) => child !== null && child !== undefined && child !== false)
+    .map((child) => (child instanceof Node ? child : document.createTextNode(visible(child))));
+}
+
+export function fill(element, ...children) {
+  element.replaceChildren(...texts(children));
+  return element;
+}
+
+// Do what rebuilds a part of the page, and leave the focus where it was.
+export function keepingFocus(rebuild) {
+  const key = document.activeElement?.getAttribute("data-key");
+  rebuild();
+  if (key) document.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus();
+}
+
+const SIGNS = {
+  success: "✓", ok: "✓", approved: "✓", failed: "✗", denied: "✗", timeout: "✗", violation: "✗", stalled: "✗",
+  budget_exceeded: "✗", cancelled: "–", skipped: "–", void: "–", suspended: "…", pending: "…", interrupted: "!",
+  "no outcome": "!", running: "▶", "under way": "▶", open: "?", erased: "–",
+  in_doubt: "!", happened: "✓", not_done: "–", damaged: "✗", error: "✗", exit: "✗", out_of_memory: "✗", killed: "✗",
+};
+
+const TONES = {
+  success: "good", ok: "good", approved: "good", failed: "bad", denied: "bad", timeout: "bad", violation: "bad",
+  budget_exceeded: "bad", stalled: "bad", damaged: "bad", error: "bad", exit: "bad", out_of_memory: "bad", killed: "bad", channel_closed: "bad",
+  protocol_error: "bad", output_limit: "bad", call_limit: "bad", interrupted: "warn", "no outcome": "warn", suspended: "warn", pending: "warn",
+  in_doubt: "warn", happened: "good", open: "warn", running: "busy", "under way": "busy",
+};
+
+export function pill(status) {
+  if (!status) return null;
+  const words = status.replaceAll("_", " ");
+  return h("span", { class: `pill ${TONES[status] ?? "plain"}` }, h("span", { "aria-hidden": "true" }, SIGNS[status] ?? "·"), ` ${words}`);
+}
+
+export function notice(tone, ...children) {
+  return h("div", { class: `notice ${tone}`, role: tone === "bad" ? "alert" : null }, ...children);
+}
+
+// A value of somebody's: never ours, and it looks so.
+export function block(label, value, more = null) {
+  if (value === null || value === undefined) return null;
+  return h("figure", { class: "value" },
+    h("figcaption", {}, label),
+    h("pre", { tabindex: "0" }, value.text),
+    value.chars > value.text.length
+      ? h("p", { class: "cut" }, `${(value.chars - value.text.length).toLocaleString()} more characters. `, more)
+      : null);
+}

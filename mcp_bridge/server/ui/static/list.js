@@ -1,0 +1,125 @@
+// The list of executions: search, filters, the latest first.
+
+import { get } from "./api.js";
+import { fill, h, keepingFocus, pill } from "./dom.js";
+import { duration, exactly, moment, plural, short } from "./format.js";
+
+const STATUSES = ["running", "suspended", "interrupted", "success", "failed", "cancelled", "erased"];
+const AGES = { "": "any time", 3600: "the last hour", 86400: "the last day", 604800: "the last week", 2592000: "the last 30 days" };
+
+export function listPage(main) {
+  document.title = "Executions · mcp-bridge";
+  const asked = new URLSearchParams(location.search);
+  const search = h("input", { type: "search", name: "query", id: "query", maxlength: "200", placeholder: "id, program, tool…", value: asked.get("query") });
+  const status = choice("status", "Status", { "": "any status", ...Object.fromEntries(STATUSES.map((name) => [name, name])) }, asked);
+  const kind = choice("kind", "Kind", { "": "scripts and programs", script: "scripts", program: "programs" }, asked);
+  const age = choice("age", "Started", AGES, asked);
+  const results = h("section", { "aria-label": "Results" });
+  const count = h("p", { class: "hint", role: "status" });
+  let pages = 1;
+  let last = "";
+  let timer = 0;
+
+  const form = h("form", { class: "filters", role: "search", onsubmit: (event) => { event.preventDefault(); changed(); } },
+    h("div", { class: "field grow" }, h("label", { for: "query" }, "Search"), search),
+    status.field, kind.field, age.field);
+  form.addEventListener("change", changed);
+  search.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(changed, 250);
+  });
+  fill(main, h("h1", {}, "Executions"), form, count, results);
+
+  function filters() {
+    const found = new URLSearchParams();
+    for (const [name, value] of [["query", search.value.trim()], ["status", status.value()], ["kind", kind.value()], ["age", age.value()]]) {
+      if (value) found.set(name, value);
+    }
+    return found;
+  }
+
+  function changed() {
+    pages = 1;
+    const found = filters();
+    history.replaceState(null, "", found.size ? `/?${found}` : "/");
+    look();
+  }
+
+  async function look() {
+    const wanted = filters();
+    const query = new URLSearchParams(wanted);
+    query.delete("age");
+    if (wanted.has("age")) query.set("since", String(Math.floor(Date.now() / 1000) - Number(wanted.get("age"))));
+    const rows = [];
+    let answer = { before: null };
+    let searched = 0;
+    for (let page = 0; page < pages; page += 1) {
+      if (page > 0) query.set("before", answer.before);
+      answer = await get(`/api/executions?${query}`);
+      rows.push(...answer.executions);
+      searched += answer.searched;
+      if (answer.before === null) break;
+    }
+    if (String(filters()) !== String(wanted)) return;
+    const now = JSON.stringify([rows, answer.before]);
+    if (now === last) return;
+    last = now;
+    keepingFocus(() => show(rows, answer.before, searched, wanted.size > 0));
+  }
+
+  function show(rows, before, searched, filtered) {
+    fill(count, rows.length || before ? `${plural(rows.length, "execution")}${before ? ` of the latest ${searched.toLocaleString()}` : ""}` : "");
+    const more = before && h("button", { "data-key": "more", onclick: () => { pages += 1; look(); } }, rows.length ? "Show more" : "Search further back");
+    fill(results, rows.length ? table(rows) : before ? null : nothing(filtered), more);
+  }
+
+  return { look };
+}
+
+function choice(name, label, options, asked) {
+  const select = h("select", { name, id: name },
+    Object.entries(options).map(([value, text]) => h("option", { value, selected: (asked.get(name) ?? "") === value }, text)));
+  return { field: h("div", { class: "field" }, h("label", { for: name }, label), select), value: () => select.value };
+}
+
+function nothing(filtered) {
+  if (filtered) return h("div", { class: "empty" }, h("h2", {}, "No execution is like that"), h("p", {}, "Take a word or a filter away."));
+  return h("div", { class: "empty" },
+    h("h2", {}, "Nothing has been executed yet"),
+    h("p", {}, "What an agent runs with ", h("code", {}, "run_python"), ", and every program, is listed here as it happens. To begin: ",
+      h("code", {}, "mcp-bridge program run FILE")));
+}
+
+function table(rows) {
+  return h("table", { class: "list" },
+    h("caption", { class: "hidden" }, "Executions, the latest first"),
+    h("thead", {}, h("tr", {},
+      h("th", { scope: "col" }, "Execution"), h("th", { scope: "col" }, "Status"),
+      h("th", { scope: "col", class: "medium" }, "Started"), h("th", { scope: "col", class: "medium number" }, "Took"),
+      h("th", { scope: "col", class: "wide number" }, "Calls"), h("th", { scope: "col", class: "wide" }, "Remarks"))),
+    h("tbody", {}, rows.map((row) => h("tr", {},
+      h("th", { scope: "row" },
+        h("a", { href: `/executions/${encodeURIComponent(row.id)}`, "data-key": row.id }, row.name || "unnamed"),
+        h("span", { class: "sub" }, h("span", { class: "tag" }, row.kind), h("code", {}, short(row.id)),
+          h("span", { class: "small-only" }, ` ${moment(row.started)}${row.seconds === null ? "" : `, ${duration(row.seconds)}`}`))),
+      h("td", {}, pill(row.status), row.waiting.length ? h("span", { class: "sub" }, waits(row.waiting)) : null),
+      h("td", { class: "medium" }, h("time", { datetime: exactly(row.started) }, moment(row.started))),
+      h("td", { class: "medium number" }, duration(row.seconds)),
+      h("td", { class: "wide number" }, row.calls.toLocaleString()),
+      h("td", { class: "wide" }, remarks(row))))));
+}
+
+function waits(waiting) {
+  const [first] = waiting;
+  const more = waiting.length > 1 ? ` and ${waiting.length - 1} more` : "";
+  const what = { approval: "a person", in_doubt: "a person's word on a doubt", wait: "its time", event: `the event ${first.name}` }[first.kind] ?? first.name;
+  return `for ${what}${more}`;
+}
+
+function remarks(row) {
+  const found = [];
+  if (row.violations) found.push(h("span", { class: "remark bad" }, plural(row.violations, "violation")));
+  if (row.denials) found.push(h("span", { class: "remark bad" }, plural(row.denials, "denial")));
+  if (row.waits) found.push(h("span", { class: "remark" }, plural(row.waits, "wait")));
+  return found;
+}

@@ -1,0 +1,102 @@
+// Which page this is, who may see it, and when it looks again.
+
+import { Refused, get, hasToken, keepToken, live, takeToken } from "./api.js";
+import { approvalsPage } from "./approvals.js";
+import { fill, h, notice } from "./dom.js";
+import { executionPage } from "./execution.js";
+import { listPage } from "./list.js";
+
+const main = document.getElementById("main");
+
+function page() {
+  const [, first, id] = location.pathname.split("/");
+  if (first === "approvals") return { name: "approvals", make: () => approvalsPage(main) };
+  if (first === "executions") return { name: "execution", make: () => executionPage(main, decodeURIComponent(id)) };
+  return { name: "list", make: () => listPage(main) };
+}
+
+function askForToken(wasWrong) {
+  document.title = "Token · mcp-bridge";
+  const field = h("input", { id: "token", name: "token", type: "password", autocomplete: "off", required: true, spellcheck: "false" });
+  const save = (event) => {
+    event.preventDefault();
+    const given = field.value.trim();
+    keepToken(/#token=([\w-]+)$/.exec(given)?.[1] ?? given);
+    location.reload();
+  };
+  main.removeAttribute("aria-busy");
+  fill(main,
+    h("form", { class: "card narrow", onsubmit: save },
+      h("h1", {}, "Token needed"),
+      h("p", {}, "This viewer shows everything that is recorded, and approves. Open the address that ", h("code", {}, "mcp-bridge ui"),
+        " has printed, or put its token here."),
+      wasWrong ? notice("bad", "The token that this browser has is not that of the viewer that runs now.") : null,
+      h("label", { for: "token" }, "Token or whole address"),
+      field,
+      h("button", { class: "primary" }, "Open the viewer")));
+  field.focus();
+}
+
+async function badge() {
+  const { open } = await get("/api/approvals?count");
+  const shown = document.getElementById("open-approvals");
+  shown.hidden = open === 0;
+  fill(shown, String(open), h("span", { class: "hidden" }, " waiting"));
+}
+
+async function start() {
+  takeToken();
+  const { name, make } = page();
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.dataset.page === name) link.setAttribute("aria-current", "page");
+  }
+  if (!hasToken()) {
+    askForToken(false);
+    return;
+  }
+  const shown = make();
+  let busy = false;
+  let again = false;
+
+  // One look at a time; what changes meanwhile is looked at after it.
+  async function look() {
+    again = true;
+    if (busy) return;
+    busy = true;
+    while (again) {
+      again = false;
+      try {
+        await Promise.all([shown.look(), badge()]);
+        document.getElementById("trouble")?.remove();
+      } catch (error) {
+        if (!(error instanceof Refused)) throw error;
+        if (error.status === 401) {
+          askForToken(true);
+          busy = true;
+          return;
+        }
+        trouble(error);
+      }
+      main.removeAttribute("aria-busy");
+    }
+    busy = false;
+  }
+
+  const state = document.getElementById("live");
+  await look();
+  if (busy) return;
+  live(look, (works) => {
+    state.className = works ? "live on" : "live off";
+    fill(state, works ? "Live" : "Not connected");
+  });
+}
+
+function trouble(error) {
+  document.getElementById("trouble")?.remove();
+  const shown = notice("bad", h("strong", {}, error.status === 404 ? "Not found. " : "That didn't work. "), error.message,
+    error.status === 404 ? h("p", {}, h("a", { href: "/" }, "All executions")) : null);
+  shown.id = "trouble";
+  main.prepend(shown);
+}
+
+start();

@@ -1,0 +1,201 @@
+"""What the viewer's pages are told, as JSON: texts of others are texts, and of bounded length."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.bridge.overview import ENDED, name_of, progress, record_of, source_of
+from mcp_bridge.bridge.program_record import standing
+from mcp_bridge.bridge.viewing import UNDER_WAY, timeline, totals
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_bridge.bridge.approvals import Asked
+    from mcp_bridge.bridge.viewing import TimelineRow
+    from mcp_bridge.ledger.entries import Recorded
+    from mcp_bridge.ledger.evidence import Evidence
+    from mcp_bridge.ledger.overview import Counted
+    from mcp_bridge.ledger.store import StoredExecution
+
+MAX_SHOWN_CHARS = 4000
+"""Of one value, before somebody asks for all of it."""
+
+MAX_WHOLE_CHARS = 8 << 20
+
+MAX_NAME_CHARS = 500
+
+MAX_STEPS = 1000
+"""Rows of a program's trace."""
+
+
+def summary(row: StoredExecution, counted: Counted) -> dict[str, Any]:
+    """An execution's line in the list."""
+    status = standing(row)
+    ended = counted.last if status in ENDED else None
+    return {
+        "id": row.id,
+        "kind": row.kind,
+        "name": name_of(row)[:MAX_NAME_CHARS],
+        "origin": row.origin,
+        "status": status,
+        "started": row.started,
+        "seconds": None if ended is None else max(0.0, ended - row.started),
+        "calls": counted.kinds.get("intent", 0),
+        "denials": counted.kinds.get("denial", 0),
+        "violations": counted.kinds.get("violation", 0),
+        "waits": counted.kinds.get("suspension", 0),
+        "entries": counted.entries,
+        "waiting": [_waiting(waits) for waits in record_of(row)["waiting"][:10]],
+    }
+
+
+def _waiting(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: row.get(name) for name in ("effect", "step", "kind", "name", "due", "since", "tool")}
+
+
+def execution(row: StoredExecution, entries: Sequence[Recorded], counted: Counted) -> dict[str, Any]:
+    """An execution's page, without its timeline."""
+    record = record_of(row)
+    steps = list(progress(row, entries).steps)
+    return summary(row, counted) | {
+        "key": row.key,
+        "program_hash": row.program,
+        "totals": asdict(totals(timeline(entries))),
+        "steps": [_step(step) for step in steps[-MAX_STEPS:]],
+        "steps_left_out": max(0, len(steps) - MAX_STEPS),
+        "results": [[label, shown(record[name], MAX_WHOLE_CHARS)] for name, label in _RESULTS if record.get(name)],
+        "error": _error(record),
+        "source": shown(source_of(row), MAX_WHOLE_CHARS),
+    }
+
+
+_RESULTS = (
+    ("output", "Output"),
+    ("stdout", "Printed"),
+    ("stderr", "Printed to standard error"),
+    ("value", "Value of the last expression"),
+)
+"""Of a program's record and of a script's."""
+
+
+def _error(record: dict[str, Any]) -> dict[str, str] | None:
+    error = record.get("error")
+    if isinstance(error, dict):
+        text = error.get("traceback") or error.get("message")
+        return {"code": str(error.get("code") or ""), "message": str(text)[:MAX_SHOWN_CHARS]}
+    return {"code": str(record.get("code") or ""), "message": str(error)[:MAX_SHOWN_CHARS]} if error else None
+
+
+def _step(step: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "id": step["id"],
+        "status": step["status"],
+        "retries": step.get("retries", 0),
+        "output": shown(step.get("output")),
+        "error": step.get("error"),
+        "code": step.get("code"),
+        "usage": step.get("usage"),
+    }
+
+
+def timeline_page(
+    entries: Sequence[Recorded], *, offset: int, limit: int, running: bool, whole: int | None = None
+) -> dict[str, Any]:
+    """Some rows of a timeline.
+
+    Args:
+        entries: All of the execution's.
+        offset: The first row's place.
+        limit: At most so many.
+        running: Whether the execution is under way: then so is a call without an outcome.
+        whole: Only the row with this entry, and nothing of it cut.
+    """
+    rows = timeline(entries)
+    some = rows[offset : offset + limit] if whole is None else [row for row in rows if whole in row.sequences]
+    most = MAX_SHOWN_CHARS if whole is None else MAX_WHOLE_CHARS
+    return {
+        "rows": [_row(row, most, running=running) for row in some],
+        "total": len(rows),
+        "offset": offset,
+        "began": rows[0].time if rows else None,
+        "ended": max((row.time + (row.seconds or 0) for row in rows), default=None),
+    }
+
+
+def _row(row: TimelineRow, most: int, *, running: bool) -> dict[str, Any]:
+    status = row.status
+    if status == UNDER_WAY and not running:
+        status = "no outcome"
+    return {
+        "kind": row.kind,
+        "sequences": row.sequences,
+        "time": row.time,
+        "seconds": row.seconds,
+        "what": row.what[:MAX_NAME_CHARS],
+        "step": row.step,
+        "status": status,
+        "given": shown(row.given, most),
+        "value": shown(row.value, most),
+        "error": row.error and {"code": str(row.error["code"]), "message": str(row.error["message"])[:most]},
+        "usage": row.usage,
+        "erased": row.erased,
+        "damaged": row.damaged,
+    }
+
+
+def shown(value: Any, most: int = MAX_SHOWN_CHARS) -> dict[str, Any] | None:
+    """A value as text: its beginning, and how much there is. Texts as they are, everything else as JSON."""
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
+    return {"text": text[:most], "chars": len(text)}
+
+
+def proofs(evidence: Evidence) -> dict[str, Any]:
+    """Entries with their proofs. Bytes are base64: not one of them may change on the way."""
+    return {
+        "checkpoint": evidence.note,
+        "vkey": evidence.vkey,
+        "proofs": [
+            {
+                "sequence": entry.sequence,
+                "entry": _base64(entry.data),
+                "hashes": [_base64(node) for node in entry.hashes],
+                "payload": _base64(entry.payload),
+                "salt": _base64(entry.salt),
+                "fault": entry.fault,
+            }
+            for entry in evidence.entries
+        ],
+    }
+
+
+def _base64(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()
+
+
+def question(row: Asked) -> dict[str, Any]:
+    """A question to a person, all of it: what isn't seen isn't approved."""
+    approval, asks = row.approval, row.approval.question
+    decision = approval.decision or {}
+    is_call = "tool" in asks
+    return {
+        "id": f"{approval.execution}.{approval.effect}",
+        "execution": approval.execution,
+        "status": row.status,
+        "asked": approval.asked,
+        "program": str(asks.get("program") or ""),
+        "origin": row.execution.origin if row.execution else "",
+        "step": str(asks.get("step") or ""),
+        "tool": str(asks["tool"]) if is_call else None,
+        "message": None if is_call else shown(asks.get("message", ""), MAX_WHOLE_CHARS),
+        "details": shown(asks.get("arguments" if is_call else "details") or None, MAX_WHOLE_CHARS),
+        "why": str(asks.get("why") or ""),
+        "decided": approval.decided,
+        "by": str(decision.get("by") or ""),
+        "comment": str(decision.get("comment") or ""),
+    }
