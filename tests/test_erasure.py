@@ -342,9 +342,12 @@ def test_age_erases_what_has_ended_long_ago_and_nothing_that_can_go_on(state):
 
 async def test_whoever_has_it_open_writes_nothing_of_it_again(state):
     async with Database(state / FILE_NAME) as one, Database(state / FILE_NAME) as two:
-        for database in (one, two):
+        # The one that erases has its key at hand, and nobody writes in between.
+        for database in (two, one):
             await Writer(database).recorder.append(Entry("violation", ANNA, {"message": "SECRET"}))
+        needles = sealed(state, ANNA)
         await erasing.erase(one, Files(state), "execution", ANNA, by="me", reason=None)
+        assert not places(state, needles)
         for database in (one, two):
             writer = Writer(database)
             await writer.recorder.append(Entry("violation", ANNA, {"message": "SECRET"}))
