@@ -43,6 +43,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.ledger import opening
 from mcp_bridge.ledger.database import Database
+from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore
 from mcp_bridge.settings import Settings
@@ -248,7 +249,8 @@ async def decide(state, execution, effect):
         store = ProgramStore(database)
         for approval in await store.approvals(execution, open_only=True):
             if approval.effect == effect:
-                await store.decide(approval, {"approved": effect % 3 != 0, "by": "anna"})
+                decision = {"approved": effect % 3 != 0, "by": "anna", "comment": None}
+                await store.decide(approval, decision, Entry("decision", execution, approval.question | decision))
 
 
 def kill_after(seconds):
