@@ -20,6 +20,9 @@ logger = logging.getLogger(__name__)
 
 _DAY_SECONDS = 24 * 3600.0
 
+_START_SECONDS = 1.0
+"""For readers of the write-ahead log, at the start: the next one finishes what this one can't."""
+
 
 async def erase(
     database: Database, files: Files, what: What, name: str | float, *, by: str, reason: str | None
@@ -42,14 +45,19 @@ async def erase(
     return erased
 
 
-async def finish(database: Database, files: Files) -> None:
+async def finish(database: Database, files: Files, seconds: float | None = None) -> None:
     """Do what is left to do of erasures, whoever began them.
+
+    Args:
+        database: The store.
+        files: What is kept beside it.
+        seconds: As `erasure.finish`.
 
     Raises:
         BridgeError: `erasure_unfinished`.
     """
     try:
-        await erasure.finish(database, files.remove)
+        await erasure.finish(database, files.remove, seconds)
     except OSError as exc:
         raise BridgeError(
             "erasure_unfinished",
@@ -66,7 +74,7 @@ async def tidy(database: Database, files: Files, config: LedgerConfig) -> None:
             nobody else from working.
     """
     try:
-        await finish(database, files)
+        await finish(database, files, _START_SECONDS)
         if config.keep_payloads_days is not None:
             before = time.time() - config.keep_payloads_days * _DAY_SECONDS
             await erase(database, files, "age", before, by="keep_payloads_days", reason=None)

@@ -6,6 +6,7 @@ the hashes beside the entries, its keys, what was erased, and the rows that are 
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import secrets
@@ -78,21 +79,26 @@ def verify_file(
 
 
 def _check_schema(connection: sqlite3.Connection) -> None:
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    with closing(sqlite3.connect(":memory:")) as fresh:
-        for migration in MIGRATIONS[:version]:
-            for statement in migration:
-                fresh.execute(statement)
-        wanted, found = (
-            sorted(each.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema"), key=str)
-            for each in (fresh, connection)
-        )
+    wanted = _schema_of(connection.execute("PRAGMA user_version").fetchone()[0])
+    found = connection.execute(_SCHEMA).fetchall()
     for row in wanted:
         if row not in found:
             raise damaged(f"the {row[0]} {row[1]} is missing or changed")
     for row in found:
         if row not in wanted:
             raise damaged(f"there is a {row[0]} {row[1]!r:.60} that doesn't belong there")
+
+
+@functools.cache
+def _schema_of(version: int) -> list[tuple[str, str, str, str | None]]:
+    with closing(sqlite3.connect(":memory:")) as fresh:
+        for migration in MIGRATIONS[: max(version, 0)]:
+            for statement in migration:
+                fresh.execute(statement)
+        return fresh.execute(_SCHEMA).fetchall()
+
+
+_SCHEMA = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name"
 
 
 def prove(ledger: Ledger, sequence: int, *, payload: bool) -> bytes:

@@ -190,7 +190,7 @@ def open_ledger(path: Path, master: MasterKey | None = None) -> Iterator[Ledger]
             refuse_newer(opened, path)
             opened.execute("BEGIN")
             yield Ledger(opened, master)
-    except sqlite3.Error as exc:
+    except (sqlite3.Error, UnicodeDecodeError) as exc:
         raise BridgeError(
             "database_unusable", f"The record of executions, {path}, can't be read: {exc}.", hint="Go on with a backup."
         ) from None
