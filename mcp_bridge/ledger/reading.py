@@ -6,6 +6,7 @@ against them on the way.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -186,7 +187,7 @@ def open_ledger(path: Path, master: MasterKey | None = None) -> Iterator[Ledger]
     if not path.is_file():
         raise BridgeError("database_unusable", f"There is no ledger {path}.", hint="See state_dir.")
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)) as opened:
+        with closing(sqlite3.connect(_uri(path), uri=True, isolation_level=None)) as opened:
             refuse_newer(opened, path)
             opened.execute("BEGIN")
             yield Ledger(opened, master)
@@ -194,3 +195,9 @@ def open_ledger(path: Path, master: MasterKey | None = None) -> Iterator[Ledger]
         raise BridgeError(
             "database_unusable", f"The record of executions, {path}, can't be read: {exc}.", hint="Go on with a backup."
         ) from None
+
+
+def _uri(path: Path) -> str:
+    # Where nothing can be made and no journal is, SQLite reads a file only if it is told that nobody writes to it.
+    still = not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
+    return f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if still else ''}"
