@@ -43,7 +43,7 @@ class Runs:
         self.folder = folder
         self.state = folder / "state"
         self.state.mkdir(parents=True)
-        self.effects, self.acknowledged = folder / "effects", folder / "acknowledged"
+        self.effects, self.acknowledged = folder / "effects", folder / "told"
         self.effects.touch()
         self.acknowledged.touch()
         self.program, self.context = program, context
@@ -82,7 +82,8 @@ class Runs:
         """Hold the log against what was done, and against what it was before."""
         known = self._before
         found = self._before = look(self.state, known.vkey, [known.note]) if known and known.vkey else look(self.state)
-        rows, executions = found.rows, found.executions
+        rows = found.rows
+        executions = {name: row for name, row in found.executions.items() if row.key == "key"}
         assert known is None or rows[: len(known.rows)] == known.rows, "an entry that was there is gone"
         done = lines(self.effects)
         intents = {(row.entry.execution, row.entry.payload.get("effect")) for row in rows if row.entry.kind == "intent"}
@@ -117,10 +118,10 @@ class Runs:
         if again:
             assert self.run() == record
         found = look(self.state)
-        (kept,) = found.executions.values()
+        (kept,) = (row for row in found.executions.values() if row.key == "key")
         assert (kept.status, kept.state) == (record["status"], None)
         machine = Machine(parse(self.program), self.context)
-        replay(machine, state.dump(machine), found.rows)
+        replay(machine, state.dump(machine), [row for row in found.rows if row.entry.execution == kept.id])
         assert machine.ended
         assert [state.row_json(row) for row in machine.rows] == record["steps"]
         assert (machine.status, machine.output, machine.error) == (record["status"], record["output"], record["error"])

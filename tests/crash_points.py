@@ -269,6 +269,7 @@ def host(job):
         threading.Thread(target=kill_after, args=[wanted["seconds"]], daemon=True).start()
     if "operation" in wanted and "errno" not in wanted:
         shim.fail(wanted["operation"], wanted["suffix"], shim.KILL, skip=wanted["nth"] - 1)
+    hit("start")
     try:
         told = asyncio.run(run(job))
     except BridgeError as exc:

@@ -477,6 +477,7 @@ except Exception as exc:
         "status": "success",
         "exit_code": 0,
         "error": None,
+        "code": None,
         "stdout": hashlib.sha256(record["stdout"].encode()).hexdigest(),
         "stderr": hashlib.sha256(b"").hexdigest(),
         "value": hashlib.sha256(b"7").hexdigest(),

@@ -505,7 +505,8 @@ while not await local.look(file={str(paid)!r}):
         await bridge.run(script, timeout=3)
 
         async def left():
-            (stored,) = await bridge.programs.store.executions(None, 10)
+            found = await bridge.programs.store.executions(None, 10)
+            (stored,) = [row for row in found if row.kind == "program"]
             return stored if stored.status != "running" else None
 
         stored = await until(left)
@@ -543,7 +544,8 @@ async def test_a_client_that_takes_its_request_back_in_mid_call_leaves_a_doubt(d
             tasks.cancel_scope.cancel()
 
         async def left():
-            (stored,) = await bridge.programs.store.executions(None, 10)
+            found = await bridge.programs.store.executions(None, 10)
+            (stored,) = [row for row in found if row.kind == "program"]
             return stored if stored.status != "running" else None
 
         stored = await until(left)

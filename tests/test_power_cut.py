@@ -140,7 +140,7 @@ async def goes_on(directory):
     state = private_directory(directory / "state")
     async with Database(state / FILE_NAME) as database:
         recorder = SqliteRecorder(database)
-        await recorder.append(Entry("start", "after", payload("after", 0)))
+        await recorder.append(Entry("intent", "after", payload("after", 0)))
         assert [row.entry.payload for row in await recorder.read("after")] == [payload("after", 0)]
 
 

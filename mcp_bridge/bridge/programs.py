@@ -479,12 +479,12 @@ class Programs:
 
     # --- as the journal of runs ---
 
-    def event(self, run: ProgramRun, event: Event, effects: list[Effect] | None) -> None:
+    def event(self, run: ProgramRun, event: Event, effects: list[Effect] | None, step: str | None = None) -> None:
         """As `Journal.event`."""
         wanted = None if effects is None else [effect.id for effect in effects]
         if isinstance(event, Outcome):
             self.store.keep_values(run.execution, run.effects.values_behind(event.value))
-            self.recorder.post(self.entry("outcome", run, **outcome_json(event), effects=wanted))
+            self.recorder.post(self.entry("outcome", run, step, **outcome_json(event), effects=wanted))
             return
         payload = event_json(event)
         self.store.keep_values(run.execution, run.effects.values_behind(payload.get("payload")))
@@ -500,9 +500,9 @@ class Programs:
         logger.debug("execution %s: violation: %s", execution, message)
         self.recorder.post(Entry("violation", execution, {"message": message}, None, self.policy_hash))
 
-    def entry(self, kind: Any, run: ProgramRun, **payload: Any) -> Entry:
+    def entry(self, kind: Any, run: ProgramRun, step: str | None = None, /, **payload: Any) -> Entry:
         """An entry of a run."""
-        return Entry(kind, run.execution, payload, None, self.policy_hash, run.program.hash)
+        return Entry(kind, run.execution, payload, step, self.policy_hash, run.program.hash)
 
 
 class _Starts(NamedTuple):

@@ -235,7 +235,7 @@ class Scripts:
                 suspend(record, doubts)
                 await self._suspended(record)
                 return
-        end: dict[str, Any] = {"status": record.status, "exit_code": record.exit_code, "error": record.error}
+        end = {"status": record.status, "exit_code": record.exit_code, **_error(record)}
         for name in ("stdout", "stderr", "value"):
             if (text := getattr(record, name)) is not None:
                 data = text if isinstance(text, bytes) else text.encode()
@@ -244,7 +244,7 @@ class Scripts:
         await self.store.update(script.execution, status=record.status, state=None, record=record.to_json(), due=None)
 
     async def _suspended(self, record: ExecutionRecord) -> None:
-        why = {"status": record.status, "error": record.error}
+        why = {"status": record.status, **_error(record)}
         self.recorder.post(self._entry("suspension", record.execution, why))
         await self.store.update(record.execution, status="suspended", state=None, record=record.to_json(), due=None)
 
@@ -294,6 +294,12 @@ class _Runs(NamedTuple):
 
 def _named(key: str | None) -> dict[str, Any]:
     return {} if key is None else {"key": key}
+
+
+def _error(record: ExecutionRecord) -> dict[str, Any]:
+    """A record's error as a part of an entry."""
+    error = record.error or {"message": None, "code": None}
+    return {"error": error["message"], **{name: value for name, value in error.items() if name != "message"}}
 
 
 def _kept(stored: StoredExecution) -> ExecutionRecord:

@@ -62,11 +62,13 @@ class Leaf:
 
 
 _NAMES = tuple(field.name for field in fields(Leaf))
-_encode_text = json.JSONEncoder(ensure_ascii=False).encode
+_encode_text = json.encoder.encode_basestring
 
 
 def fitting(text: str) -> str:
     """A text as an entry can have it, whoever chose it: a control character as its escape, and the end cut off."""
+    if len(text) <= MAX_TEXT_CHARS and text.isascii() and text.isprintable():
+        return text
     text = _UNFIT.sub(lambda found: f"\\u{ord(found[0]):04x}", text[: MAX_TEXT_CHARS + 1])
     return text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
 

@@ -7,6 +7,7 @@ whichever process wrote last.
 from __future__ import annotations
 
 import os
+import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -119,10 +120,12 @@ class Log:
         """
         entries: list[tuple[object, ...]] = []
         payloads: list[tuple[object, ...]] = []
-        for one in posted:
+        # At once: each call gives up the interpreter's lock, and waits for a busy event loop to get it back.
+        salts = os.urandom(SALT_BYTES * len(posted))
+        for number, one in enumerate(posted):
             entry = one.entry
             known = self._known(connection, entry.execution)
-            salt = os.urandom(SALT_BYTES)
+            salt = salts[SALT_BYTES * number : SALT_BYTES * (number + 1)]
             sequence = self._frontier.size
             leaf = Leaf(
                 commitment(one.payload, salt),
@@ -155,7 +158,7 @@ class Log:
             checkpoint = self.checkpoint()
             connection.execute(
                 "UPDATE head SET size = ?, root = ?, note = ?, vkey = ?",
-                (checkpoint.size, checkpoint.root, self.sign(), self.signer.vkey),
+                (checkpoint.size, checkpoint.root, sign_checkpoint(checkpoint, self.signer), self.signer.vkey),
             )
 
     def checkpoint(self) -> Checkpoint:
@@ -176,9 +179,10 @@ class Log:
         key = self._known(connection, execution).key
         return None if key is None else key.seal(data, label)
 
-    def _next_time(self, time: int) -> int:
-        if time < self._time:
-            behind = (self._time - time) / _SECOND
+    def _next_time(self, posted: int) -> int:
+        if posted < self._time:
+            # One that has waited (its process was stopped, and another wrote meanwhile) tells nothing of the clock.
+            behind = (self._time - max(posted, time.time_ns() // 1000)) / _SECOND
             if behind > CLOCK_STEP_SECONDS:
                 raise BridgeError(
                     "clock_went_back",
@@ -186,8 +190,8 @@ class Log:
                     hint="Set the clock. If it is right now and was wrong before: mcp-bridge audit accept-clock.",
                 )
             return self._time
-        self._time = time
-        return time
+        self._time = posted
+        return posted
 
     def accept_clock(self, time: int) -> None:
         """Let time go on from here, although it is earlier."""
