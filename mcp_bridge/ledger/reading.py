@@ -20,6 +20,7 @@ from mcp_bridge.ledger.log import read_node
 from mcp_bridge.ledger.opening import refuse_newer
 from mcp_bridge.ledger.recorder import payload_of
 from mcp_bridge.ledger.sealing import damaged
+from mcp_bridge.ledger.trust import KeyEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -84,10 +85,23 @@ class Ledger:
         Raises:
             BridgeError: `unknown_entry`; `ledger_damaged`.
         """
+        if not 0 <= sequence < self.size:
+            asked = str(sequence)[:30]
+            raise BridgeError("unknown_entry", f"The log has no entry {asked}: it has {self.size}, from 0.")
         row = self.connection.execute(f"{_SELECT} WHERE sequence = ?", (sequence,)).fetchone()
         if row is None:
-            raise BridgeError("unknown_entry", f"The log has no entry {sequence}: it has {self.size}, from 0.")
+            raise damaged(f"the entry {sequence} is missing")
         return self._read(*row)
+
+    def vkeys(self) -> list[str]:
+        """The public keys that the log has been signed with, by its own word, the first one first.
+
+        Raises:
+            BridgeError: `ledger_damaged`, `bad_entry`.
+        """
+        rows = self.connection.execute("SELECT sequence FROM entries WHERE execution = ? AND kind = 'key'", (LEDGER,))
+        events = [KeyEvent.decode(self.entry(sequence).payload or b"") for (sequence,) in rows.fetchall()]
+        return [event.vkey for event in events]
 
     def entries(self) -> Iterator[ReadEntry]:
         """All of them, in their order.
