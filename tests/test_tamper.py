@@ -464,12 +464,3 @@ def test_pymerkle_finds_the_same_root(kept):
             tree.append_entry(entry)
         (root,) = connection.execute("SELECT root FROM head").fetchone()
     assert tree.get_root() == root == verify_file(kept.path, [Verifier.parse(kept.vkey)]).log.root
-
-
-def table():
-    """The rows as Markdown."""
-    lines = ["| Of the file | What is done | Found by | Test |", "|---|---|---|---|"]
-    for row in ROWS + FILES:
-        test = "rows" if row in ROWS else "the_file"
-        lines.append(f"| {row[0]} | {row[1]} | {row[3]} | `test_what_is_done_to_{test}_is_found[{name(row)}]` |")
-    return "\n".join(lines)
