@@ -356,6 +356,12 @@ def name(row):
     return f"{row[0]}: {row[1]}"
 
 
+@pytest.mark.parametrize(("where", "what", "finder"), [(row[0], row[1], row[3]) for row in ROWS + FILES])
+def test_the_table_of_what_is_found_says_so(where, what, finder):
+    page = (Path(__file__).parent.parent / "SECURITY.md").read_text("utf-8")
+    assert f"| {where} | {what} | {finder} |" in page
+
+
 @pytest.mark.parametrize(("where", "what", "attack", "finder"), ROWS, ids=map(name, ROWS))
 def test_what_is_done_to_rows_is_found(kept, copy, where, what, attack, finder):
     before = dump(copy)
