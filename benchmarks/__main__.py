@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from benchmarks import calls, gateway, governed, kernel, peer, registered, start, tokens
+from benchmarks import calls, gateway, governed, kernel, ledger, peer, registered, start, store, tokens
 from benchmarks.bridge import Bench
 from benchmarks.measure import Row, load, table
 
@@ -27,6 +27,8 @@ BENCHMARKS: dict[str, Callable[[Bench], Awaitable[list[Row]]]] = {
     "kernel": kernel.kernel,
     "governed": governed.governed,
     "gateway": gateway.gateway,
+    "ledger": ledger.ledger,
+    "store": store.store,
     "tokens": tokens.tokens,
     "start": start.start,
     "memory": start.memory,

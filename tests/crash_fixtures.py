@@ -1,7 +1,6 @@
 """Hosts of programs that die or meet faults, over one state directory; what must hold is checked after each."""
 
 import collections
-import itertools
 import json
 import os
 import signal
@@ -22,6 +21,8 @@ from mcp_bridge.kernel.program import parse
 HOST = Path(__file__).with_name("crash_points.py")
 LONG = bool(os.environ.get("MCP_BRIDGE_LONG_TESTS"))
 """Whether many more kills and cuts are wanted."""
+
+BOUNDED = pytest.mark.timeout(7200 if LONG else 180)
 
 ENDS = {"success", "failed", "cancelled", "budget_exceeded", "stalled"}
 SECONDS = 60.0
@@ -89,7 +90,9 @@ class Runs:
         intents = {(row.entry.execution, row.entry.payload.get("effect")) for row in rows if row.entry.kind == "intent"}
         assert all((row["execution"], row["effect"]) in intents for row in done), "done without an intent"
         begun = collections.Counter(
-            (row["execution"], row["effect"]) for row in done if row["did"] == "begin" and row["tool"] != "again"
+            (row["execution"], row["effect"], row["step"])
+            for row in done
+            if row["did"] == "begin" and row["tool"] != "again"
         )
         assert all(count == 1 for count in begun.values()), "done twice"
         # What may be repeated isn't, either, when its outcome has been recorded.
@@ -159,6 +162,12 @@ def source(tmp_path_factory):
 
 
 @pytest.fixture
-def runs(source, tmp_path):
-    numbers = itertools.count()
-    return lambda program, context: Runs(source, tmp_path / f"{next(numbers)}", program, context)
+def runs(source, tmp_path, record_property):
+    made = []
+
+    def make(program, context):
+        made.append(Runs(source, tmp_path / f"{len(made)}", program, context))
+        return made[-1]
+
+    yield make
+    record_property("kills", sum(one.kills for one in made))

@@ -1,10 +1,10 @@
-"""The benchmarks of governed programs work: each runs with next to nothing, beside what it compares with."""
+"""The benchmarks of governed programs and of their record work: each runs with next to nothing, beside what it compares with."""
 
 import shutil
 
 import pytest
 
-from benchmarks import gateway, governed, kernel, registered
+from benchmarks import gateway, governed, kernel, ledger, registered, store
 from benchmarks.bridge import Bench
 from benchmarks.measure import table
 
@@ -20,7 +20,9 @@ def bench(sandbox_state_dir, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "measure", [registered.registered, kernel.kernel, governed.governed, gateway.gateway], ids=lambda m: m.__name__
+    "measure",
+    [registered.registered, kernel.kernel, governed.governed, gateway.gateway, ledger.ledger, store.store],
+    ids=lambda m: m.__name__,
 )
 async def test_every_row_has_both_figures(bench, measure):
     rows = await measure(bench)

@@ -10,11 +10,13 @@ import json
 import sys
 
 import pytest
-from crash_fixtures import LONG, lines, tool
+from crash_fixtures import BOUNDED, LONG, lines, tool
 from generated_programs import ALL_CONTEXT, Programs, chance
 
 from mcp_bridge.kernel.program import InvalidProgramError, parse
 from mcp_bridge.ledger.schema import FILE_NAME
+
+pytestmark = BOUNDED
 
 # --- programs
 
@@ -104,7 +106,7 @@ def test_a_kill_at_every_named_point_loses_nothing_and_repeats_nothing(runs, pro
                 assert record["steps"] == wanted["steps"], (point, nth)
 
 
-@pytest.mark.parametrize("first", range(0, 400 if LONG else 12, 4))
+@pytest.mark.parametrize("first", range(0, 120 if LONG else 12, 4))
 def test_generated_programs_are_killed_at_points_and_instants_until_they_end(runs, first):
     seed = first * 1000
     for _ in range(4):

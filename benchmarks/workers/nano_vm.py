@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import itertools
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -95,14 +96,35 @@ def _gateway() -> Callable[[], Any]:
     return once
 
 
+def _store(asked: dict[str, Any]) -> Callable[[], Any]:
+    """A state saved and got, or an envelope saved, by its store: one commit each."""
+    from nano_vm_mcp.store import ProgramStore  # type: ignore[import-not-found]  # noqa: PLC0415
+
+    store = ProgramStore(os.environ["NANO_VM_MCP_DB"])
+    # It has no setting for that: as it comes, it is NORMAL.
+    store._con.execute(f"PRAGMA synchronous={asked['synchronous']}")  # noqa: SLF001
+    step = itertools.count()
+
+    async def state() -> None:
+        store.save_state_context("execution", asked["content"])
+        assert store.load_state_context("execution") == asked["content"]
+
+    async def envelope() -> None:
+        assert store.save_envelope("execution", next(step), "0" * 64, "0" * 64, asked["content"])
+
+    return {"state": state, "envelope": envelope}[asked["do"]]
+
+
 def give_tools(module: Any) -> None:
     """The gateway's programs can call no tool, since it registers none; here they can."""
     module.ExecutionVM = lambda llm: ExecutionVM(llm=llm, tools=work.TOOLS)
 
 
 async def _answer(asked: dict[str, Any]) -> dict[str, Any]:
-    program = Program.model_validate(work.program(asked["program"]))
     seconds = asked["seconds"]
+    if asked["do"] in {"state", "envelope"}:
+        return await _again(_store(asked), seconds, time.perf_counter)
+    program = Program.model_validate(work.program(asked["program"]))
     work.CLOCK.start(None)
     match asked["do"]:
         case "run":

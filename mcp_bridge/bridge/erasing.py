@@ -6,7 +6,6 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from mcp_bridge.bridge.program_record import is_under_way
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import erasure
 
@@ -19,6 +18,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _DAY_SECONDS = 24 * 3600.0
+
+_START_SECONDS = 1.0
+"""For readers of the write-ahead log, at the start: the next one finishes what this one can't."""
 
 
 async def erase(
@@ -37,19 +39,27 @@ async def erase(
     Raises:
         BridgeError: As `erasure.erase`; `erasure_unfinished`: files can't be removed.
     """
+    # It knows programs, and with them the kernel: a start that erases nothing has no use for them.
+    from mcp_bridge.bridge.program_record import is_under_way  # noqa: PLC0415
+
     erased = await erasure.erase(database, what, name, by=by, reason=reason, under_way=is_under_way)
     await finish(database, files)
     return erased
 
 
-async def finish(database: Database, files: Files) -> None:
+async def finish(database: Database, files: Files, seconds: float | None = None) -> None:
     """Do what is left to do of erasures, whoever began them.
+
+    Args:
+        database: The store.
+        files: What is kept beside it.
+        seconds: As `erasure.finish`.
 
     Raises:
         BridgeError: `erasure_unfinished`.
     """
     try:
-        await erasure.finish(database, files.remove)
+        await erasure.finish(database, files.remove, seconds)
     except OSError as exc:
         raise BridgeError(
             "erasure_unfinished",
@@ -66,7 +76,7 @@ async def tidy(database: Database, files: Files, config: LedgerConfig) -> None:
             nobody else from working.
     """
     try:
-        await finish(database, files)
+        await finish(database, files, _START_SECONDS)
         if config.keep_payloads_days is not None:
             before = time.time() - config.keep_payloads_days * _DAY_SECONDS
             await erase(database, files, "age", before, by="keep_payloads_days", reason=None)

@@ -6,6 +6,7 @@ the hashes beside the entries, its keys, what was erased, and the rows that are 
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import secrets
@@ -16,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import merkle, notes, proofs
-from mcp_bridge.ledger.beside import Beside
+from mcp_bridge.ledger.beside import Beside, check_master
 from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.disclosures import Disclosed
 from mcp_bridge.ledger.disclosures import encode as encode_disclosed
@@ -67,6 +68,8 @@ def verify_file(
         BridgeError: As `open_ledger` and `verify_export`; `ledger_damaged`.
     """
     with open_ledger(path, master) as ledger:
+        if master is not None:
+            check_master(ledger.connection, master)
         (verdict,) = ledger.connection.execute("PRAGMA integrity_check(1)").fetchone()
         if verdict != "ok":
             raise damaged(f"SQLite finds: {verdict}")
@@ -78,21 +81,26 @@ def verify_file(
 
 
 def _check_schema(connection: sqlite3.Connection) -> None:
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    with closing(sqlite3.connect(":memory:")) as fresh:
-        for migration in MIGRATIONS[:version]:
-            for statement in migration:
-                fresh.execute(statement)
-        wanted, found = (
-            sorted(each.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema"), key=str)
-            for each in (fresh, connection)
-        )
+    wanted = _schema_of(connection.execute("PRAGMA user_version").fetchone()[0])
+    found = connection.execute(_SCHEMA).fetchall()
     for row in wanted:
         if row not in found:
             raise damaged(f"the {row[0]} {row[1]} is missing or changed")
     for row in found:
         if row not in wanted:
             raise damaged(f"there is a {row[0]} {row[1]!r:.60} that doesn't belong there")
+
+
+@functools.cache
+def _schema_of(version: int) -> list[tuple[str, str, str, str | None]]:
+    with closing(sqlite3.connect(":memory:")) as fresh:
+        for migration in MIGRATIONS[: max(version, 0)]:
+            for statement in migration:
+                fresh.execute(statement)
+        return fresh.execute(_SCHEMA).fetchall()
+
+
+_SCHEMA = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name"
 
 
 def prove(ledger: Ledger, sequence: int, *, payload: bool) -> bytes:
@@ -174,8 +182,11 @@ def backup(path: Path, target: Path, master: MasterKey | None) -> FileVerdict:
         os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         with open_ledger(path) as ledger:
             ledger.connection.execute("COMMIT")
-            # Page by page it would hold what was deleted; this copies what there is.
-            ledger.connection.execute("VACUUM INTO ?", (str(new),))
+            try:
+                # Page by page it would hold what was deleted; this copies what there is.
+                ledger.connection.execute("VACUUM INTO ?", (str(new),))
+            except sqlite3.Error as exc:
+                raise BridgeError("backup_failed", f"{target} can't be written: {exc}.") from None
         fd = os.open(new, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -194,7 +205,9 @@ def backup(path: Path, target: Path, master: MasterKey | None) -> FileVerdict:
     return verdict
 
 
-def consistency(ledger: Ledger, old: str, new: str | None, verifiers: Sequence[Verifier]) -> dict[str, Any]:
+def consistency(
+    ledger: Ledger, old: str, new: str | None, verifiers: Sequence[Verifier], before: Sequence[Verifier] = ()
+) -> dict[str, Any]:
     """Show that the log of one checkpoint is the beginning of that of another, and both of this one.
 
     Args:
@@ -202,6 +215,7 @@ def consistency(ledger: Ledger, old: str, new: str | None, verifiers: Sequence[V
         old: A signed note.
         new: Another; None for the log's own, now.
         verifiers: The keys that are trusted.
+        before: Keys that the log has had before: they are good for what was signed with them and kept since.
 
     Returns:
         `old` and `new`, the sizes; `proof`, the hashes in hex (RFC 6962, section 2.1.2).
@@ -209,8 +223,9 @@ def consistency(ledger: Ledger, old: str, new: str | None, verifiers: Sequence[V
     Raises:
         BridgeError: `bad_note`, `unknown_key`, `bad_signature`; `other_log`; `rolled_back`, `tampered`; `bad_proof`.
     """
-    earlier, _ = notes.open_checkpoint(old, verifiers)
-    later, _ = notes.open_checkpoint(ledger.head_note() if new is None else new, verifiers)
+    known = {by.vkey: by for by in (*verifiers, *before)}.values()
+    earlier, _ = notes.open_checkpoint(old, known)
+    later, _ = notes.open_checkpoint(ledger.note, verifiers) if new is None else notes.open_checkpoint(new, known)
     for checkpoint in (earlier, later):
         if checkpoint.origin != ledger.origin:
             raise BridgeError("other_log", f"This is a checkpoint of the log {checkpoint.origin!a}.")

@@ -81,7 +81,7 @@ class Beside:
         """Hold the file's other tables against the entries, as far as that is possible with the master key or without.
 
         Raises:
-            BridgeError: `ledger_damaged`; `key_unusable`: the master key is another ledger's; as `notes`.
+            BridgeError: `ledger_damaged`; as `notes`.
         """
         self._check_meta(ledger)
         self._check_head(ledger)
@@ -210,10 +210,18 @@ class Beside:
                     raise damaged(f"the state of {execution} is not the one that it was left in")
 
 
-def _check_rows(connection: sqlite3.Connection, master: MasterKey) -> None:
+def check_master(connection: sqlite3.Connection, master: MasterKey) -> None:
+    """Whether it is the master key that a ledger was begun with.
+
+    Raises:
+        BridgeError: `key_unusable`.
+    """
     (check,) = connection.execute("SELECT value FROM meta WHERE name = 'master'").fetchone() or ("",)
     if check != master.check:
         raise BridgeError("key_unusable", "The master key is not the one that this ledger was begun with.")
+
+
+def _check_rows(connection: sqlite3.Connection, master: MasterKey) -> None:
     for table in _MAC_TABLES:
         for row in connection.execute(f"SELECT * FROM {table}"):  # noqa: S608 - its names are those above
             check_row(master, table, row)

@@ -19,6 +19,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.beside import UNFINISHED
 from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.ledger.opening import BUSY_SECONDS
 from mcp_bridge.ledger.store import ERASED
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ CHECKPOINT_SECONDS = 30.0
 """How long to wait for those who read the write-ahead log."""
 
 _POLL_SECONDS = 0.05
+_TRY_MS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +109,13 @@ async def erase(
     return erased
 
 
-async def finish(database: Database, remove: Callable[[str], None]) -> None:
+async def finish(database: Database, remove: Callable[[str], None], seconds: float | None = None) -> None:
     """Do what is left to do of erasures, by this process or by one that is gone.
 
     Args:
         database: The store.
         remove: Removes the files of an execution; those that aren't there any more, too.
+        seconds: As `empty_journal`.
 
     Raises:
         BridgeError: `erasure_unfinished`.
@@ -124,18 +127,22 @@ async def finish(database: Database, remove: Callable[[str], None]) -> None:
     for _, value in rows:
         for execution in json.loads(value):
             remove(execution)
-    await empty_journal(database)
+    await empty_journal(database, seconds)
     for name, _ in rows:
         await database.write("DELETE FROM meta WHERE name = ?", (name,))
 
 
-async def empty_journal(database: Database) -> None:
+async def empty_journal(database: Database, seconds: float | None = None) -> None:
     """Have everything in the database's file itself, and nothing in its write-ahead log.
+
+    Args:
+        database: The store.
+        seconds: How long to wait for those who read it; CHECKPOINT_SECONDS by default.
 
     Raises:
         BridgeError: `erasure_unfinished`.
     """
-    deadline = time.monotonic() + CHECKPOINT_SECONDS
+    deadline = time.monotonic() + (CHECKPOINT_SECONDS if seconds is None else seconds)
     while await database.outside(_truncate):
         if time.monotonic() > deadline:
             raise BridgeError(
@@ -148,8 +155,13 @@ async def empty_journal(database: Database) -> None:
 
 def _truncate(connection: sqlite3.Connection) -> bool:
     """Whether somebody was in the way."""
-    # https://www.sqlite.org/pragma.html#pragma_wal_checkpoint: the first column is 1 if it was blocked.
-    blocked: int = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+    # While it waits, nobody can write, in this process or another.
+    connection.execute(f"PRAGMA busy_timeout = {_TRY_MS}")
+    try:
+        # https://www.sqlite.org/pragma.html#pragma_wal_checkpoint: the first column is 1 if it was blocked.
+        blocked: int = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {int(1000 * BUSY_SECONDS)}")
     return bool(blocked)
 
 

@@ -58,7 +58,10 @@ def open_to_write(path: Path, master: str | Sequence[str]) -> tuple[sqlite3.Conn
     """
     connection = connect(path, master)
     try:
-        return connection, _log(connection, path.parent, master)
+        log = _log(connection, path.parent, master)
+        # `transaction.run` waits in its own way.
+        connection.execute("PRAGMA busy_timeout = 0")
+        return connection, log  # noqa: TRY300
     except BaseException:
         connection.close()
         raise

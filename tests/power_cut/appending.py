@@ -61,16 +61,12 @@ async def write(database, name, entries, acknowledge):
     acknowledge("end", name)
 
 
-async def main(directory, name, writers, entries, rotations=0, parties=1):
+async def main(directory, name, writers, entries, rotations=0):
     told = os.open(directory / "acknowledged", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def acknowledge(*words):
         os.write(told, (json.dumps(words) + "\n").encode())
 
-    if parties > 1:
-        (directory / f"ready {name}").touch()
-        while len(list(directory.glob("ready *"))) < parties:  # noqa: ASYNC110 - the others are other processes
-            await asyncio.sleep(0.001)
     state = private_directory(directory / "state", durable=True)
     async with Database(state / FILE_NAME) as database, asyncio.TaskGroup() as tasks:
         for number in range(writers):
@@ -80,5 +76,14 @@ async def main(directory, name, writers, entries, rotations=0, parties=1):
             await asyncio.sleep(0.01)
 
 
+def wait_for_others(directory, name, parties):
+    (directory / f"ready {name}").touch()
+    while len(list(directory.glob("ready *"))) < parties:
+        time.sleep(0.001)
+
+
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]).resolve(), sys.argv[2], *map(int, sys.argv[3:])))
+    directory, name, *numbers = sys.argv[1:]
+    if len(numbers) > 3:
+        wait_for_others(Path(directory), name, int(numbers.pop()))
+    asyncio.run(main(Path(directory).resolve(), name, *map(int, numbers)))
