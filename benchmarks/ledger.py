@@ -34,6 +34,9 @@ EACH = {1: 50, 8: 20, 64: 10}
 GROUP = 1000
 """Entries that one caller appends together."""
 
+EXECUTIONS = 32
+"""That are under way."""
+
 GROWING_ENTRIES = 20_000
 """So many make SQLite's log as long as it gets by checkpoints of every thousand pages."""
 
@@ -98,7 +101,7 @@ async def ledger_and_plain(bench: Bench) -> AsyncGenerator[tuple[Database, Plain
     bench.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=bench.state_dir) as folder:
         async with Database(Path(folder) / FILE_NAME) as database:
-            database.record(*(entry(number) for number in range(GROWING_ENTRIES)))
+            database.record(*(entry(number % EXECUTIONS) for number in range(GROWING_ENTRIES)))
             ((row_bytes,),) = await database.read(_ROW_BYTES)
             with closing(Plain(Path(folder), row_bytes)) as plain:
                 yield database, plain
@@ -122,7 +125,7 @@ async def _appending(bench: Bench) -> list[Row]:
 
         async def grouped() -> float:
             began = time.perf_counter()
-            await recorder.append(*(entry(number) for number in range(GROUP)))
+            await recorder.append(*(entry(number % EXECUTIONS) for number in range(GROUP)))
             return (time.perf_counter() - began) / GROUP * 1e6
 
         measured: dict[str, Callable[[], Awaitable[float]]] = {

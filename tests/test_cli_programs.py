@@ -288,6 +288,11 @@ def test_validating_and_helping_import_neither_the_sdk_nor_the_engine(desk):
         subprocess.run([sys.executable, "-c", code, *arguments], env=desk.env, cwd=desk.folder, check=True, timeout=100)
 
 
+def test_a_server_that_is_asked_for_its_tools_imports_no_kernel():
+    code = "import sys, mcp_bridge.server.app\nassert 'mcp_bridge.kernel.machine' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
+
+
 # --- program list, show, save, delete, plan ---
 
 

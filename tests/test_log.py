@@ -448,6 +448,7 @@ async def test_a_key_that_is_not_the_log_s_is_said_and_nothing_is_overwritten(pa
     error = await refused(path, Entry("end", "a"))
     assert (error.code, "back" in error.hint) == (code, True)
     assert contents(path.parent) == before
+    key.touch(0o600)
     key.write_bytes(kept)
     await recorded(path, Entry("end", "a"))
     assert len(leaves(path)) == 3

@@ -356,6 +356,12 @@ def name(row):
     return f"{row[0]}: {row[1]}"
 
 
+@pytest.mark.parametrize(("where", "what", "finder"), [(row[0], row[1], row[3]) for row in ROWS + FILES])
+def test_the_table_of_what_is_found_says_so(where, what, finder):
+    page = (Path(__file__).parent.parent / "SECURITY.md").read_text("utf-8")
+    assert f"| {where} | {what} | {finder} |" in page
+
+
 @pytest.mark.parametrize(("where", "what", "attack", "finder"), ROWS, ids=map(name, ROWS))
 def test_what_is_done_to_rows_is_found(kept, copy, where, what, attack, finder):
     before = dump(copy)
@@ -464,12 +470,3 @@ def test_pymerkle_finds_the_same_root(kept):
             tree.append_entry(entry)
         (root,) = connection.execute("SELECT root FROM head").fetchone()
     assert tree.get_root() == root == verify_file(kept.path, [Verifier.parse(kept.vkey)]).log.root
-
-
-def table():
-    """The rows as Markdown."""
-    lines = ["| Of the file | What is done | Found by | Test |", "|---|---|---|---|"]
-    for row in ROWS + FILES:
-        test = "rows" if row in ROWS else "the_file"
-        lines.append(f"| {row[0]} | {row[1]} | {row[3]} | `test_what_is_done_to_{test}_is_found[{name(row)}]` |")
-    return "\n".join(lines)

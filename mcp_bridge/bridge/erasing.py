@@ -6,7 +6,6 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from mcp_bridge.bridge.program_record import is_under_way
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import erasure
 
@@ -40,6 +39,9 @@ async def erase(
     Raises:
         BridgeError: As `erasure.erase`; `erasure_unfinished`: files can't be removed.
     """
+    # It knows programs, and with them the kernel: a start that erases nothing has no use for them.
+    from mcp_bridge.bridge.program_record import is_under_way  # noqa: PLC0415
+
     erased = await erasure.erase(database, what, name, by=by, reason=reason, under_way=is_under_way)
     await finish(database, files)
     return erased
