@@ -1,21 +1,9 @@
 """Verify a ledger's export or .tlog-proof file: a second opinion, which shares no code with mcp-code-bridge.
-
-    python verify_ledger.py FILE [--key VKEY]... [--checkpoint FILE]...
-
+python verify_ledger.py FILE [--key VKEY]... [--checkpoint FILE]...
 One line says what was found. Exit status: 0 genuine, 1 not, 2 wrong usage or a file that can't be read. Without a key
 the file is only shown to agree with itself. By RFC 6962, 8032, 8785, and C2SP's tlog-proof. Python 3.9 or later.
 """
-
-import argparse
-import base64
-import functools
-import hashlib
-import hmac
-import json
-import pathlib
-import re
-import sys
-
+import argparse, base64, functools, hashlib, hmac, json, pathlib, re, sys
 MAX_LINE, MAX_PROOF, MAX_NOTE, MAX_ENTRY, MAX_NUMBER = 64 << 20, 96 << 20, 256 << 10, 32 << 10, 2**53 - 1
 P, L = 2**255 - 19, 2**252 + 27742317777372353535851937790883648493
 D, ROOT, MASK = -121665 * pow(121666, P - 2, P) % P, pow(2, (P - 1) // 4, P), (1 << 255) - 1
@@ -24,27 +12,21 @@ ORDER_8 = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
 ANY, TEXT, HASH = r"(?s:.*)", r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{0,4096}", r"[0-9a-f]{64}"
 NAME = r"[^\s+\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,255}"
 KINDS = "start|intent|outcome|denial|transition|suspension|resume|decision|violation|erasure|key|clock|end"
-ENTRY = {"commitment": HASH, "execution": f"(?!$){TEXT}", "kind": KINDS, "policy": TEXT, "previous": HASH}
-ENTRY.update({"program": TEXT, "sequence": int, "step": TEXT, "time": int})
+ENTRY = {"commitment": HASH, "execution": f"(?!$){TEXT}", "kind": KINDS, "policy": TEXT, "previous": HASH,
+         "program": TEXT, "sequence": int, "step": TEXT, "time": int}
 NULLABLE = ("payload", "previous", "program", "salt", "step")
 # No number may take long: a text that a number's beginning stands for is found out when it is written again.
 JSON = json.JSONDecoder(parse_int=lambda text: int(text[:17]), parse_float=len)
-
 
 def check(holds, why):
     if not holds:
         raise ValueError(why)
 
+node = lambda left, right: hashlib.sha256(b"\1" + left + right).digest()
 
 def unbase64(text):
-    data = base64.b64decode(text, validate=True)
-    check(base64.b64encode(data).decode() == text, "base64 is not in its one form")
-    return data
-
-
-def node(left, right):
-    return hashlib.sha256(b"\1" + left + right).digest()
-
+    check(base64.b64encode(base64.b64decode(text, validate=True)).decode() == text, "base64 is not in its one form")
+    return base64.b64decode(text)
 
 def fields(data, patterns):
     """A JSON object in canonical form; a regular expression or `int` for each of its names."""
@@ -56,25 +38,21 @@ def fields(data, patterns):
         value, kind = found[name], int if pattern is int else str
         fits = isinstance(value, kind) and (value <= MAX_NUMBER if kind is int else re.fullmatch(pattern, value))
         check(fits or (value is None and name in NULLABLE), f"the {name} is not what it should be")
-    written = json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()
-    check(written == data, "a JSON object is not in canonical form")
+    written = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+    check(written.encode() == data, "a JSON object is not in canonical form")
     return found
-
 
 def add(a, b):
     """The sum of two points of Ed25519's curve in extended coordinates (RFC 8032, section 5.1.4)."""
-    low, high = (a[1] - a[0]) * (b[1] - b[0]) % P, (a[1] + a[0]) * (b[1] + b[0]) % P
-    cross, twice = 2 * a[3] * b[3] * D % P, 2 * a[2] * b[2] % P
-    e, f, g, h = high - low, twice - cross, twice + cross, high + low
+    low, high, cross = (a[1] - a[0]) * (b[1] - b[0]) % P, (a[1] + a[0]) * (b[1] + b[0]) % P, 2 * a[3] * b[3] * D % P
+    e, f, g, h = high - low, 2 * a[2] * b[2] - cross, 2 * a[2] * b[2] + cross, high + low
     return e * f % P, g * h % P, f * g % P, e * h % P
-
 
 def check_signature(public, message, signature):
     """By Ed25519: [s]B - [k]A has to have the very bytes of R, as OpenSSL wants it."""
     y, s = int.from_bytes(public, "little") & MASK, int.from_bytes(signature[32:], "little")
     square = (y * y - 1) * pow(D * y * y + 1, P - 2, P) % P
-    x = pow(square, (P + 3) // 8, P)
-    x = x if x * x % P == square else x * ROOT % P
+    x = (x := pow(square, (P + 3) // 8, P)) * (1 if x * x % P == square else ROOT) % P
     check(len(signature) == 64 and s < L and x * x % P == square, "a signature can be none")
     x = P - x if x & 1 == public[31] >> 7 else x  # of -A
     k = int.from_bytes(hashlib.sha512(signature[:32] + public + message).digest(), "little") % L
@@ -85,7 +63,6 @@ def check_signature(public, message, signature):
         point = add(point, terms[term]) if term else point
     x, y = (part * pow(point[2], P - 2, P) % P for part in point[:2])
     check((y | (x & 1) << 255).to_bytes(32, "little") == signature[:32], "a signature is wrong")
-
 
 def add_key(known, vkey):
     """Put a public key, name+id+base64, to those known, as (name, id, type, bytes) by name and id."""
@@ -98,7 +75,6 @@ def add_key(known, vkey):
     check(re.fullmatch(NAME, name) and number == found[1].hex(), "a key's name or id is not its own")
     check(known.setdefault(found[:2], found) == found, "two keys can't be told apart")
     return found
-
 
 def open_note(note, known):
     """Of a checkpoint its origin, size, root, which known keys have signed it, and which of these are its log's."""
@@ -114,15 +90,13 @@ def open_note(note, known):
         if by and by[2] == 4:  # a witness's, with a time
             check(data[0] < 128, "a cosignature's time is none")
             message, data = f"cosignature/v1\ntime {int.from_bytes(data[:8], 'big')}\n{text}", data[8:]
-        if by:
-            check_signature(by[3], message.encode(), data)
+        if by and check_signature(by[3], message.encode(), data) is None:
             signers.append(by)
     origin, size, root, *more, end = text.split("\n")
     check(origin and all(more) and not end, "a checkpoint has not three lines or more")
     size, root = re.fullmatch("0|[1-9][0-9]{0,18}", size) and int(size), unbase64(root)
     check(size is not None and size < 2**63 and len(root) == 32, "a checkpoint's size or root is none")
     return origin, size, root, signers, [by for by in signers if by[::2] == (origin, 1)]
-
 
 def read_entry(data):
     """An entry, its hash, and its payload if that is there: it has to be what the entry commits to."""
@@ -134,7 +108,6 @@ def read_entry(data):
         check(digest == leaf["commitment"], f"the payload of entry {leaf['sequence']} is not what it commits to")
     return leaf, hashlib.sha256(b"\0" + text.encode()).digest(), payload
 
-
 def climb(leaf, at, size, path):
     """The root of a tree of that size, by a leaf's hash, its index, and the hashes beside its way from the root."""
     check(len(path) > 0 if size > 1 else not path, "the proof has a hash too many, or too few")
@@ -143,7 +116,6 @@ def climb(leaf, at, size, path):
         return node(climb(leaf, at, half, path[1:]), path[0])
     return node(path[0], climb(leaf, at - half, size - half, path[1:])) if path else leaf
 
-
 def verify_proof(data, given):
     head, _, note = data.decode().partition("\n\n")
     origin, size, root, _, by_log = open_note(note, given or {})
@@ -151,29 +123,24 @@ def verify_proof(data, given):
     _, extra, index, *path = head.split("\n", 67)
     leaf, digest, _ = read_entry(unbase64(extra[6:]))
     check(extra[:6] == "extra " and index == f"index {leaf['sequence']}", "the proof is of another entry, or of none")
-    check(leaf["sequence"] < size and all(len(line) == 44 for line in path), "the proof can be none")
     path = [unbase64(line) for line in reversed(path)]
-    check(climb(digest, leaf["sequence"], size, path) == root, "the proof doesn't lead to the root that was signed")
+    fits = leaf["sequence"] < size and all(len(each) == 32 for each in path)
+    check(fits and climb(digest, leaf["sequence"], size, path) == root, "the proof doesn't lead to the signed root")
     return f"entry {leaf['sequence']} of {origin}, one of {size}"
-
 
 def verify(file, given=None, outside=()):
     """What an open file proves by the known keys, or None of them: no more than that it agrees with itself."""
-
     def line():
         data = file.readline(MAX_LINE + 1)
         check(data.endswith(b"\n") and len(data) <= MAX_LINE, "the file is cut off, or a line is too long")
         return data[:-1]
-
     def checkpoint(note):
         name, count, root, signers, by_log = open_note(note, known)
         check(name == origin and by_log, "a checkpoint is not by a known key of this log")
         check(count <= size, f"rolled back: a checkpoint is of {count} entries, and here are {size}")
         check(root == roots[32 * count : 32 * count + 32], f"the first {count} entries are not those that were signed")
         return count, signers
-
-    header = line()
-    if header == b"c2sp.org/tlog-proof@v1":
+    if (header := line()) == b"c2sp.org/tlog-proof@v1":
         return verify_proof(header + b"\n" + file.read(MAX_PROOF), given)
     _, origin, size = fields(header, {"format": "mcp-code-bridge-ledger/1", "origin": NAME, "size": int}).values()
     known, heads, peaks, keys, latest, time, last, current = dict(given or {}), {}, [], [], {}, 0, 0, ""
@@ -183,8 +150,8 @@ def verify(file, given=None, outside=()):
         leaf, digest, payload = read_entry(line())
         before, heads[leaf["execution"]] = heads.get(leaf["execution"]), digest.hex()
         check(leaf["sequence"] == sequence, f"another entry is in the place of entry {sequence}")
-        check(leaf["previous"] == before and leaf["time"] >= time, f"entry {sequence} doesn't follow the one before it")
-        time = leaf["time"]
+        time = leaf["time"] if leaf["kind"] == "clock" else max(time, leaf["time"])  # a clock put back, and accepted
+        check(leaf["previous"] == before and leaf["time"] == time, f"entry {sequence} doesn't follow the one before it")
         if leaf["kind"] == "key" or not sequence:
             check(payload and leaf["execution"] == "ledger" and leaf["kind"] == "key", f"entry {sequence} names no key")
             form = {"event": "rotated|lost", "from": re.escape(current)} if keys else {"event": "made"}
@@ -201,36 +168,31 @@ def verify(file, given=None, outside=()):
         latest.update(dict.fromkeys(signers, last))
     check(size and not file.read(1), "there is no entry, or something after the last checkpoint")
     for (_, _, old), (sequence, event, new) in zip(keys, keys[1:]):
-        if event == "rotated" and old in trusted and latest.get(old, 0) > sequence:
-            trusted.add(new)
+        trusted |= {new} if event == "rotated" and old in trusted and latest.get(old, 0) > sequence else set()
     check(given is None or trusted.intersection(signers), "the last checkpoint is signed by no trusted key")
     for note in outside:
         checkpoint(note)
     return f"{size} entries of {origin}"
 
-
 def main():
     parser = argparse.ArgumentParser(description="Verify a ledger's export or .tlog-proof file.")
     parser.add_argument("file")
     parser.add_argument("--key", action="append", help="a public key to trust: name+id+base64")
-    parser.add_argument("--checkpoint", action="append", default=[], help="a file with a checkpoint kept elsewhere")
-    options = parser.parse_args()
-    known = {}
+    parser.add_argument("--checkpoint", action="append", default=[], help="a file with checkpoints kept elsewhere")
+    options, known = parser.parse_args(), {}
     try:
         for key in options.key or ():
             add_key(known, key)
-        notes = [pathlib.Path(name).read_bytes().decode() for name in options.checkpoint]
+        kept = "\n\n".join(pathlib.Path(name).read_bytes().decode().strip("\n") for name in options.checkpoint)
         file = pathlib.Path(options.file).open("rb")
     except (OSError, ValueError) as error:
         parser.error(str(error))
     try:
         with file:
+            notes = [note.strip("\n") + "\n" for note in re.split("\n\n+(?!\u2014)", kept) if note]
             found = verify(file, known or None, notes)
     except ValueError as error:
-        print(f"not genuine: {error}")
-        sys.exit(1)
+        sys.exit(print(f"not genuine: {error}") or 1)
     print(f"genuine: {found}" if options.key else f"agrees with itself, signed by nobody who is known: {found}")
-
-
 if __name__ == "__main__":
     main()

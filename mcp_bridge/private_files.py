@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -118,11 +119,18 @@ def private_key(path: Path, lost: str, *, make: bool = True) -> bytes:
         finally:
             fresh.unlink(missing_ok=True)
     try:
+        mode = stat.S_IMODE(path.stat().st_mode)
         key = path.read_bytes()
     except FileNotFoundError:
         raise BridgeError("key_missing", f"There is no {path}.", hint=f"Put it back from a copy. {lost}") from None
     except OSError as exc:
         raise BridgeError("key_unusable", f"{path} can't be read: {exc.strerror}.") from None
+    if mode & 0o077:
+        raise BridgeError(
+            "key_unusable",
+            f"{path} can be read or written by others (mode {mode:04o}).",
+            hint=f"chmod 600 {path} mends it; somebody may have read it.",
+        )
     if len(key) != KEY_BYTES:
         raise BridgeError("key_unusable", f"{path} is damaged.", hint=f"Put it back from a copy. {lost}")
     return key

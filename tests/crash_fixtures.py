@@ -1,7 +1,6 @@
 """Hosts of programs that die or meet faults, over one state directory; what must hold is checked after each."""
 
 import collections
-import itertools
 import json
 import os
 import signal
@@ -23,6 +22,8 @@ HOST = Path(__file__).with_name("crash_points.py")
 LONG = bool(os.environ.get("MCP_BRIDGE_LONG_TESTS"))
 """Whether many more kills and cuts are wanted."""
 
+BOUNDED = pytest.mark.timeout(7200 if LONG else 180)
+
 ENDS = {"success", "failed", "cancelled", "budget_exceeded", "stalled"}
 SECONDS = 60.0
 """For one host to end."""
@@ -43,7 +44,7 @@ class Runs:
         self.folder = folder
         self.state = folder / "state"
         self.state.mkdir(parents=True)
-        self.effects, self.acknowledged = folder / "effects", folder / "acknowledged"
+        self.effects, self.acknowledged = folder / "effects", folder / "told"
         self.effects.touch()
         self.acknowledged.touch()
         self.program, self.context = program, context
@@ -82,13 +83,16 @@ class Runs:
         """Hold the log against what was done, and against what it was before."""
         known = self._before
         found = self._before = look(self.state, known.vkey, [known.note]) if known and known.vkey else look(self.state)
-        rows, executions = found.rows, found.executions
+        rows = found.rows
+        executions = {name: row for name, row in found.executions.items() if row.key == "key"}
         assert known is None or rows[: len(known.rows)] == known.rows, "an entry that was there is gone"
         done = lines(self.effects)
         intents = {(row.entry.execution, row.entry.payload.get("effect")) for row in rows if row.entry.kind == "intent"}
         assert all((row["execution"], row["effect"]) in intents for row in done), "done without an intent"
         begun = collections.Counter(
-            (row["execution"], row["effect"]) for row in done if row["did"] == "begin" and row["tool"] != "again"
+            (row["execution"], row["effect"], row["step"])
+            for row in done
+            if row["did"] == "begin" and row["tool"] != "again"
         )
         assert all(count == 1 for count in begun.values()), "done twice"
         # What may be repeated isn't, either, when its outcome has been recorded.
@@ -117,10 +121,10 @@ class Runs:
         if again:
             assert self.run() == record
         found = look(self.state)
-        (kept,) = found.executions.values()
+        (kept,) = (row for row in found.executions.values() if row.key == "key")
         assert (kept.status, kept.state) == (record["status"], None)
         machine = Machine(parse(self.program), self.context)
-        replay(machine, state.dump(machine), found.rows)
+        replay(machine, state.dump(machine), [row for row in found.rows if row.entry.execution == kept.id])
         assert machine.ended
         assert [state.row_json(row) for row in machine.rows] == record["steps"]
         assert (machine.status, machine.output, machine.error) == (record["status"], record["output"], record["error"])
@@ -158,6 +162,12 @@ def source(tmp_path_factory):
 
 
 @pytest.fixture
-def runs(source, tmp_path):
-    numbers = itertools.count()
-    return lambda program, context: Runs(source, tmp_path / f"{next(numbers)}", program, context)
+def runs(source, tmp_path, record_property):
+    made = []
+
+    def make(program, context):
+        made.append(Runs(source, tmp_path / f"{len(made)}", program, context))
+        return made[-1]
+
+    yield make
+    record_property("kills", sum(one.kills for one in made))

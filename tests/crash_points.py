@@ -1,7 +1,7 @@
 """Hosts that are killed with -9 where a test says, and started again.
 
 Each line of standard input starts one, in a fork of this process (which has loaded everything by then). A line is a JSON
-object: `state`, its directory; `program`, `context`, `key`; `out`, the file for the record or the error; `effects`, the
+object: `state`, its directory; `program`, `context`, `key`, or `code`, `key`, `runtime`; `out`, the file for the record or the error; `effects`, the
 file to which the tools write what they do; `acknowledged`, the file for what its caller was told; `kill`, when it dies:
 
     {"point": "before intent", "nth": 2}     at a named point: the second time that it comes there
@@ -35,10 +35,11 @@ from typing import Any
 from power_cut import shim
 
 import mcp_bridge
-from mcp_bridge.bridge import service
+from mcp_bridge.bridge import approvals, service
 from mcp_bridge.bridge.doubts import Settlement
 from mcp_bridge.bridge.gate import Gate
 from mcp_bridge.bridge.governance import load_governance
+from mcp_bridge.bridge.names import PRINCIPAL
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.ledger import opening
@@ -187,12 +188,14 @@ TABLES = {
 }
 
 
-def opened(state):
-    return service.open_bridge(Settings(state_dir=state), (), load_governance(TABLES, None, Path.cwd(), state))
+def opened(job):
+    state = Path(job["state"])
+    settings = Settings(state_dir=state, runtime=job.get("runtime", "auto"))
+    return service.open_bridge(settings, (), load_governance(TABLES, None, Path.cwd(), state))
 
 
 async def run(job):
-    async with opened(Path(job["state"])) as bridge:
+    async with opened(job) as bridge:
         told = await asyncio.gather(*(caller(bridge, job) for _ in range(job.get("callers", 1))))
     return told if "callers" in job else told[0]
 
@@ -204,7 +207,20 @@ async def caller(bridge, job):
         return {"code": exc.code, "message": exc.message, "hint": exc.hint}
 
 
+async def script_to_the_end(bridge, job):
+    for _ in range(20):
+        record = (await bridge.run(job["code"], key=job["key"])).to_json()
+        if record["status"] != "suspended":
+            return record
+        for row in record["error"]["calls"]:
+            word = truth(step=row["arguments"]["step"])
+            await bridge.settle_program(record["execution"], str(row["call"]), word, go_on=False)
+    raise AssertionError("the script doesn't end")
+
+
 async def to_the_end(bridge, job):
+    if "code" in job:
+        return await script_to_the_end(bridge, job)
     state = Path(job["state"])
     record = await bridge.run_program(job["program"], job["context"], job["key"])
     for _ in range(200):
@@ -215,7 +231,10 @@ async def to_the_end(bridge, job):
         doubt = next((row for row in record["waiting"] if row["kind"] == "in_doubt"), None)
         if doubt is not None:
             record = await bridge.settle_program(
-                record["trace_id"], str(doubt["effect"]), truth(record["trace_id"], doubt["effect"]), go_on=True
+                record["trace_id"],
+                str(doubt["effect"]),
+                truth(execution=record["trace_id"], effect=doubt["effect"]),
+                go_on=True,
             )
             continue
         for row in record["waiting"]:
@@ -229,10 +248,10 @@ async def to_the_end(bridge, job):
     raise AssertionError("the program doesn't end")
 
 
-def truth(execution, effect):
+def truth(**which):
     """What became of an effect, by the file of those that were done."""
     rows = [json.loads(line) for line in Path(os.environ["EFFECTS"]).read_text().splitlines()]
-    rows = [row for row in rows if (row["execution"], row["effect"]) == (execution, effect)]
+    rows = [row for row in rows if which.items() <= row.items()]
     if not rows:
         return Settlement("not_done", "anna")
     if rows[-1]["did"] == "begin":
@@ -246,9 +265,9 @@ async def decide(state, execution, effect):
     """As another process does it, a command of the operator."""
     async with Database(state / FILE_NAME) as database:
         store = ProgramStore(database)
-        for approval in await store.approvals(execution, open_only=True):
-            if approval.effect == effect:
-                await store.decide(approval, {"approved": effect % 3 != 0, "by": "anna"})
+        for question in await approvals.asked(store, PRINCIPAL, execution, open_only=True):
+            if question.approval.effect == effect:
+                await approvals.decide(store, question, approved=effect % 3 != 0, by="anna", comment=None)
 
 
 def kill_after(seconds):
@@ -267,6 +286,7 @@ def host(job):
         threading.Thread(target=kill_after, args=[wanted["seconds"]], daemon=True).start()
     if "operation" in wanted and "errno" not in wanted:
         shim.fail(wanted["operation"], wanted["suffix"], shim.KILL, skip=wanted["nth"] - 1)
+    hit("start")
     try:
         told = asyncio.run(run(job))
     except BridgeError as exc:

@@ -74,6 +74,11 @@ def careful(text: str) -> str:
 
 
 @mcp_bridge.tool
+async def careful_hang(text: str) -> str:
+    return await hang(text)
+
+
+@mcp_bridge.tool
 def careful_later(text: str) -> str:
     _work("careful_later", text)
     return mcp_bridge.PENDING

@@ -3,8 +3,8 @@
 Each line of standard input starts one, in a fork of this process (which has loaded everything by then). A line is a
 JSON object: `state`, its directory; `run` (code, key, timeout), `settle` (id, call, and the fields of a settlement),
 `cancel` (id) or `replay` (id); `out`, the file for the record or the error; `log`, to which the tools write a line when
-they have done their work; `die`, where the host is killed: one of POINTS and a tool, or `end`; `settings`. How the host
-has ended is written beside `out`, with `.ended`.
+they have done their work; `die`, where the host is killed: one of POINTS and a tool, or `end`; `settings`; `extra`,
+whether there is a tool more. How the host has ended is written beside `out`, with `.ended`.
 """
 
 import asyncio
@@ -90,6 +90,11 @@ async def card() -> dict[str, str]:
     return {"number": "4111 1111 1111 1111"}
 
 
+def extra(text: str) -> str:
+    """A tool that not every host has."""
+    return text
+
+
 def set_traps() -> None:
     """Die where the job says; a tool's call is named by the tool and its text."""
     outcome, record, keep = ScriptRun.outcome, Gate._record, Scripts._keep
@@ -151,6 +156,8 @@ def host(job: dict) -> None:
     os.environ.update(LOG=job["log"], DIE=job["die"])
     if job["die"]:
         set_traps()
+    if job.get("extra"):
+        globals()["extra"] = mcp_bridge.tool(extra)
     Path(job["out"]).write_text(json.dumps(asyncio.run(main(job))))
 
 

@@ -168,17 +168,22 @@ def test_all_of_what_is_approved_is_shown_and_what_a_question_leaves_out_is_said
 # --- who cannot approve ---
 
 
-def test_only_the_command_line_imports_what_decides():
+def test_only_the_command_line_and_the_viewer_import_what_decides():
     root = Path(mcp_bridge.__file__).parent
-    calls, importers = [], []
+    calls, importers, viewers = [], [], []
     for path in root.rglob("*.py"):
         name = path.relative_to(root).as_posix()
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module == "mcp_bridge.bridge.approvals":
+            approvals = isinstance(node, ast.ImportFrom) and node.module == "mcp_bridge.bridge.approvals"
+            if approvals and "decide" in {each.name for each in node.names}:
                 importers.append(name)
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mcp_bridge.server.ui"):
+                viewers.append(name)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "decide":
                 calls.append(name)
-    assert set(importers) == {"cli/approvals.py"}
+    assert set(importers) == {"cli/approvals.py", "server/ui/api.py"}
+    # A person starts the viewer; what serves the agent doesn't know it.
+    assert {name for name in viewers if not name.startswith("server/ui/")} == {"cli/ui.py"}
     assert set(calls) == {"bridge/approvals.py"}
 
 

@@ -399,6 +399,19 @@ def test_an_execution_is_shown_with_its_steps_and_what_it_waits_for(desk):
     assert (facts["trace_id"], facts["status"], facts["origin"]) == (ident, "suspended", "operator")
 
 
+def test_what_happened_when_is_shown_entry_by_entry(desk):
+    ident = desk.suspended()
+    shown = desk.run("execution", "show", ident)
+    header, *lines = shown.out[shown.out.index("entry ") :].splitlines()
+    assert header.split()[:2] == ["entry", "at"]
+    assert [line.split()[0] for line in lines[:-1]] == [
+        ",".join(map(str, row["sequences"])) for row in desk.run("execution", "show", ident, "--json").json["timeline"]
+    ]
+    assert "start" in lines[0]
+    assert "suspension" in lines[-2]
+    assert lines[-1].endswith(" s")
+
+
 def test_ids_that_name_nothing_or_too_much_are_usage_errors(desk, monkeypatch):
     made = secrets.token_hex
     monkeypatch.setattr("mcp_bridge.bridge.program_run.secrets.token_hex", lambda size: "abcdef" + made(size)[6:])
@@ -634,7 +647,7 @@ def test_damage_within_the_record_is_said(desk, command):
     data = bytearray(path.read_bytes())
     data[4096 * 2 :] = b"\xa5" * (len(data) - 4096 * 2)
     path.write_bytes(data)
-    desk.says(*command, code=common.FAILED, words=["database_unusable"])
+    desk.says(*command, code=common.FAILED, words=["malformed"])
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,23 @@ import tracemalloc
 
 import pytest
 import rfc8785
-from ledger_fixtures import ORIGIN, TIME, Log, erased, large_says, lost, rotated, signer, simple, small_says, witness
+from ledger_fixtures import (
+    ORIGIN,
+    TIME,
+    Log,
+    erased,
+    large_says,
+    lost,
+    rotated,
+    signer,
+    simple,
+    small,
+    small_says,
+    witness,
+)
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger import codec, disclosures, exports, notes
+from mcp_bridge.ledger import codec, disclosures, exports, notes, trust
 from mcp_bridge.ledger.notes import Checkpoint
 from mcp_bridge.ledger.trust import KeyEvent
 
@@ -153,6 +166,12 @@ def test_an_entry_that_names_a_key_names_it_after_the_one_before(payload, code):
     log.append(kind="key", execution=codec.LEDGER, payload=payload)
     log.checkpoint()
     refused(log.export(), code, line=3)
+
+
+def test_a_log_that_names_too_many_keys_is_refused(monkeypatch):
+    monkeypatch.setattr(trust, "MAX_KEYS", 2)
+    with pytest.raises(BridgeError, match="more than 2 keys"):
+        verify(rotated().export())
 
 
 def test_a_key_entry_is_the_logs_own_and_shows_its_payload():
@@ -324,6 +343,17 @@ def test_an_unusual_entry_is_accepted(values):
     accepted(log.export())
 
 
+def test_time_goes_back_where_a_person_has_accepted_it_and_nowhere_else():
+    log = Log().fill(3)
+    log.append(kind="clock", execution="ledger", time=TIME - 5000)
+    log.append(time=TIME - 4000)
+    log.checkpoint()
+    accepted(log.export())
+    log.append(time=TIME - 4001)
+    log.checkpoint()
+    refused(log.export(), "tampered", line=8)
+
+
 @pytest.mark.parametrize(
     ("at", "old", "new", "code"),
     [
@@ -377,6 +407,22 @@ def test_each_checkpoint_needs_a_greater_size():
     refused(log.export(), "tampered", line=7)
 
 
+@pytest.mark.parametrize("value", [None, 5])
+def test_a_checkpoint_is_a_text(value):
+    lines = simple().lines()
+    lines[-1] = disclosures.encode_object(checkpoint=value) + b"\n"
+    refused(b"".join(lines), "bad_checkpoint", line=9)
+
+
+def test_a_witness_alone_signs_no_checkpoint_of_a_log():
+    log = simple()
+    text = notes.checkpoint_text(log.state(3))
+    alone = f"{text}\n{witness().cosign(text, 5)}"
+    refused(log.export(), "unknown_key", (FIRST, witness().vkey), (alone,))
+    log.checkpoints.insert(0, alone)
+    refused(log.export(), "unknown_key", (FIRST, witness().vkey), line=9)
+
+
 def test_a_longer_log_than_is_signed_is_refused():
     log = simple(4)
     log.fill(1)
@@ -388,6 +434,9 @@ def test_a_line_of_too_many_bytes_is_refused():
     long = io.BytesIO(header + b" " * exports.MAX_LINE_BYTES + b"\n")
     with pytest.raises(BridgeError, match="more than 67108864 bytes"):
         exports.verify_export(long, keys(FIRST))
+    long.seek(0)
+    with pytest.raises(ValueError, match="a line is too long"):
+        small().verify(long)
     with pytest.raises(BridgeError, match="more than 67108864 bytes"):
         exports.verify_export([header, b" " * exports.MAX_LINE_BYTES + b"\n"], keys(FIRST))
 

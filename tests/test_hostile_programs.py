@@ -321,7 +321,8 @@ async def test_a_tool_for_one_program_is_reached_by_no_other_path(sandboxes, tmp
         assert ["reserve", 5] not in desk.did()
         denials = await desk.entries(record.execution, "denial")
         assert len(denials) == sum(code.startswith(("await local", "await mcp_", "await runtime", "sync", "runtime", "ok", "beside")) for code in DIRECT.values())  # fmt: skip
-        assert all(entry.payload == {"tool": "local.capture", "by": "rule 1"} for entry in denials)
+        said = {"tool": "local.capture", "by": "rule 1"}
+        assert all(said.items() <= entry.payload.items() for entry in denials)
         await desk.still_pays()
 
 
@@ -674,7 +675,8 @@ for turn in range(20):
     send(method="request.cancel", params={{"id": number}})
 tell(0)
 """)
-        rows = await desk.bridge.programs.store.executions(None, 100)
+        found = await desk.bridge.programs.store.executions(None, 100)
+        rows = [row for row in found if row.kind == "program"]
         assert {row.status for row in rows} <= {"interrupted", "suspended"}
         for row in rows[:3]:
             with anyio.fail_after(20):

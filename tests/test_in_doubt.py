@@ -274,6 +274,15 @@ async def test_a_call_that_is_made_again_may_be_in_doubt_again(hosts):
     assert hosts.done == ["once", "two", "two", "three"]
 
 
+async def test_a_settlement_that_names_nothing_leaves_what_it_found_out(hosts):
+    hosts.run(*STEPS, context=A, die_in="two")
+    execution = (await hosts.stored()).id
+    assert hosts.settle(execution, "happened", "three")["code"] == "unknown_doubt"
+    stored = await hosts.stored()
+    assert (stored.status, doubts(stored.record)) == ("suspended", [("two", "two")])
+    assert hosts.settle(execution, "happened", "two", value="b")["status"] == "success"
+
+
 async def test_what_nobody_doubts_can_t_be_settled(hosts):
     record = hosts.run(tool("later"), context=A, key=None)
     assert hosts.settle(record["trace_id"], "happened")["code"] == "not_in_doubt"
@@ -298,6 +307,15 @@ async def test_an_approved_call_that_may_have_happened_is_in_doubt_and_approved_
     last = hosts.settle(record["trace_id"], "not_done")
     assert (last["status"], last["output"]) == ("success", "careful:a")
     assert hosts.done == ["once", *["careful"] * (1 + DONE.get(point, 1))]
+
+
+async def test_an_approved_call_that_is_cancelled_in_mid_call_is_in_doubt_at_once(hosts):
+    record = hosts.run(tool("careful_hang"), context=A, key=None)
+    await hosts.decide()
+    hosts.resume(record["trace_id"], cancel_after=1)
+    stored = await hosts.stored()
+    assert (stored.status, doubts(stored.record)) == ("suspended", [("careful_hang", "careful_hang")])
+    assert hosts.settle(stored.id, "happened", value="b")["output"] == "b"
 
 
 # --- hosts that live ---
@@ -487,7 +505,8 @@ while not await local.look(file={str(paid)!r}):
         await bridge.run(script, timeout=3)
 
         async def left():
-            (stored,) = await bridge.programs.store.executions(None, 10)
+            found = await bridge.programs.store.executions(None, 10)
+            (stored,) = [row for row in found if row.kind == "program"]
             return stored if stored.status != "running" else None
 
         stored = await until(left)
@@ -525,7 +544,8 @@ async def test_a_client_that_takes_its_request_back_in_mid_call_leaves_a_doubt(d
             tasks.cancel_scope.cancel()
 
         async def left():
-            (stored,) = await bridge.programs.store.executions(None, 10)
+            found = await bridge.programs.store.executions(None, 10)
+            (stored,) = [row for row in found if row.kind == "program"]
             return stored if stored.status != "running" else None
 
         stored = await until(left)

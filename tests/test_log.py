@@ -208,9 +208,9 @@ def test_processes_that_begin_a_file_at_once_have_one_key_and_one_log(path):
         "UPDATE data_keys SET subject = 'b'",
         "UPDATE data_keys SET subject = 'b', wrapped = NULL",
         "DELETE FROM data_keys",
-        "INSERT OR REPLACE INTO data_keys VALUES ('a', '', x'')",
-        "REPLACE INTO data_keys VALUES ('a', '', NULL)",
-        "INSERT INTO data_keys VALUES ('a', '', x'') ON CONFLICT DO UPDATE SET wrapped = excluded.wrapped",
+        "INSERT OR REPLACE INTO data_keys VALUES ('a', '', x'', x'')",
+        "REPLACE INTO data_keys VALUES ('a', '', NULL, x'')",
+        "INSERT INTO data_keys VALUES ('a', '', x'', x'') ON CONFLICT DO UPDATE SET wrapped = excluded.wrapped",
     ],
 )
 async def test_the_file_refuses_to_have_its_past_changed(path, statement):
@@ -448,6 +448,7 @@ async def test_a_key_that_is_not_the_log_s_is_said_and_nothing_is_overwritten(pa
     error = await refused(path, Entry("end", "a"))
     assert (error.code, "back" in error.hint) == (code, True)
     assert contents(path.parent) == before
+    key.touch(0o600)
     key.write_bytes(kept)
     await recorded(path, Entry("end", "a"))
     assert len(leaves(path)) == 3

@@ -15,12 +15,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from crash_fixtures import BOUNDED, LONG
 from generated_programs import chance
 from ledger_looks import Look, look
-from power_cut import shim
+from power_cut import keeping, shim
 from power_cut.appending import payload
 from power_cut.disk import Disk, journal
 
+from mcp_bridge.bridge.keep import Files, Memories
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.recorder import SqliteRecorder
@@ -28,9 +30,8 @@ from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.private_files import private_directory
 
 HERE = Path(__file__).resolve().parent
-LONG = bool(os.environ.get("MCP_BRIDGE_LONG_TESTS"))
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the shim is for Linux")
+pytestmark = [BOUNDED, pytest.mark.skipif(sys.platform != "linux", reason="the shim is for Linux")]
 
 
 def record(folder, *commands):
@@ -87,9 +88,12 @@ def lost_rows(directory, acknowledged):
 
 
 @pytest.mark.parametrize(("synchronous", "keeps"), [("OFF", False), ("NORMAL", False), ("FULL", True)])
-def test_the_simulation_finds_what_sqlite_loses_without_full_durability_and_only_that(tmp_path, synchronous, keeps):
+def test_the_simulation_finds_what_sqlite_loses_without_full_durability_and_only_that(
+    tmp_path, synchronous, keeps, record_property
+):
     operations = record(tmp_path, ("power_cut/plain.py", "sqlite", synchronous, "60"))
     lost = [lost_rows(*cut) for cut in cuts(operations, tmp_path, 1000 if LONG else 200)]
+    record_property("cuts", len(lost))
     assert len(lost) >= 190
     assert not any(lost) if keeps else any(lost)
     # Without any sync a database may be damaged; with a sync of each checkpoint it only forgets.
@@ -140,7 +144,7 @@ async def goes_on(directory):
     state = private_directory(directory / "state")
     async with Database(state / FILE_NAME) as database:
         recorder = SqliteRecorder(database)
-        await recorder.append(Entry("start", "after", payload("after", 0)))
+        await recorder.append(Entry("intent", "after", payload("after", 0)))
         assert [row.entry.payload for row in await recorder.read("after")] == [payload("after", 0)]
 
 
@@ -151,14 +155,39 @@ WORKLOADS = {
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_what_a_ledger_has_acknowledged_is_there_after_a_power_cut(tmp_path, workload):
+def test_what_a_ledger_has_acknowledged_is_there_after_a_power_cut(tmp_path, workload, record_property):
     operations = record(tmp_path, *WORKLOADS[workload])
     sizes = []
-    for number, (directory, acknowledged) in enumerate(cuts(operations, tmp_path, 3000 if LONG else 150)):
+    for number, (directory, acknowledged) in enumerate(cuts(operations, tmp_path, 1500 if LONG else 120)):
         sizes.append(check_ledger(directory, acknowledged))
         if LONG or number % 5 == 0:
             asyncio.run(goes_on(directory))
             check_ledger(directory, acknowledged)
         shutil.rmtree(directory)
-    assert len(sizes) >= 100
+    record_property("cuts", len(sizes))
+    assert len(sizes) >= 90
     assert len(set(sizes)) > 5
+
+
+def test_artifacts_and_memories_that_were_acknowledged_are_there_after_a_power_cut(tmp_path, record_property):
+    operations = record(tmp_path, ("power_cut/keeping.py", "8"))
+    checked = looked = 0
+    for directory, acknowledged in cuts(operations, tmp_path, 1000 if LONG else 150):
+        files, memories = Files(directory / "state"), Memories(directory / "state")
+        told = [json.loads(line) for line in acknowledged]
+        checked, looked = checked + bool(told), looked + 1
+        forgotten = {number for what, number, *_ in told if what == "forgotten"}
+        for what, *rest in told:
+            if what == "artifact":
+                execution, number = rest
+                assert [files.read(f"artifact://{execution}/{name}") for name in "ab"] == [keeping.content(number)] * 2
+            elif what == "memory":
+                (number,) = rest
+                assert memories.load("same")[1]["number"] >= number
+                if number in forgotten:
+                    assert memories.load(f"m{number}") == (False, None)
+                elif number % 2:
+                    assert memories.load(f"m{number}") == (True, number)
+        shutil.rmtree(directory)
+    record_property("cuts", looked)
+    assert checked > 50

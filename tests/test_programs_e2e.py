@@ -67,7 +67,8 @@ asyncio.ensure_future({run})
 await asyncio.sleep(1)
 """
         await bridge.run(script)
-        (left,) = await bridge.programs.store.executions(None, 10)
+        found = await bridge.programs.store.executions(None, 10)
+        (left,) = [row for row in found if row.kind == "program"]
         assert left.status == "interrupted"
         record = await bridge.run(
             f"from mcp import programs\ntrace = await {run}\nprint(trace.status, trace.output, trace.trace_id)"

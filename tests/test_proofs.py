@@ -4,10 +4,11 @@ import base64
 
 import pytest
 from fuzz_ledger import Case, shows
-from ledger_fixtures import Log, erased, large_says, rotated, signer, simple, small_says, witness
+from ledger_fixtures import ORIGIN, Log, erased, large_says, rotated, signer, simple, small_says, witness
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger import disclosures, merkle, notes, proofs
+from mcp_bridge.ledger import codec, disclosures, merkle, notes, proofs
+from mcp_bridge.ledger.notes import Checkpoint
 
 FIRST = signer().verifier
 
@@ -120,6 +121,28 @@ OLDER = notes.sign_checkpoint(LOG.state(6), LOG.key)
 def test_a_changed_proof_is_refused_and_why(change, code):
     data = proofs.encode(proofs.Proof(**(parts(GOOD) | change)))
     assert large_says(data, [FIRST.vkey], proof=True) == code
+    assert small_says(data, [FIRST.vkey])
+
+
+def test_an_entry_beyond_the_signed_tree_is_not_proved():
+    log = Log()
+    log.append(sequence=5)
+    tree = Checkpoint(ORIGIN, 1, codec.leaf_hash(log.entries[1]))
+    extra = disclosures.encode(disclosures.Disclosed(log.entries[1]))
+    data = proofs.encode(proofs.Proof(5, (), notes.sign_checkpoint(tree, log.key), extra))
+    assert large_says(data, [FIRST.vkey], proof=True) == "bad_proof"
+    assert small_says(data, [FIRST.vkey])
+
+
+@pytest.mark.parametrize("length", [31, 33])
+def test_a_hash_has_32_bytes_even_if_the_root_is_made_of_it(length):
+    log = Log()
+    log.append()
+    strange = b"x" * length
+    tree = Checkpoint(ORIGIN, 2, merkle.node_hash(strange, codec.leaf_hash(log.entries[1])))
+    extra = disclosures.encode(disclosures.Disclosed(log.entries[1]))
+    data = proofs.encode(proofs.Proof(1, (strange,), notes.sign_checkpoint(tree, log.key), extra))
+    assert large_says(data, [FIRST.vkey], proof=True) == "bad_proof"
     assert small_says(data, [FIRST.vkey])
 
 

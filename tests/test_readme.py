@@ -17,6 +17,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 README = (REPOSITORY / "README.md").read_text("utf-8")
 
 ELSEWHERE = {
+    "mcp-bridge ui": "tests/ui_fixtures.py",
     "make demo": "scripts/bare-debian-test.sh",
     "make test": ".ci/run",
     f"claude mcp add bridge -- uvx --from ./dist/mcp_code_bridge-{__version__}-py3-none-any.whl mcp-bridge": (

@@ -72,6 +72,14 @@ def test_a_damaged_file_is_an_error_and_is_kept(tmp_path, content, make):
     assert (tmp_path / FILE_NAME).read_bytes() == content
 
 
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])
+def test_a_key_that_others_can_reach_is_refused(tmp_path, mode):
+    master_key("file", tmp_path, make=True)
+    (tmp_path / FILE_NAME).chmod(mode)
+    error = failure("file", tmp_path, make=False)
+    assert (error.code, f"{mode:04o}" in error.message) == ("key_unusable", True)
+
+
 def test_the_keyring_has_a_key_made_for_it_once(tmp_path, keyring):
     assert failure("keyring", tmp_path).code == "key_missing"
     assert keyring.kept == {}

@@ -1,12 +1,14 @@
 """The viewer's server: who may ask it, what it tells, and what it never tells."""
 
 import json
+import os
+import signal
 import subprocess
 
 import httpx2
 import pytest
 from typer.testing import CliRunner
-from ui_fixtures import EVIL, FAILS, viewing
+from ui_fixtures import CODE, EVIL, FAILS, viewing
 
 from mcp_bridge.bridge.approvals import asked
 from mcp_bridge.bridge.names import PRINCIPAL
@@ -286,6 +288,15 @@ async def test_an_execution_is_told_with_its_steps_and_its_way(viewer, store):
     assert json.loads(failed["source"]["text"])["name"] == FAILS["name"]
 
 
+async def test_a_scripts_code_is_shown_as_it_was_recorded(viewer, store):
+    facts = await told(viewer, f"/api/executions/{store.script}")
+    assert facts["source"]["text"] == CODE
+    assert facts["name"] == CODE.splitlines()[2]
+    for path in ("/api/executions", f"/api/executions/{store.script}", f"/api/executions/{store.script}/entries"):
+        assert "a secret" not in (await viewer.get(path)).text
+    assert (await told(viewer, "/api/executions", query="secret"))["executions"] == []
+
+
 async def test_what_is_erased_is_a_tombstone_everywhere_and_still_proven(viewer, store):
     facts = await told(viewer, f"/api/executions/{store.erased}")
     assert (facts["source"], facts["results"], facts["name"]) == (None, [], "[REDACTED_TOMBSTONE]")
@@ -471,6 +482,27 @@ def test_what_is_beyond_this_machine_is_known(host, loopback):
 def test_help_names_the_options():
     shown = CliRunner().invoke(app, ["ui", "--help"], env={"COLUMNS": "200"}).stdout
     assert all(option in shown for option in ("--listen", "--no-browser", "--config"))
+
+
+def test_a_browser_is_started_without_the_token_where_others_can_see_it(stores, tmp_path):
+    seen, browser = tmp_path / "seen", tmp_path / "browser"
+    os.mkfifo(seen)
+    browser.write_text(f'#!/bin/sh\n{{ echo "$1"; stat -c %a "${{1#file://}}"; cat "${{1#file://}}"; }} >{seen}\n')
+    browser.chmod(0o700)
+    store = stores()
+    with viewing(store, browser=browser) as viewer:
+        address, mode, page = seen.read_text().splitlines()
+        assert viewer.token not in address
+        assert mode == "600"
+        assert viewer.url in page
+    assert not list(store.state.glob("ui-*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_in_order(stores, number):
+    with viewing(stores()) as viewer:
+        viewer.process.send_signal(number)
+        assert viewer.process.wait(30) == 0
 
 
 def test_beyond_this_machine_there_is_a_warning(stores):

@@ -429,6 +429,7 @@ CHANGES = {
     "another hash": _change("entries", "nodes", lambda nodes: bytes([nodes[0] ^ 1]) + nodes[1:], before=1),
     "no hash": _change("entries", "nodes", lambda nodes: b"", before=1),
     "another payload": _change("payloads", "sealed", lambda sealed: sealed[:-1] + bytes([sealed[-1] ^ 1])),
+    "no entry": _change("entries", "entry", lambda data: None),
     "no payload": _change("payloads", "sealed", lambda sealed: None),
 }
 
@@ -470,6 +471,18 @@ def test_what_was_changed_does_not_verify(chromium, stores):
             connection.execute("UPDATE head SET note = ?", (note.replace(f"\n{size}\n", f"\n{int(size) - 1}\n", 1),))
         again.click()
         expect(alert).to_contain_text("The log's checkpoint does not verify.")
+
+
+def test_what_is_left_out_is_missed(watched, store):
+    def without_one(route):
+        answer = route.fetch()
+        page = answer.json()
+        del page["rows"][4]
+        route.fulfill(response=answer, json=page | {"total": page["total"] - 1})
+
+    watched.page.route("**/entries?*", without_one)
+    watched.go(f"/executions/{store.works}")
+    expect(watched.page.get_by_role("alert")).to_contain_text("Something is missing")
 
 
 # --- what the pages compute

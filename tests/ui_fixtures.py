@@ -156,8 +156,9 @@ async def _scripts(database):
     for name, ident in ids.items():
         status = "running" if name == "running" else "success"
         whose = "somebody else" if name == "others" else PRINCIPAL
-        row = script(ident, CODE if name == "script" else f"'{name}'", status, record, whose)
-        await store.add(row, {}, Entry("start", ident, {"kind": "script"}))
+        code = CODE if name == "script" else f"'{name}'"
+        row = script(ident, f"{code}# a secret that the record doesn't show", status, record, whose)
+        await store.add(row, {}, Entry("start", ident, {"code": code}))
         await recorder.append(
             Entry("intent", ident, {"kind": "tool", "tool": f"local.{EVIL}", "arguments": {EVIL: EVIL}})
         )
@@ -222,16 +223,33 @@ class Viewer:
 
 
 @contextlib.contextmanager
-def viewing(store, *options, stderr=subprocess.PIPE):
-    """The viewer of a store, in a process of its own."""
+def viewing(store, *options, browser=None, stderr=subprocess.PIPE):
+    """The viewer of a store, in a process of its own.
+
+    Args:
+        store: It.
+        options: More of the command's.
+        browser: A program to be started as the user's browser.
+        stderr: As `subprocess.Popen` has it.
+    """
+    how = {"DISPLAY": ":0", "BROWSER": f"{browser} %s"} if browser else {}
     environment = {name: os.environ[name] for name in ("PATH", "LANG", "PYTHONPATH") if name in os.environ}
     process = subprocess.Popen(
-        [COMMAND, "--config", str(store.config()), "ui", "--no-browser", "--listen", "127.0.0.1:0", *options],
+        [
+            COMMAND,
+            "--config",
+            str(store.config()),
+            "ui",
+            "--listen",
+            "127.0.0.1:0",
+            *([] if browser else ["--no-browser"]),
+            *options,
+        ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=stderr,
         text=True,
-        env=environment | {"HOME": str(store.state.parent)},
+        env=environment | how | {"HOME": str(store.state.parent)},
     )
     try:
         line = process.stdout.readline()

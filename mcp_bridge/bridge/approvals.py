@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.bridge.program_record import standing
+from mcp_bridge.bridge.program_record import refuse_erased, standing
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.entries import Entry
 
@@ -74,9 +74,11 @@ async def decide(
         The decision: `approved`, `by`, `comment`.
 
     Raises:
-        BridgeError: `already_decided`; `not_suspended`: nobody waits for it.
+        BridgeError: `already_decided`; `not_suspended`: nobody waits for it; `erased`.
     """
     row = question.approval
+    if question.execution is not None:
+        refuse_erased(question.execution)
     if question.status == "void":
         status = "gone" if question.execution is None else standing(question.execution)
         raise BridgeError(

@@ -7,6 +7,7 @@ looked at. A frame that is none ends the sandbox, never the host.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import time
 from collections import deque
@@ -60,6 +61,7 @@ FROM_GUEST = frozenset(
         messages.OutputDisplay,
         messages.ProgressReport,
         messages.RequestCancel,
+        messages.CallTaken,
         messages.ToolCall,
         messages.CatalogServers,
         messages.CatalogTools,
@@ -91,6 +93,7 @@ NOTIFICATIONS = frozenset(
         messages.OutputDisplay,
         messages.ProgressReport,
         messages.RequestCancel,
+        messages.CallTaken,
     }
 )
 
@@ -110,6 +113,19 @@ _taken_back: ContextVar[Callable[[], bool] | None] = ContextVar("taken_back", de
 def taken_back() -> bool:
     """Whether the guest itself no longer wants the answer to the request that is being worked on."""
     return (asked := _taken_back.get()) is not None and asked()
+
+
+_when_taken_back: ContextVar[Callable[[Callable[[], None]], None] | None] = ContextVar("when_taken_back", default=None)
+
+
+def when_taken_back(do: Callable[[], None]) -> None:
+    """Have something done in the moment in which the guest takes back the request that is being worked on.
+
+    That is before anything that it sends later is looked at. The work itself may take its time to end, or have ended:
+    who takes back a request has not had its answer.
+    """
+    if (register := _when_taken_back.get()) is not None:
+        register(do)
 
 
 class TooManyRequestsError(Exception):
@@ -190,6 +206,7 @@ class HostChannel:
         self._unsent = _Amount(MAX_UNSENT_BYTES)
         self._scopes: dict[int, anyio.CancelScope] = {}
         self._taken_back: set[int] = set()
+        self._when_taken_back: dict[int, Callable[[], None]] = {}
         self._finished = False
         self._total = 0
         self._size = 0
@@ -265,6 +282,9 @@ class HostChannel:
         params = messages.decode_params(kind, message.params)
         if isinstance(message, jsonrpc.Notification):
             if isinstance(params, messages.RequestCancel):
+                # Also of one that is answered: the answer came too late.
+                if (do := self._when_taken_back.pop(params.id, None)) is not None:
+                    do()
                 if scope := self._scopes.get(params.id):
                     self._taken_back.add(params.id)
                     scope.cancel()
@@ -339,6 +359,7 @@ class HostChannel:
 
         _step_aside.set(leave)
         _taken_back.set(lambda: self._finished or number in self._taken_back)
+        _when_taken_back.set(functools.partial(self._when_taken_back.__setitem__, number))
         try:
             try:
                 with scope:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,12 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.database import Database
     from mcp_bridge.ledger.erasure import Erased, What
 
+logger = logging.getLogger(__name__)
+
 _DAY_SECONDS = 24 * 3600.0
+
+_START_SECONDS = 1.0
+"""For readers of the write-ahead log, at the start: the next one finishes what this one can't."""
 
 
 async def erase(
@@ -41,14 +47,19 @@ async def erase(
     return erased
 
 
-async def finish(database: Database, files: Files) -> None:
+async def finish(database: Database, files: Files, seconds: float | None = None) -> None:
     """Do what is left to do of erasures, whoever began them.
+
+    Args:
+        database: The store.
+        files: What is kept beside it.
+        seconds: As `erasure.finish`.
 
     Raises:
         BridgeError: `erasure_unfinished`.
     """
     try:
-        await erasure.finish(database, files.remove)
+        await erasure.finish(database, files.remove, seconds)
     except OSError as exc:
         raise BridgeError(
             "erasure_unfinished",
@@ -61,9 +72,15 @@ async def tidy(database: Database, files: Files, config: LedgerConfig) -> None:
     """At the start: finish erasures, and erase what is older than it may be.
 
     Raises:
-        BridgeError: As `erase`.
+        BridgeError: As `erase`, without `erasure_unfinished`: that is a warning. Whoever reads the file for long keeps
+            nobody else from working.
     """
-    await finish(database, files)
-    if config.keep_payloads_days is not None:
-        before = time.time() - config.keep_payloads_days * _DAY_SECONDS
-        await erase(database, files, "age", before, by="keep_payloads_days", reason=None)
+    try:
+        await finish(database, files, _START_SECONDS)
+        if config.keep_payloads_days is not None:
+            before = time.time() - config.keep_payloads_days * _DAY_SECONDS
+            await erase(database, files, "age", before, by="keep_payloads_days", reason=None)
+    except BridgeError as exc:
+        if exc.code != "erasure_unfinished":
+            raise
+        logger.warning("%s", exc)

@@ -113,6 +113,7 @@ class Execution:
         self._first = first
         self._limits = limits
         self._progress = progress
+        self._requests = requests
         self._clock = ScriptClock(time.monotonic)
         self._outputs = Outputs(limits.output)
         self._ready = anyio.Event()
@@ -188,6 +189,8 @@ class Execution:
                 self._outputs.write(message)
             case messages.OutputDisplay():
                 self._outputs.display(message)
+            case messages.CallTaken():
+                self._requests.taken(message.call)
             case messages.ProgressReport():
                 if self._progress:
                     text = message.message[:MAX_PROGRESS_CHARS] if message.message else None

@@ -232,8 +232,10 @@ class Gate:
                     run.begins(effect)
             if decision.counts:
                 intent["rules"] = list(decision.counts)
-            await self._record("intent", execution, path, place, intent)
             outcome: dict[str, Any] = {"kind": "tool", "tool": str(names), **mark, "status": TAKEN_BACK}
+            script = None if run else self.script
+            with nullcontext() if script is None else script.beginning(outcome):
+                await self._record("intent", execution, path, place, intent)
             try:
                 answered = await self._made(tool, projector.tool(arguments, names), raw=raw)
                 answered, given = self._shown(answered, projector, raw=raw)
@@ -246,9 +248,9 @@ class Gate:
                 outcome |= failure(error, raw=raw)
                 raise error from None
             finally:
-                if self.script is not None and not run:
+                if script is not None:
                     # With the next intent, or with the answer to the client: what was done before then is in doubt.
-                    self.script.outcome(outcome)
+                    script.outcome(outcome)
         return answered
 
     def _shown(self, answered: Answered, projector: Projector, *, raw: bool) -> tuple[Answered, int]:

@@ -60,7 +60,7 @@ async def once(
         retry_failed: Whether another may take the place of one that has failed.
 
     Raises:
-        BridgeError: `bad_key`, `key_conflict`; as `executions`.
+        BridgeError: `bad_key`, `key_conflict`, `erased`; as `executions`.
     """
     if key is not None and not (0 < len(key) <= MAX_KEY_CHARS and key.isprintable()):
         raise BridgeError("bad_key", f"An idempotency key is 1 to {MAX_KEY_CHARS} printable characters.")
@@ -71,6 +71,13 @@ async def once(
             if (begun := await executions.begin()) is not None:
                 return begun
             continue
+        if known.status == ERASED:
+            raise BridgeError(
+                "erased",
+                f"What the execution {known.id} has given was erased.",
+                hint="It isn't done again under this key; use another one to have it done anew.",
+                execution=known.id,
+            )
         if known.request != request:
             raise BridgeError(
                 "key_conflict",
@@ -85,7 +92,7 @@ async def once(
         elif status == "interrupted":
             if (taken := await executions.go_on(known)) is not None:
                 return taken
-        elif retry_failed and status not in UNENDED | {"success", ERASED} and known.id != waited_for:
+        elif retry_failed and status not in UNENDED | {"success"} and known.id != waited_for:
             # Whoever releases it, or comes now, begins the next attempt: one of them. Who has waited for this one is
             # told of this one: or as many would try again, one after the other, as have asked at once.
             await store.release_key(known)

@@ -5,6 +5,7 @@ Nothing here gives anything of another principal: what isn't this one's is unkno
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -154,7 +155,7 @@ class Overview:
                     break
                 searched, before = searched + 1, (started, ident)
                 row = await self.store.execution(ident)
-                if row is not None and asking.wants(row):
+                if row is not None and asking.wants(row := await self._shown(row)):
                     rows.append(row)
         counted = await overview.counts(self.database, [row.id for row in rows])
         return Page([(row, counted[row.id]) for row in rows], before if more else None, searched)
@@ -168,7 +169,15 @@ class Overview:
         found = await self.store.execution(ident)
         if found is None or found.principal != self.principal:
             raise BridgeError("unknown_trace", "There is no such execution.")
-        return found
+        return await self._shown(found)
+
+    async def _shown(self, row: StoredExecution) -> StoredExecution:
+        """A script with its code as it was recorded: projected, as what is kept to be run again isn't."""
+        if row.kind != "script" or not row.bundle:
+            return row
+        first = await overview.entries(self.database, row.id, limit=1)
+        code = first[0].entry.payload.get("code") if first else None
+        return dataclasses.replace(row, bundle={"code": code if isinstance(code, str) else ""})
 
     async def entries(self, execution: StoredExecution) -> list[Recorded]:
         """An execution's entries, in order; those that can't be read say so."""
@@ -208,18 +217,24 @@ def record_of(row: StoredExecution) -> dict[str, Any]:
     """What is told of an execution; of one that is erased, and of a script's, with no steps."""
     if row.status == ERASED:
         return {"steps": [], "waiting": []}
+    record = told(row)
     if row.kind == "script":
-        return {"steps": [], "waiting": []} | (row.record or {})
-    return told(row)
+        # What it has printed, too, and its error with where it happened.
+        return {**(row.record or {}), "steps": [], "waiting": record["waiting"]}
+    return record
 
 
 def name_of(row: StoredExecution) -> str:
-    """What an execution is called by: its program's name, or the first line of its script."""
+    """What an execution is called by: its program's name, or the first line of its script that does something."""
     if row.status == ERASED or not row.bundle:
         return TOMBSTONE
-    if row.kind == "script":
-        return next((line.strip() for line in str(row.bundle.get("code", "")).splitlines() if line.strip()), "script")
-    return str(record_of(row)["program"])
+    if row.kind == "program":
+        return str(record_of(row)["program"])
+    lines = [line.strip() for line in str(source_of(row) or "").splitlines() if line.strip()]
+    return next((line for line in lines if not line.startswith(_PREAMBLE)), lines[0] if lines else "script")
+
+
+_PREAMBLE = ("#", "import ", "from ")
 
 
 def source_of(row: StoredExecution) -> Any:

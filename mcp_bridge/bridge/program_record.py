@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.bridge import doubts
 from mcp_bridge.bridge.script_record import told_script
+from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.machine import APPROVAL, IN_DOUBT
+from mcp_bridge.ledger.entries import TOMBSTONE
+from mcp_bridge.ledger.store import ERASED
 from mcp_bridge.sandbox.owner import Owner
 
 if TYPE_CHECKING:
@@ -82,8 +85,33 @@ def is_under_way(status: str, owner: str) -> bool:
     return status == "running" and not (known is not None and known.is_orphan_here())
 
 
+def refuse_erased(stored: StoredExecution) -> None:
+    """An execution whose data is gone can't go on, and nothing can be decided about it.
+
+    Raises:
+        BridgeError: `erased`.
+    """
+    if stored.status == ERASED:
+        raise BridgeError(
+            "erased",
+            f"The execution {stored.id} is erased: that it was there is all that is kept.",
+            execution=stored.id,
+        )
+
+
 def told(stored: StoredExecution) -> dict[str, Any]:
     """The record of an execution that is kept: as it was last left, or a bare one where it never was."""
+    if stored.status == ERASED:
+        return {
+            "trace_id": stored.id,
+            "program": TOMBSTONE,
+            "status": ERASED,
+            "output": TOMBSTONE,
+            "error": None,
+            "code": None,
+            "steps": [],
+            "waiting": [],
+        }
     if stored.kind == "script":
         return told_script(stored, standing(stored))
     if stored.record is not None and stored.status == "running":

@@ -68,8 +68,15 @@ class Effects(Protocol):
 class Journal(Protocol):
     """Hears of everything that an execution does. The recorder."""
 
-    def event(self, run: ProgramRun, event: Event, effects: list[Effect] | None) -> None:
-        """What came in, and what the machine wants now; None for an outcome that it wants no more."""
+    def event(self, run: ProgramRun, event: Event, effects: list[Effect] | None, step: str | None = None) -> None:
+        """What came in, and what the machine wants now; None for an outcome that it wants no more.
+
+        Args:
+            run: Whose.
+            event: What came in.
+            effects: What the machine wants now.
+            step: The path of the step that it is an outcome of, if the machine still knows.
+        """
 
     def violation(self, run: ProgramRun, message: str) -> None:
         """The guest asked for what the machine had not emitted."""
@@ -136,6 +143,7 @@ class ProgramRun:
         self._fired: dict[int, dict[str, Any]] = {}
         self._deadlines: dict[int, anyio.Event] = {}
         self._withdrawn: set[int] = set()
+        self._digest: str | None = None
         self._changed: anyio.Event | None = None
         self._offer(effect for effect, pending in machine.awaited() if not pending)
 
@@ -244,7 +252,9 @@ class ProgramRun:
 
     def digest(self) -> str:
         """SHA-256 of the state's canonical bytes."""
-        return hashlib.sha256(state.dump(self.machine)).hexdigest()
+        if self._digest is None:
+            self._digest = hashlib.sha256(state.dump(self.machine)).hexdigest()
+        return self._digest
 
     def violation(self, message: str) -> BridgeError:
         """Record a violation and fail the execution; the error for the guest."""
@@ -327,12 +337,19 @@ class ProgramRun:
         return outcome
 
     def _apply(self, event: Event) -> None:
+        step = self._step(event)
         effects = self.machine.apply(event)
-        self.moved = True
-        self._journal.event(self, event, effects)
+        self.moved, self._digest = True, None
+        self._journal.event(self, event, effects, step)
         self._offer(effects)
         if self._changed is not None:
             self._changed.set()
+
+    def _step(self, event: Event) -> str | None:
+        if not isinstance(event, Outcome):
+            return None
+        task = self.machine.waiting.get(event.effect) or self.machine.deadlines.get(event.effect)
+        return None if task is None else task.path
 
     def _offer(self, effects: Iterable[Effect]) -> None:
         for effect in effects:

@@ -17,7 +17,7 @@ import anyio
 
 from mcp_bridge.bridge import doubts
 from mcp_bridge.bridge.once import once
-from mcp_bridge.bridge.program_record import run_record, standing
+from mcp_bridge.bridge.program_record import refuse_erased, run_record, standing
 from mcp_bridge.bridge.program_run import ProgramRun
 from mcp_bridge.bridge.recovery import event_json, outcome_json, replay, spent, state_hash
 from mcp_bridge.downstream.aliases import nearest
@@ -298,7 +298,7 @@ class Programs:
             effects: Does what it asks for.
 
         Raises:
-            BridgeError: `unknown_trace`; `not_suspended`; `still_waiting`, with what it waits for; as
+            BridgeError: `unknown_trace`; `erased`; `not_suspended`; `still_waiting`, with what it waits for; as
                 `ProgramRun.resume`.
         """
         async with self._taken(execution, principal, effects) as (stored, run):
@@ -324,7 +324,7 @@ class Programs:
             effects: Does what the program asks for.
 
         Raises:
-            BridgeError: `unknown_trace`; `not_suspended`; as `doubts.pick` and `ProgramRun.resolve`.
+            BridgeError: `unknown_trace`; `erased`; `not_suspended`; as `doubts.pick` and `ProgramRun.resolve`.
         """
         async with self._taken(execution, principal, effects) as (_, run):
             doubt = doubts.pick(run.doubts, asked, execution)
@@ -340,7 +340,7 @@ class Programs:
         """End a suspended execution; to be driven, for what has to be undone.
 
         Raises:
-            BridgeError: `unknown_trace`; `not_suspended`.
+            BridgeError: `unknown_trace`; `erased`; `not_suspended`.
         """
         async with self._taken(execution, principal, effects) as (_, run):
             run.cancel(await effects.project(reason))
@@ -352,6 +352,7 @@ class Programs:
     ) -> AsyncGenerator[tuple[StoredExecution, ProgramRun]]:
         """An execution that can go on, to go on with; after an error it is as before."""
         stored = await self.stored(execution, principal)
+        refuse_erased(stored)
         status = standing(stored)
         if stored.state is None or status not in {"suspended", "interrupted"}:
             raise BridgeError("not_suspended", f"The execution {execution} is not suspended: {status}.")
@@ -478,12 +479,12 @@ class Programs:
 
     # --- as the journal of runs ---
 
-    def event(self, run: ProgramRun, event: Event, effects: list[Effect] | None) -> None:
+    def event(self, run: ProgramRun, event: Event, effects: list[Effect] | None, step: str | None = None) -> None:
         """As `Journal.event`."""
         wanted = None if effects is None else [effect.id for effect in effects]
         if isinstance(event, Outcome):
             self.store.keep_values(run.execution, run.effects.values_behind(event.value))
-            self.recorder.post(self.entry("outcome", run, **outcome_json(event), effects=wanted))
+            self.recorder.post(self.entry("outcome", run, step, **outcome_json(event), effects=wanted))
             return
         payload = event_json(event)
         self.store.keep_values(run.execution, run.effects.values_behind(payload.get("payload")))
@@ -499,9 +500,9 @@ class Programs:
         logger.debug("execution %s: violation: %s", execution, message)
         self.recorder.post(Entry("violation", execution, {"message": message}, None, self.policy_hash))
 
-    def entry(self, kind: Any, run: ProgramRun, **payload: Any) -> Entry:
+    def entry(self, kind: Any, run: ProgramRun, step: str | None = None, /, **payload: Any) -> Entry:
         """An entry of a run."""
-        return Entry(kind, run.execution, payload, None, self.policy_hash, run.program.hash)
+        return Entry(kind, run.execution, payload, step, self.policy_hash, run.program.hash)
 
 
 class _Starts(NamedTuple):

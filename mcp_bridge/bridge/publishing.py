@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mcp_bridge.ledger import merkle
 from mcp_bridge.ledger.log import read_node
 from mcp_bridge.ledger.publisher import Publisher, TargetState
+from mcp_bridge.ledger.transaction import check_row
 
 if TYPE_CHECKING:
     import sqlite3
@@ -57,19 +58,18 @@ class _Log:
             if published is not None and published.cosignatures:
                 row = (published.size, published.note)
                 do("INSERT INTO checkpoints (size, note) VALUES (?, ?) ON CONFLICT DO NOTHING", row)
+                transaction.authenticate(("checkpoints", "size = ? AND note = ?", row))
             found = do("SELECT state FROM published WHERE target = ?", (state.target,)).fetchone()
             kept = TargetState(state.target) if found is None else TargetState(**json.loads(found[0]))
             # Another process publishes to it, too: what it has seen is not unseen.
-            merged = replace(
-                state,
-                size=max(state.size, kept.size),
-                conflict=kept.conflict if state.conflict is None else state.conflict,
-            )
+            alarm = kept.conflict if state.conflict is None else state.conflict
+            merged = replace(state, size=max(state.size, kept.size), conflict=alarm)
             do(
                 "INSERT INTO published (target, size, state) VALUES (?, ?, ?) ON CONFLICT (target)"
                 " DO UPDATE SET size = excluded.size, state = excluded.state",
                 (merged.target, merged.size, json.dumps(merged.record())),
             )
+            transaction.authenticate(("published", "target = ?", (state.target,)))
 
         await self._database.transact(work)
 
@@ -87,10 +87,29 @@ async def publisher(database: Database, config: LedgerConfig, base: Path) -> Pub
         base: The folder that its paths are relative to.
 
     Raises:
-        BridgeError: As `Database.read`.
+        BridgeError: As `Database.read`; `ledger_damaged`.
     """
-    rows = await database.read("SELECT state FROM published")
-    states = {state.target: state for state in (TargetState(**json.loads(text)) for (text,) in rows)}
+    rows = await database.read("SELECT * FROM published")
+    for row in rows:
+        check_row(database.master, "published", row)
+    states = {state.target: state for state in (TargetState(**json.loads(text)) for _, _, text, _ in rows)}
     log = _Log(database, states)
     targets = [target.resolved(base) for target in config.publish]
     return Publisher(targets, log, log.newest, log.keep, states=states, interval=config.publish_interval)
+
+
+async def acknowledge(database: Database) -> None:
+    """Take away the alarms of all targets: a person has looked into them.
+
+    Raises:
+        BridgeError: As `Database.transact`.
+    """
+
+    def work(transaction: Transaction) -> None:
+        do = transaction.connection.execute
+        for target, text in do("SELECT target, state FROM published").fetchall():
+            state = json.dumps(json.loads(text) | {"conflict": None})
+            do("UPDATE published SET state = ? WHERE target = ?", (state, target))
+            transaction.authenticate(("published", "target = ?", (target,)))
+
+    await database.transact(work)

@@ -17,6 +17,7 @@ Status = Literal[
     "output_limit",  # it printed more than max_output_size
     "call_limit",  # it went on and on with requests that were refused for max_calls or max_call_size
     "cancelled",  # the caller went away or took the call back
+    "refused",  # it never ran: there was no sandbox
     "suspended",  # it has a key, and whether a call of it has happened is not known: a person says
 ]
 
@@ -85,4 +86,4 @@ class ExecutionRecord:
     def from_json(cls, kept: dict[str, Any]) -> Self:
         """The record that `to_json` has written: it gives the same JSON again."""
         known = {name: kept[name] for row in fields(cls) if (name := row.name) in kept}
-        return cls(**known | {"stdout": kept["stdout"].encode(), "stderr": kept["stderr"].encode()})
+        return cls(**known | {name: kept.get(name, "").encode() for name in ("stdout", "stderr")})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mcp_bridge.bridge.program_record import standing
+from mcp_bridge.bridge.program_record import refuse_erased, standing
 from mcp_bridge.bridge.program_replay import replayed_program
 from mcp_bridge.bridge.replay_result import not_replayable
 
@@ -30,8 +30,9 @@ async def replayed(
         other: As `replay`.
 
     Raises:
-        BridgeError: As `replay`; `not_replayable`: it is under way.
+        BridgeError: As `replay`; `erased`; `not_replayable`: it is under way.
     """
+    refuse_erased(stored)
     entries = await recorder.read(stored.id)
     if standing(stored) == "running" or await store.execution(stored.id) != stored:
         raise not_replayable(stored, "it is under way")

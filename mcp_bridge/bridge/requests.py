@@ -71,6 +71,10 @@ class Requests:
         """The sandbox has ended."""
         await self._programs.close()
 
+    def taken(self, call: str) -> None:
+        """Whoever waited for the answer to a call has it."""
+        self._script.taken(call)
+
     async def answer(self, request: Any) -> Any:
         """The result of a request.
 

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from mcp_bridge.ledger.entries import Recorded
 
+MAX_ARGUMENT_CHARS = 2000
+"""Of a call's arguments that an error names: a model reads it."""
+
 TAKEN_BACK = "interrupted"
 """The status of a call that the script itself took back: it may have happened, and nobody waits for it."""
 
@@ -41,6 +44,12 @@ class Asked:
         """As a part of an entry."""
         told = {"kind": self.kind, "tool": self.name, "arguments": self.arguments}
         return told | {"raw": True} if self.raw else told
+
+    def told(self) -> dict[str, Any]:
+        """As `payload`, for an error: of long arguments, the beginning of their text."""
+        text = json.dumps(self.arguments, ensure_ascii=False)
+        short = len(text) <= MAX_ARGUMENT_CHARS
+        return self.payload() | {"arguments": self.arguments if short else f"{text[:MAX_ARGUMENT_CHARS]}…"}
 
     @classmethod
     def of(cls, payload: Mapping[str, Any]) -> Asked:
@@ -148,6 +157,9 @@ class Past:
         if known.outcome is None:
             known.outcome, known.place, known.ended = payload, self.answers, row.time
             self.answers += 1
+        elif payload["status"] == TAKEN_BACK:
+            # Its answer was on its way when the script no longer wanted it.
+            known.outcome, known.ended = payload, row.time
 
     def doubtful(self) -> list[PastCall]:
         """The calls that were about to happen, and of which no outcome is recorded."""

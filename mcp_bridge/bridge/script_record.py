@@ -87,5 +87,9 @@ def suspend(record: ExecutionRecord, doubts: Sequence[PastCall]) -> None:
 
 def call_row(call: PastCall) -> dict[str, Any]:
     """A call in doubt, as a record names it."""
-    asked = call.asked
-    return {"call": call.call, "tool": asked.name, "arguments": asked.arguments, "since": call.began}
+    return {
+        "call": call.call,
+        "tool": call.asked.name,
+        "arguments": call.asked.told()["arguments"],
+        "since": call.began,
+    }

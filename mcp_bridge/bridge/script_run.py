@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import anyio
 
-from mcp_bridge.bridge.channel import step_aside, taken_back
-from mcp_bridge.bridge.script_past import TAKEN_BACK, Asked, Past, failure
+from mcp_bridge.bridge.channel import step_aside, taken_back, when_taken_back
+from mcp_bridge.bridge.script_past import NOT_DONE, TAKEN_BACK, Asked, Past, failure
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.entries import Entry
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 
     from mcp_bridge.bridge.script_past import PastCall
     from mcp_bridge.ledger.recorder import Recorder
@@ -32,6 +34,15 @@ logger = logging.getLogger(__name__)
 
 GRACE_SECONDS = 2.0
 """How much longer than it took at first an answer from the record waits for those that were given before it."""
+
+TAKEN_SECONDS = 1.0
+"""How long to wait for the guest to say that an answer has arrived where it is waited for."""
+
+SETTLE_SECONDS = 0.02
+"""How much of the time that passed between two answers passes again: tasks and threads go on in it, as they did."""
+
+MAX_SHOWN_CHARS = 300
+"""Of each side of a divergence, in its message."""
 
 OWN_END = frozenset({"success", "error", "exit"})
 """Statuses of a script that has come to its end by itself."""
@@ -64,17 +75,26 @@ class Divergence:
             f"The script doesn't do what it did: {what}.",
             hint="It depends on something that changes: the time, chance, the order of a set. Nothing was done twice.",
             call=self.call,
-            recorded=self.recorded and self.recorded.payload(),
-            asked=self.asked and self.asked.payload(),
+            recorded=self.recorded and self.recorded.told(),
+            asked=self.asked and self.asked.told(),
         )
 
 
 def _shown(asked: Asked | None) -> str:
-    text = "nothing" if asked is None else f"{asked.name} with {asked.arguments}"
+    text = "nothing" if asked is None else f"{asked.name} with {asked.told()['arguments']}"
     return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"
 
 
-MAX_SHOWN_CHARS = 300
+class _Given:
+    """The answer from the record that was given last."""
+
+    def __init__(self, call: str, ended: float) -> None:
+        self.call = call
+        self.ended = ended
+        self.taken = anyio.Event()
+        self.taken_at = 0.0
+        if not call:
+            self.taken.set()
 
 
 class Projection(Protocol):
@@ -135,6 +155,7 @@ class ScriptRun:
         """The place of the recorded answer that is to be given next."""
         self._given: set[int] = set()
         self._turns: dict[int, anyio.Event] = {}
+        self._last = _Given("", 0.0)
 
     # --- what the sandbox asks for ---
 
@@ -187,7 +208,7 @@ class ScriptRun:
         finally:
             self._under_way -= 1
             self._halt_when_idle()
-        if self._next < self.past.answers:
+        if self.past.answers:
             # It was not answered before the host died, and everything recorded was.
             await self._turn(self.past.answers, GRACE_SECONDS)
         return answer
@@ -233,14 +254,41 @@ class ScriptRun:
         known = self.past.calls.get(call)
         return None if known is None else known.sequence
 
+    @contextlib.contextmanager
+    def beginning(self, outcome: dict[str, Any]) -> Generator[None]:
+        """While a call's intent is recorded.
+
+        Args:
+            outcome: That of a call that is taken back. It is recorded as soon as the guest says so: what it sends after
+                that may be the last thing that this process sees.
+        """
+        outcome = dict(outcome)
+        try:
+            yield
+        except BaseException:
+            # It has been announced, and won't be made.
+            self.outcome(outcome | {"status": NOT_DONE})
+            raise
+        if "call" in outcome:
+            when_taken_back(lambda: self._take_back(outcome))
+
     def outcome(self, payload: dict[str, Any]) -> None:
         """Record how a call has ended.
 
         One that was cut short by the end of its sandbox has no outcome, if there is a key: it is in doubt.
         """
-        if payload["status"] == TAKEN_BACK and self.key is not None and not taken_back():
-            return
+        if payload["status"] != TAKEN_BACK or self.key is None or taken_back():
+            self._ended(payload)
+
+    def _take_back(self, outcome: dict[str, Any]) -> None:
+        # Whatever has come of it, the script has done without.
+        self._answered.add(outcome["call"])
+        self._recorder.post(Entry("outcome", self.execution, outcome, None, self._policy_hash))
+
+    def _ended(self, payload: dict[str, Any]) -> None:
         if (call := payload.get("call")) is not None:
+            if call in self._answered:
+                return  # it was taken back
             self._answered.add(call)
         if (value := payload.get("value", payload.get("details"))) is not None:
             self._store.keep_values(self.execution, self._projection.values_behind(value))
@@ -287,22 +335,41 @@ class ScriptRun:
             step_aside()
             await anyio.sleep(known.seconds + GRACE_SECONDS)
             raise BridgeError("interrupted", "The call was taken back when the script first ran: it may have happened.")
-        await self._turn(known.place, known.seconds + GRACE_SECONDS)
+        await self._turn(known.place, known.seconds + GRACE_SECONDS, known.ended)
         try:
             return known.answer()
         finally:
+            self._last = _Given(known.call, known.ended)
             self._give(known.place)
 
-    async def _turn(self, place: int, patience: float) -> None:
-        """Wait until everything before a place was given, or was not asked for in time."""
-        if self._next >= place:
-            return
+    async def _turn(self, place: int, patience: float, ended: float = math.inf) -> None:
+        """Wait until everything before a place was given and taken, or was not asked for in time.
+
+        Args:
+            place: The place.
+            patience: Seconds.
+            ended: When what is to be given was recorded, in seconds since 1970.
+        """
         step_aside()
-        turn = self._turns.setdefault(place, anyio.Event())
-        with anyio.move_on_after(patience):
-            await turn.wait()
-        # The others don't wait for what this one has waited for.
-        self._advance(place)
+        if self._next < place:
+            turn = self._turns.setdefault(place, anyio.Event())
+            with anyio.move_on_after(patience):
+                await turn.wait()
+            # The others don't wait for what this one has waited for.
+            self._advance(place)
+        last = self._last
+        with anyio.move_on_after(TAKEN_SECONDS):
+            await last.taken.wait()
+        # What follows from the last one had this time before this one came.
+        pause = min(ended - last.ended, SETTLE_SECONDS) - (time.monotonic() - last.taken_at)
+        if pause > 0:
+            await anyio.sleep(pause)
+
+    def taken(self, call: str) -> None:
+        """The guest says that whoever waited for the answer to a call has it."""
+        if call == self._last.call:
+            self._last.taken_at = time.monotonic()
+            self._last.taken.set()
 
     def _give(self, place: int) -> None:
         self._given.add(place)

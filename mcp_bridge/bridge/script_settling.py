@@ -109,7 +109,9 @@ async def cancel_script(store: ProgramStore, recorder: Recorder, stored: StoredE
     kept = stored.record or {"execution": stored.id, "stdout": "", "stderr": ""}
     record = kept | {"status": "cancelled", "exit_code": 1, "error": error}
     with anyio.CancelScope(shield=True):
-        recorder.post(Entry("end", stored.id, {"status": "cancelled", "error": error}))
+        recorder.post(
+            Entry("end", stored.id, {"status": "cancelled", "error": error["message"], "code": error["code"]})
+        )
         await store.update(stored.id, status="cancelled", state=None, record=record, due=None)
 
 

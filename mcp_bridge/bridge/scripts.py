@@ -23,7 +23,7 @@ from mcp_bridge.bridge.script_record import suspend
 from mcp_bridge.bridge.script_run import OWN_END, ScriptRun
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.entries import Entry
-from mcp_bridge.ledger.store import ERASED, StoredExecution
+from mcp_bridge.ledger.store import StoredExecution
 from mcp_bridge.sandbox.owner import owner_label
 
 if TYPE_CHECKING:
@@ -133,6 +133,9 @@ class Scripts:
         """
         if (status := standing(stored)) != "interrupted":
             raise BridgeError("not_suspended", f"The execution {stored.id} can't go on: {status}.")
+        if stored.key is None:
+            # The programs that it has started would be started anew.
+            raise BridgeError("not_suspended", f"The execution {stored.id} can't go on: it has no idempotency key.")
         begun = await self.go_on(stored, job)
         if begun is None:
             raise BridgeError("not_suspended", f"The execution {stored.id} is not suspended: somebody has resumed it.")
@@ -232,7 +235,7 @@ class Scripts:
                 suspend(record, doubts)
                 await self._suspended(record)
                 return
-        end: dict[str, Any] = {"status": record.status, "exit_code": record.exit_code, "error": record.error}
+        end = {"status": record.status, "exit_code": record.exit_code, **_error(record)}
         for name in ("stdout", "stderr", "value"):
             if (text := getattr(record, name)) is not None:
                 data = text if isinstance(text, bytes) else text.encode()
@@ -241,7 +244,7 @@ class Scripts:
         await self.store.update(script.execution, status=record.status, state=None, record=record.to_json(), due=None)
 
     async def _suspended(self, record: ExecutionRecord) -> None:
-        why = {"status": record.status, "error": record.error}
+        why = {"status": record.status, **_error(record)}
         self.recorder.post(self._entry("suspension", record.execution, why))
         await self.store.update(record.execution, status="suspended", state=None, record=record.to_json(), due=None)
 
@@ -293,10 +296,14 @@ def _named(key: str | None) -> dict[str, Any]:
     return {} if key is None else {"key": key}
 
 
+def _error(record: ExecutionRecord) -> dict[str, Any]:
+    """A record's error as a part of an entry."""
+    error = record.error or {"message": None, "code": None}
+    return {"error": error["message"], **{name: value for name, value in error.items() if name != "message"}}
+
+
 def _kept(stored: StoredExecution) -> ExecutionRecord:
-    if stored.status == ERASED or stored.record is None:
-        raise BridgeError("erased", f"What the execution {stored.id} has given was erased.", hint="Use another key.")
-    return ExecutionRecord.from_json(stored.record)
+    return ExecutionRecord.from_json({"execution": stored.id, **(stored.record or {})})
 
 
 def _refused(execution: str, exc: BaseException) -> dict[str, Any]:

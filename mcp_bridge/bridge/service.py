@@ -224,7 +224,8 @@ class Bridge:
             prepared = await self.prepare(job.notify)
             allowed = self._narrow(job.servers)
             requests = Requests(self.catalog, allowed, self._memories, artifacts, gate, self.programs, script)
-            first = bundle.bundle(prepared.image.magic) + self._start_line(execution, job)
+            replays = bool(script.past.calls) or not script.live
+            first = bundle.bundle(prepared.image.magic) + self._start_line(execution, job, replays=replays)
             process = await prepared.engine.start(self._spec(execution, prepared))
             runner = Execution(process, execution, first, limit, requests, job.progress, job.began)
             script.halt = functools.partial(runner.stop, "error")
@@ -252,9 +253,9 @@ class Bridge:
                 record.notices.append("no seccomp profile holds this sandbox; see mcp-bridge doctor")
             return record
 
-    def _start_line(self, execution: str, job: Job) -> bytes:
+    def _start_line(self, execution: str, job: Job, *, replays: bool = False) -> bytes:
         servers = [{"name": name, "alias": alias} for name, alias in self._narrow(job.servers).items()]
-        return start_line(messages.ExecutionStart(execution, job.code, servers, MAX_VALUE_BYTES))
+        return start_line(messages.ExecutionStart(execution, job.code, servers, MAX_VALUE_BYTES, replays))
 
     async def run_program(
         self,

@@ -21,6 +21,7 @@ RowKind = Literal[
     "start",
     "call",  # of a tool
     "model",  # a question to a model
+    "request",  # of the bridge itself: a memory, a program, a trace
     "outcome",  # of what had no intent: a wait, an event, an approval
     "denial",
     "transition",
@@ -125,6 +126,9 @@ def totals(rows: Sequence[TimelineRow]) -> Totals:
     )
 
 
+_CALLS: dict[str, RowKind] = {"tool": "call", "llm": "model"}
+
+
 @dataclass(slots=True)
 class _Timeline:
     """Rows as they come, and which of them have no outcome yet."""
@@ -132,6 +136,7 @@ class _Timeline:
     rows: list[TimelineRow] = field(default_factory=list)
     unended: dict[Any, list[TimelineRow]] = field(default_factory=dict)
     denied: list[TimelineRow] = field(default_factory=list)
+    """Of steps of programs: which effect theirs is isn't recorded."""
 
     def of(self, entries: Iterable[Recorded]) -> list[TimelineRow]:
         for recorded in entries:
@@ -139,14 +144,20 @@ class _Timeline:
                 self._intent(recorded)
             elif recorded.entry.kind != "outcome" or not self._ends(recorded):
                 self.rows.append(_row(recorded))
-                if recorded.entry.kind == "denial" and recorded.entry.program is not None:
-                    self.denied.append(self.rows[-1])
+                if recorded.entry.kind == "denial":
+                    self._denial(recorded)
         return self.rows
+
+    def _denial(self, recorded: Recorded) -> None:
+        if recorded.entry.program is not None:
+            self.denied.append(self.rows[-1])
+        elif "call" in recorded.entry.payload:
+            self.unended.setdefault(_pair(recorded.entry.payload), []).append(self.rows[-1])
 
     def _intent(self, recorded: Recorded) -> None:
         payload = recorded.entry.payload
         row = TimelineRow(
-            "model" if payload.get("kind") == "llm" else "call",
+            _CALLS.get(str(payload.get("kind", "tool")), "request"),
             (recorded.sequence,),
             recorded.time,
             what=str(payload.get("tool", "")),
@@ -167,8 +178,8 @@ class _Timeline:
         waiting = self.unended.get(_pair(payload)) or waiting
         if not waiting:
             return False
-        # An effect that was in doubt may be done once more; of a script's calls, the earlier one ends first.
-        row = waiting.pop() if "effect" in payload else waiting.pop(0)
+        # What was in doubt may have been done once more. Where calls have no names, the earlier one ends first.
+        row = waiting.pop(0) if "effect" not in payload and "call" not in payload else waiting.pop()
         row.sequences += (recorded.sequence,)
         row.seconds = max(0.0, recorded.time - row.time)
         row.erased = row.erased or is_erased(recorded)
@@ -196,7 +207,8 @@ def _pair(payload: dict[str, Any]) -> Any:
 
 
 def _take_outcome(row: TimelineRow, payload: dict[str, Any]) -> None:
-    row.status = "" if row.erased or row.damaged else _status(payload)
+    if row.kind != "denial":
+        row.status = "" if row.erased or row.damaged else _status(payload)
     row.value = payload.get("value")
     row.usage = payload.get("usage")
     if payload.get("code") or payload.get("message"):
@@ -210,8 +222,12 @@ def _status(payload: dict[str, Any]) -> str:
 
 def _row(recorded: Recorded) -> TimelineRow:
     entry, payload = recorded.entry, recorded.entry.payload
+    kind: RowKind = entry.kind  # type: ignore[assignment]  # an intent is a call
+    if kind == "outcome" and "call" in payload:
+        # Without an intent: it was refused before it began, or the bridge has answered by itself.
+        kind = _CALLS.get(str(payload.get("kind")), "request")
     row = TimelineRow(
-        entry.kind,  # type: ignore[arg-type]  # an intent is a call
+        kind,
         (recorded.sequence,),
         recorded.time,
         step=entry.step,
@@ -229,10 +245,11 @@ def _told(kind: str, payload: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     match kind:
         case "start":
             yield "what", str(payload.get("program") or payload.get("kind") or "")
-            yield "given", {name: value for name, value in payload.items() if name != "program"} or None
+            yield "given", {name: value for name, value in payload.items() if name not in {"program", "code"}} or None
         case "outcome":
             yield "status", _status(payload)
             yield "what", f"effect {payload['effect']}" if "effect" in payload else str(payload.get("tool", ""))
+            yield "given", payload.get("arguments")
             yield "value", payload.get("value")
             yield "usage", payload.get("usage")
             if payload.get("code") or payload.get("message"):
@@ -257,7 +274,10 @@ def _told(kind: str, payload: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield "status", "violation"
         case "end" | "suspension":
             yield "status", str(payload.get("status", ""))
-            if payload.get("error"):
-                yield "error", {"code": str(payload.get("code") or ""), "message": str(payload["error"])}
+            error = payload.get("error")
+            if isinstance(error, dict):
+                yield "error", {"code": error.get("code") or "", "message": error.get("message") or ""}
+            elif error:
+                yield "error", {"code": payload.get("code") or "", "message": error}
         case _:
             yield "value", payload or None

@@ -70,7 +70,7 @@ def serve(
     raise typer.Exit(work(config or ctx.obj, programs=tools == "programs"))
 
 
-@app.command(epilog="Example:\n\nmcp-bridge run -c 'print(6 * 7)'")
+@app.command(epilog="Examples:\n\nmcp-bridge run -c 'print(6 * 7)'\n\nmcp-bridge run --key order-7 pay.py")
 def run(
     ctx: typer.Context,
     file: Annotated[str | None, typer.Argument(metavar="[FILE|-]", help="A script, or - for standard input.")] = None,

@@ -44,6 +44,9 @@ Kept: TypeAlias = Annotated[
 Payloads: TypeAlias = Annotated[
     bool, typer.Option("--payloads", help="With arguments, results, code and outputs, in the clear.")
 ]
+Acknowledge: TypeAlias = Annotated[
+    bool, typer.Option("--acknowledge", help="Take away the alarms that `audit stats` shows: they were looked into.")
+]
 Lost: TypeAlias = Annotated[
     bool, typer.Option("--lost", help="The old key is lost: readers have to be told of the new one by other means.")
 ]
@@ -160,13 +163,18 @@ def consistency(
 
     def work() -> int:
         from mcp_bridge.ledger import audit as auditing  # noqa: PLC0415
+        from mcp_bridge.ledger.notes import Verifier  # noqa: PLC0415
+        from mcp_bridge.ledger.opening import own_vkey  # noqa: PLC0415
         from mcp_bridge.ledger.reading import open_ledger  # noqa: PLC0415
 
         settings = common.load(config or ctx.obj).settings
         (earlier,) = _notes(old)[-1:]
         later = _notes(new)[-1] if new is not None else None
+        given = _verifiers(key)
+        own = given or _own_keys(own_vkey(_path(settings)))
         with open_ledger(_path(settings)) as ledger:
-            found = auditing.consistency(ledger, earlier, later, _verifiers(key) or _own_keys(ledger.vkey))
+            before = [] if given else [Verifier.parse(vkey) for vkey in ledger.vkeys()]
+            found = auditing.consistency(ledger, earlier, later, own, before)
         if as_json:
             print_json({"status": "consistent", **found})
         else:
@@ -231,7 +239,12 @@ def stats(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
 
 
 @audit.command(epilog="Example:\n\nmcp-bridge audit publish")
-def publish(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
+def publish(
+    ctx: typer.Context,
+    acknowledge: Acknowledge = False,  # noqa: FBT002
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
     """Send the newest checkpoint to all of [[ledger.publish]], now. A bridge that runs does so by itself."""
 
     def work() -> int:
@@ -242,9 +255,11 @@ def publish(ctx: typer.Context, config: Config = None, as_json: Json = False) ->
             )
 
         async def published(database: Database) -> dict[str, TargetState]:
-            from mcp_bridge.bridge.publishing import publisher  # noqa: PLC0415
+            from mcp_bridge.bridge import publishing as through  # noqa: PLC0415
 
-            publishing = await publisher(database, loaded.settings.ledger, common.base_of(loaded))
+            if acknowledge:
+                await through.acknowledge(database)
+            publishing = await through.publisher(database, loaded.settings.ledger, common.base_of(loaded))
             return dict(await publishing.publish_now())
 
         states = in_record(loaded.settings, published)
@@ -352,9 +367,17 @@ def _notes(path: Path) -> list[str]:
 def _write(path: Path | None, write: Any) -> None:
     """Write a file that isn't there yet, or standard output."""
     if path is None:
-        sys.stdout.flush()
-        write(sys.stdout.buffer)
-        sys.stdout.buffer.flush()
+        try:
+            sys.stdout.flush()
+            write(sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            # Whoever reads has enough.
+            raise
+        except OSError as exc:
+            # Or Python would try once more when it ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise BridgeError("disk_full", f"Standard output can't be written: {exc.strerror}.") from None
         return
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -21,6 +21,7 @@ OK, FAILED, USAGE, NO_SANDBOX, REFUSED, SUSPENDED, TIMED_OUT, INTERRUPTED = 0, 1
 USAGE_CODES = frozenset(
     {
         "ambiguous_id",
+        "backup_exists",
         "bad_argument",
         "bad_code",
         "bad_config",
@@ -40,6 +41,7 @@ USAGE_CODES = frozenset(
         "script_missing",
         "secret_elsewhere",
         "unknown_approval",
+        "unknown_entry",
         "unknown_doubt",
         "unknown_profile",
         "unknown_program",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
@@ -19,12 +20,14 @@ if TYPE_CHECKING:
 
     from mcp_bridge.bridge.doubts import Settlement
     from mcp_bridge.bridge.service import Bridge
+    from mcp_bridge.bridge.viewing import TimelineRow
     from mcp_bridge.kernel.events import Resume
     from mcp_bridge.ledger.database import Database
+    from mcp_bridge.ledger.entries import Recorded
     from mcp_bridge.ledger.store import StoredExecution
 
 executions = typer.Typer(
-    help="Look at executions of programs, and go on with those that wait.",
+    help="Look at executions of programs and scripts, and go on with those that wait.",
     no_args_is_help=True,
     epilog="An execution is named by its id, or by as much of its beginning as no other one has.",
 )
@@ -41,6 +44,17 @@ class Status(enum.StrEnum):
     BUDGET_EXCEEDED = "budget_exceeded"
     STALLED = "stalled"
     CANCELLED = "cancelled"
+    ERROR = "error"
+    EXIT = "exit"
+    TIMEOUT = "timeout"
+    OUT_OF_MEMORY = "out_of_memory"
+    KILLED = "killed"
+    CHANNEL_CLOSED = "channel_closed"
+    PROTOCOL_ERROR = "protocol_error"
+    OUTPUT_LIMIT = "output_limit"
+    CALL_LIMIT = "call_limit"
+    REFUSED = "refused"
+    ERASED = "erased"
 
 
 Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="Or as much of its beginning as no other one has.")]
@@ -115,25 +129,31 @@ def show(
     config: Config = None,
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
-    """Show an execution: its steps, how each ended, and what it waits for."""
+    """Show an execution: its steps, what happened when, how each ended, and what it waits for."""
     named = config or ctx.obj
 
     def work() -> int:
         from mcp_bridge.bridge.program_record import standing, told  # noqa: PLC0415
+        from mcp_bridge.bridge.viewing import timeline, totals  # noqa: PLC0415
+        from mcp_bridge.ledger.recorder import SqliteRecorder  # noqa: PLC0415
         from mcp_bridge.ledger.store import ProgramStore  # noqa: PLC0415
 
-        async def found(database: Database) -> tuple[StoredExecution, str]:
+        async def found(database: Database) -> tuple[StoredExecution, str, list[Recorded]]:
             store = ProgramStore(database)
             row = await inputs.execution(store, execution)
-            return row, await inputs.short(store, row.id)
+            entries = await SqliteRecorder(database).read(row.id)
+            return row, await inputs.short(store, row.id), entries
 
-        row, ident = in_record(common.load(named).settings, found)
+        row, ident, entries = in_record(common.load(named).settings, found)
         record = told(row) | {"status": standing(row)}
+        rows = timeline(entries)
         if as_json:
             facts = {"started": row.started, "key": row.key, "program_hash": row.program, "origin": row.origin}
-            print_json(record | facts)
+            happened = {"timeline": [asdict(one) for one in rows], "totals": asdict(totals(rows))}
+            print_json(record | facts | happened)
         else:
             _tell(row, record, ident, named)
+            _tell_timeline(rows)
         return common.OK
 
     finish(work, as_json=as_json)
@@ -149,6 +169,10 @@ def _tell(row: StoredExecution, record: dict[str, Any], ident: str, config: Path
             shown = "" if given is None else showing.short_value(given)
             cells.append((step["id"], step["status"], str(step.get("retries") or ""), shown))
         showing.table(("step", "status", "retries", "output or error"), cells)
+    for name in ("stdout", "stderr"):
+        if text := record.get(name):
+            showing.tell(f"{name}:")
+            showing.tell(text.removesuffix("\n"))
     if record["output"] is not None:
         showing.tell(f"output: {showing.whole_value(record['output'])}")
     if record["error"] is not None:
@@ -159,6 +183,43 @@ def _tell(row: StoredExecution, record: dict[str, Any], ident: str, config: Path
         showing.tell(line)
     if record["status"] == "interrupted":
         showing.tell(f"interrupted: it goes on with {showing.command(f'execution resume {ident}', config)}")
+
+
+def _tell_timeline(rows: list[TimelineRow]) -> None:
+    """What happened when: for people, a line each."""
+    from mcp_bridge.bridge.viewing import totals  # noqa: PLC0415
+
+    if not rows:
+        return
+    cells = []
+    for row in rows:
+        given = row.error["message"] if row.error else row.value if row.value is not None else row.given
+        shown = "" if given is None else showing.short_value(given)
+        cells.append(
+            (
+                ",".join(str(sequence) for sequence in row.sequences),
+                f"+{row.time - rows[0].time:.3f}",
+                "" if row.seconds is None else f"{row.seconds:.3f}",
+                row.kind,
+                " ".join(word for word in (row.step, row.what) if word),
+                row.status,
+                shown,
+            )
+        )
+    showing.tell("")
+    showing.table(("entry", "at s", "took s", "what", "which", "how", "gave, or was given"), cells)
+    sums = totals(rows)
+    counted = [
+        (sums.calls, "calls"),
+        (sums.models, "model steps"),
+        (sums.failed, "failed"),
+        (sums.denials, "denied"),
+        (sums.violations, "violations"),
+        (sums.tokens, "tokens"),
+    ]
+    words = [f"{number} {word}" for number, word in counted if number]
+    cost = [f"{sums.cost_usd:.4f} USD"] if sums.cost_usd else []
+    showing.tell(", ".join([*words, *cost, f"{sums.seconds:.3f} s"]))
 
 
 @executions.command(

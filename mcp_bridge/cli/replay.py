@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.cli import common, inputs, showing
-from mcp_bridge.cli.opening import in_record, print_json
+from mcp_bridge.cli.opening import in_bridge, in_record, print_json
+from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_bridge.bridge.replay_result import Difference, Replayed
+    from mcp_bridge.bridge.service import Bridge
     from mcp_bridge.ledger.database import Database
+    from mcp_bridge.ledger.store import StoredExecution
 
 
 def replay(named: Path | None, execution: str, program: str | None, *, as_json: bool) -> int:
@@ -29,22 +32,35 @@ def replay(named: Path | None, execution: str, program: str | None, *, as_json: 
     from mcp_bridge.bridge.replaying import replayed  # noqa: PLC0415
     from mcp_bridge.cli import program_sources  # noqa: PLC0415
     from mcp_bridge.ledger.recorder import SqliteRecorder  # noqa: PLC0415
-    from mcp_bridge.ledger.store import ProgramStore  # noqa: PLC0415
+    from mcp_bridge.ledger.store import ProgramStore, StoredExecution  # noqa: PLC0415
 
     loaded = common.load(named)
     other = None if program is None else program_sources.one(loaded, program)[0]
 
-    async def found(database: Database) -> Replayed:
+    async def found(database: Database) -> Replayed | StoredExecution:
         store = ProgramStore(database)
         row = await inputs.execution(store, execution)
-        return await replayed(store, SqliteRecorder(database), row, other)
+        return row if row.kind == "script" else await replayed(store, SqliteRecorder(database), row, other)
 
     result = in_record(loaded.settings, found)
+    if isinstance(result, StoredExecution):
+        result = _script(named, result, program)
     if as_json:
         print_json(result.to_json())
     else:
         _tell(result, program)
     return common.OK if result.agrees else common.FAILED
+
+
+def _script(named: Path | None, stored: StoredExecution, program: str | None) -> Replayed:
+    """A script needs a sandbox."""
+    if program is not None:
+        raise BridgeError("bad_argument", "--program is for executions of programs.")
+
+    async def work(bridge: Bridge) -> Replayed:
+        return await bridge.replay_script(stored)
+
+    return in_bridge(common.configure(named), work)
 
 
 def _tell(result: Replayed, program: str | None) -> None:

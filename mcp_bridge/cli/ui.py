@@ -19,7 +19,7 @@ from mcp_bridge.cli.opening import in_record
 from mcp_bridge.cli.people import who
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     import anyio
@@ -56,7 +56,8 @@ def ui(config: Path | None, asked: str, *, browser: bool) -> int:
     async def served(database: Database) -> None:
         import anyio  # noqa: PLC0415
 
-        with _page_that_leads_to(url, private_directory(loaded.settings.state_dir), wanted=browser):
+        leading = _page_that_leads_to(url, private_directory(loaded.settings.state_dir), wanted=browser)
+        with leading, anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             showing.tell(f"The trace viewer: {url}")
             sys.stdout.flush()
             if not place.is_loopback:
@@ -66,22 +67,20 @@ def ui(config: Path | None, asked: str, *, browser: bool) -> int:
                     f" and reach it through a tunnel: ssh -L {place.port}:127.0.0.1:{place.port} HOST."
                 )
             showing.say("Whoever has this address can see everything that is recorded, and approve. Ctrl-C ends it.")
+            live = Live(database)
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_end_on_signal, tasks.cancel_scope)
-                live = Live(database)
+                tasks.start_soon(_end_on_signal, signals, tasks.cancel_scope)
                 await serve(build(live, PRINCIPAL, token, who()), live, listener)
+                tasks.cancel_scope.cancel()
 
     with listener:
         in_record(loaded.settings, served)
     return common.OK
 
 
-async def _end_on_signal(scope: anyio.CancelScope) -> None:
-    import anyio  # noqa: PLC0415
-
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for _ in signals:
-            scope.cancel()
+async def _end_on_signal(signals: AsyncIterator[signal.Signals], scope: anyio.CancelScope) -> None:
+    await anext(signals)
+    scope.cancel()
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from mcp_bridge.guest import lineage
 from mcp_bridge.wire import exits, jsonrpc
 from mcp_bridge.wire.errors import WireError
 from mcp_bridge.wire.framing import LineDecoder
-from mcp_bridge.wire.messages import NAMES, RequestCancel, encode_params, notification
+from mcp_bridge.wire.messages import NAMES, CallTaken, RequestCancel, encode_params, notification
 
 READ_BYTES = 262_144
 
@@ -45,6 +45,8 @@ class Channel:
         self._write_lock = threading.Lock()
         self._waiting: dict[int, Callable[[Answer], None]] = {}
         self._next_id = 0
+        self.replays = False
+        """Whether the host is to be told who goes on."""
         self._pid = os.getpid()
         os.register_at_fork(after_in_child=self._after_fork)
 
@@ -70,12 +72,14 @@ class Channel:
             answers.append(answer)
             done.release()
 
+        params = _named(params)
         number = self.send(params, take)
         try:
             done.acquire()
         except BaseException:
             self.forget(number)
             raise
+        self._taken(params)
         return _result(answers[0])
 
     async def request_async(self, params: Any) -> Any:
@@ -99,21 +103,22 @@ class Channel:
             except RuntimeError:
                 pass  # the loop was closed; nobody waits
 
+        params = _named(params)
         number = self.send(params, take)
         try:
             answer = await future
         except BaseException:
             self.forget(number)
             raise
+        self._taken(params)
         return _result(answer)
 
-    def send(self, params: Any, take: Callable[[Answer], None]) -> int:
-        """Send a request; `take` gets the answer, on the channel's own thread. Returns the request's number.
+    def _taken(self, params: Any) -> None:
+        if self.replays and (call := getattr(params, "call", None)) is not None:
+            self.notify(CallTaken(call))
 
-        A call gets its name here, in the task or thread that makes it.
-        """
-        if getattr(params, "call", "") is None:
-            params = params._replace(call=lineage.current().call())
+    def send(self, params: Any, take: Callable[[Answer], None]) -> int:
+        """Send a request; `take` gets the answer, on the channel's own thread. Returns the request's number."""
         body = encode_params(params)
         with self._write_lock:
             self._next_id += 1
@@ -174,6 +179,11 @@ class Channel:
                 os.close(fd)
             except OSError:
                 pass
+
+
+def _named(params: Any) -> Any:
+    """A call gets its name in the task or thread that makes it."""
+    return params._replace(call=lineage.current().call()) if getattr(params, "call", "") is None else params
 
 
 def _result(answer: Answer) -> Any:

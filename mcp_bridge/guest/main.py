@@ -56,6 +56,7 @@ def main(outputs: tuple[tuple[int, int], tuple[int, int]], unsent: tuple[Unsent,
 def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
     """Run the script and give the host its outcome; returns when the host has acknowledged it."""
     capture.start()
+    channel.replays = start.replays
     calls = Calls(channel)
     shower = Display(channel, capture)
     shower.max_value = start.max_value_bytes

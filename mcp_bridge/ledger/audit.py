@@ -6,6 +6,7 @@ the hashes beside the entries, its keys, what was erased, and the rows that are 
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import secrets
@@ -16,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import merkle, notes, proofs
+from mcp_bridge.ledger.beside import Beside, check_master
 from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.disclosures import Disclosed
 from mcp_bridge.ledger.disclosures import encode as encode_disclosed
@@ -23,8 +25,6 @@ from mcp_bridge.ledger.exports import verify_export
 from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.schema import MIGRATIONS
 from mcp_bridge.ledger.sealing import damaged
-from mcp_bridge.ledger.store import check_sealed
-from mcp_bridge.ledger.transaction import check_row
 from mcp_bridge.private_files import sync_directory
 
 if TYPE_CHECKING:
@@ -33,10 +33,8 @@ if TYPE_CHECKING:
 
     from mcp_bridge.ledger.exports import Verdict
     from mcp_bridge.ledger.notes import Verifier
-    from mcp_bridge.ledger.reading import Ledger, ReadEntry
+    from mcp_bridge.ledger.reading import Ledger
     from mcp_bridge.ledger.sealing import MasterKey
-
-_MAC_TABLES = ("executions", "approvals", "programs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,36 +68,21 @@ def verify_file(
         BridgeError: As `open_ledger` and `verify_export`; `ledger_damaged`.
     """
     with open_ledger(path, master) as ledger:
+        if master is not None:
+            check_master(ledger.connection, master)
         (verdict,) = ledger.connection.execute("PRAGMA integrity_check(1)").fetchone()
         if verdict != "ok":
             raise damaged(f"SQLite finds: {verdict}")
         _check_schema(ledger.connection)
-        erased: set[str] = set()
-
-        def see(found: ReadEntry) -> None:
-            if found.leaf.kind == "erasure" and found.leaf.execution == LEDGER and found.payload is not None:
-                erased.update(json.loads(found.payload)["executions"])
-
-        found = verify_export(ledger.lines(payloads=True, see=see), verifiers, against)
-        _check_head(ledger)
-        _check_keys(ledger, erased)
-        if master is not None:
-            _check_rows(ledger.connection, master)
-        return FileVerdict(found, len(erased), master is not None)
+        beside = Beside()
+        found = verify_export(ledger.lines(payloads=True, see=beside.see), verifiers, against)
+        beside.check(ledger)
+        return FileVerdict(found, len(beside.erased), master is not None)
 
 
 def _check_schema(connection: sqlite3.Connection) -> None:
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    with closing(sqlite3.connect(":memory:")) as fresh:
-        for migration in MIGRATIONS[:version]:
-            for statement in migration:
-                fresh.execute(statement)
-        wanted, found = (
-            sorted(
-                each.execute("SELECT type, name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_stat%'"), key=str
-            )
-            for each in (fresh, connection)
-        )
+    wanted = _schema_of(connection.execute("PRAGMA user_version").fetchone()[0])
+    found = connection.execute(_SCHEMA).fetchall()
     for row in wanted:
         if row not in found:
             raise damaged(f"the {row[0]} {row[1]} is missing or changed")
@@ -108,45 +91,16 @@ def _check_schema(connection: sqlite3.Connection) -> None:
             raise damaged(f"there is a {row[0]} {row[1]!r:.60} that doesn't belong there")
 
 
-def _check_head(ledger: Ledger) -> None:
-    root, note = ledger.connection.execute("SELECT root, note FROM head").fetchone()
-    text, _ = notes.split_note(note)
-    if notes.parse_checkpoint(text) != notes.Checkpoint(ledger.origin, ledger.size, root):
-        raise damaged("what stands beside its head is not the head's own")
-    notes.open_checkpoint(note, [notes.Verifier.parse(ledger.vkey)])
-    for size, kept in ledger.connection.execute("SELECT size, note FROM checkpoints"):
-        checkpoint = notes.parse_checkpoint(notes.split_note(kept)[0])
-        if checkpoint.size != size or size > ledger.size or checkpoint.root != merkle.root(size, ledger.node):
-            raise damaged(f"a checkpoint that was kept, of {size} entries, is not this log's")
+@functools.cache
+def _schema_of(version: int) -> list[tuple[str, str, str, str | None]]:
+    with closing(sqlite3.connect(":memory:")) as fresh:
+        for migration in MIGRATIONS[: max(version, 0)]:
+            for statement in migration:
+                fresh.execute(statement)
+        return fresh.execute(_SCHEMA).fetchall()
 
 
-def _check_keys(ledger: Ledger, erased: set[str]) -> None:
-    """A key is there until the log says that its execution is erased, and not after that; payloads likewise."""
-    gone = {row[0] for row in ledger.connection.execute("SELECT execution FROM data_keys WHERE wrapped IS NULL")}
-    if gone != erased:
-        odd = min(gone ^ erased)
-        said = "its key is there, and the log says it was destroyed" if odd in erased else "its key is gone"
-        raise damaged(f"{odd} is erased and it isn't: {said}")
-    stray = ledger.connection.execute(
-        "SELECT execution FROM entries LEFT JOIN payloads USING (sequence) LEFT JOIN data_keys USING (execution)"
-        " WHERE (sealed IS NULL) <> (wrapped IS NULL) AND execution <> ? LIMIT 1",
-        (LEDGER,),
-    ).fetchone()
-    if stray is not None:
-        raise damaged(f"{stray[0]} has payloads without a key, or a key and not all payloads")
-    count = "SELECT count(*) FROM payloads WHERE sequence NOT IN (SELECT sequence FROM entries)"
-    if ledger.connection.execute(count).fetchone()[0]:
-        raise damaged("there are payloads of no entry")
-
-
-def _check_rows(connection: sqlite3.Connection, master: MasterKey) -> None:
-    (check,) = connection.execute("SELECT value FROM meta WHERE name = 'master'").fetchone() or ("",)
-    if check != master.check:
-        raise BridgeError("key_unusable", "The master key is not the one that this ledger was begun with.")
-    for table in _MAC_TABLES:
-        for row in connection.execute(f"SELECT * FROM {table}"):  # noqa: S608 - its names are those above
-            check_row(master, table, row)
-    check_sealed(connection, master)
+_SCHEMA = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name"
 
 
 def prove(ledger: Ledger, sequence: int, *, payload: bool) -> bytes:
@@ -228,8 +182,11 @@ def backup(path: Path, target: Path, master: MasterKey | None) -> FileVerdict:
         os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         with open_ledger(path) as ledger:
             ledger.connection.execute("COMMIT")
-            # Page by page it would hold what was deleted; this copies what there is.
-            ledger.connection.execute("VACUUM INTO ?", (str(new),))
+            try:
+                # Page by page it would hold what was deleted; this copies what there is.
+                ledger.connection.execute("VACUUM INTO ?", (str(new),))
+            except sqlite3.Error as exc:
+                raise BridgeError("backup_failed", f"{target} can't be written: {exc}.") from None
         fd = os.open(new, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -248,7 +205,9 @@ def backup(path: Path, target: Path, master: MasterKey | None) -> FileVerdict:
     return verdict
 
 
-def consistency(ledger: Ledger, old: str, new: str | None, verifiers: Sequence[Verifier]) -> dict[str, Any]:
+def consistency(
+    ledger: Ledger, old: str, new: str | None, verifiers: Sequence[Verifier], before: Sequence[Verifier] = ()
+) -> dict[str, Any]:
     """Show that the log of one checkpoint is the beginning of that of another, and both of this one.
 
     Args:
@@ -256,6 +215,7 @@ def consistency(ledger: Ledger, old: str, new: str | None, verifiers: Sequence[V
         old: A signed note.
         new: Another; None for the log's own, now.
         verifiers: The keys that are trusted.
+        before: Keys that the log has had before: they are good for what was signed with them and kept since.
 
     Returns:
         `old` and `new`, the sizes; `proof`, the hashes in hex (RFC 6962, section 2.1.2).
@@ -263,8 +223,9 @@ def consistency(ledger: Ledger, old: str, new: str | None, verifiers: Sequence[V
     Raises:
         BridgeError: `bad_note`, `unknown_key`, `bad_signature`; `other_log`; `rolled_back`, `tampered`; `bad_proof`.
     """
-    earlier, _ = notes.open_checkpoint(old, verifiers)
-    later, _ = notes.open_checkpoint(ledger.head_note() if new is None else new, verifiers)
+    known = {by.vkey: by for by in (*verifiers, *before)}.values()
+    earlier, _ = notes.open_checkpoint(old, known)
+    later, _ = notes.open_checkpoint(ledger.note, verifiers) if new is None else notes.open_checkpoint(new, known)
     for checkpoint in (earlier, later):
         if checkpoint.origin != ledger.origin:
             raise BridgeError("other_log", f"This is a checkpoint of the log {checkpoint.origin!a}.")

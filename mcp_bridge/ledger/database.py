@@ -74,7 +74,7 @@ class Database:
     async def __aenter__(self) -> Self:
         try:
             writer, self._log, reader = await anyio.to_thread.run_sync(_open_both, self._path, self._source)
-        except (sqlite3.Error, OSError) as exc:
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as exc:
             raise unusable(self._path, exc) from None
         self._writer, self._reader = _Worker(writer, "writer"), _Worker(reader, "reader")
         return self

@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import anyio
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.beside import UNFINISHED
 from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.ledger.opening import BUSY_SECONDS
 from mcp_bridge.ledger.store import ERASED
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from mcp_bridge.ledger.database import Database
     from mcp_bridge.ledger.transaction import Transaction
@@ -35,7 +37,7 @@ CHECKPOINT_SECONDS = 30.0
 """How long to wait for those who read the write-ahead log."""
 
 _POLL_SECONDS = 0.05
-_UNFINISHED = "unfinished erasure"
+_TRY_MS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +100,7 @@ async def erase(
         for execution in chosen:
             _erase(transaction, execution)
         for at in range(0, len(chosen), EXECUTIONS_AN_ENTRY):
-            part = chosen[at : at + EXECUTIONS_AN_ENTRY]
-            transaction.append(Entry("erasure", LEDGER, {**told, "executions": part}))
-        _take_down(transaction, chosen)
+            _append(transaction, {**told, "executions": chosen[at : at + EXECUTIONS_AN_ENTRY]})
         return Erased(tuple(chosen))
 
     erased = await database.transact(work)
@@ -109,35 +109,40 @@ async def erase(
     return erased
 
 
-async def finish(database: Database, remove: Callable[[str], None]) -> None:
+async def finish(database: Database, remove: Callable[[str], None], seconds: float | None = None) -> None:
     """Do what is left to do of erasures, by this process or by one that is gone.
 
     Args:
         database: The store.
         remove: Removes the files of an execution; those that aren't there any more, too.
+        seconds: As `empty_journal`.
 
     Raises:
         BridgeError: `erasure_unfinished`.
         OSError: As `remove`.
     """
-    rows = await database.read("SELECT name, value FROM meta WHERE name LIKE ?", (f"{_UNFINISHED}%",))
+    rows = await database.read("SELECT name, value FROM meta WHERE name LIKE ?", (f"{UNFINISHED} %",))
     if not rows:
         return
     for _, value in rows:
         for execution in json.loads(value):
             remove(execution)
-    await empty_journal(database)
+    await empty_journal(database, seconds)
     for name, _ in rows:
         await database.write("DELETE FROM meta WHERE name = ?", (name,))
 
 
-async def empty_journal(database: Database) -> None:
+async def empty_journal(database: Database, seconds: float | None = None) -> None:
     """Have everything in the database's file itself, and nothing in its write-ahead log.
+
+    Args:
+        database: The store.
+        seconds: How long to wait for those who read it; CHECKPOINT_SECONDS by default.
 
     Raises:
         BridgeError: `erasure_unfinished`.
     """
-    deadline = time.monotonic() + CHECKPOINT_SECONDS
+    deadline = time.monotonic() + (CHECKPOINT_SECONDS if seconds is None else seconds)
     while await database.outside(_truncate):
         if time.monotonic() > deadline:
             raise BridgeError(
@@ -150,8 +155,13 @@ async def empty_journal(database: Database) -> None:
 
 def _truncate(connection: sqlite3.Connection) -> bool:
     """Whether somebody was in the way."""
-    # https://www.sqlite.org/pragma.html#pragma_wal_checkpoint: the first column is 1 if it was blocked.
-    blocked: int = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+    # While it waits, nobody can write, in this process or another.
+    connection.execute(f"PRAGMA busy_timeout = {_TRY_MS}")
+    try:
+        # https://www.sqlite.org/pragma.html#pragma_wal_checkpoint: the first column is 1 if it was blocked.
+        blocked: int = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {int(1000 * BUSY_SECONDS)}")
     return bool(blocked)
 
 
@@ -161,7 +171,9 @@ def _chosen(transaction: Transaction, database: Database, what: What, name: str 
     elif what == "subject":
         query, value = "subject = ?", database.master.subject(str(name))
     else:
-        query, value = "execution IN (SELECT id FROM executions WHERE changed < ? AND status <> 'suspended')", name
+        # What can go on hasn't ended.
+        ended = "status NOT IN ('running', 'suspended', 'interrupted')"
+        query, value = f"execution IN (SELECT id FROM executions WHERE changed < ? AND {ended})", name  # noqa: S608
     rows = transaction.connection.execute(
         f"SELECT execution FROM data_keys WHERE wrapped IS NOT NULL AND {query} ORDER BY execution",  # noqa: S608
         (value,),
@@ -179,18 +191,22 @@ def _standing(transaction: Transaction, executions: Iterable[str]) -> list[tuple
 
 def _erase(transaction: Transaction, execution: str) -> None:
     do = transaction.connection.execute
-    do("UPDATE data_keys SET wrapped = NULL WHERE execution = ?", (execution,))
-    transaction.log.erased(execution)
+    (subject,) = do("SELECT subject FROM data_keys WHERE execution = ?", (execution,)).fetchone()
+    mac = transaction.log.master.mac("data_keys", execution, subject, None)
+    do("UPDATE data_keys SET wrapped = NULL, mac = ? WHERE execution = ?", (mac, execution))
     do("DELETE FROM payloads WHERE sequence IN (SELECT sequence FROM entries WHERE execution = ?)", (execution,))
     do("UPDATE reference_values SET value = NULL WHERE execution = ?", (execution,))
     do("UPDATE approvals SET question = NULL, decision = NULL WHERE execution = ?", (execution,))
     do(
-        "UPDATE executions SET status = ?, bundle = NULL, state = NULL, record = NULL, due = NULL, key = NULL,"
+        # Its key stays used: what was done under it isn't done again. A request's MAC would tell who has the master key
+        # whether a guess is right.
+        "UPDATE executions SET status = ?, request = '', bundle = NULL, state = NULL, record = NULL, due = NULL,"
         " changed = ? WHERE id = ?",
         (ERASED, time.time(), execution),
     )
     transaction.authenticate(("executions", "id = ?", (execution,)))
     transaction.authenticate(("approvals", "execution = ?", (execution,)))
+    transaction.log.erased(execution)
 
 
 def _erase_reference(
@@ -211,15 +227,17 @@ def _erase_reference(
             executions=running,
         )
     transaction.connection.execute("UPDATE reference_values SET value = NULL WHERE id = ?", (reference,))
-    transaction.append(Entry("erasure", LEDGER, {**told, "reference": reference, "executions": []}))
-    _take_down(transaction, ())
+    erasure = {**told, "reference": reference, "holders": sorted(holders), "executions": []}
+    _append(transaction, erasure)
     return Erased((), len(holders))
 
 
-def _take_down(transaction: Transaction, executions: Sequence[str]) -> None:
-    """What is left to do when the transaction is done."""
+def _append(transaction: Transaction, erasure: dict[str, Any]) -> None:
+    """Append an entry, and take down what is left to do when the transaction is done."""
+    sequence = transaction.log.checkpoint().size
+    transaction.append(Entry("erasure", LEDGER, erasure))
     transaction.connection.execute(
-        "INSERT INTO meta VALUES (?, ?)", (f"{_UNFINISHED} {time.time_ns()}", json.dumps(list(executions)))
+        "INSERT INTO meta VALUES (?, ?)", (f"{UNFINISHED} {sequence}", json.dumps(erasure["executions"]))
     )
 
 

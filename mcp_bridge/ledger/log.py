@@ -7,6 +7,7 @@ whichever process wrote last.
 from __future__ import annotations
 
 import os
+import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ MAX_REMEMBERED = 10_000
 _SECOND = 1_000_000
 
 INSERT_ENTRY = "INSERT INTO entries (sequence, execution, kind, entry, nodes) VALUES (?, ?, ?, ?, ?)"
+INSERT_KEY = "INSERT INTO data_keys (execution, subject, wrapped, mac) VALUES (?, ?, ?, ?)"
 INSERT_PAYLOAD = "INSERT INTO payloads (sequence, sealed) VALUES (?, ?)"
 
 
@@ -177,9 +179,10 @@ class Log:
         key = self._known(connection, execution).key
         return None if key is None else key.seal(data, label)
 
-    def _next_time(self, time: int) -> int:
-        if time < self._time:
-            behind = (self._time - time) / _SECOND
+    def _next_time(self, posted: int) -> int:
+        if posted < self._time:
+            # One that has waited (its process was stopped, and another wrote meanwhile) tells nothing of the clock.
+            behind = (self._time - max(posted, time.time_ns() // 1000)) / _SECOND
             if behind > CLOCK_STEP_SECONDS:
                 raise BridgeError(
                     "clock_went_back",
@@ -187,16 +190,12 @@ class Log:
                     hint="Set the clock. If it is right now and was wrong before: mcp-bridge audit accept-clock.",
                 )
             return self._time
-        self._time = time
-        return time
+        self._time = posted
+        return posted
 
     def accept_clock(self, time: int) -> None:
         """Let time go on from here, although it is earlier."""
         self._time = min(self._time, time)
-
-    def erased(self, execution: str) -> None:
-        """Forget the key of an execution: it is destroyed."""
-        self._executions.pop(execution, None)
 
     def _known(self, connection: sqlite3.Connection, execution: str) -> _Execution:
         known = self._executions.get(execution)
@@ -221,11 +220,13 @@ class Log:
 
     def new_key(self, connection: sqlite3.Connection, execution: str, subject: str) -> DataKey:
         """Make an execution's data key."""
-        key, wrapped = self.master.new(execution)
-        connection.execute(
-            "INSERT INTO data_keys (execution, subject, wrapped) VALUES (?, ?, ?)", (execution, subject, wrapped)
-        )
+        key, row = self.master.new_row(execution, subject)
+        connection.execute(INSERT_KEY, row)
         return key
+
+    def erased(self, execution: str) -> None:
+        """An execution's key has been destroyed, in this transaction."""
+        self._executions.pop(execution, None)
 
 
 def frontier_of(connection: sqlite3.Connection, size: int) -> Frontier:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from mcp_bridge.ledger.sealing import MasterKey
+
 BUSY_SECONDS = 30.0
 """How long to wait for another process that is writing."""
 
@@ -56,7 +58,10 @@ def open_to_write(path: Path, master: str | Sequence[str]) -> tuple[sqlite3.Conn
     """
     connection = connect(path, master)
     try:
-        return connection, _log(connection, path.parent, master)
+        log = _log(connection, path.parent, master)
+        # `transaction.run` waits in its own way.
+        connection.execute("PRAGMA busy_timeout = 0")
+        return connection, log  # noqa: TRY300
     except BaseException:
         connection.close()
         raise
@@ -124,10 +129,29 @@ def _use_wal(connection: sqlite3.Connection) -> None:
 
 
 def _log(connection: sqlite3.Connection, directory: Path, source: str | Sequence[str]) -> Log:
+    # Not under the lock that keeps others from writing: a command may take its time.
+    master = master_key(source, directory, make=False) if _is_begun(connection) else None
+    # The key's file, and the head that says which key it is, change under that lock, and are read under it.
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if not _is_begun(connection):
+            _begin(connection, directory, source)
+        log = _continued(connection, directory, master or master_key(source, directory, make=False))
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return log
+
+
+def _is_begun(connection: sqlite3.Connection) -> bool:
+    found: int = connection.execute("SELECT count(*) FROM meta").fetchone()[0]
+    return found > 0
+
+
+def _continued(connection: sqlite3.Connection, directory: Path, master: MasterKey) -> Log:
     meta = dict(connection.execute("SELECT name, value FROM meta"))
-    if not meta:
-        return _begun(connection, directory, source)
-    master = master_key(source, directory, make=False)
     if meta.get("master") != master.check:
         raise BridgeError(
             "key_unusable",
@@ -146,6 +170,7 @@ def _log(connection: sqlite3.Connection, directory: Path, source: str | Sequence
     def load(wanted: str) -> Signer:
         return _signer(directory, origin, wanted)
 
+    take_next_key(connection, directory)
     return Log(master, origin, load(vkey), load)
 
 
@@ -182,12 +207,36 @@ def own_vkey(path: Path) -> str:
     """
     from mcp_bridge.ledger.reading import open_ledger  # noqa: PLC0415  (it imports this module)
 
-    with open_ledger(path) as ledger:
-        return _signer(path.parent, ledger.origin, ledger.vkey).vkey
+    for again in (True, False):
+        with open_ledger(path) as ledger:
+            try:
+                return _signer(path.parent, ledger.origin, ledger.vkey).vkey
+            except BridgeError:
+                # Who only reads has no lock: the key may have been rotated since the head was read.
+                if not again:
+                    raise
+    raise AssertionError
 
 
-def take_next_key(directory: Path) -> None:
-    """Put the new key in the old one's place: the log is signed with it."""
+def take_next_key(connection: sqlite3.Connection, directory: Path) -> None:
+    """Put the next key in the other's place, if it is the one that the log is signed with.
+
+    Args:
+        connection: In a transaction that writes: nobody else makes another next key meanwhile.
+        directory: The state directory.
+
+    Raises:
+        BridgeError: `key_unusable`.
+    """
+    (origin,) = connection.execute("SELECT value FROM meta WHERE name = 'origin'").fetchone()
+    (vkey,) = connection.execute("SELECT vkey FROM head").fetchone()
+    try:
+        following = _loaded(directory / NEXT_KEY_FILE, origin)
+    except BridgeError:
+        # There is none, or it was never used.
+        return
+    if following.vkey != vkey:
+        return
     try:
         (directory / NEXT_KEY_FILE).replace(directory / KEY_FILE)
         sync_directory(directory)
@@ -197,29 +246,18 @@ def take_next_key(directory: Path) -> None:
         ) from None
 
 
-def _begun(connection: sqlite3.Connection, directory: Path, source: str | Sequence[str]) -> Log:
+def _begin(connection: sqlite3.Connection, directory: Path, source: str | Sequence[str]) -> None:
     """Begin a log. The keys are on the disk before anything is that needs them."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        if connection.execute("SELECT count(*) FROM meta").fetchone()[0]:
-            connection.execute("ROLLBACK")
-            return _log(connection, directory, source)
-        master = master_key(source, directory, make=True)
-        origin = f"{ORIGIN}/{secrets.token_hex(8)}"
-        signer = _loaded(directory / KEY_FILE, origin, make=True)
-        connection.executemany("INSERT INTO meta VALUES (?, ?)", (("origin", origin), ("master", master.check)))
-        connection.execute("INSERT INTO head VALUES (1, 0, ?, '', ?)", (empty_root(), signer.vkey))
-        log = Log(master, origin, signer, lambda _: signer)
-        log.begin(connection)
-        event = KeyEvent("made", signer.vkey)
-        write_entries(connection, log, [Posted(time.time_ns() // 1000, Entry("key", LEDGER), event.encode())])
-        log.finish(connection)
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-    return _log(connection, directory, source)
+    master = master_key(source, directory, make=True)
+    origin = f"{ORIGIN}/{secrets.token_hex(8)}"
+    signer = _loaded(directory / KEY_FILE, origin, make=True)
+    connection.executemany("INSERT INTO meta VALUES (?, ?)", (("origin", origin), ("master", master.check)))
+    connection.execute("INSERT INTO head VALUES (1, 0, ?, '', ?)", (empty_root(), signer.vkey))
+    log = Log(master, origin, signer, lambda _: signer)
+    log.begin(connection)
+    event = KeyEvent("made", signer.vkey)
+    write_entries(connection, log, [Posted(time.time_ns() // 1000, Entry("key", LEDGER), event.encode())])
+    log.finish(connection)
 
 
 def write_entries(connection: sqlite3.Connection, log: Log, posted: Sequence[Posted]) -> None:

@@ -95,15 +95,20 @@ def _time(data: bytes) -> float | None:
         return None  # it was changed, as its proof will show
 
 
-async def entries(database: Database, execution: str) -> list[Recorded]:
+async def entries(database: Database, execution: str, limit: int = -1) -> list[Recorded]:
     """An execution's entries, in order, also where some can't be read: those say so.
 
     For people who look for what was changed; who goes on with an execution reads it by the recorder, which refuses.
+
+    Args:
+        database: Has them.
+        execution: Whose.
+        limit: Only the first ones; all if it is negative.
     """
     rows = await database.read(
         "SELECT sequence, kind, entry, sealed, wrapped FROM entries LEFT JOIN payloads USING (sequence)"
-        " LEFT JOIN data_keys USING (execution) WHERE execution = ? ORDER BY sequence",
-        (execution,),
+        " LEFT JOIN data_keys USING (execution) WHERE execution = ? ORDER BY sequence LIMIT ?",
+        (execution, limit),
     )
     found: list[Recorded] = []
     key: DataKey | None = None

@@ -6,6 +6,7 @@ against them on the way.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from mcp_bridge.ledger.log import read_node
 from mcp_bridge.ledger.opening import refuse_newer
 from mcp_bridge.ledger.recorder import payload_of
 from mcp_bridge.ledger.sealing import damaged
+from mcp_bridge.ledger.trust import KeyEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -83,10 +85,23 @@ class Ledger:
         Raises:
             BridgeError: `unknown_entry`; `ledger_damaged`.
         """
+        if not 0 <= sequence < self.size:
+            asked = str(sequence)[:30]
+            raise BridgeError("unknown_entry", f"The log has no entry {asked}: it has {self.size}, from 0.")
         row = self.connection.execute(f"{_SELECT} WHERE sequence = ?", (sequence,)).fetchone()
         if row is None:
-            raise BridgeError("unknown_entry", f"The log has no entry {sequence}: it has {self.size}, from 0.")
+            raise damaged(f"the entry {sequence} is missing")
         return self._read(*row)
+
+    def vkeys(self) -> list[str]:
+        """The public keys that the log has been signed with, by its own word, the first one first.
+
+        Raises:
+            BridgeError: `ledger_damaged`, `bad_entry`.
+        """
+        rows = self.connection.execute("SELECT sequence FROM entries WHERE execution = ? AND kind = 'key'", (LEDGER,))
+        events = [KeyEvent.decode(self.entry(sequence).payload or b"") for (sequence,) in rows.fetchall()]
+        return [event.vkey for event in events]
 
     def entries(self) -> Iterator[ReadEntry]:
         """All of them, in their order.
@@ -186,11 +201,17 @@ def open_ledger(path: Path, master: MasterKey | None = None) -> Iterator[Ledger]
     if not path.is_file():
         raise BridgeError("database_unusable", f"There is no ledger {path}.", hint="See state_dir.")
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)) as opened:
+        with closing(sqlite3.connect(_uri(path), uri=True, isolation_level=None)) as opened:
             refuse_newer(opened, path)
             opened.execute("BEGIN")
             yield Ledger(opened, master)
-    except sqlite3.Error as exc:
+    except (sqlite3.Error, UnicodeDecodeError) as exc:
         raise BridgeError(
             "database_unusable", f"The record of executions, {path}, can't be read: {exc}.", hint="Go on with a backup."
         ) from None
+
+
+def _uri(path: Path) -> str:
+    # Where nothing can be made and no journal is, SQLite reads a file only if it is told that nobody writes to it.
+    still = not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
+    return f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if still else ''}"

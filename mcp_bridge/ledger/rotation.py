@@ -13,9 +13,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.ledger.failures import unusable
 from mcp_bridge.ledger.log import Log, Posted
 from mcp_bridge.ledger.notes import add_signature, checkpoint_text
 from mcp_bridge.ledger.opening import NEXT_KEY_FILE, connect, take_next_key, write_entries
+from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.sealing import master_key
 from mcp_bridge.ledger.signing import Signer
 from mcp_bridge.ledger.transaction import run
@@ -43,16 +45,21 @@ async def rotate_key(database: Database) -> str:
 
     def work(transaction: Transaction) -> str:
         log, old = transaction.log, transaction.log.signer
-        new = _next_key(directory, log.origin)
+        # Whoever has rotated the key before may not have come to that, and the next one takes the name.
+        take_next_key(transaction.connection, directory)
+        seed, new = _new_key(log.origin)
+        _write_next(directory, seed)
         _append(transaction, KeyEvent("rotated", new.vkey, old.vkey))
         note = log.sign()
         note = add_signature(note, new.sign(checkpoint_text(log.checkpoint())))
-        transaction.connection.execute("INSERT INTO checkpoints VALUES (?, ?)", (log.checkpoint().size, note))
+        kept = (log.checkpoint().size, note)
+        transaction.connection.execute("INSERT INTO checkpoints (size, note) VALUES (?, ?)", kept)
+        transaction.authenticate(("checkpoints", "size = ? AND note = ?", kept))
         log.signer = new
         return new.vkey
 
     vkey = await database.transact(work)
-    take_next_key(directory)
+    await database.transact(lambda transaction: take_next_key(transaction.connection, directory))
     return vkey
 
 
@@ -63,22 +70,28 @@ def replace_lost_key(path: Path, master: str | Sequence[str]) -> str:
         The new key's verifier key.
 
     Raises:
-        BridgeError: `key_unusable`, `key_missing` (of the master key), `ledger_damaged`, `database_unusable`.
+        BridgeError: `key_unusable`, `key_missing` (of the master key), `ledger_damaged`, `database_unusable`,
+            `database_busy`.
     """
+    directory = path.parent
+    with open_ledger(path) as ledger:
+        # It is there, and one of ours: opened to be written, it would be made.
+        origin = ledger.origin
+    seed, new = _new_key(origin)
+    log = Log(master_key(master, directory, make=False), origin, new, lambda _: new)
+
+    def work(transaction: Transaction) -> None:
+        (old,) = transaction.connection.execute("SELECT vkey FROM head").fetchone()
+        take_next_key(transaction.connection, directory)
+        _write_next(directory, seed)
+        _append(transaction, KeyEvent("lost", new.vkey, old))
+
     try:
         with closing(connect(path)) as connection:
-            (origin,) = connection.execute("SELECT value FROM meta WHERE name = 'origin'").fetchone()
-            new = _next_key(path.parent, origin)
-            log = Log(master_key(master, path.parent, make=False), origin, new, lambda _: new)
-
-            def work(transaction: Transaction) -> None:
-                (old,) = connection.execute("SELECT vkey FROM head").fetchone()
-                _append(transaction, KeyEvent("lost", new.vkey, old))
-
             run(connection, log, work)
-    except (sqlite3.Error, TypeError) as exc:
-        raise BridgeError("database_unusable", f"The record of executions, {path}, can't be used: {exc}.") from None
-    take_next_key(path.parent)
+            run(connection, log, lambda transaction: take_next_key(transaction.connection, directory))
+    except sqlite3.Error as exc:
+        raise unusable(path, exc) from None
     return new.vkey
 
 
@@ -102,14 +115,17 @@ async def accept_clock(database: Database, by: str) -> float:
     return await database.transact(work)
 
 
-def _next_key(directory: Path, origin: str) -> Signer:
-    """A new key, on the disk before anything says that it is used."""
+def _new_key(origin: str) -> tuple[bytes, Signer]:
     seed = os.urandom(KEY_BYTES)
+    return seed, Signer(origin, Ed25519PrivateKey.from_private_bytes(seed))
+
+
+def _write_next(directory: Path, seed: bytes) -> None:
+    """Have a new key on the disk before anything says that it is used."""
     try:
         write_private(directory / NEXT_KEY_FILE, seed, durable=True)
     except OSError as exc:
         raise BridgeError("key_unusable", f"{directory / NEXT_KEY_FILE} can't be made: {exc.strerror}.") from None
-    return Signer(origin, Ed25519PrivateKey.from_private_bytes(seed))
 
 
 def _append(transaction: Transaction, event: KeyEvent) -> None:

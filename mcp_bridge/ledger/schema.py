@@ -19,14 +19,18 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) STRICT""",
         "CREATE INDEX entries_of_execution ON entries (execution, sequence)",
         "CREATE TABLE payloads (sequence INTEGER PRIMARY KEY, sealed BLOB NOT NULL) STRICT",
-        "CREATE TABLE data_keys (execution TEXT PRIMARY KEY, subject TEXT NOT NULL, wrapped BLOB) STRICT",
+        "CREATE TABLE data_keys (execution TEXT PRIMARY KEY, subject TEXT NOT NULL, wrapped BLOB, mac BLOB) STRICT",
         "CREATE INDEX data_keys_of_subject ON data_keys (subject)",
         """CREATE TABLE head (
             one INTEGER PRIMARY KEY CHECK (one = 1), size INTEGER NOT NULL, root BLOB NOT NULL, note TEXT NOT NULL,
             vkey TEXT NOT NULL
         ) STRICT""",
-        "CREATE TABLE checkpoints (size INTEGER NOT NULL, note TEXT NOT NULL, PRIMARY KEY (size, note)) STRICT",
-        "CREATE TABLE published (target TEXT PRIMARY KEY, size INTEGER NOT NULL, state TEXT NOT NULL) STRICT",
+        """CREATE TABLE checkpoints (
+            size INTEGER NOT NULL, note TEXT NOT NULL, mac BLOB, PRIMARY KEY (size, note)
+        ) STRICT""",
+        """CREATE TABLE published (
+            target TEXT PRIMARY KEY, size INTEGER NOT NULL, state TEXT NOT NULL, mac BLOB
+        ) STRICT""",
         """CREATE TABLE programs (
             principal TEXT NOT NULL, name TEXT NOT NULL, hash TEXT NOT NULL, data BLOB NOT NULL, saved REAL NOT NULL,
             mac BLOB, PRIMARY KEY (principal, name)

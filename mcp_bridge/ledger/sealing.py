@@ -61,6 +61,11 @@ class MasterKey:
         nonce = os.urandom(_NONCE_BYTES)
         return DataKey(key), nonce + self._wrap.encrypt(nonce, key, execution.encode())
 
+    def new_row(self, execution: str, subject: str) -> tuple[DataKey, tuple[str, str, bytes, bytes]]:
+        """A new data key and its row: execution, subject, what is kept of it, MAC."""
+        key, wrapped = self.new(execution)
+        return key, (execution, subject, wrapped, self.mac("data_keys", execution, subject, wrapped))
+
     def open(self, execution: str, wrapped: bytes) -> DataKey:
         """The data key behind what is kept of it.
 
@@ -69,12 +74,12 @@ class MasterKey:
         """
         try:
             return DataKey(self._wrap.decrypt(wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:], execution.encode()))
-        except (InvalidTag, ValueError):
+        except (InvalidTag, ValueError, TypeError):
             raise damaged(f"the key of {execution} can't be opened") from None
 
     def mac(self, *values: Any) -> bytes:
-        """HMAC-SHA-256 of values; bytes among them by their SHA-256: a state may be large."""
-        plain = [hashlib.sha256(value).hexdigest() if isinstance(value, bytes) else value for value in values]
+        """HMAC-SHA-256 of values, no other values having the same; bytes by their SHA-256: a state may be large."""
+        plain = [[hashlib.sha256(value).hexdigest()] if isinstance(value, bytes) else value for value in values]
         return hmac.digest(self._mac, json.dumps(plain).encode(), "sha256")
 
     def subject(self, subject: str) -> str:
@@ -110,7 +115,7 @@ class DataKey:
         """
         try:
             return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], label)
-        except (InvalidTag, ValueError):
+        except (InvalidTag, ValueError, TypeError):
             raise damaged(f"{label.decode(errors='replace')[:100]!r} can't be opened: it was changed") from None
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from mcp_bridge.ledger.entries import TOMBSTONE
+from mcp_bridge.ledger.log import INSERT_KEY
 from mcp_bridge.ledger.sealing import damaged
 from mcp_bridge.ledger.transaction import Seal, check_row
 
@@ -171,10 +172,8 @@ class ProgramStore:
         """
         database, key = self._database, execution.key
         subject = database.master.subject(execution.subject) if execution.subject else ""
-        _, wrapped = database.master.new(execution.id)
-        database.post(
-            "INSERT INTO data_keys (execution, subject, wrapped) VALUES (?, ?, ?)", (execution.id, subject, wrapped)
-        )
+        _, row = database.master.new_row(execution.id, subject)
+        database.post(INSERT_KEY, row)
         self.keep_values(execution.id, values or {})
         changed = await database.write(
             "INSERT INTO executions (id, kind, principal, key, request, status, program, bundle, origin, owner, state,"
@@ -215,7 +214,8 @@ class ProgramStore:
     ) -> None:
         """Take down how far an execution is, together with what was recorded last."""
         await self._database.write(
-            "UPDATE executions SET status = ?, state = ?, record = ?, due = ?, changed = ? WHERE id = ?",
+            "UPDATE executions SET status = ?, state = ?, record = ?, due = ?, changed = ?"
+            " WHERE id = ? AND status <> 'erased'",
             (
                 status,
                 None if state is None else _seal_bytes(execution, "state", state),

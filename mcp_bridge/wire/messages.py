@@ -50,12 +50,17 @@ def _is_number(text: str) -> bool:
 
 
 class ExecutionStart(NamedTuple):
-    """Run this code. `servers` are rows of `CatalogServers`: `{name, alias}`."""
+    """Run this code. `servers` are rows of `CatalogServers`: `{name, alias}`.
+
+    With `replays`, calls are answered from a record, one after the other: the guest says by `call.taken` of each answer
+    that whoever waited for it goes on.
+    """
 
     execution: str
     code: str
     servers: list[Any]
     max_value_bytes: int
+    replays: bool = False
 
 
 class HostBeat(NamedTuple):
@@ -94,6 +99,12 @@ class RequestCancel(NamedTuple):
     """The guest no longer wants the answer to its request `id`; the host cancels the work and answers nothing."""
 
     id: int
+
+
+class CallTaken(NamedTuple):
+    """Whoever waited for the answer to this call has it."""
+
+    call: CallId
 
 
 class ProgressReport(NamedTuple):
@@ -315,6 +326,7 @@ METHODS: dict[str, type[Any]] = {
     "output.write": OutputWrite,
     "output.display": OutputDisplay,
     "request.cancel": RequestCancel,
+    "call.taken": CallTaken,
     "progress.report": ProgressReport,
     "tool.call": ToolCall,
     "catalog.servers": CatalogServers,

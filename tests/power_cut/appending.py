@@ -1,8 +1,8 @@
 """A workload for power cuts, and for several bridges at once: writers that append to one ledger.
 
-    python appending.py DIRECTORY NAME WRITERS ENTRIES [ROTATIONS]
+    python appending.py DIRECTORY NAME WRITERS ENTRIES [ROTATIONS [PARTIES]]
 
-The ledger is DIRECTORY/state, made if need be. What has been acknowledged goes to DIRECTORY/acknowledged, a line of JSON
+The ledger is DIRECTORY/state, made if need be. Of several PARTIES each waits until all are there. What has been acknowledged goes to DIRECTORY/acknowledged, a line of JSON
 each: `["entry", execution, number]`, `["execution", id]`, `["key", vkey]`.
 """
 
@@ -76,5 +76,14 @@ async def main(directory, name, writers, entries, rotations=0):
             await asyncio.sleep(0.01)
 
 
+def wait_for_others(directory, name, parties):
+    (directory / f"ready {name}").touch()
+    while len(list(directory.glob("ready *"))) < parties:
+        time.sleep(0.001)
+
+
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]).resolve(), sys.argv[2], *map(int, sys.argv[3:])))
+    directory, name, *numbers = sys.argv[1:]
+    if len(numbers) > 3:
+        wait_for_others(Path(directory), name, int(numbers.pop()))
+    asyncio.run(main(Path(directory).resolve(), name, *map(int, numbers)))

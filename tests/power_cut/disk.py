@@ -207,6 +207,8 @@ class Disk:
                 if rng.random() < 0.5:
                     path.write_bytes(rng.randbytes(32768))
             else:
+                # Everything here is private; modes are not in the journal.
+                path.touch(0o600)
                 path.write_bytes(names[name].cut(rng, survival))
 
 

@@ -104,7 +104,7 @@ class _Server(uvicorn.Server):
 
 
 async def serve(app: ASGIApp, live: Live, listener: socket.socket) -> None:
-    """Serve until cancelled.
+    """Serve until cancelled, or until the server has failed, which it logs.
 
     Args:
         app: The viewer.

@@ -26,6 +26,9 @@ MAX_SHOWN_CHARS = 4000
 
 MAX_WHOLE_CHARS = 8 << 20
 
+MAX_PRINTED_CHARS = 200_000
+"""Of a result, or of what was printed: the whole is in the file that the agent was told of."""
+
 MAX_NAME_CHARS = 500
 
 MAX_STEPS = 1000
@@ -67,7 +70,7 @@ def execution(row: StoredExecution, entries: Sequence[Recorded], counted: Counte
         "totals": asdict(totals(timeline(entries))),
         "steps": [_step(step) for step in steps[-MAX_STEPS:]],
         "steps_left_out": max(0, len(steps) - MAX_STEPS),
-        "results": [[label, shown(record[name], MAX_WHOLE_CHARS)] for name, label in _RESULTS if record.get(name)],
+        "results": [[label, shown(record[name], MAX_PRINTED_CHARS)] for name, label in _RESULTS if record.get(name)],
         "error": _error(record),
         "source": shown(source_of(row), MAX_WHOLE_CHARS),
     }

@@ -43,7 +43,7 @@ const SIGNS = {
   success: "✓", ok: "✓", approved: "✓", failed: "✗", denied: "✗", timeout: "✗", violation: "✗", stalled: "✗",
   budget_exceeded: "✗", cancelled: "–", skipped: "–", void: "–", suspended: "…", pending: "…", interrupted: "!",
   "no outcome": "!", running: "▶", "under way": "▶", open: "?", erased: "–",
-  in_doubt: "!", happened: "✓", not_done: "–", damaged: "✗", error: "✗", exit: "✗", out_of_memory: "✗", killed: "✗",
+  in_doubt: "!", happened: "✓", not_done: "–", taken_back: "–", damaged: "✗", error: "✗", exit: "✗", out_of_memory: "✗", killed: "✗",
 };
 
 const TONES = {

@@ -6,7 +6,7 @@ import { cost, duration, exactly, moment, plural, short } from "./format.js";
 import { Proofs } from "./proofs.js";
 
 const KINDS = {
-  start: "Start", call: "Call", model: "Model", outcome: "Outcome", denial: "Denied", transition: "Event", suspension: "Suspended",
+  start: "Start", call: "Call", model: "Model", request: "Bridge", outcome: "Outcome", denial: "Denied", transition: "Event", suspension: "Suspended",
   resume: "Resumed", decision: "Decision", violation: "Violation", erasure: "Erased", key: "Key", clock: "Clock", end: "End",
 };
 
@@ -99,7 +99,7 @@ export function executionPage(main, id) {
       return notice("warn", "The step ", step, " waits for a person: ", h("a", { href: "/approvals" }, "decide"), row.due ? ` until ${moment(row.due)}.` : ".");
     }
     if (row.kind === "in_doubt") {
-      return notice("warn", "The step ", step, " is in doubt: ", h("code", {}, row.tool), ` may have been called, ${moment(row.since)}. A person has to say what happened: `,
+      return notice("warn", row.step === row.effect ? "The call " : "The step ", step, " is in doubt: ", h("code", {}, row.tool), ` may have been called, ${moment(row.since)}. A person has to say what happened: `,
         h("code", { class: "break" }, `mcp-bridge execution settle ${short(id)} ${row.effect}`));
     }
     if (row.kind === "wait") return notice("warn", "The step ", step, ` waits until ${moment(row.due)}.`);
@@ -111,7 +111,7 @@ export function executionPage(main, id) {
 
   function showRows() {
     keepingFocus(() => {
-      fill(summary, rows.rows.length ? proofs.summary() : null);
+      fill(summary, rows.rows.length ? proofs.summary(rows.rows.length === rows.total) : null);
       if (!rows.rows.length) {
         fill(body, h("div", { class: "empty" }, h("h3", {}, "Nothing is recorded of it yet")));
         return;
@@ -159,7 +159,7 @@ export function executionPage(main, id) {
 
   function details(row) {
     const whole = wholes.get(row.sequences[0]) ?? row;
-    const [given, value] = { call: ["Arguments", "Result"], model: ["Question", "Answer"], decision: ["Question", "Decision"] }[row.kind] ?? ["Details", "Details"];
+    const [given, value] = { call: ["Arguments", "Result"], request: ["Arguments", "Answer"], model: ["Question", "Answer"], decision: ["Question", "Decision"] }[row.kind] ?? ["Details", "Details"];
     const all = h("button", { class: "link", onclick: () => fetchWhole(row) }, "Show all of it");
     return h("div", { class: "details" },
       row.damaged ? notice("bad", row.damaged) : null,

@@ -21,6 +21,19 @@ export class Proofs {
 
   forget() {
     this.found.clear();
+    this.signature = null;
+  }
+
+  // Each entry names the one before it of its execution: where that is another one than is shown, something is missing.
+  gap() {
+    let before = null;
+    for (const sequence of [...this.found.keys()].sort((one, other) => one - other)) {
+      const found = this.found.get(sequence);
+      if (!found?.fields) return null;
+      if (found.fields.previous !== (before === null ? null : hex(before.leaf))) return sequence;
+      before = found;
+    }
+    return null;
   }
 
   async check(sequences) {
@@ -67,7 +80,8 @@ export class Proofs {
     return h("span", { class: `proof ${verdict}` }, words);
   }
 
-  summary() {
+  // With `whole`, all entries of the execution are among those that were checked.
+  summary(whole) {
     const all = [...this.found.values()];
     const done = all.filter(Boolean);
     const bad = done.filter((one) => one.faults.length);
@@ -78,6 +92,8 @@ export class Proofs {
         "What is recorded here has been changed since it was signed, or something is missing. ",
         h("code", {}, "mcp-bridge audit verify"), " tells what.");
     }
+    const gap = whole ? this.gap() : null;
+    if (gap !== null) return notice("bad", h("strong", {}, "Something is missing. "), `What entry ${gap} names as the one before it is not there.`);
     return h("p", { class: "proven" },
       h("span", { class: "proof good" }, `✓ ${plural(done.length, "entry", "entries")} proven`),
       ` in this browser, against the checkpoint of a log of ${plural(this.note.size, "entry", "entries")}. `,

@@ -1,0 +1,234 @@
+"""What stands beside the log in its file, held against what the log says of it.
+
+Nobody without the master key can write a row that isn't there: each has a MAC, or a seal. Rows that were, and are no
+longer, could be put back or taken away; where an entry tells of them, that is found, too. What no entry tells of is in
+SECURITY.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger import merkle, notes
+from mcp_bridge.ledger.codec import LEDGER
+from mcp_bridge.ledger.sealing import damaged
+from mcp_bridge.ledger.store import ERASED, check_sealed
+from mcp_bridge.ledger.transaction import check_row
+from mcp_bridge.ledger.trust import KeyEvent
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from mcp_bridge.ledger.codec import Leaf
+    from mcp_bridge.ledger.reading import Ledger, ReadEntry
+    from mcp_bridge.ledger.sealing import MasterKey
+
+UNFINISHED = "unfinished erasure"
+"""With the number of its entry, the name in `meta` of an erasure of which something is left to do."""
+
+_MAC_TABLES = ("executions", "approvals", "programs", "data_keys", "checkpoints", "published")
+
+_DECISION = ("approved", "by", "comment")
+
+
+@dataclass
+class Beside:
+    """What the entries say of the rows beside them, gathered while they are read.
+
+    Attributes:
+        erased: The executions that are erased.
+    """
+
+    erased: set[str] = field(default_factory=set)
+    _erasures: dict[int, list[str]] = field(default_factory=dict)
+    _references: set[tuple[str, str]] = field(default_factory=set)
+    _keys: list[tuple[int, KeyEvent]] = field(default_factory=list)
+    _left: dict[str, tuple[str, dict[str, Any] | None]] = field(default_factory=dict)
+    _decided: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def see(self, found: ReadEntry) -> None:
+        """Take the next entry.
+
+        Raises:
+            BridgeError: `ledger_damaged`, `bad_entry`: its payload can't be taken.
+        """
+        try:
+            self._take(found.leaf, found.payload)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            # Its hash may be right, and its signature not: that is looked at last.
+            raise damaged(f"the payload of the entry {found.leaf.sequence} is none of its kind") from None
+
+    def _take(self, leaf: Leaf, data: bytes | None) -> None:
+        payload = None if data is None else json.loads(data)
+        if leaf.execution == LEDGER:
+            if leaf.kind == "erasure" and payload is not None:
+                self._erasures[leaf.sequence] = payload["executions"]
+                self.erased.update(payload["executions"])
+                self._references.update((one, payload["reference"]) for one in payload.get("holders", ()))
+            elif leaf.kind == "key" and data is not None:
+                self._keys.append((leaf.sequence, KeyEvent.decode(data)))
+        elif leaf.kind in {"start", "suspension", "resume", "end"}:
+            self._left[leaf.execution] = (leaf.kind, payload)
+        elif leaf.kind == "decision" and payload is not None and all(name in payload for name in _DECISION):
+            self._decided[leaf.execution, _canonical(payload)] += 1
+
+    def check(self, ledger: Ledger) -> None:
+        """Hold the file's other tables against the entries, as far as that is possible with the master key or without.
+
+        Raises:
+            BridgeError: `ledger_damaged`; as `notes`.
+        """
+        self._check_meta(ledger)
+        self._check_head(ledger)
+        self._check_keys(ledger)
+        self._check_references(ledger.connection)
+        self._check_executions(ledger.connection)
+        if ledger.master is not None:
+            _check_rows(ledger.connection, ledger.master)
+            self._check_decisions(ledger.connection, ledger.master)
+            self._check_states(ledger.connection, ledger.master)
+
+    def _check_meta(self, ledger: Ledger) -> None:
+        for name, value in ledger.connection.execute("SELECT name, value FROM meta"):
+            what, _, number = name.rpartition(" ")
+            if what == UNFINISHED and number.isdecimal() and number == str(int(number)):
+                if value == json.dumps(self._erasures.get(int(number))):
+                    continue
+            elif name in {"origin", "master"}:
+                continue
+            raise damaged(f"there is an unknown {name!r:.60} in its table meta, or another than there was")
+
+    def _check_head(self, ledger: Ledger) -> None:
+        root, note = ledger.connection.execute("SELECT root, note FROM head").fetchone()
+        text, _ = notes.split_note(note)
+        if notes.parse_checkpoint(text) != notes.Checkpoint(ledger.origin, ledger.size, root):
+            raise damaged("what stands beside its head is not the head's own")
+        if not self._keys or ledger.vkey != self._keys[-1][1].vkey:
+            raise damaged("its head is signed with another key than its entries name")
+        notes.open_checkpoint(note, [notes.Verifier.parse(ledger.vkey)])
+        known = notes.keyring(notes.Verifier.parse(event.vkey) for _, event in self._keys)
+        kept: set[tuple[int, str | None]] = set()
+        for size, note in ledger.connection.execute("SELECT size, note FROM checkpoints"):
+            text, signatures = notes.split_note(note)
+            checkpoint = notes.parse_checkpoint(text)
+            of_log = [row for row in signatures if row[0] == ledger.origin]
+            by = notes.check_signatures(text, of_log, known)
+            if (
+                (checkpoint.origin, checkpoint.size) != (ledger.origin, size)
+                or size > ledger.size
+                or len(by) != len(of_log)
+                or checkpoint.root != merkle.root(size, ledger.node)
+            ):
+                raise damaged(f"a checkpoint that was kept, of {size} entries, is not this log's")
+            kept.update((size, one.vkey) for one, _ in by)
+        for sequence, event in self._keys:
+            if event.event == "rotated" and not {(sequence + 1, event.vkey), (sequence + 1, event.before)} <= kept:
+                raise damaged(f"the checkpoint is missing by which the key of entry {sequence} can be trusted")
+
+    def _check_keys(self, ledger: Ledger) -> None:
+        """A key is there until the log says that its execution is erased, and not after that; payloads likewise."""
+        gone = {row[0] for row in ledger.connection.execute("SELECT execution FROM data_keys WHERE wrapped IS NULL")}
+        if gone != self.erased:
+            odd = min(gone ^ self.erased)
+            said = "its key is there, and the log says it was destroyed" if odd in self.erased else "its key is gone"
+            raise damaged(f"{odd} is erased and it isn't: {said}")
+        stray = ledger.connection.execute(
+            "SELECT execution FROM entries LEFT JOIN payloads USING (sequence) LEFT JOIN data_keys USING (execution)"
+            " WHERE (sealed IS NULL) <> (wrapped IS NULL) AND execution <> ? LIMIT 1",
+            (LEDGER,),
+        ).fetchone()
+        if stray is not None:
+            raise damaged(f"{stray[0]} has payloads without a key, or a key and not all payloads")
+        count = "SELECT count(*) FROM payloads WHERE sequence NOT IN (SELECT sequence FROM entries)"
+        if ledger.connection.execute(count).fetchone()[0]:
+            raise damaged("there are payloads of no entry")
+
+    def _check_references(self, connection: sqlite3.Connection) -> None:
+        known = set()
+        for execution, name, is_there in connection.execute(
+            "SELECT execution, id, value IS NOT NULL FROM reference_values"
+        ):
+            known.add((execution, name))
+            if is_there == (execution in self.erased or (execution, name) in self._references):
+                said = "is there, and the log says it was erased" if is_there else "is gone, and the log doesn't say so"
+                raise damaged(f"the value behind the reference {name!r:.60} of {execution} {said}")
+        if missing := self._references - known:
+            raise damaged(f"the reference {min(missing)[1]!r:.60} is missing")
+
+    def _check_executions(self, connection: sqlite3.Connection) -> None:
+        """That each that has begun is there, and none is as it was before it was left last.
+
+        One that is kept as running may have ended: its process has died before it took that down. It goes on by the
+        entries, and not by its row.
+        """
+        statuses = dict(connection.execute("SELECT id, status FROM executions"))
+        for execution, status in statuses.items():
+            if (status == ERASED) != (execution in self.erased):
+                raise damaged(f"{execution} is down as {status}, and the log says otherwise")
+        for execution, (kind, payload) in self._left.items():
+            if execution not in statuses:
+                raise damaged(f"the execution {execution} has begun, and is missing")
+            left = statuses[execution]
+            if left in {ERASED, "running"} or payload is None or kind not in {"suspension", "end"}:
+                continue
+            if payload.get("status", left) != left:
+                raise damaged(f"the execution {execution} is down as {left}, and it was left as {payload['status']}")
+
+    def _check_decisions(self, connection: sqlite3.Connection, master: MasterKey) -> None:
+        """That each decision has its question, and each question that was decided its decision."""
+        decided: Counter[tuple[str, str]] = Counter()
+        for execution, effect, status, question, decision, wrapped in connection.execute(
+            "SELECT execution, effect, status, question, decision, wrapped"
+            " FROM approvals LEFT JOIN data_keys USING (execution)"
+        ):
+            if wrapped is None or status == "open":
+                continue
+            key = master.open(execution, wrapped)
+            asked, said = (
+                json.loads(key.open(sealed or b"", f"{execution}/{what}/{effect}".encode()))
+                for what, sealed in (("question", question), ("decision", decision))
+            )
+            decided[execution, _canonical(asked | said)] += 1
+        if decided != self._decided:
+            odd = min((decided - self._decided) + (self._decided - decided))
+            raise damaged(f"the decisions of {odd[0]} are not those that the log has")
+
+    def _check_states(self, connection: sqlite3.Connection, master: MasterKey) -> None:
+        """That each suspended execution has the state that it was left in."""
+        for execution, status, state, wrapped in connection.execute(
+            "SELECT id, status, state, wrapped FROM executions JOIN data_keys ON id = execution WHERE state IS NOT NULL"
+        ):
+            kind, payload = self._left.get(execution, ("", None))
+            if kind == "suspension" and payload is not None and "state" in payload and wrapped is not None:
+                data = master.open(execution, wrapped).open(state, f"{execution}/state".encode())
+                if status != "running" and hashlib.sha256(data).hexdigest() != payload["state"]:
+                    raise damaged(f"the state of {execution} is not the one that it was left in")
+
+
+def check_master(connection: sqlite3.Connection, master: MasterKey) -> None:
+    """Whether it is the master key that a ledger was begun with.
+
+    Raises:
+        BridgeError: `key_unusable`.
+    """
+    (check,) = connection.execute("SELECT value FROM meta WHERE name = 'master'").fetchone() or ("",)
+    if check != master.check:
+        raise BridgeError("key_unusable", "The master key is not the one that this ledger was begun with.")
+
+
+def _check_rows(connection: sqlite3.Connection, master: MasterKey) -> None:
+    for table in _MAC_TABLES:
+        for row in connection.execute(f"SELECT * FROM {table}"):  # noqa: S608 - its names are those above
+            check_row(master, table, row)
+    for execution, wrapped in connection.execute("SELECT execution, wrapped FROM data_keys WHERE wrapped IS NOT NULL"):
+        master.open(execution, wrapped)
+    check_sealed(connection, master)
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)

@@ -1,0 +1,467 @@
+"""`mcp-bridge audit …` and `backup`: what they print, how they end, and what is left when they fail."""
+
+import asyncio
+import io
+import resource
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from ledger_fixtures import SMALL, signer
+from tampered_fixtures import ASKED, ENDED, WAITING, Writer, verdict
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger import audit, opening, rotation
+from mcp_bridge.ledger.database import Database
+from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.ledger.exports import verify_export
+from mcp_bridge.ledger.notes import Verifier
+from mcp_bridge.ledger.reading import open_ledger
+from mcp_bridge.ledger.schema import FILE_NAME
+
+LIMIT = 64 << 10
+"""Bytes that a file may have for a command whose disk is to be full; room for what SQLite makes to read."""
+
+
+@pytest.fixture
+def ledger(desk):
+    """The desk, with a few executions recorded; `key` is its log's."""
+    desk.run("program", "run", "clean", "--context", '{"name": "SECRET"}', code=5)
+    desk.run("program", "run", desk.write("p.json", {"name": "once", "steps": [LOOK]}), "--context", '{"name": "b"}')
+    desk.key = desk.run("audit", "stats", "--json").json["key"]
+    desk.path = desk.state / FILE_NAME
+    return desk
+
+
+LOOK = {"id": "look", "type": "tool", "tool": "look", "args": {"name": "$name"}}
+
+
+def size_of(desk):
+    return desk.run("audit", "stats", "--json").json["entries"]
+
+
+def kept_checkpoint(desk, name="kept.txt"):
+    return desk.write(name, desk.run("audit", "checkpoint").out)
+
+
+def more(desk):
+    """One more execution."""
+    desk.run("program", "run", desk.folder / "p.json", "--context", '{"name": "b"}')
+
+
+# --- what they print ---
+
+
+def test_verify_says_what_it_has_verified_by_what(ledger):
+    told = ledger.run("audit", "verify")
+    size = size_of(ledger)
+    assert f"verified: {ledger.path}: {size} entries of mcp-code-bridge/" in told.err + told.out
+    assert "held against no checkpoint that was kept elsewhere" in told.err + told.out
+    kept = kept_checkpoint(ledger)
+    more(ledger)
+    told = ledger.run("audit", "verify", "--checkpoint", kept)
+    assert "agrees with 1 checkpoints that were kept elsewhere" in told.err + told.out
+    facts = ledger.run("audit", "verify", "--checkpoint", kept, "--json").json
+    assert (facts["status"], facts["authenticated"], facts["compared"], facts["opened"]) == ("verified", True, 1, True)
+    assert (facts["size"], facts["keys"], facts["executions"]) == (size_of(ledger), [ledger.key], 3)
+
+
+def test_prove_writes_a_proof_that_verifies_with_the_key_alone(ledger, tmp_path, monkeypatch):
+    proof = tmp_path / "3.tlog-proof"
+    ledger.run("audit", "prove", "3", "--out", proof)
+    assert ledger.run("audit", "prove", "3").out.encode() == proof.read_bytes()
+    facts = ledger.run("audit", "verify", proof, "--key", ledger.key, "--json").json
+    assert (facts["entry"]["sequence"], facts["authenticated"]) == (3, True)
+    assert facts["payload"]
+    told = ledger.run("audit", "verify", proof, "--key", ledger.key)
+    assert "entry 3 (" in told.err + told.out
+    assert "by no key: anybody may have made it" in (told := ledger.run("audit", "verify", proof)).err + told.out
+    hidden = tmp_path / "hidden"
+    ledger.run("audit", "prove", "3", "--no-payload", "--out", hidden)
+    assert ledger.run("audit", "verify", hidden, "--key", ledger.key, "--json").json["payload"] is None
+
+
+def test_an_export_verifies_anywhere_with_nothing_but_itself_and_the_key(ledger, tmp_path):
+    plain, whole = tmp_path / "plain.jsonl", tmp_path / "whole.jsonl"
+    told = ledger.run("audit", "export", plain)
+    assert f"verify it with --key '{ledger.key}'" in told.err + told.out
+    ledger.run("audit", "export", whole, "--payloads")
+    assert ledger.run("audit", "export", "-").out.encode() == plain.read_bytes()
+    assert b"SECRET" not in plain.read_bytes()
+    assert b"SECRET" in whole.read_bytes()
+    shutil.rmtree(ledger.state)
+    for path in (plain, whole):
+        facts = ledger.run("audit", "verify", path, "--key", ledger.key, "--json").json
+        assert facts["authenticated"]
+        assert (facts["undisclosed"] == 0) == (path == whole)
+        done = subprocess.run([sys.executable, SMALL, path, "--key", ledger.key], check=True, capture_output=True)
+        assert done.stdout.startswith(b"genuine")
+    assert not ledger.state.exists()
+
+
+def test_a_checkpoint_is_shown_to_be_the_beginning_of_a_later_one(ledger):
+    monday = kept_checkpoint(ledger, "monday.txt")
+    first = size_of(ledger)
+    more(ledger)
+    friday = kept_checkpoint(ledger, "friday.txt")
+    second = size_of(ledger)
+    told = ledger.run("audit", "consistency", monday, friday)
+    assert f"consistent: the first {first} of {second} entries are those of {monday}" in told.err + told.out
+    ledger.run("audit", "rotate-key")
+    more(ledger)
+    # The notes are by a key that the log has had.
+    for pair in ((monday,), (monday, friday)):
+        assert ledger.run("audit", "consistency", *pair, "--json").json["old"] == first
+    ledger.says("audit", "consistency", friday, monday, code=1, words=["bad_proof"])
+    # Several in one file: the last one counts.
+    both = ledger.write(
+        "both.txt", ledger.folder.joinpath("monday.txt").read_text() + ledger.folder.joinpath("friday.txt").read_text()
+    )
+    assert ledger.run("audit", "consistency", both, "--json").json["old"] == second
+    facts = ledger.run("audit", "verify", "--checkpoint", both, "--checkpoint", monday, "--json").json
+    assert facts["compared"] == 3
+
+
+def test_stats_count_what_there_is(ledger):
+    facts = ledger.run("audit", "stats", "--json").json
+    assert facts["executions"] == {"success": 1, "suspended": 1}
+    assert sum(facts["kinds"].values()) == facts["entries"]
+    assert facts["kinds"]["key"] == 1
+    assert facts["file_bytes"] > facts["payload_bytes"] > 0
+    told = ledger.run("audit", "stats")
+    assert f"{facts['entries']} entries, key {ledger.key}" in told.err + told.out
+
+
+def test_a_ledger_that_was_rolled_back_or_rewritten_is_found_by_a_checkpoint_kept_elsewhere(ledger, tmp_path):
+    older = shutil.copy(ledger.path, tmp_path / "older")
+    more(ledger)
+    kept = kept_checkpoint(ledger)
+    shutil.copy(older, ledger.path)
+    ledger.run("audit", "verify")
+    ledger.says("audit", "verify", "--checkpoint", kept, code=1, words=["rolled_back"])
+    ledger.says("audit", "consistency", kept, code=1, words=["rolled_back"])
+    # It goes on, another way.
+    ledger.run("program", "run", "clean", "--context", '{"name": "other"}', code=5)
+    more(ledger)
+    ledger.says("audit", "verify", "--checkpoint", kept, code=1, words=["tampered"])
+    refused = ledger.run("audit", "verify", "--checkpoint", kept, "--json", code=1).json
+    assert (refused["status"], refused["exit_code"], refused["error"]["code"]) == ("refused", 1, "tampered")
+
+
+# --- what can't be done ---
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        (("audit", "prove", "999"), 2, ["unknown_entry", "999"]),
+        (("audit", "prove", "9" * 40), 2, ["unknown_entry"]),
+        (("audit", "prove", "--", "-1"), 2, ["unknown_entry"]),
+        (("audit", "verify", "missing"), 2, ["bad_argument", "No such file"]),
+        (("audit", "verify", "."), 2, ["bad_argument"]),
+        (("audit", "verify", "noise"), 1, ["bad_export"]),
+        (("audit", "verify", "empty"), 1, ["bad_export"]),
+        (("audit", "verify", "p.json"), 1, ["bad_export"]),
+        (("audit", "verify", "looks-like-sqlite"), 1, ["database_unusable"]),
+        (("audit", "verify", "looks-like-a-proof"), 1, ["bad_proof"]),
+        (("audit", "verify", "--key", "none"), 2, ["bad_key"]),
+        (("audit", "verify", "--key", "mcp-code-bridge/0123456789abcdef+c2d3e4f5+AAAA"), 2, ["bad_key"]),
+        (("audit", "verify", "--checkpoint", "missing"), 2, ["bad_argument"]),
+        (("audit", "verify", "--checkpoint", "empty"), 2, ["bad_argument", "no checkpoint"]),
+        (("audit", "verify", "--checkpoint", "noise"), 2, ["bad_argument", "no checkpoint"]),
+        (("audit", "verify", "--checkpoint", "p.json"), 2, ["bad_argument", "no checkpoint"]),
+        (("audit", "consistency", "missing"), 2, ["bad_argument"]),
+        (("audit", "consistency", "p.json"), 2, ["bad_argument", "no checkpoint"]),
+        (("audit", "export", "p.json"), 2, ["bad_argument", "File exists"]),
+        (("audit", "export", "no/where"), 2, ["bad_argument"]),
+        (("audit", "prove", "1", "--out", "p.json"), 2, ["bad_argument", "File exists"]),
+        (("audit", "accept-clock"), 1, ["clock_is_right"]),
+        (("audit", "publish"), 2, ["bad_argument", "ledger.publish"]),
+        (("backup", "p.json"), 2, ["backup_exists"]),
+        (("backup", "no/where"), 1, ["backup_failed"]),
+        (("backup", "."), 2, ["backup_exists"]),
+    ],
+)
+def test_what_can_t_be_done_is_said_and_changes_nothing(ledger, command, code, words):
+    ledger.write("noise", bytes(range(256)) * 4)
+    ledger.write("empty", b"")
+    ledger.write("looks-like-sqlite", b"SQLite format 3\0" + b"x" * 5000)
+    ledger.write("looks-like-a-proof", b"c2sp.org/tlog-proof@v1\nindex 0\n")
+    before = contents(ledger.folder)
+    ledger.says(*command, code=code, words=words)
+    assert contents(ledger.folder) == before
+
+
+def contents(folder):
+    """Every file's, but what SQLite makes beside a ledger to read it."""
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(("-wal", "-shm"))]
+    return {path.relative_to(folder): path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize(
+    "command", ["verify", "checkpoint", "stats", "prove 0", "export x", "consistency kept.txt", "rotate-key --lost"]
+)
+def test_without_a_ledger_none_is_made(desk, command):
+    desk.write("kept.txt", "mcp-code-bridge/0123456789abcdef\n1\nAAAA\n\n— a bbbb\n")
+    desk.run("audit", *command.split(), code=1)
+    assert not (desk.state / FILE_NAME).exists()
+    assert not (desk.folder / "x").exists()
+
+
+def test_another_machines_ledger_is_verified_without_its_payloads(ledger, tmp_path):
+    copy = tmp_path / "copy.sqlite"
+    ledger.run("backup", copy)
+    shutil.rmtree(ledger.state)
+    facts = ledger.run("audit", "verify", copy, "--key", ledger.key, "--json").json
+    assert (facts["authenticated"], facts["opened"]) == (True, False)
+    # And where there is a ledger with another master key.
+    more(ledger)
+    facts = ledger.run("audit", "verify", copy, "--key", ledger.key, "--json").json
+    assert (facts["authenticated"], facts["opened"]) == (True, False)
+
+
+def test_a_key_of_another_log_is_no_key_of_this_one(ledger):
+    ledger.says("audit", "verify", "--key", signer().vkey, code=1, words=["untrusted_key"])
+
+
+def test_a_ledger_whose_key_isn_t_here_is_not_verified_by_its_own_word(ledger):
+    (ledger.state / "checkpoint.key").write_bytes(b"k" * 32)
+    for command in (("verify",), ("consistency", kept_checkpoint(ledger))):
+        ledger.says("audit", *command, code=1, words=["key_unusable"])
+    (ledger.state / "checkpoint.key").unlink()
+    ledger.says("audit", "verify", code=1, words=["key_missing", "rotate-key --lost"])
+    # It can be read, and verified by who has the public key.
+    ledger.run("audit", "verify", "--key", ledger.key)
+    ledger.run("audit", "stats")
+
+
+def limited():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, LIMIT))
+
+
+async def fill(path, size=40_000, count=8):
+    async with Database(path) as database:
+        writer = Writer(database)
+        await writer.start(ENDED)
+        for _ in range(count):
+            await writer.recorder.append(Entry("violation", ENDED, {"message": "x" * size}))
+        await writer.end(ENDED)
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (("audit", "export", "out", "--payloads"), b"disk_full"),
+        (("backup", "out"), b"backup_failed"),
+    ],
+)
+def test_nothing_half_written_is_left_when_the_disk_is_full(ledger, command, code):
+    asyncio.run(fill(ledger.path))
+    before = sorted(path.name for path in ledger.folder.iterdir())
+    # Bytecode is cut off at the limit without a word, and would be taken for whole by whoever comes next.
+    ledger.env["PYTHONDONTWRITEBYTECODE"] = "1"
+    process = ledger.process(*command, preexec_fn=limited)
+    _, said = process.communicate(timeout=100)
+    assert process.returncode == 1, said
+    assert code in said
+    assert b"Traceback" not in said
+    assert sorted(path.name for path in ledger.folder.iterdir()) == before
+
+
+def test_a_full_standard_output_is_said(ledger):
+    with Path("/dev/full").open("wb") as full:
+        process = ledger.process("audit", "export", "-", stdout=full)
+        _, said = process.communicate(timeout=100)
+    assert process.returncode == 1
+    assert b"disk_full" in said
+    assert b"Traceback" not in said
+
+
+# --- backup ---
+
+
+async def test_a_backup_is_whole_while_two_write(tmp_path):
+    path = tmp_path / FILE_NAME
+    async with Database(path) as one, Database(path) as two:
+        done = asyncio.Event()
+
+        async def write(database, ident):
+            writer = Writer(database)
+            await writer.start(ident)
+            while not done.is_set():
+                await writer.effect(ident)
+            await writer.end(ident)
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(write(one, ASKED))
+            tasks.create_task(write(two, WAITING))
+            sizes = []
+            for number in range(5):
+                found = await asyncio.to_thread(audit.backup, path, tmp_path / f"backup{number}", one.master)
+                sizes.append(found.log.size)
+            done.set()
+        vkey = one.log.signer.vkey
+    assert sizes == sorted(sizes)
+    assert sizes[-1] > sizes[0]
+    for number, size in enumerate(sizes):
+        with open_ledger(tmp_path / f"backup{number}") as kept:
+            assert (kept.size, kept.vkey) == (size, vkey)
+            assert [row[1] for row in kept.connection.execute("PRAGMA table_list") if "sqlite" not in row[1]]
+        assert (tmp_path / f"backup{number}").stat().st_mode & 0o777 == 0o600
+    leftovers = [file.name for file in tmp_path.iterdir() if file.name.startswith(".")]
+    assert not leftovers
+
+
+def test_a_backup_that_is_put_back_goes_on(ledger, tmp_path):
+    told = ledger.run("backup", tmp_path / "backup.sqlite")
+    assert "The keys are not in it" in told.err + told.out
+    suspended = next(
+        row["id"]
+        for row in ledger.run("execution", "list", "--json").json["executions"]
+        if row["status"] == "suspended"
+    )
+    size = size_of(ledger)
+    more(ledger)
+    kept = kept_checkpoint(ledger)
+    for name in (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm"):
+        (ledger.state / name).unlink(missing_ok=True)
+    shutil.copy(tmp_path / "backup.sqlite", ledger.path)
+    ledger.says("audit", "verify", "--checkpoint", kept, code=1, words=["rolled_back"])
+    ledger.run("approvals", "approve", suspended, "--resume")
+    assert size_of(ledger) > size
+    assert ledger.run("audit", "verify", "--json").json["opened"]
+
+
+# --- keys ---
+
+
+def test_a_log_of_several_rotations_verifies_with_its_first_key(ledger, tmp_path):
+    kept = kept_checkpoint(ledger)
+    keys = [ledger.key]
+    for _ in range(3):
+        told = ledger.run("audit", "rotate-key")
+        keys.append(told.err.split()[-1] if told.err else told.out.split()[-1])
+        more(ledger)
+    assert len(set(keys)) == 4
+    ledger.run("audit", "export", tmp_path / "x.jsonl")
+    facts = ledger.run("audit", "verify", tmp_path / "x.jsonl", "--key", keys[0], "--checkpoint", kept, "--json").json
+    assert facts["keys"] == keys
+    subprocess.run([sys.executable, SMALL, tmp_path / "x.jsonl", "--key", keys[0]], check=True, capture_output=True)
+    assert ledger.run("audit", "verify", "--key", keys[0], "--json").json["authenticated"]
+    assert ledger.run("audit", "verify", "--json").json["keys"] == [keys[-1]]
+    ledger.run("backup", tmp_path / "backup")
+    assert ledger.run("audit", "verify", tmp_path / "backup", "--key", keys[0], "--json").json["keys"] == keys
+
+
+def test_a_lost_key_is_replaced_and_nobody_trusts_the_new_one_by_the_old(ledger, tmp_path):
+    (ledger.state / "checkpoint.key").unlink()
+    ledger.says("program", "run", "p.json", "--context", '{"name": "b"}', code=1, words=["key_missing"])
+    new = ledger.run("audit", "rotate-key", "--lost", "--json").json["key"]
+    more(ledger)
+    ledger.run("audit", "verify")
+    ledger.says("audit", "verify", "--key", ledger.key, code=1, words=["untrusted_key", "lost"])
+    ledger.run("audit", "verify", "--key", ledger.key, "--key", new)
+    assert (ledger.state / "checkpoint.key").stat().st_mode & 0o777 == 0o600
+
+
+async def test_another_bridge_goes_on_with_the_new_key(tmp_path):
+    path = tmp_path / FILE_NAME
+    async with Database(path) as one, Database(path) as two:
+        writer = Writer(two)
+        await writer.start(ASKED)
+        first = two.log.signer.vkey
+        keys = [first]
+        for _ in range(3):
+            keys.append(await rotation.rotate_key(one))
+            await writer.effect(ASKED)
+            assert two.log.signer.vkey == keys[-1]
+        # And both at once.
+        await asyncio.gather(rotation.rotate_key(one), rotation.rotate_key(two), writer.effect(ASKED))
+        await writer.end(ASKED)
+        master = one.master
+    assert verdict(path, [first], (), master) is None
+    async with Database(path) as database:
+        await Writer(database).start(WAITING)
+    assert not (tmp_path / opening.NEXT_KEY_FILE).exists()
+    assert verdict(path, [first], (), master) is None
+
+
+async def test_a_rotation_that_died_before_its_key_was_in_its_place_loses_no_key(tmp_path, monkeypatch):
+    """Neither does the next one, which needs the same name and fails."""
+    path = tmp_path / FILE_NAME
+    died = SimpleNamespace(calls=0)
+
+    def dying(connection, directory):
+        died.calls += 1
+        if died.calls == 2:
+            raise BridgeError("died", "It died.")
+        opening.take_next_key(connection, directory)
+
+    async with Database(path) as database:
+        first = database.log.signer.vkey
+        with monkeypatch.context() as patch:
+            patch.setattr(rotation, "take_next_key", dying)
+            with pytest.raises(BridgeError, match="died"):
+                await rotation.rotate_key(database)
+    assert (tmp_path / opening.NEXT_KEY_FILE).exists()
+    async with Database(path) as database:
+        await Writer(database).start(ASKED)
+        second = database.log.signer.vkey
+        assert second != first
+        with monkeypatch.context() as patch:
+            patch.setattr(rotation, "_append", broken)
+            with pytest.raises(BridgeError, match="can't be written"):
+                await rotation.rotate_key(database)
+    async with Database(path) as database:
+        assert database.log.signer.vkey == second
+        await Writer(database).effect(ASKED)
+        third = await rotation.rotate_key(database)
+        master = database.master
+    assert verdict(path, [first], (), master) is verdict(path, [third], (), master) is None
+
+
+def broken(*_):
+    raise sqlite3.OperationalError("database or disk is full")
+
+
+# --- the clock ---
+
+
+def test_a_clock_that_was_put_back_is_accepted_and_it_goes_on(ledger, monkeypatch):
+    now = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: now() - 3600 * 10**9)
+    ledger.says(
+        "program", "run", "p.json", "--context", '{"name": "b"}', code=1, words=["clock_went_back", "accept-clock"]
+    )
+    told = ledger.run("audit", "accept-clock")
+    assert "accepted: the clock is 3" in told.err + told.out
+    more(ledger)
+    ledger.run("audit", "verify")
+
+
+# --- an independent implementation ---
+
+
+def test_pymerkle_finds_the_root_of_every_size(tmp_path):
+    from pymerkle import InmemoryTree
+
+    asyncio.run(fill(tmp_path / FILE_NAME, size=10, count=40))
+    tree = InmemoryTree(algorithm="sha256")
+    with open_ledger(tmp_path / FILE_NAME) as ledger:
+        from mcp_bridge.ledger import merkle
+
+        for (entry,) in ledger.connection.execute("SELECT entry FROM entries ORDER BY sequence"):
+            size = tree.append_entry(entry)
+            assert tree.get_root() == merkle.root(size, ledger.node)
+        assert size == ledger.size
+    lines = io.BytesIO()
+    with open_ledger(tmp_path / FILE_NAME) as ledger:
+        audit.export(ledger, lines, payloads=False)
+        vkey = ledger.vkey
+    lines.seek(0)
+    assert verify_export(lines, [Verifier.parse(vkey)]).root == tree.get_root()
