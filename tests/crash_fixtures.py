@@ -98,14 +98,15 @@ class Runs:
         # What may be repeated isn't, either, when its outcome has been recorded.
         for key, count in self._settled:
             assert count == _count(done, key), "repeated though its outcome was recorded"
-        self._settled = {
-            (
-                (row.entry.execution, row.entry.payload["effect"]),
-                _count(done, (row.entry.execution, row.entry.payload["effect"])),
-            )
+        ended_effects = {
+            (row.entry.execution, row.entry.payload["effect"])
             for row in rows
-            if row.entry.kind == "outcome" and "effect" in row.entry.payload
+            # One that waits for a person may be made after that.
+            if row.entry.kind == "outcome"
+            and "effect" in row.entry.payload
+            and not (row.entry.payload["status"] == "pending" and row.entry.payload.get("code"))
         }
+        self._settled = {(effect, _count(done, effect)) for effect in ended_effects}
         assert len(executions) <= 1, "one key, two executions"
         for record in lines(self.acknowledged):
             assert record["status"] in ENDS | {"suspended"}, record

@@ -42,7 +42,7 @@ from mcp_bridge.bridge.governance import load_governance
 from mcp_bridge.bridge.names import PRINCIPAL
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.events import Resume
-from mcp_bridge.ledger import opening
+from mcp_bridge.ledger import turns
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore
@@ -278,7 +278,7 @@ def kill_after(seconds):
 def host(job):
     global hit
     wanted = job.get("kill") or job.get("fault") or {}
-    opening.BUSY_SECONDS = job.get("busy", opening.BUSY_SECONDS)
+    turns.BUSY_SECONDS = job.get("busy", turns.BUSY_SECONDS)
     os.environ["EFFECTS"] = job["effects"]
     hit = Points(wanted)
     hit.log = job.get("points")

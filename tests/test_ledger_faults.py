@@ -21,7 +21,7 @@ from crash_fixtures import ended, lines, tool
 from ledger_looks import look
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger import opening
+from mcp_bridge.ledger import turns
 from mcp_bridge.ledger.audit import verify_file
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.entries import Entry
@@ -189,7 +189,7 @@ async def test_a_read_only_file_is_refused_by_its_mode(tmp_path):
 
 async def test_a_file_that_another_process_holds_is_busy(tmp_path, monkeypatch):
     state = await made(tmp_path / "state")
-    monkeypatch.setattr(opening, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(turns, "BUSY_SECONDS", 0.1)
     with contextlib.closing(sqlite3.connect(state / FILE_NAME, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         assert await opened_and_written(state) == "database_busy"

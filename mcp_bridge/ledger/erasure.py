@@ -19,7 +19,6 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.beside import UNFINISHED
 from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.entries import Entry
-from mcp_bridge.ledger.opening import BUSY_SECONDS
 from mcp_bridge.ledger.store import ERASED
 
 if TYPE_CHECKING:
@@ -161,7 +160,8 @@ def _truncate(connection: sqlite3.Connection) -> bool:
         # https://www.sqlite.org/pragma.html#pragma_wal_checkpoint: the first column is 1 if it was blocked.
         blocked: int = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
     finally:
-        connection.execute(f"PRAGMA busy_timeout = {int(1000 * BUSY_SECONDS)}")
+        # The writer's: it waits in a way of its own (`turns`).
+        connection.execute("PRAGMA busy_timeout = 0")
     return bool(blocked)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger import turns
 from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.log import INSERT_ENTRY, INSERT_PAYLOAD, Log, Posted
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_bridge.ledger.sealing import MasterKey
-
-BUSY_SECONDS = 30.0
-"""How long to wait for another process that is writing."""
 
 KEY_FILE = "checkpoint.key"
 """In the state directory."""
@@ -74,7 +72,7 @@ def connect(path: Path, master: str | Sequence[str] | None = None) -> sqlite3.Co
         # The last connection to leave writes the log of changes into the file, whatever it found there; this one can't.
         # What else is wrong, the one that writes finds out: this one can't undo what was cut off, either.
         refuse_newer(reader, path)
-    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(path, timeout=turns.BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     try:
         refuse_newer(connection, path)
         _use_wal(connection)
@@ -108,14 +106,14 @@ def refuse_newer(connection: sqlite3.Connection, path: Path) -> None:
 
 def open_to_read(path: Path) -> sqlite3.Connection:
     """A connection that can't write."""
-    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(path, timeout=turns.BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA query_only = ON")
     return connection
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
     """Change the journal's mode, which SQLite doesn't wait for when several processes begin one file at once."""
-    deadline = time.monotonic() + BUSY_SECONDS
+    deadline = time.monotonic() + turns.BUSY_SECONDS
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -132,7 +130,7 @@ def _log(connection: sqlite3.Connection, directory: Path, source: str | Sequence
     # Not under the lock that keeps others from writing: a command may take its time.
     master = master_key(source, directory, make=False) if _is_begun(connection) else None
     # The key's file, and the head that says which key it is, change under that lock, and are read under it.
-    connection.execute("BEGIN IMMEDIATE")
+    turns.take_first_turn(connection)
     try:
         if not _is_begun(connection):
             _begin(connection, directory, source)

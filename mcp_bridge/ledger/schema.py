@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mcp_bridge.ledger.turns import take_first_turn
+
 if TYPE_CHECKING:
     import sqlite3
 
@@ -88,7 +90,7 @@ def migrate(connection: sqlite3.Connection) -> None:
     Raises:
         sqlite3.Error: As SQLite gives it.
     """
-    connection.execute("BEGIN IMMEDIATE")
+    take_first_turn(connection)
     try:
         # Inside: another process may have been quicker.
         version = connection.execute("PRAGMA user_version").fetchone()[0]

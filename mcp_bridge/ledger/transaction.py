@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import functools
 import json
-import random
-import sqlite3
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from mcp_bridge.ledger import opening
 from mcp_bridge.ledger.log import INSERT_ENTRY, INSERT_PAYLOAD, Posted
 from mcp_bridge.ledger.sealing import damaged
+from mcp_bridge.ledger.turns import take_turn
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Callable, Iterator, Sequence
 
     from mcp_bridge.ledger.entries import Entry
@@ -37,10 +36,6 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 PART_BYTES = 1 << 20
 """Of payloads that are encrypted and inserted together."""
-
-
-_TURN_SECONDS = 0.001
-"""How often to look whether another process has done writing: about as long as a transaction takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +127,7 @@ def run(connection: sqlite3.Connection, log: Log, work: Callable[[Transaction], 
     Raises:
         sqlite3.Error, BridgeError: As `commit`, and as the work.
     """
-    _take_turn(connection)
+    take_turn(connection)
     try:
         log.begin(connection)
         result = work(Transaction(connection, log))
@@ -144,25 +139,6 @@ def run(connection: sqlite3.Connection, log: Log, work: Callable[[Transaction], 
             connection.execute("ROLLBACK")
         raise
     return result
-
-
-def _take_turn(connection: sqlite3.Connection) -> None:
-    """Begin to write, when no other process does.
-
-    SQLite's own waiting looks ten times a second: beside a process that writes without a pause it would take seconds.
-    """
-    deadline = time.monotonic() + opening.BUSY_SECONDS
-    while True:
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as error:
-            # The low byte is the primary code (sqlite.org/rescode.html).
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            # Not in step with whoever else waits.
-            time.sleep(_TURN_SECONDS * random.uniform(0.5, 1.5))  # noqa: S311
-        else:
-            return
 
 
 def row_mac(master: MasterKey, table: str, values: Sequence[Any]) -> bytes:
