@@ -37,8 +37,11 @@ class Server:
 
     @classmethod
     async def start(cls, command: Sequence[str], bench: Bench) -> Server:
+        environment = bench.environment()
+        # What is installed has its bytecode; without it a start would be a measure of Python's compiler.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         process = await anyio.open_process(
-            command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=bench.environment(), cwd=bench.work
+            command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment, cwd=bench.work
         )
         return cls(process)
 

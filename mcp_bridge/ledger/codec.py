@@ -62,7 +62,7 @@ class Leaf:
 
 
 _NAMES = tuple(field.name for field in fields(Leaf))
-_encode_text = json.encoder.encode_basestring
+_encode_text = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def fitting(text: str) -> str:
