@@ -114,6 +114,12 @@ class Runs:
             if record["status"] != "suspended":
                 assert executions[record["trace_id"]].record == record
 
+    @property
+    def halves(self):
+        """Whether an effect was begun and never ended: what a person says of that is that it failed."""
+        did = collections.Counter(row["did"] for row in lines(self.effects))
+        return did["begin"] != did["end"]
+
     def finish(self, *, again=False):
         """Without kills: its end, the same that the log gives, and the same for whoever asks `again`."""
         record = self.run()

@@ -55,8 +55,8 @@ def test_scripts_whose_hosts_are_killed_lose_nothing_and_repeat_nothing(scripts)
             else:
                 run(one, {"seconds": seconds * rng.random()})
         record = run(one)
-        if lines(one.effects)[-1]["did"] == "begin":
-            continue  # half of the last effect was done, which is told for a failure
+        if one.halves:
+            continue
         assert (record["status"], record["stdout"]) == ("success", wanted["stdout"]), record
         begun = [row["step"] for row in lines(one.effects) if row["did"] == "begin" and row["tool"] == "once"]
         assert begun == ["a", "b", "d0", "d1", "d2"]
