@@ -112,7 +112,7 @@ def test_a_kill_at_every_named_point_loses_nothing_and_repeats_nothing(runs, pro
                 assert outcomes(record) == outcomes(wanted), (point, nth)
 
 
-@pytest.mark.parametrize("first", range(0, 120 if LONG else 12, 4))
+@pytest.mark.parametrize("first", range(0, 120 if LONG else 8, 4))
 def test_generated_programs_are_killed_at_points_and_instants_until_they_end(runs, first):
     seed = first * 1000
     for _ in range(4):

@@ -94,7 +94,7 @@ def test_a_disk_that_fails_stops_effects_before_they_start(runs, operation, suff
 
 
 @linux
-@pytest.mark.parametrize("skip", range(0, 40, 4))
+@pytest.mark.parametrize("skip", range(0, 40, 8))
 def test_a_disk_that_is_full_for_a_while_leaves_a_log_that_verifies(runs, skip):
     one = runs(PROGRAM, {"x": "a"})
     told = one.run(
