@@ -165,8 +165,10 @@ def illegal_outcomes(effect):
 
 def illegal_when_pending(machine, effect):
     number = effect.id
-    yield Outcome(number, "pending", code="approval"), "already_pending"
-    if effect.kind in {"tool", "event"} and machine.pending[number] != "approval":
+    if (code := machine.pending[number]) != "in_doubt":
+        # A call that turns out to wait for something else is in doubt no more.
+        yield Outcome(number, "pending", code="approval"), "already_pending"
+    if effect.kind in {"tool", "event"} and code not in {"approval", "in_doubt"}:
         yield Outcome(number, "pending"), "already_pending"
         yield Resume(float("nan"), effect=number), "bad_value"
         yield Resume(1, "\ud800", effect=number), "bad_value"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from bridge_fixtures import Setup
+from ledger_fixtures import plaintext
 from sandbox_fixtures import RUNTIME
 
 from mcp_bridge.bridge import yaml_text
@@ -179,9 +180,13 @@ def test_a_card_number_reaches_its_tool_and_nothing_else(shop):
     masked(shop.run("vault", "pay.py", COMPANY_CARD=CARD))
     assert shop.did("charges.jsonl") == [{"card": hashlib.sha256(CARD.encode()).hexdigest(), "amount": 120}]
     assert (shop.folder / "notes.txt").read_text() == "120 EUR to Dovetail & Sons, with the card\n"
+    opened = plaintext(shop.state_dir / "ledger.sqlite")
+    assert b"vault://secret/company-card" in opened, "the record has the call"
     kept = shop.kept()
-    assert b"vault://secret/company-card" in kept, "the record has the call"
-    assert [form for form in forms(CARD) if form in kept] == []
+    assert b"vault://secret/company-card" not in kept, "and what it has is encrypted"
+    # The script says in its own text how it is run.
+    opened = opened.replace(b"COMPANY_CARD=" + CARD.encode(), b"")
+    assert [form for form in forms(CARD) if form in kept + opened] == []
 
 
 def test_the_card_number_may_be_kept_in_the_operators_file(shop, tmp_path):

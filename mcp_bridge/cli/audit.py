@@ -104,9 +104,10 @@ def prove(
 
     def work() -> int:
         from mcp_bridge.ledger import audit as auditing  # noqa: PLC0415
-        from mcp_bridge.ledger.reading import open_ledger  # noqa: PLC0415
+        from mcp_bridge.ledger.reading import open_ledger, require  # noqa: PLC0415
 
         settings = common.load(config or ctx.obj).settings
+        require(_path(settings))
         with open_ledger(_path(settings), _master(settings)) as ledger:
             data = auditing.prove(ledger, entry, payload=payload)
         _write(out, lambda file: file.write(data))
@@ -195,9 +196,10 @@ def export(
 
     def work() -> int:
         from mcp_bridge.ledger import audit as auditing  # noqa: PLC0415
-        from mcp_bridge.ledger.reading import open_ledger  # noqa: PLC0415
+        from mcp_bridge.ledger.reading import open_ledger, require  # noqa: PLC0415
 
         settings = common.load(config or ctx.obj).settings
+        require(_path(settings))
         with open_ledger(_path(settings), _master(settings) if payloads else None) as ledger:
             size = ledger.size
             _write(None if str(out) == "-" else out, lambda file: auditing.export(ledger, file, payloads=payloads))

@@ -69,6 +69,8 @@ class Ledger:
         origin = connection.execute("SELECT value FROM meta WHERE name = 'origin'").fetchone()
         if head is None or origin is None:
             raise damaged("it has no head")
+        if [type(value) for value in (*head, origin[0])] != [int, str, str, str]:
+            raise damaged("its head is none")
         self.size: int = head[0]
         self.note: str = head[1]
         self.vkey: str = head[2]
@@ -170,7 +172,7 @@ class Ledger:
                 "SELECT note FROM checkpoints WHERE size = ? ORDER BY length(note) DESC LIMIT 1", (size,)
             ).fetchone()
             if kept is not None and size < self.size:
-                yield checkpoint_line(kept[0])
+                yield checkpoint_line(_text(kept[0]))
         yield checkpoint_line(self.head_note())
 
     def head_note(self) -> str:
@@ -178,13 +180,33 @@ class Ledger:
         kept = self.connection.execute(
             "SELECT note FROM checkpoints WHERE size = ? ORDER BY length(note) DESC LIMIT 1", (self.size,)
         ).fetchone()
-        found: str = self.note if kept is None else kept[0]
-        return found
+        return self.note if kept is None else _text(kept[0])
 
 
 _SELECT = """
     SELECT sequence, execution, kind, entry, nodes, sealed FROM entries LEFT JOIN payloads USING (sequence)
 """
+
+
+def _text(value: object) -> str:
+    # A changed byte can make a column's text bytes, whatever the table says.
+    if not isinstance(value, str):
+        raise damaged("a checkpoint that was kept is no text")
+    return value
+
+
+def require(path: Path) -> None:
+    """See that there is a ledger.
+
+    Raises:
+        BridgeError: `database_unusable`.
+    """
+    if not path.is_file():
+        raise BridgeError(
+            "database_unusable",
+            f"There is no ledger {path}.",
+            hint="It begins with the first run. Is state_dir the one that is meant?",
+        )
 
 
 @contextmanager
@@ -198,8 +220,7 @@ def open_ledger(path: Path, master: MasterKey | None = None) -> Iterator[Ledger]
     Raises:
         BridgeError: `database_unusable` (there is none, or it is none), `database_newer`, `ledger_damaged`.
     """
-    if not path.is_file():
-        raise BridgeError("database_unusable", f"There is no ledger {path}.", hint="See state_dir.")
+    require(path)
     try:
         with closing(sqlite3.connect(_uri(path), uri=True, isolation_level=None)) as opened:
             refuse_newer(opened, path)
