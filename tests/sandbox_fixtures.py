@@ -5,10 +5,13 @@ Without a container engine they fail; they never skip. `MCP_BRIDGE_RUNTIME=docke
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import tempfile
 import uuid
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import anyio
@@ -22,7 +25,6 @@ from mcp_bridge.sandbox.probe import probe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from mcp_bridge.sandbox.cli_engine import CliProcess
     from mcp_bridge.sandbox.probe_report import ProbeReport
@@ -51,7 +53,11 @@ def probed(sandbox_state_dir: Path) -> ProbeReport:
     async def run() -> ProbeReport:
         return await probe(runtime=RUNTIME, state_dir=sandbox_state_dir, ensure=ensure)
 
-    return anyio.run(run)
+    # Workers have state directories, and so locks, of their own: of two that build at once, one could remove as replaced
+    # what has just got its name back.
+    with (Path(tempfile.gettempdir()) / f"mcp-bridge-tests-{os.getuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return anyio.run(run)
 
 
 @pytest.fixture(scope="session")
