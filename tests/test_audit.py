@@ -302,7 +302,7 @@ async def test_a_backup_is_whole_while_two_write(tmp_path):
             tasks.create_task(write(two, WAITING))
             sizes = []
             for number in range(5):
-                found = await asyncio.to_thread(audit.backup, path, tmp_path / f"backup{number}", one.master)
+                found = await asyncio.to_thread(audit.backup, path, tmp_path / f"backup{number}", None, one.master)
                 sizes.append(found.log.size)
             done.set()
         vkey = one.log.signer.vkey

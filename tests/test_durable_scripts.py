@@ -229,7 +229,7 @@ async def test_what_may_have_happened_waits_for_a_person_and_a_lost_host_of_anot
     assert (last["status"], last["stdout"]) == ("success", "ToolError failed the bank knows nothing\n")
     assert hosts.done == ["once a"]
     kinds = [entry.kind for entry in await hosts.entries()]
-    assert kinds == ["start", "intent", "resume", "suspension", "decision", "outcome", "resume", "end"]
+    assert kinds == ["start", "intent", "resume", "suspension", "decision", "outcome", "suspension", "resume", "end"]
 
 
 async def test_a_settled_script_can_go_on_at_once(hosts):

@@ -138,7 +138,7 @@ def test_nothing_of_an_erased_execution_is_left_anywhere(state, tmp_path, what, 
     others = sealed(state, BEN)
     assert places(state, needles) == {FILE_NAME}
     assert erased(state, what, name).executions == (ANNA,)
-    asyncio.run(asyncio.to_thread(audit.backup, state / FILE_NAME, tmp_path / "backup", None))
+    asyncio.run(asyncio.to_thread(audit.backup, state / FILE_NAME, tmp_path / "backup", None, None))
     export(state, tmp_path / "export")
     assert not places(tmp_path, needles)
     assert FILE_NAME in places(state, others)

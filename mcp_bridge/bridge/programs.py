@@ -362,6 +362,9 @@ class Programs:
             raise BridgeError("not_suspended", f"The execution {execution} is not suspended: somebody has resumed it.")
         self._under_way[execution] = anyio.Event()
         run = None
+        # First: from here on its entries say that it may be left in another way than it was.
+        again = {"recovered": stored.status == "running"}
+        self.recorder.post(Entry("resume", execution, again, None, self.policy_hash, stored.program))
         try:
             run = await self._restored_run(stored, principal, effects)
             try:
@@ -398,7 +401,6 @@ class Programs:
         run.approved = {row.effect for row in decided if row.decision and row.decision["approved"]}
         began, unsettled = doubts.begun(history), doubts.unsettled(history)
         run.unresolved = [began[number] for number in sorted(unsettled - machine.waiting.keys()) if number in began]
-        self.recorder.post(self.entry("resume", run, recovered=stored.status == "running"))
         for effect, _ in machine.awaited():
             since = began.get(effect.id, {}).get("since")
             if machine.pending.get(effect.id) == IN_DOUBT:

@@ -67,6 +67,8 @@ async def settle_script(
         )
     finally:
         with anyio.CancelScope(shield=True):
+            if status != stored.status:
+                recorder.post(Entry("suspension", stored.id, {"status": status}))
             await store.update(stored.id, status=status, state=None, record=record, due=None)
 
 

@@ -189,12 +189,13 @@ class Scripts:
             if not await self.store.take(known, owner_label()):
                 return None
         self._under_way[known.id] = anyio.Event()
+        # First: from here on its entries say that it may be left in another way than it was.
+        self.recorder.post(self._entry("resume", known.id, {"recovered": True}))
         try:
             history = await self.recorder.read(known.id)
             gate = self._surroundings.gate(known.id, job)
             gate.adopt_script(await self.store.values(known.id), spent(history, self._policy_hash))
             script = self._script(known.id, gate, known.key, Past(history))
-            self.recorder.post(self._entry("resume", known.id, {"recovered": True}))
             doubts = await in_doubt(script.past, gate)
             if not doubts:
                 return Begun(script, gate, job)
@@ -244,7 +245,7 @@ class Scripts:
         await self.store.update(script.execution, status=record.status, state=None, record=record.to_json(), due=None)
 
     async def _suspended(self, record: ExecutionRecord) -> None:
-        why = {"status": record.status, **_error(record)}
+        why = {"status": "suspended", **_error(record)}
         self.recorder.post(self._entry("suspension", record.execution, why))
         await self.store.update(record.execution, status="suspended", state=None, record=record.to_json(), due=None)
 

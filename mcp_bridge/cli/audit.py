@@ -31,9 +31,16 @@ audit = typer.Typer(
 MAX_NOTES_BYTES = 64 << 20
 """Of a file with checkpoints: one a minute makes as much in half a year."""
 
+_SQLITE = b"SQLite format 3\0"
+
+MAX_KEYS_BYTES = 64 << 10
+"""Of a file with public keys."""
+
 Keys: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--key", metavar="VKEY", help="Trust this key of a log or a witness; repeatable."),
+    typer.Option(
+        "--key", metavar="VKEY|FILE", help="Trust this key of a log or a witness, or those in a file; repeatable."
+    ),
 ]
 Kept: TypeAlias = Annotated[
     list[Path] | None,
@@ -81,7 +88,7 @@ def verify(
         else:
             facts = _verified_file(file, keys, notes, lambda: common.load(config or ctx.obj).settings)
         if as_json:
-            print_json({"status": "verified", **facts})
+            print_json({"status": "verified" if facts["authenticated"] else "unauthenticated", **facts})
         else:
             for line in _verdict_lines(facts):
                 showing.tell(line)
@@ -90,26 +97,38 @@ def verify(
     finish(work, as_json=as_json)
 
 
-@audit.command(epilog="Example:\n\nmcp-bridge audit prove 42 --out 42.tlog-proof")
+@audit.command(
+    epilog="Examples:\n\nmcp-bridge audit prove 42 --out 42.tlog-proof\n\n"
+    "mcp-bridge audit prove 42 ledger.jsonl --key ledger.pub --out 42.tlog-proof"
+)
 def prove(
     ctx: typer.Context,
     entry: Annotated[
         int, typer.Argument(metavar="ENTRY", help="Its number, as `execution show` and `export` have it.")
     ],
+    file: Annotated[
+        Path | None, typer.Argument(help="An export or a copy of the ledger; the ledger itself without.")
+    ] = None,
+    key: Keys = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Instead of standard output.")] = None,
     payload: Annotated[bool, typer.Option(help="Disclose what the entry is about, and not its hash alone.")] = True,  # noqa: FBT002
     config: Config = None,
 ) -> None:
-    """Write the proof that an entry is in the log, as a tlog-proof, for whoever has the key and `audit verify`."""
+    """Write the proof that an entry is in the log, as a tlog-proof, for whoever has the key and `audit verify`.
+
+    An export is verified by --key first; without one its proof is good for whoever has the key.
+    """
 
     def work() -> int:
-        from mcp_bridge.ledger import audit as auditing  # noqa: PLC0415
-        from mcp_bridge.ledger.reading import open_ledger, require  # noqa: PLC0415
+        from mcp_bridge.ledger import proofs  # noqa: PLC0415
 
-        settings = common.load(config or ctx.obj).settings
-        require(_path(settings))
-        with open_ledger(_path(settings), _master(settings)) as ledger:
-            data = auditing.prove(ledger, entry, payload=payload)
+        keys = _verifiers(key)
+        if file is None:
+            data = _proven_here(common.load(config or ctx.obj).settings, entry, payload=payload)
+        else:
+            data = _proven_by(file, keys, entry, lambda: common.load(config or ctx.obj).settings, payload=payload)
+        if keys:
+            proofs.verify(data, keys)
         _write(out, lambda file: file.write(data))
         return common.OK
 
@@ -335,7 +354,27 @@ def _master(settings: Settings) -> MasterKey:
 def _verifiers(keys: list[str] | None) -> list[Verifier] | None:
     from mcp_bridge.ledger.notes import Verifier  # noqa: PLC0415
 
-    return [Verifier.parse(key.strip()) for key in keys] if keys else None
+    return [Verifier.parse(key) for given in keys for key in _key_texts(given)] if keys else None
+
+
+def _key_texts(given: str) -> list[str]:
+    """The public keys that somebody names: one, or a file's, one a line, `audit key`'s output for instance.
+
+    Raises:
+        BridgeError: `bad_argument`.
+    """
+    path = Path(given)
+    try:
+        if "\0" in given or not path.is_file():
+            return [given.strip()]
+        with path.open("rb") as file:
+            text = file.read(MAX_KEYS_BYTES + 1).decode(errors="replace")
+    except OSError as exc:
+        raise BridgeError("bad_argument", f"{given:.200} can't be read: {exc.strerror}.") from None
+    found = text.split() if len(text) <= MAX_KEYS_BYTES else []
+    if not found:
+        raise BridgeError("bad_argument", f"{path} is no file with public keys, one a line.")
+    return found
 
 
 def _own_keys(vkey: str) -> list[Verifier]:
@@ -408,35 +447,66 @@ def _verified_here(settings: Settings, keys: list[Verifier] | None, notes: list[
 
 def _verified_file(file: Path, keys: list[Verifier] | None, notes: list[str], settings: Any) -> dict[str, Any]:
     from mcp_bridge.ledger import proofs  # noqa: PLC0415
-    from mcp_bridge.ledger.audit import verify_file  # noqa: PLC0415
     from mcp_bridge.ledger.exports import verify_export  # noqa: PLC0415
 
     try:
         with file.open("rb") as opened:
-            beginning = opened.read(16)
+            beginning = opened.read(len(_SQLITE))
             opened.seek(0)
-            if beginning == b"SQLite format 3\0":
-                return _verified_copy(file, keys, notes, settings, verify_file)
+            if beginning == _SQLITE:
+                return _verified_copy(file, keys, notes, settings)
             if beginning.startswith(b"c2sp.org/"):
-                proved = proofs.verify(opened.read(proofs.MAX_PROOF_BYTES + 1), keys)
-                return {"file": str(file), **_proof_facts(proved)}
+                proved = proofs.verify(opened.read(proofs.MAX_PROOF_BYTES + 1), keys, notes)
+                return {"file": str(file), **_proof_facts(proved), "compared": len(notes)}
             return {"file": str(file), **_facts(verify_export(opened, keys, notes))}
     except OSError as exc:
         raise BridgeError("bad_argument", f"{file} can't be read: {exc.strerror}.") from None
 
 
-def _verified_copy(
-    file: Path, keys: list[Verifier] | None, notes: list[str], settings: Any, verify_file: Any
-) -> dict[str, Any]:
-    master: MasterKey | None = None
+def _proven_here(settings: Settings, entry: int, *, payload: bool) -> bytes:
+    from mcp_bridge.ledger import audit as auditing  # noqa: PLC0415
+    from mcp_bridge.ledger.reading import open_ledger, require  # noqa: PLC0415
+
+    require(_path(settings))
+    with open_ledger(_path(settings), _master(settings) if payload else None) as ledger:
+        return auditing.prove(ledger, entry, payload=payload)
+
+
+def _proven_by(file: Path, keys: list[Verifier] | None, entry: int, settings: Any, *, payload: bool) -> bytes:
+    from mcp_bridge.ledger import audit as auditing  # noqa: PLC0415
+    from mcp_bridge.ledger.reading import open_ledger  # noqa: PLC0415
+
+    try:
+        with file.open("rb") as opened:
+            if opened.read(len(_SQLITE)) != _SQLITE:
+                opened.seek(0)
+                return auditing.prove_exported(opened, keys, entry, payload=payload)
+    except OSError as exc:
+        raise BridgeError("bad_argument", f"{file} can't be read: {exc.strerror}.") from None
+    with open_ledger(file, _master_of(file, settings)) as ledger:
+        return auditing.prove(ledger, entry, payload=payload)
+
+
+def _master_of(file: Path, settings: Any) -> MasterKey | None:
+    """The master key here, if it is that of a copy; None for another machine's ledger: its payloads stay closed."""
+    from mcp_bridge.ledger.beside import check_master  # noqa: PLC0415
+    from mcp_bridge.ledger.reading import open_ledger  # noqa: PLC0415
+
     try:
         master = _master(settings())
-        found = verify_file(file, keys, notes, master)
+        with open_ledger(file) as ledger:
+            check_master(ledger.connection, master)
     except BridgeError as exc:
-        # Another machine's ledger: its payloads stay closed.
         if exc.code not in {"key_missing", "key_unusable"}:
             raise
-        found = verify_file(file, keys, notes, None)
+        return None
+    return master
+
+
+def _verified_copy(file: Path, keys: list[Verifier] | None, notes: list[str], settings: Any) -> dict[str, Any]:
+    from mcp_bridge.ledger.audit import verify_file  # noqa: PLC0415
+
+    found = verify_file(file, keys, notes, _master_of(file, settings))
     return {"file": str(file), **_facts(found.log), "erased": found.erased, "opened": found.opened}
 
 
@@ -491,7 +561,7 @@ def _verdict_lines(facts: dict[str, Any]) -> list[str]:
         lines.append(f"payload: {facts['payload']}")
     if facts.get("compared"):
         lines.append(f"agrees with {facts['compared']} checkpoints that were kept elsewhere")
-    elif "compared" in facts and facts["authenticated"] and not facts["witnesses"]:
+    elif "witnesses" in facts and facts["authenticated"] and not facts["witnesses"]:
         lines.append("held against no checkpoint that was kept elsewhere: whoever has its key may have rewritten it")
     lines += [f"cosigned by {row['key'].partition('+')[0]}" for row in facts.get("witnesses", ())]
     return lines

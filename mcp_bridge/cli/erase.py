@@ -78,6 +78,8 @@ def backup(config: Path | None, target: Path, *, as_json: bool) -> int:
         BridgeError: As `audit.backup`.
     """
     from mcp_bridge.ledger.audit import backup as work  # noqa: PLC0415
+    from mcp_bridge.ledger.notes import Verifier  # noqa: PLC0415
+    from mcp_bridge.ledger.opening import own_vkey  # noqa: PLC0415
     from mcp_bridge.ledger.reading import require  # noqa: PLC0415
     from mcp_bridge.ledger.schema import FILE_NAME  # noqa: PLC0415
     from mcp_bridge.ledger.sealing import master_key  # noqa: PLC0415
@@ -85,7 +87,8 @@ def backup(config: Path | None, target: Path, *, as_json: bool) -> int:
     settings = common.load(config).settings
     path = settings.state_dir / FILE_NAME
     require(path)
-    found = work(path, target, master_key(settings.ledger.master_key, settings.state_dir, make=False))
+    trusted = [Verifier.parse(own_vkey(path))]
+    found = work(path, target, trusted, master_key(settings.ledger.master_key, settings.state_dir, make=False))
     if as_json:
         print_json({"file": str(target), "size": found.log.size, "root": found.log.root.hex()})
     else:

@@ -21,8 +21,8 @@ from mcp_bridge.ledger.beside import Beside, check_master
 from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.disclosures import Disclosed
 from mcp_bridge.ledger.disclosures import encode as encode_disclosed
-from mcp_bridge.ledger.exports import verify_export
-from mcp_bridge.ledger.reading import open_ledger
+from mcp_bridge.ledger.exports import Picked, verify_export
+from mcp_bridge.ledger.reading import open_ledger, unknown_entry
 from mcp_bridge.ledger.schema import MIGRATIONS
 from mcp_bridge.ledger.sealing import damaged
 from mcp_bridge.private_files import sync_directory
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from mcp_bridge.ledger.codec import Leaf
     from mcp_bridge.ledger.exports import Verdict
     from mcp_bridge.ledger.notes import Verifier
     from mcp_bridge.ledger.reading import Ledger
@@ -115,10 +116,34 @@ def prove(ledger: Ledger, sequence: int, *, payload: bool) -> bytes:
         BridgeError: `unknown_entry`; `ledger_damaged`.
     """
     found = ledger.entry(sequence)
-    shown = payload or found.leaf.execution == LEDGER
-    disclosed = Disclosed(found.data, found.payload, found.salt) if shown else Disclosed(found.data)
+    disclosed = Disclosed(found.data, found.payload, found.salt)
     hashes = merkle.inclusion_proof(sequence, ledger.size, ledger.node)
-    return proofs.encode(proofs.Proof(sequence, tuple(hashes), ledger.head_note(), encode_disclosed(disclosed)))
+    return _proof(found.leaf, disclosed, hashes, ledger.head_note(), payload=payload)
+
+
+def prove_exported(source: IO[bytes], verifiers: Sequence[Verifier] | None, sequence: int, *, payload: bool) -> bytes:
+    """As `prove`, of an export, which is verified: there is no proof from one that is wrong.
+
+    Args:
+        source: The export.
+        verifiers: The keys that are trusted; None to trust none.
+        sequence: The entry's.
+        payload: Whether its payload is disclosed, if the export has it.
+
+    Raises:
+        BridgeError: `unknown_entry`; as `verify_export`.
+    """
+    picked = Picked(sequence)
+    size = verify_export(source, verifiers, (), picked).size
+    if picked.leaf is None or picked.disclosed is None:
+        raise unknown_entry(sequence, size)
+    return _proof(picked.leaf, picked.disclosed, picked.hashes, picked.note, payload=payload)
+
+
+def _proof(leaf: Leaf, disclosed: Disclosed, hashes: Sequence[bytes], note: str, *, payload: bool) -> bytes:
+    # The log's own entries are about keys and clocks, and of no use without that.
+    shown = disclosed if payload or leaf.execution == LEDGER else Disclosed(disclosed.entry)
+    return proofs.encode(proofs.Proof(leaf.sequence, tuple(hashes), note, encode_disclosed(shown)))
 
 
 def export(ledger: Ledger, file: IO[bytes], *, payloads: bool) -> int:
@@ -163,13 +188,14 @@ def stats(ledger: Ledger) -> dict[str, Any]:
     }
 
 
-def backup(path: Path, target: Path, master: MasterKey | None) -> FileVerdict:
+def backup(path: Path, target: Path, verifiers: Sequence[Verifier] | None, master: MasterKey | None) -> FileVerdict:
     """Copy a ledger while it is in use, and verify the copy. The keys beside it are not in it.
 
     Args:
         path: The file.
         target: The copy, which must not be there yet.
-        master: As `verify_file`.
+        verifiers: As `verify_file`, like `master`.
+        master: Opens what is in it.
 
     Raises:
         BridgeError: `backup_exists`, `backup_failed`; as `verify_file`, of the copy. Nothing is left then.
@@ -192,7 +218,7 @@ def backup(path: Path, target: Path, master: MasterKey | None) -> FileVerdict:
             os.fsync(fd)
         finally:
             os.close(fd)
-        verdict = verify_file(new, None, (), master)
+        verdict = verify_file(new, verifiers, (), master)
         os.link(new, target)
         sync_directory(target.parent)
     except FileExistsError:

@@ -198,10 +198,10 @@ def _erase(transaction: Transaction, execution: str) -> None:
     do("UPDATE reference_values SET value = NULL WHERE execution = ?", (execution,))
     do("UPDATE approvals SET question = NULL, decision = NULL WHERE execution = ?", (execution,))
     do(
-        # Its key stays used: what was done under it isn't done again. A request's MAC would tell who has the master key
-        # whether a guess is right.
-        "UPDATE executions SET status = ?, request = '', bundle = NULL, state = NULL, record = NULL, due = NULL,"
-        " changed = ? WHERE id = ?",
+        # Its key stays used: what was done under it isn't done again. A MAC of what was asked for, which a script has
+        # in the place of a program's hash, too, would tell who has the key whether a guess is right.
+        "UPDATE executions SET status = ?, request = '', program = CASE kind WHEN 'script' THEN '' ELSE program END,"
+        " bundle = NULL, state = NULL, record = NULL, due = NULL, changed = ? WHERE id = ?",
         (ERASED, time.time(), execution),
     )
     transaction.authenticate(("executions", "id = ?", (execution,)))

@@ -63,6 +63,25 @@ class Verdict:
     witnesses: tuple[tuple[Verifier, int], ...]
 
 
+@dataclass(slots=True)
+class Picked:
+    """An entry that is to be proven from an export; the rest is found as that is read.
+
+    Attributes:
+        sequence: The entry's.
+        leaf: It.
+        disclosed: Its bytes, and its payload where the export has it.
+        hashes: The audit path, from its sibling up.
+        note: The last checkpoint.
+    """
+
+    sequence: int
+    leaf: codec.Leaf | None = None
+    disclosed: Disclosed | None = None
+    hashes: tuple[bytes, ...] = ()
+    note: str = ""
+
+
 def header_line(origin: str, size: int) -> bytes:
     """The first line of an export of the log's first `size` entries."""
     return disclosures.encode_object(format=FORMAT, origin=origin, size=size) + b"\n"
@@ -79,7 +98,10 @@ def checkpoint_line(note: str) -> bytes:
 
 
 def verify_export(
-    source: IO[bytes] | Iterable[bytes], verifiers: Iterable[Verifier] | None, against: Sequence[str] = ()
+    source: IO[bytes] | Iterable[bytes],
+    verifiers: Iterable[Verifier] | None,
+    against: Sequence[str] = (),
+    picked: Picked | None = None,
 ) -> Verdict:
     """Verify an export as it is read, in memory that grows with nothing but the number of its executions.
 
@@ -88,6 +110,7 @@ def verify_export(
         verifiers: The keys that are trusted, of the log and of witnesses; None to trust none, which shows no more than
             that the file agrees with itself.
         against: Signed checkpoints of the log that were kept elsewhere; each must agree with the file.
+        picked: An entry to be proven, filled in here if the file has it; or None.
 
     Raises:
         BridgeError: What is wrong, the number of the line, from 1, in its details as `line`. `bad_export`: it is no
@@ -97,17 +120,22 @@ def verify_export(
             `rolled_back`: a checkpoint kept elsewhere is of another log, or of more entries.
     """
     with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES) as nodes:
-        return _Reader(source, verifiers, nodes).read(against)
+        return _Reader(source, verifiers, nodes, picked).read(against)
 
 
 class _Reader:
     def __init__(
-        self, source: IO[bytes] | Iterable[bytes], verifiers: Iterable[Verifier] | None, nodes: IO[bytes]
+        self,
+        source: IO[bytes] | Iterable[bytes],
+        verifiers: Iterable[Verifier] | None,
+        nodes: IO[bytes],
+        picked: Picked | None,
     ) -> None:
         self._lines = _lines(source)
         self._line = 0
         self._given = None if verifiers is None else list(verifiers)
         self._nodes = nodes
+        self._picked = picked
         self._frontier = merkle.Frontier()
         self._heads: dict[str, bytes] = {}
         self._time = 0
@@ -144,8 +172,11 @@ class _Reader:
                     "The last checkpoint is not signed by a trusted key of the log.",
                     hint="If the log's key was lost, its next one has to be given too, from a source that you trust.",
                 )
-        for note in against:
-            self._compare(note, last)
+        for kept in against:
+            self._compare(kept, last)
+        if self._picked is not None and self._picked.sequence < size:
+            self._picked.hashes = tuple(merkle.inclusion_proof(self._picked.sequence, size, self._node))
+            self._picked.note = note
         return Verdict(
             origin=origin,
             size=size,
@@ -194,6 +225,8 @@ class _Reader:
         self._nodes.write(self._frontier.append(digest))
         self._heads[leaf.execution], self._time = digest, leaf.time
         self._disclosed += disclosed.payload is not None
+        if self._picked is not None and self._picked.sequence == sequence:
+            self._picked.leaf, self._picked.disclosed = leaf, disclosed
 
     def _checkpoint_line(self) -> str:
         try:

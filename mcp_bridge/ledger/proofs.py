@@ -15,7 +15,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import codec, disclosures, merkle, notes, signing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from mcp_bridge.ledger.disclosures import Disclosed
     from mcp_bridge.ledger.notes import Checkpoint, Verifier
@@ -111,26 +111,23 @@ def decode(data: bytes) -> Proof:
     return Proof(int(index[1]), tuple(each for each in hashes if each), note, extra)
 
 
-def verify(data: bytes, verifiers: Iterable[Verifier] | None) -> Proved:
+def verify(data: bytes, verifiers: Iterable[Verifier] | None, against: Sequence[str] = ()) -> Proved:
     """What a proof proves, by the keys that are known.
 
     Args:
         data: The proof, as its file has it.
         verifiers: Keys of logs and witnesses; None for no more than whether the proof agrees with itself.
+        against: Signed checkpoints of the log that were kept elsewhere, of as many entries as the proof's.
 
     Raises:
         BridgeError: `bad_proof`: it is none, or doesn't prove its entry. `bad_entry`: that is none. `tampered`: its
             payload is another. `bad_note`, `bad_signature`, `bad_key`: as notes.open_note. `unknown_key`: no known key
-            of the log has signed its checkpoint.
+            of the log has signed its checkpoint, or one that was kept elsewhere. `other_log`, `bad_argument`: that
+            can't be held against the proof.
     """
     proof = decode(data)
-    signed, signatures = notes.split_note(proof.note)
-    checkpoint = notes.parse_checkpoint(signed)
-    found: list[tuple[Verifier, int | None]] = []
-    if verifiers is not None:
-        found = notes.check_signatures(signed, signatures, notes.keyring(verifiers))
-        if not any(by.is_of_log(checkpoint.origin) for by, _ in found):
-            raise BridgeError("unknown_key", f"No known key of the log {checkpoint.origin!a} has signed the proof.")
+    known = None if verifiers is None else notes.keyring(verifiers)
+    checkpoint, found = _signed(proof.note, known)
     if proof.extra is None:
         raise _bad("it doesn't have the entry that it proves")
     disclosed, leaf = disclosures.decode(proof.extra)
@@ -139,7 +136,33 @@ def verify(data: bytes, verifiers: Iterable[Verifier] | None) -> Proved:
     merkle.verify_inclusion(
         codec.leaf_hash(disclosed.entry), proof.index, checkpoint.size, proof.hashes, checkpoint.root
     )
+    for note in against:
+        kept, _ = _signed(note, known)
+        if kept.origin != checkpoint.origin:
+            raise BridgeError("other_log", f"A checkpoint kept elsewhere is of the log {kept.origin!a}.")
+        if kept.size != checkpoint.size:
+            raise BridgeError(
+                "bad_argument",
+                f"A proof from a log of {checkpoint.size} entries can't be held against a checkpoint of {kept.size}.",
+                hint="Hold an export against it (audit verify), or the log itself (audit consistency).",
+            )
+        if kept.root != checkpoint.root:
+            raise BridgeError("tampered", f"A checkpoint kept elsewhere has another root of {kept.size} entries.")
     return Proved(leaf, disclosed, checkpoint, tuple(found), verifiers is not None)
+
+
+def _signed(
+    note: str, known: Mapping[tuple[str, bytes], Verifier] | None
+) -> tuple[Checkpoint, list[tuple[Verifier, int | None]]]:
+    """A note's checkpoint, and whose signatures hold: by a known key of the log, if any are known."""
+    text, signatures = notes.split_note(note)
+    checkpoint = notes.parse_checkpoint(text)
+    if known is None:
+        return checkpoint, []
+    found = notes.check_signatures(text, signatures, known)
+    if not any(by.is_of_log(checkpoint.origin) for by, _ in found):
+        raise BridgeError("unknown_key", f"No known key of the log {checkpoint.origin!a} has signed the checkpoint.")
+    return checkpoint, found
 
 
 def _bad(why: str) -> BridgeError:

@@ -88,8 +88,7 @@ class Ledger:
             BridgeError: `unknown_entry`; `ledger_damaged`.
         """
         if not 0 <= sequence < self.size:
-            asked = str(sequence)[:30]
-            raise BridgeError("unknown_entry", f"The log has no entry {asked}: it has {self.size}, from 0.")
+            raise unknown_entry(sequence, self.size)
         row = self.connection.execute(f"{_SELECT} WHERE sequence = ?", (sequence,)).fetchone()
         if row is None:
             raise damaged(f"the entry {sequence} is missing")
@@ -193,6 +192,11 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise damaged("a checkpoint that was kept is no text")
     return value
+
+
+def unknown_entry(sequence: int, size: int) -> BridgeError:
+    """Of an entry that a log doesn't have."""
+    return BridgeError("unknown_entry", f"The log has no entry {str(sequence)[:30]}: it has {size}, from 0.")
 
 
 def require(path: Path) -> None:
