@@ -1,5 +1,13 @@
 """Fixtures that the test modules share: real servers and real containers."""
 
+import pytest
+from ledger_looks import look
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.opening import KEY_FILE
+from mcp_bridge.ledger.schema import FILE_NAME
+from mcp_bridge.ledger.sealing import FILE_NAME as MASTER_FILE
+
 pytest_plugins = [
     "server_fixtures",
     "sandbox_fixtures",
@@ -9,3 +17,15 @@ pytest_plugins = [
     "ui_fixtures",
     "crash_fixtures",
 ]
+
+
+@pytest.fixture
+def whole_ledgers(tmp_path):
+    """Whatever a test has a bridge do, its ledger verifies afterwards. For the modules that work with whole bridges."""
+    yield
+    for file in tmp_path.rglob(FILE_NAME):
+        if (file.parent / KEY_FILE).exists() and (file.parent / MASTER_FILE).exists():
+            try:
+                look(file.parent)
+            except (BridgeError, AssertionError, ValueError) as exc:
+                pytest.fail(f"{file} doesn't verify: {exc}", pytrace=False)

@@ -5,6 +5,7 @@ import sqlite3
 from dataclasses import dataclass, field
 
 from mcp_bridge.ledger.audit import verify_file
+from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.notes import Verifier
 from mcp_bridge.ledger.opening import KEY_FILE
 from mcp_bridge.ledger.reading import open_ledger
@@ -72,3 +73,10 @@ def look(folder, vkey=None, against=()):
     verifiers = [Verifier.parse(vkey or found.vkey)]
     verify_file(folder / FILE_NAME, verifiers, against, master)
     return found
+
+
+async def decide(store, asked, *, approved=True, comment=None):
+    """Take down anna's decision, and its entry; whether it was the first."""
+    decision = {"approved": approved, "by": "anna", "comment": comment}
+    entry = Entry("decision", asked.execution, asked.question | decision, asked.question.get("step"))
+    return await store.decide(asked, decision, entry)

@@ -6,7 +6,7 @@ import shutil
 import sqlite3
 import time
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -33,24 +33,24 @@ one that is suspended."""
 REFERENCE = "refofaholder"
 
 
-def execution(ident, status="running", *, state=b"began", subject="", key=None):
-    return StoredExecution(
+def execution(ident, status="running", **more):
+    made = StoredExecution(
         id=ident,
         kind="program",
         principal="local",
-        key=key,
+        key=None,
         request="r",
         status=status,
         program="h" * 8,
         bundle={"program": {"name": "p", "steps": []}, "uses": []},
         origin="agent",
         owner="x:1:2",
-        state=state,
+        state=b"began",
         record=None,
         due=None,
         started=time.time(),
-        subject=subject,
     )
+    return replace(made, **more)
 
 
 def record(ident, status, **more):
@@ -99,6 +99,10 @@ class Writer:
     async def end(self, ident):
         self.recorder.post(Entry("end", ident, {"status": "success", "error": None}))
         await self.store.update(ident, status="success", state=None, record=record(ident, "success"), due=None)
+
+    async def hold(self, holder, **of):
+        self.store.hold(holder, **of)
+        await self.database.flush()
 
     async def ask(self, ident, number):
         await self.store.ask(ident, number, {"message": "SECRET question", "step": "ask"})
@@ -184,6 +188,7 @@ async def build(folder):  # noqa: PLR0915  (a long story, told once)
             await writer.start(ASKED, {"ref1": "4111"}, key="order 1")
             await writer.start(HOLDER, {REFERENCE: "4222", "ref2": 3.5})
             await writer.start(WAITING)
+            await writer.hold(ASKED, execution=HOLDER, subject="carl")
             await writer.save("tidy", 1)
             await elsewhere(writer)
     with kept_as("suspended"):

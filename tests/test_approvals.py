@@ -12,6 +12,8 @@ from mcp_bridge.bridge.governance import load_governance
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.server.app import build_server
 
+pytestmark = pytest.mark.usefixtures("whole_ledgers")
+
 TOOLS = """
 import mcp_bridge
 

@@ -13,6 +13,8 @@ from mcp_bridge.kernel.events import Resume
 from mcp_bridge.ledger.entries import Entry, Recorded
 from mcp_bridge.settings import Settings
 
+pytestmark = pytest.mark.usefixtures("whole_ledgers")
+
 TOOLS = """
 import mcp_bridge
 

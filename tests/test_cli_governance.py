@@ -22,7 +22,7 @@ from mcp_bridge.server import program_tools
 from mcp_bridge.server.app import build_server
 from mcp_bridge.wire import messages
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("whole_ledgers")]
 
 ASK_BEFORE_DELETING = """
 [[policy.rules]]

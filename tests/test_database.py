@@ -4,17 +4,21 @@ import asyncio
 import itertools
 import sqlite3
 import time
+from contextlib import closing
 
 import anyio
 import anyio.lowlevel
 import pytest
+from tampered_fixtures import Writer, execution
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger import database as database_module
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore, SavedProgram
+from mcp_bridge.ledger.transaction import commit
 
 
 @pytest.fixture
@@ -149,3 +153,71 @@ async def test_callers_that_shared_a_transaction_go_on_in_turns_of_their_own_if_
                 tasks.create_task(caller(database))
         assert len(set(seen)) == len(seen) == 6
     ticking[0].cancel()
+
+
+async def test_what_is_posted_together_is_done_together_whatever_is_before_it(tmp_path, monkeypatch):
+    batches = []
+
+    def noted(connection, log, batch):
+        batches.append(len(batch))
+        return commit(connection, log, batch)
+
+    monkeypatch.setattr(database_module, "commit", noted)
+    monkeypatch.setattr(database_module, "MAX_BATCH", 5)
+    async with Database(tmp_path / FILE_NAME) as database:
+        names = map(str, itertools.count())
+
+        async def add(count):
+            for _ in range(count):
+                database.post("INSERT INTO meta VALUES (?, '')", (next(names),))
+            await database.flush()
+
+        await asyncio.gather(*map(add, (4, 3, 7, 2, 2)))
+    assert batches == [4, 3, 7, 4]
+
+
+async def test_what_nobody_waits_for_is_durable_soon(tmp_path):
+    async with Database(tmp_path / FILE_NAME) as database:
+        database.post("INSERT INTO meta VALUES ('a', '')", ())
+        with closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection, anyio.fail_after(5):
+            while not connection.execute("SELECT count(*) FROM meta WHERE name = 'a'").fetchone()[0]:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+
+
+async def test_who_has_written_is_not_told_that_a_later_one_failed(database):
+    recorder, bad = SqliteRecorder(database), []
+
+    async def write(name):
+        await recorder.append(Entry("violation", name))
+        if not bad:
+            bad.append(asyncio.ensure_future(database.write("INSERT INTO no_such_table VALUES (1)", ())))
+        # Those who shared a transaction go on in turns, and this one takes its time.
+        time.sleep(0.005)  # noqa: ASYNC251
+
+    await asyncio.gather(*(write("a") for _ in range(50)))
+    with pytest.raises(BridgeError, match="no_such_table"):
+        await bad[0]
+
+
+async def test_after_a_disk_has_failed_nothing_is_written_however_it_showed(database):
+    def work(connection):
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+        raise error
+
+    with pytest.raises(BridgeError, match="disk I/O error"):
+        await database.outside(work)
+    with pytest.raises(BridgeError, match="disk I/O error"):
+        await database.write("INSERT INTO meta VALUES ('a', '')", ())
+
+
+async def test_who_loses_the_race_for_a_key_leaves_nothing(tmp_path):
+    async with Database(tmp_path / FILE_NAME) as one, Database(tmp_path / FILE_NAME) as two:
+        writers = [Writer(database) for database in (one, two)]
+        rows = [execution(f"{number:032x}", key="k", subject="anna") for number in range(20)]
+        added = await asyncio.gather(
+            *(writers[number % 2].store.add(row, {"r": "v"}) for number, row in enumerate(rows))
+        )
+        assert sum(added) == 1
+        assert await one.read("SELECT count(*) FROM data_keys") == [(1,)]
+        assert await one.read("SELECT count(*) FROM reference_values") == [(1,)]

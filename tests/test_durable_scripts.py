@@ -22,6 +22,8 @@ from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore
 
+pytestmark = pytest.mark.usefixtures("whole_ledgers")
+
 HOST = Path(__file__).with_name("script_host.py")
 
 WRITING = threading.Lock()

@@ -7,15 +7,18 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
+import anyio
 import pytest
 from erasing_host import POINTS
 from tampered_fixtures import Writer, verdict
 
 from mcp_bridge.bridge import erasing
 from mcp_bridge.bridge.keep import Files
+from mcp_bridge.bridge.service import open_bridge
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import audit, erasure, notes, proofs
 from mcp_bridge.ledger.config import LedgerConfig
@@ -27,6 +30,8 @@ from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.sealing import MasterKey
 from mcp_bridge.policy.references import MemoryReferences
+from mcp_bridge.sandbox.owner import host_id, owner_label
+from mcp_bridge.settings import Settings
 
 ANNA, BEN = (f"{number:032x}" for number in (0xA1, 0xB1))
 
@@ -335,6 +340,138 @@ def test_age_erases_what_has_ended_long_ago_and_nothing_that_can_go_on(state):
         lost: "running",
     }
     whole(state)
+
+
+def test_age_erases_a_script_whose_process_died_if_it_can_t_go_on_and_none_under_way(state):
+    names = {f"{number:032x}": more for number, more in enumerate(({}, {"key": "k"}, {"owner": owner_label()}), 0xD1)}
+
+    async def fill_up():
+        async with Database(state / FILE_NAME) as database:
+            for ident, more in names.items():
+                await Writer(database).start(ident, kind="script", **{"owner": f"{host_id()}:1:never", **more})
+                database.post("UPDATE executions SET changed = 1 WHERE id = ?", (ident,))
+                await database.transact(
+                    lambda transaction, ident=ident: transaction.authenticate(("executions", "id = ?", (ident,)))
+                )
+
+    asyncio.run(fill_up())
+    started(state, LedgerConfig(keep_payloads_days=1))
+
+    async def statuses():
+        async with Database(state / FILE_NAME) as database:
+            return [row.status for row in await Writer(database).store.executions(None, 10) if row.id in names]
+
+    assert sorted(asyncio.run(statuses())) == ["erased", "running", "running"]
+
+
+def test_age_erases_many_in_parts_and_others_write_in_between(state, monkeypatch):
+    monkeypatch.setattr(erasure, "EXECUTIONS_AN_ENTRY", 3)
+
+    async def work():
+        async with Database(state / FILE_NAME) as database, Database(state / FILE_NAME) as other:
+            writer = Writer(database)
+            for number in range(10):
+                await writer.start(f"{number:032x}")
+                await writer.end(f"{number:032x}")
+            transact, parts = database.transact, []
+
+            async def noted(work):
+                parts.append(work)
+                await Writer(other).recorder.append(Entry("violation", BEN, {"message": "in between"}))
+                return await transact(work)
+
+            monkeypatch.setattr(database, "transact", noted)
+            more = {"by": "me", "reason": None}
+            erased = await erasing.erase(database, Files(state), "age", time.time() + 1, **more)
+            return len(erased.executions), len(parts)
+
+    assert asyncio.run(work()) == (10, 4)
+    whole(state)
+
+
+def test_a_bridge_that_lives_long_erases_what_gets_old_while_it_does(state, monkeypatch):
+    monkeypatch.setattr(erasing, "TIDY_SECONDS", 0.1)
+
+    async def work():
+        settings = Settings(state_dir=state, ledger=LedgerConfig(keep_payloads_days=1))
+        async with open_bridge(settings, ()), Database(state / FILE_NAME) as database:
+            writer = Writer(database)
+            await writer.start("e" * 32)
+            await writer.end("e" * 32)
+            assert (await writer.store.execution("e" * 32)).status == "success"
+            monkeypatch.setattr(erasing, "_DAY_SECONDS", -1.0)
+            with anyio.fail_after(20):
+                while (await writer.store.execution("e" * 32)).status != "erased":  # noqa: ASYNC110
+                    await anyio.sleep(0.05)
+
+    asyncio.run(work())
+    whole(state)
+
+
+def test_the_clock_can_be_put_right_although_something_is_to_be_erased(state, monkeypatch, caplog):
+    async def old():
+        async with Database(state / FILE_NAME) as database:
+            await Writer(database).start("e" * 32)
+            await Writer(database).end("e" * 32)
+
+    asyncio.run(old())
+    monkeypatch.setattr(erasing, "_DAY_SECONDS", -7200.0)
+    now = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: now() - 3600 * 10**9)
+    started(state, LedgerConfig(keep_payloads_days=1))
+    assert "behind the last entry" in caplog.text
+
+
+# --- what others have of it ---
+
+
+@pytest.mark.parametrize(("what", "name"), [("execution", ANNA), ("subject", "anna")])
+def test_who_holds_something_of_it_is_erased_with_it(state, what, name):
+    holder, of_holder, stranger = ("d" * 31 + digit for digit in "123")
+
+    async def fill_up():
+        async with Database(state / FILE_NAME) as database:
+            writer = Writer(database)
+            for ident in (holder, of_holder, stranger):
+                await writer.start(ident)
+                await writer.effect(ident)
+                await writer.end(ident)
+            await writer.hold(holder, execution=ANNA)
+            await writer.hold(of_holder, execution=holder)
+            # One that holds itself ends no search.
+            await writer.hold(holder, execution=of_holder)
+            await writer.hold(stranger, execution=BEN, subject="ben")
+
+    asyncio.run(fill_up())
+    needles = sealed(state, holder) + sealed(state, of_holder)
+    assert erased(state, what, name).executions == (ANNA, holder, of_holder)
+    assert not places(state, needles)
+    whole(state)
+    # By whom alone it is about, too.
+    assert erased(state, "subject", "ben").executions == (BEN, stranger)
+
+
+async def test_one_that_holds_something_of_it_and_is_being_executed_keeps_it(state):
+    async with Database(state / FILE_NAME) as database:
+        writer = Writer(database)
+        await writer.start("d" * 32, owner=owner_label())
+        await writer.hold("d" * 32, execution=ANNA)
+        with pytest.raises(BridgeError, match="is being executed now"):
+            await erasing.erase(database, Files(state), "execution", ANNA, by="me", reason=None)
+        assert (await writer.store.execution(ANNA)).status == "suspended"
+
+
+def test_of_an_erased_script_nothing_is_left_by_which_a_guess_could_be_tried(state):
+    async def fill_up():
+        async with Database(state / FILE_NAME) as database:
+            await Writer(database).start("d" * 32, kind="script", program="a MAC", request="a MAC")
+            await Writer(database).end("d" * 32)
+
+    asyncio.run(fill_up())
+    erased(state, "execution", "d" * 32)
+    with closing(sqlite3.connect(state / FILE_NAME)) as connection:
+        row = connection.execute("SELECT request, program FROM executions WHERE id = ?", ("d" * 32,)).fetchone()
+    assert row == ("", "")
 
 
 # --- others who have the file open ---

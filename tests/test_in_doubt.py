@@ -31,6 +31,8 @@ from mcp_bridge.server import program_tools
 from mcp_bridge.server.app import build_server
 from mcp_bridge.wire import messages
 
+pytestmark = pytest.mark.usefixtures("whole_ledgers")
+
 __all__ = ("hosts", "source")
 
 STEPS = [tool("once"), tool("two", "$once.output"), tool("three", "$two.output")]

@@ -32,7 +32,7 @@ from mcp_bridge.server import render
 from mcp_bridge.server.app import build_server
 from mcp_bridge.settings import Settings
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("whole_ledgers")]
 
 ERAS = ["legacy", "2026-07-28"]
 RECORD = "mcp-code-bridge/record"

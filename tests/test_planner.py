@@ -24,6 +24,8 @@ from mcp_bridge.models.program_answer import NoProgramError, find_program
 from mcp_bridge.models.program_format import PROGRAM_FORMAT
 from mcp_bridge.models.scripted import ScriptedModel
 
+pytestmark = pytest.mark.usefixtures("whole_ledgers")
+
 GOOD = {"name": "greet", "steps": [{"id": "hi", "type": "tool", "tool": "chat.post", "args": {"text": "hello"}}]}
 BAD = {"name": "greet", "steps": [{"id": "hi", "type": "tol", "tool": "chat.post"}, {"id": "hi", "type": "tool"}]}
 TOOLS = [("chat.post", "(text: str) -> None"), ("chat.read", "(last: int = 10) -> list[str]")]

@@ -6,6 +6,7 @@ from random import Random
 import anyio
 import anyio.lowlevel
 import pytest
+from ledger_looks import decide
 
 from mcp_bridge.bridge.doubts import Settlement
 from mcp_bridge.bridge.program_run import ProgramRun
@@ -18,6 +19,8 @@ from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore
 from mcp_bridge.policy.references import MemoryReferences
+
+pytestmark = pytest.mark.usefixtures("whole_ledgers")
 
 SECONDS = 20
 """For what would otherwise wait for ever."""
@@ -168,7 +171,7 @@ async def test_decisions_are_settled_though_one_takes_so_long_that_the_others_ar
             record = await driven(programs, await programs.start({"steps": [group]}, {}, None, "me", tools))
             assert record["status"] == "suspended"
             for asked in await programs.store.approvals():
-                assert await programs.store.decide(asked, {"approved": True, "by": "anna", "comment": None})
+                assert await decide(programs.store, asked)
 
             begin = ProgramRun.settle
 
@@ -203,7 +206,7 @@ async def test_a_person_s_comment_and_a_reason_are_shown_without_what_is_sensiti
         programs, tools = service(tasks), Tools()
         record = await driven(programs, await programs.start(program, {}, None, "me", tools))
         (asked,) = await programs.store.approvals()
-        await programs.store.decide(asked, {"approved": True, "by": "anna", "comment": "card 4111"})
+        await decide(programs.store, asked, comment="card 4111")
         record = await driven(programs, await programs.resume(record["trace_id"], None, "me", tools))
         assert record["steps"][0]["output"]["comment"] == "card vault"
         record = await driven(programs, await programs.cancel(record["trace_id"], "card 4111", "me", tools))
@@ -212,7 +215,8 @@ async def test_a_person_s_comment_and_a_reason_are_shown_without_what_is_sensiti
         rows = await programs.recorder.read(record["trace_id"])
     assert "4111" not in str(stored.record)
     assert rows[-1].entry.kind == "end"
-    assert "4111" not in str(rows)
+    # What the person wrote is in the entry of the decision, as it was written, and in nothing that follows from it.
+    assert "4111" not in str([row for row in rows if row.entry.kind != "decision"])
 
 
 async def test_a_reference_in_the_program_itself_is_good_in_the_process_that_goes_on(service):

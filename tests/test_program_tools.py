@@ -9,6 +9,8 @@ from test_approvals import RULES, TOOLS
 from mcp_bridge.bridge.governance import load_governance
 from mcp_bridge.server.app import build_server
 
+pytestmark = pytest.mark.usefixtures("whole_ledgers")
+
 
 @pytest.fixture
 def governance(tmp_path, sandboxes, request):

@@ -8,6 +8,8 @@ from servers.specs import faulty
 
 from mcp_bridge.errors import BridgeError
 
+pytestmark = pytest.mark.usefixtures("whole_ledgers")
+
 PROGRAM = {
     "name": "greet",
     "steps": [

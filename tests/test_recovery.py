@@ -9,6 +9,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from ledger_looks import decide
 from program_host import CARD
 
 from mcp_bridge.bridge.program_record import standing
@@ -17,6 +18,8 @@ from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore
+
+pytestmark = pytest.mark.usefixtures("whole_ledgers")
 
 HOST = Path(__file__).with_name("program_host.py")
 
@@ -70,7 +73,7 @@ class Hosts:
         async with Database(self.state / "ledger.sqlite") as database:
             store = ProgramStore(database)
             (asked,) = await store.approvals(open_only=True)
-            assert await store.decide(asked, {"approved": approved, "by": "anna"})
+            assert await decide(store, asked, approved=approved)
 
 
 def ended(out, die_in=""):

@@ -11,6 +11,7 @@ from cli_fixtures import DEADLINE_SECONDS
 from cli_fixtures import tool as desk_tool
 from generated_programs import ALL_CONTEXT, Host
 from generated_programs import Programs as Generated
+from ledger_looks import decide
 from test_program_keeping import Tools, driven, step
 
 from mcp_bridge.bridge.doubts import Settlement
@@ -26,6 +27,8 @@ from mcp_bridge.ledger.entries import TOMBSTONE, Entry, Recorded
 from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore
+
+pytestmark = pytest.mark.usefixtures("whole_ledgers")
 
 PROGRAM = {
     "name": "p",
@@ -132,7 +135,7 @@ async def go_on(programs, record, effects, rng):
             return await programs.settle(execution, str(row["effect"]), word, "me", effects)
         case "approval":
             (question,) = [one for one in await programs.store.approvals(execution) if one.effect == row["effect"]]
-            await programs.store.decide(question, {"approved": rng.random() < 0.7, "by": "anna"})
+            await decide(programs.store, question, approved=rng.random() < 0.7)
             return await programs.resume(execution, None, "me", effects)
         case "wait":
             return await programs.cancel(execution, "enough", "me", effects)

@@ -71,7 +71,7 @@ def test_the_ledger_is_whole_and_has_something_of_everything(kept):
         for table in tables:
             assert connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0], table
         kinds = {kind for (kind,) in connection.execute("SELECT kind FROM entries")}
-    assert len(tables) == 11
+    assert len(tables) == 12
     assert {"start", "intent", "outcome", "suspension", "resume", "decision", "end", "erasure", "key", "clock"} <= kinds
     for name, path in kept.copies.items():
         assert verdict(path, [kept.vkey], (), kept.master) == (
@@ -300,6 +300,8 @@ ROWS = [
     ("keys", "two keys are swapped", execute(f"UPDATE data_keys SET wrapped = (SELECT wrapped FROM data_keys AS other WHERE other.execution <> data_keys.execution AND other.execution IN ('{ENDED}', '{HOLDER}')) WHERE execution IN ('{ENDED}', '{HOLDER}')"), MASTER),
     ("keys", "a key is another subject's", execute(f"UPDATE data_keys SET subject = (SELECT subject FROM data_keys WHERE {ROW.format(ENDED)}) WHERE {ROW.format(HOLDER)}"), MASTER),
     ("keys", "a key is added", execute("INSERT INTO data_keys SELECT 'another', subject, wrapped, mac FROM data_keys LIMIT 1"), MASTER),
+    ("keys", "what a script holds of another is changed", execute("UPDATE holders SET holder = 'another'"), MASTER),
+    ("keys", "what a script holds of another is removed", execute("DELETE FROM holders"), NOTHING),
     # Executions.
     ("executions", "an execution is changed", execute(f"UPDATE executions SET status = 'failed' WHERE id = '{ENDED}'"), MASTER),
     ("executions", "an execution is removed", execute(f"DELETE FROM executions WHERE id = '{ENDED}'"), VERIFY),
@@ -409,6 +411,8 @@ def test_another_logs_file_in_its_place_is_found(kept, tmp_path):
         "UPDATE data_keys SET subject = ''",
         "DELETE FROM data_keys",
         "REPLACE INTO data_keys SELECT * FROM data_keys",
+        "UPDATE holders SET holder = 'x'",
+        "DELETE FROM holders",
     ],
 )
 def test_triggers_refuse_what_changes_the_past(kept, copy, statement):

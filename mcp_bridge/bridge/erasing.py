@@ -6,6 +6,8 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+import anyio
+
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import erasure
 
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.erasure import Erased, What
 
 logger = logging.getLogger(__name__)
+
+TIDY_SECONDS = 3600.0
+"""Between two looks for what is older than it may be."""
 
 _DAY_SECONDS = 24 * 3600.0
 
@@ -42,7 +47,10 @@ async def erase(
     # It knows programs, and with them the kernel: a start that erases nothing has no use for them.
     from mcp_bridge.bridge.program_record import is_under_way  # noqa: PLC0415
 
-    erased = await erasure.erase(database, what, name, by=by, reason=reason, under_way=is_under_way)
+    def under_way(status: str, owner: str) -> bool:
+        return is_under_way(status, owner, is_held=status == "running" and database.is_present(owner))
+
+    erased = await erasure.erase(database, what, name, by=by, reason=reason, under_way=under_way)
     await finish(database, files)
     return erased
 
@@ -69,11 +77,11 @@ async def finish(database: Database, files: Files, seconds: float | None = None)
 
 
 async def tidy(database: Database, files: Files, config: LedgerConfig) -> None:
-    """At the start: finish erasures, and erase what is older than it may be.
+    """Finish erasures, and erase what is older than it may be.
 
     Raises:
-        BridgeError: As `erase`, without `erasure_unfinished`: that is a warning. Whoever reads the file for long keeps
-            nobody else from working.
+        BridgeError: As `erase`, without `erasure_unfinished` and `clock_went_back`: those are warnings. Whoever reads
+            the file for long keeps nobody else from working, and a clock is put right by a command that comes here.
     """
     try:
         await finish(database, files, _START_SECONDS)
@@ -81,6 +89,17 @@ async def tidy(database: Database, files: Files, config: LedgerConfig) -> None:
             before = time.time() - config.keep_payloads_days * _DAY_SECONDS
             await erase(database, files, "age", before, by="keep_payloads_days", reason=None)
     except BridgeError as exc:
-        if exc.code != "erasure_unfinished":
+        if exc.code not in {"erasure_unfinished", "clock_went_back"}:
             raise
         logger.warning("%s", exc)
+
+
+async def keep_tidy(database: Database, files: Files, config: LedgerConfig) -> None:
+    """As `tidy`, again and again: a bridge may live for months."""
+    while True:
+        await anyio.sleep(TIDY_SECONDS)
+        try:
+            await tidy(database, files, config)
+        except BridgeError as exc:
+            # Whatever it is, those whose calls it keeps from being recorded are told.
+            logger.warning("what is older than it may be could not be erased: %s", exc)

@@ -75,14 +75,23 @@ def _waiting(run: ProgramRun, effect: Effect) -> dict[str, Any]:
 
 def standing(stored: StoredExecution) -> str:
     """The status of an execution as it is now: one whose process has died is `interrupted`, whatever was taken down."""
-    lost = stored.status == "running" and not is_under_way(stored.status, stored.owner)
+    lost = stored.status == "running" and not is_under_way(stored.status, stored.owner, is_held=stored.is_held)
     return "interrupted" if lost else stored.status
 
 
-def is_under_way(status: str, owner: str) -> bool:
-    """Whether a process has an execution of that status in hand, as far as can be told from here."""
+def is_under_way(status: str, owner: str, *, is_held: bool) -> bool:
+    """Whether a process has an execution in hand.
+
+    Args:
+        status: The execution's.
+        owner: The process, as the execution has it.
+        is_held: Whether a process that calls itself so uses the store, or nobody can tell.
+    """
     known = Owner.parse(owner)
-    return status == "running" and not (known is not None and known.is_orphan_here())
+    if status != "running" or known is None:
+        return status == "running"
+    # A process of another namespace can't be looked up; its lock can.
+    return not known.is_orphan_here() if known.is_here() else is_held
 
 
 def refuse_erased(stored: StoredExecution) -> None:

@@ -16,7 +16,7 @@ from mcp_bridge.ledger.store import StoredExecution
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from mcp_bridge.bridge.program_run import Effects, ProgramRun
     from mcp_bridge.bridge.programs import Planner, Programs
@@ -63,10 +63,21 @@ class Session:
         """The result of `program.start`."""
         if len(self._runs) >= MAX_RUNS:
             raise BridgeError("too_many_programs", f"{MAX_RUNS} programs are under way.", hint="Await some of them.")
+        self.holds(context)
         began = await self._service.start(asked, context, key, self._principal, self._effects)
         if isinstance(began, StoredExecution):
-            return {"record": told(began)}
+            return {"record": self._told(began)}
         return self._driven(began)
+
+    def holds(self, given: Mapping[str, Any]) -> None:
+        """The script has given a program's context, or a tool's arguments: it is erased with whom they are about."""
+        if subject := self._service.subject_of(given):
+            self._service.store.hold(self._script, subject=subject)
+
+    def _told(self, stored: StoredExecution) -> dict[str, Any]:
+        """The record of an execution, of which the script has a part from now on."""
+        self._service.store.hold(self._script, execution=stored.id)
+        return told(stored)
 
     async def resume(self, execution: str, payload: Any, since: int | None = None) -> dict[str, Any]:
         """The result of `program.resume`.
@@ -95,12 +106,13 @@ class Session:
         if not any(row.sequence > since and row.entry.payload.get("event") == "resume" for row in history):
             return None
         if standing(stored) != "interrupted":
-            return {"record": told(stored)}
+            return {"record": self._told(stored)}
         return self._driven(await self._service.resume(execution, None, self._principal, self._effects))
 
     def _driven(self, run: ProgramRun) -> dict[str, Any]:
         """What a sandbox needs to drive a run: the program, and where its machine begins."""
         self._runs[run.execution] = run
+        self._service.store.hold(self._script, execution=run.execution)
         began = {"state": state.dump(run.machine).decode()} if run.resumed else {"context": run.machine.level.context}
         return {"execution": run.execution, **programs.bundle(run.program), **began}
 
@@ -168,8 +180,7 @@ class Session:
             case messages.ProgramPlan():
                 return {"program": await service.plan(request.intent, principal, self._planner)}
             case messages.TraceGet():
-                stored = await service.stored(request.trace_id, principal)
-                return told(stored)
+                return self._told(await service.stored(request.trace_id, principal))
         raise BridgeError("unknown_request", f"The host answers no {type(request).__name__}.")
 
     async def close(self) -> None:

@@ -247,7 +247,7 @@ class Programs:
         self, found: Found, context: dict[str, Any], key: str | None, request: str, principal: str, effects: Effects
     ) -> ProgramRun | None:
         """Begin an execution; None if its key has one already."""
-        subject = next((context[name] for name in self.subject_fields if isinstance(context.get(name), str | int)), "")
+        subject = self.subject_of(context)
         context = await effects.project(context)
         machine = Machine(found.program, context)
         run = ProgramRun(found.program, machine, effects, self, self._tasks, principal=principal, origin=found.origin)
@@ -267,7 +267,7 @@ class Programs:
             record=None,
             due=None,
             started=time.time(),
-            subject=str(subject),
+            subject=subject,
         )
         self._under_way[run.execution] = anyio.Event()
         # A reference may stand in the program itself, and the step be done by another process.
@@ -284,6 +284,10 @@ class Programs:
                 run.leave()
                 del self._under_way[run.execution]
         return run if added else None
+
+    def subject_of(self, given: Mapping[str, Any]) -> str:
+        """Whose data a context, or a tool's arguments, are; empty if they don't say."""
+        return next((str(given[name]) for name in self.subject_fields if isinstance(given.get(name), str | int)), "")
 
     def _request(self, program: Program, context: dict[str, Any]) -> str:
         return hmac.digest(self._key, canonical({"program": program.hash, "context": context}), "sha256").hex()
@@ -376,7 +380,7 @@ class Programs:
             try:
                 with anyio.CancelScope(shield=True):
                     if run is not None and run.moved:
-                        await self._keep(run)
+                        await self._kept(run)
                     else:
                         await self.store.update(
                             stored.id, status=status, state=stored.state, record=stored.record, due=stored.due
@@ -445,10 +449,19 @@ class Programs:
         """
         run.leave()
         try:
-            return await self._keep(run)
+            return await self._kept(run)
         finally:
             if (ended := self._under_way.pop(run.execution, None)) is not None:
                 ended.set()
+
+    async def _kept(self, run: ProgramRun) -> dict[str, Any]:
+        """As `_keep`; one that can't be taken down as it stands is nobody's, and goes on by its entries."""
+        try:
+            return await self._keep(run)
+        except BaseException:
+            with anyio.CancelScope(shield=True), contextlib.suppress(BridgeError):
+                await self.store.interrupt(run.execution)
+            raise
 
     async def _keep(self, run: ProgramRun) -> dict[str, Any]:
         record = run_record(run)

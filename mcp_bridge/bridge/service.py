@@ -20,7 +20,7 @@ import anyio
 
 from mcp_bridge.bridge import bundle
 from mcp_bridge.bridge.channel import ChannelLimits, start_line
-from mcp_bridge.bridge.erasing import tidy
+from mcp_bridge.bridge.erasing import keep_tidy, tidy
 from mcp_bridge.bridge.execution import MAX_VALUE_BYTES, Execution, ExecutionLimits, Progress
 from mcp_bridge.bridge.governance import LOCAL, Governance, load_governance, refuse_local
 from mcp_bridge.bridge.job import Job
@@ -511,30 +511,42 @@ async def open_bridge(
     refuse_local(governance, specs)
     with masked_logs(governance.vault):
         async with (
-            Database(settings.state_dir / FILE_NAME, settings.ledger.master_key) as database,
+            Database(settings.state_dir / FILE_NAME, settings.ledger.master_key, owner_label()) as database,
             Fleet(specs, idle_timeout=settings.runtime_idle_timeout) as fleet,
             anyio.create_task_group() as tasks,
         ):
-            await tidy(database, Files(settings.state_dir), settings.ledger)
-            async with _published(database, settings, governance.base, tasks):
+            files = Files(settings.state_dir)
+            await tidy(database, files, settings.ledger)
+            async with _looked_after(database, files, settings, governance.base, tasks):
                 # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
                 yield Bridge(settings, fleet, tasks, database, governance)
 
 
 @asynccontextmanager
-async def _published(database: Database, settings: Settings, base: Path, tasks: TaskGroup) -> AsyncGenerator[None]:
-    """The log's checkpoints are published meanwhile, if the configuration wants that."""
-    if not settings.ledger.publish:
-        yield
-        return
-    from mcp_bridge.bridge.publishing import publisher  # noqa: PLC0415  (rarely needed)
+async def _looked_after(
+    database: Database, files: Files, settings: Settings, base: Path, tasks: TaskGroup
+) -> AsyncGenerator[None]:
+    """What is to be done while a bridge works: its log's checkpoints are published, and what is too old is erased."""
+    publishing = None
+    if settings.ledger.publish:
+        from mcp_bridge.bridge.publishing import publisher  # noqa: PLC0415  (rarely needed)
 
-    publishing = await publisher(database, settings.ledger, base)
-    tasks.start_soon(publishing.run)
+        publishing = await publisher(database, settings.ledger, base)
+        tasks.start_soon(publishing.run)
+    tidying = anyio.CancelScope()
+
+    async def look_for_what_is_old() -> None:
+        with tidying:
+            await keep_tidy(database, files, settings.ledger)
+
+    if settings.ledger.keep_payloads_days is not None:
+        tasks.start_soon(look_for_what_is_old)
     try:
         yield
     finally:
-        publishing.close()
+        tidying.cancel()
+        if publishing is not None:
+            publishing.close()
 
 
 async def prepare(

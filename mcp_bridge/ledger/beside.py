@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 UNFINISHED = "unfinished erasure"
 """With the number of its entry, the name in `meta` of an erasure of which something is left to do."""
 
-_MAC_TABLES = ("executions", "approvals", "programs", "data_keys", "checkpoints", "published")
+_MAC_TABLES = ("executions", "approvals", "programs", "data_keys", "holders", "checkpoints", "published")
 
 _DECISION = ("approved", "by", "comment")
 

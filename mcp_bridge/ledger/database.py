@@ -18,8 +18,9 @@ import anyio
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.failures import not_written, unusable
+from mcp_bridge.ledger.failures import code_of, not_written, unusable
 from mcp_bridge.ledger.opening import open_to_read, open_to_write
+from mcp_bridge.ledger.presence import Presence, is_present
 from mcp_bridge.ledger.transaction import Append, Statement, commit, posted, run
 
 if TYPE_CHECKING:
@@ -40,7 +41,13 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 MAX_BATCH = 2000
-"""Statements in one transaction."""
+"""Statements in one transaction, unless more belong together."""
+
+LAZY_SECONDS = 0.05
+"""How long what is posted may wait for somebody who wants it durable: what happened is not to become a doubt."""
+
+_LASTING = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+"""Errors after which nobody knows what is in the file."""
 
 QUICK_SECONDS = 0.002
 """For callers who went on together: if it took them longer, the next goes alone."""
@@ -52,15 +59,19 @@ class Database:
     Args:
         path: The file; made with mode 0600 if it isn't there. Its keys are beside it.
         master: Where the master key is, as `sealing.master_key` takes it.
+        owner: What this process calls itself where it says whose an execution is; empty for one that has none.
 
     Raises (on entering):
         BridgeError: `database_unusable` (no database, no permission), `database_busy` (another process holds it),
-            `ledger_damaged`, `database_newer` (of a later version: left untouched), `key_missing`, `key_unusable`.
+            `ledger_damaged`, `database_newer` (of a later version: left untouched), `key_missing`, `key_unusable`,
+            `state_unusable`.
     """
 
-    def __init__(self, path: Path, master: str | Sequence[str] = "file") -> None:
+    def __init__(self, path: Path, master: str | Sequence[str] = "file", owner: str = "") -> None:
         self._path = path
         self._source = master
+        self._owner = owner
+        self._presence: Presence | None = None
         self._log: Log | None = None
         self._writer: _Worker | None = None
         self._reader: _Worker | None = None
@@ -68,7 +79,8 @@ class Database:
         self._count_posted = 0
         self._count_written = 0
         self._writing = False
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[int, asyncio.Future[BridgeError | None]]] = []
+        self._lazily: asyncio.TimerHandle | None = None
         self._failure: BridgeError | None = None
 
     async def __aenter__(self) -> Self:
@@ -77,6 +89,12 @@ class Database:
         except (sqlite3.Error, OSError, UnicodeDecodeError) as exc:
             raise unusable(self._path, exc) from None
         self._writer, self._reader = _Worker(writer, "writer"), _Worker(reader, "reader")
+        if self._owner:
+            try:
+                self._presence = Presence(self._path.parent, self._owner)
+            except BaseException:
+                await self.__aexit__(None, None, None)
+                raise
         return self
 
     async def __aexit__(
@@ -89,9 +107,13 @@ class Database:
                 logger.exception("the last entries were not recorded")
             # Whoever comes now would wait for threads that have ended.
             self._failure = self._failure or BridgeError("not_recorded", "The record of executions is closed.")
+            if self._lazily is not None:
+                self._lazily.cancel()
             for worker in (self._writer, self._reader):
                 if worker is not None:
                     await worker.close()
+            if self._presence is not None:
+                self._presence.leave()
 
     @property
     def path(self) -> Path:
@@ -108,6 +130,10 @@ class Database:
     def master(self) -> MasterKey:
         """The key under which all others are kept."""
         return self.log.master
+
+    def is_present(self, owner: str) -> bool:
+        """Whether a process that calls itself so uses the store; also, where there is no telling. From any thread."""
+        return is_present(self._path.parent, owner)
 
     def post(self, statement: str, parameters: Sequence[Any]) -> None:
         """Write before anything that is posted later, without waiting.
@@ -135,6 +161,22 @@ class Database:
         if self._failure is None:
             self._posted += items
             self._count_posted += len(items)
+            if self._lazily is None:
+                self._lazily = asyncio.get_running_loop().call_later(LAZY_SECONDS, self._write_lazily)
+
+    def _write_lazily(self) -> None:
+        """Write what was posted, and nobody has waited for."""
+        self._lazily = None
+        if self._failure is None and self._count_written < self._count_posted:
+            self._want()
+
+    def _want(self) -> asyncio.Future[BridgeError | None]:
+        """Have everything written that has been posted: what is posted without a pause in between stays together."""
+        written: asyncio.Future[BridgeError | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((self._count_posted, written))
+        if not self._writing:
+            self._write()
+        return written
 
     async def flush(self) -> None:
         """Return when everything that has been posted is durable.
@@ -142,16 +184,21 @@ class Database:
         Raises:
             BridgeError: `not_recorded`: it isn't.
         """
-        if self._failure is None and self._count_written < self._count_posted:
-            written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append((self._count_posted, written))
-            if not self._writing:
-                self._write()
-            await written
-        if self._failure is not None:
-            raise self._failure
+        failure = self._failure
+        if failure is None and self._count_written < self._count_posted:
+            # Of its own: what is written later may fail.
+            failure = await self._want()
+        if failure is not None:
+            raise failure
 
-    async def write(self, statement: str, parameters: Sequence[Any], row: Row | None = None, *entries: Entry) -> int:
+    async def write(
+        self,
+        statement: str,
+        parameters: Sequence[Any],
+        row: Row | None = None,
+        *entries: Entry,
+        otherwise: Sequence[tuple[str, Sequence[Any]]] = (),
+    ) -> int:
         """Post and flush; how many rows it has changed.
 
         Args:
@@ -159,11 +206,12 @@ class Database:
             parameters: Its parameters.
             row: The row that it writes, in a table whose rows have MACs.
             entries: What is appended to the log in the same transaction, if it changes anything.
+            otherwise: Statements of the same transaction, with their parameters, if it doesn't.
 
         Raises:
             BridgeError: As `post`, `flush`.
         """
-        made = Statement(statement, parameters, row)
+        made = Statement(statement, parameters, row, otherwise)
         self._post(made)
         self._add(*(Append(posted(entry), made) for entry in entries))
         await self.flush()
@@ -188,12 +236,15 @@ class Database:
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def settle(result: T, error: Exception | None) -> None:
+            failure = None if error is None else not_written(self._path, error)
+            if error is not None and code_of(error) in _LASTING:
+                self._failure = self._failure or failure
             if done.done():
                 return
-            if error is None:
+            if failure is None:
                 done.set_result(result)
             else:
-                done.set_exception(not_written(self._path, error))
+                done.set_exception(failure)
 
         assert self._writer is not None  # noqa: S101 - it is open
         self._writer.do(work, settle)
@@ -235,7 +286,10 @@ class Database:
 
     def _write(self) -> None:
         """Have a batch written, and after it the next, for as long as somebody waits."""
-        batch, self._posted = self._posted[:MAX_BATCH], self._posted[MAX_BATCH:]
+        # Not in the midst of what somebody has posted together: it is done as one, or not at all.
+        ends = [end - self._count_written for end, _ in self._waiting]
+        size = max((end for end in ends if end <= MAX_BATCH), default=ends[0])
+        batch, self._posted = self._posted[:size], self._posted[size:]
         self._writing = True
 
         def settle(_: object, error: Exception | None) -> None:
@@ -245,13 +299,13 @@ class Database:
             else:
                 self._failure = not_written(self._path, error)
             waiting, self._waiting = self._waiting, []
-            durable = []
+            done = []
             for count, written in waiting:
                 if self._failure is None and count > self._count_written:
                     self._waiting.append((count, written))
                 else:
-                    durable.append(written)
-            _let_go(durable)
+                    done.append(written)
+            _let_go(done, self._failure)
             if self._waiting:
                 self._write()
 
@@ -260,8 +314,8 @@ class Database:
         self._writer.do(lambda connection: commit(connection, log, batch), settle)
 
 
-def _let_go(waiting: list[asyncio.Future[None]], count: int = 1) -> None:
-    """Let callers go on whose entries are durable: `count` now, and the others in later turns of the event loop.
+def _let_go(waiting: list[asyncio.Future[BridgeError | None]], failure: BridgeError | None, count: int = 1) -> None:
+    """Let callers go on whose entries are durable, or failed: `count` now, the others in later turns of the event loop.
 
     What they do next may take its time (a check of large arguments), and they were brought together by sharing a
     transaction. While it doesn't, more and more go at once.
@@ -269,11 +323,11 @@ def _let_go(waiting: list[asyncio.Future[None]], count: int = 1) -> None:
     loop = asyncio.get_running_loop()
     for written in waiting[:count]:
         if not written.done():
-            written.set_result(None)
+            written.set_result(failure)
     if left := waiting[count:]:
         began = loop.time()
         # The callers' turn comes first, this one's after it.
-        loop.call_soon(lambda: _let_go(left, 2 * count if loop.time() - began < QUICK_SECONDS else 1))
+        loop.call_soon(lambda: _let_go(left, failure, 2 * count if loop.time() - began < QUICK_SECONDS else 1))
 
 
 def _open_both(path: Path, master: str | Sequence[str]) -> tuple[sqlite3.Connection, Log, sqlite3.Connection]:

@@ -19,18 +19,19 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.beside import UNFINISHED
 from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.entries import Entry
-from mcp_bridge.ledger.store import ERASED
+from mcp_bridge.ledger.store import ERASED, held_of
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from mcp_bridge.ledger.database import Database
+    from mcp_bridge.ledger.sealing import MasterKey
     from mcp_bridge.ledger.transaction import Transaction
 
 What = Literal["execution", "subject", "reference", "age"]
 
-EXECUTIONS_AN_ENTRY = 1000
+EXECUTIONS_AN_ENTRY = 500
 
 CHECKPOINT_SECONDS = 30.0
 """How long to wait for those who read the write-ahead log."""
@@ -81,11 +82,8 @@ async def erase(
     def work(transaction: Transaction) -> Erased:
         if what == "reference":
             return _erase_reference(transaction, str(name), told, under_way)
-        chosen = _chosen(transaction, database, what, name)
-        running = [row[0] for row in _standing(transaction, chosen) if under_way(row[1], row[2])]
-        if running and what == "age":
-            chosen = [one for one in chosen if one not in set(running)]
-        elif running:
+        chosen = _chosen(transaction, database, what, str(name))
+        if running := _running(transaction, chosen, under_way):
             raise BridgeError(
                 "execution_running",
                 f"{running[0]} is being executed now.",
@@ -93,19 +91,39 @@ async def erase(
                 executions=running,
             )
         if not chosen:
-            if what == "age":
-                return Erased(())
             raise BridgeError("nothing_to_erase", f"There is nothing of {_shown(what, name)} that isn't erased.")
-        for execution in chosen:
-            _erase(transaction, execution)
-        for at in range(0, len(chosen), EXECUTIONS_AN_ENTRY):
-            _append(transaction, {**told, "executions": chosen[at : at + EXECUTIONS_AN_ENTRY]})
+        _erase_all(transaction, chosen, told)
         return Erased(tuple(chosen))
 
-    erased = await database.transact(work)
+    if what == "age":
+        erased = await _erase_old(database, float(name), told, under_way)
+    else:
+        erased = await database.transact(work)
     if erased.executions or erased.references:
         await empty_journal(database)
     return erased
+
+
+async def _erase_old(
+    database: Database, before: float, told: dict[str, Any], under_way: Callable[[str, str], bool]
+) -> Erased:
+    """In parts: others write in between."""
+    erased: list[str] = []
+    last = ""
+    while True:
+
+        def work(transaction: Transaction, after: str = last) -> tuple[list[str], list[str]]:
+            found = _old(transaction, before, after)
+            running = set(_running(transaction, found, under_way))
+            chosen = [one for one in found if one not in running]
+            _erase_all(transaction, chosen, told)
+            return found, chosen
+
+        found, chosen = await database.transact(work)
+        erased += chosen
+        if len(found) < EXECUTIONS_AN_ENTRY:
+            return Erased(tuple(erased))
+        last = found[-1]
 
 
 async def finish(database: Database, remove: Callable[[str], None], seconds: float | None = None) -> None:
@@ -165,28 +183,60 @@ def _truncate(connection: sqlite3.Connection) -> bool:
     return bool(blocked)
 
 
-def _chosen(transaction: Transaction, database: Database, what: What, name: str | float) -> list[str]:
+def _chosen(transaction: Transaction, database: Database, what: What, name: str) -> list[str]:
+    do, master = transaction.connection.execute, database.master
+    there = "SELECT execution FROM data_keys WHERE wrapped IS NOT NULL AND"
     if what == "execution":
-        query, value = "execution = ?", name
-    elif what == "subject":
-        query, value = "subject = ?", database.master.subject(str(name))
+        rows = do(f"{there} execution = ?", (name,))
     else:
-        # What can go on hasn't ended.
-        ended = "status NOT IN ('running', 'suspended', 'interrupted')"
-        query, value = f"execution IN (SELECT id FROM executions WHERE changed < ? AND {ended})", name  # noqa: S608
+        query = f"{there} (subject = ?1 OR execution IN (SELECT holder FROM holders WHERE subject = ?1))"  # noqa: S608
+        rows = do(query, (master.subject(name),))
+    return sorted(_with_holders(transaction, master, [execution for (execution,) in rows]))
+
+
+def _old(transaction: Transaction, before: float, after: str) -> list[str]:
+    """Executions that have ended before a time, after one in the order of their ids."""
+    # What can go on hasn't ended. A script without a key can't, once its process has died.
     rows = transaction.connection.execute(
-        f"SELECT execution FROM data_keys WHERE wrapped IS NOT NULL AND {query} ORDER BY execution",  # noqa: S608
-        (value,),
+        "SELECT id FROM executions WHERE id > ? AND changed < ? AND status <> ?"
+        " AND (status NOT IN ('running', 'suspended', 'interrupted') OR (kind = 'script' AND key IS NULL))"
+        " ORDER BY id LIMIT ?",
+        (after, before, ERASED, EXECUTIONS_AN_ENTRY),
     )
     return [execution for (execution,) in rows]
 
 
-def _standing(transaction: Transaction, executions: Iterable[str]) -> list[tuple[str, str, str]]:
+def _with_holders(transaction: Transaction, master: MasterKey, executions: Iterable[str]) -> set[str]:
+    """Executions, and those that keep something of them: a script has what its programs gave it."""
+    found: set[str] = set()
+    left = list(executions)
+    while left:
+        one = left.pop()
+        if one not in found:
+            found.add(one)
+            rows = transaction.connection.execute(
+                "SELECT holder FROM holders JOIN data_keys ON holder = execution"
+                " WHERE holders.subject = ? AND wrapped IS NOT NULL",
+                (held_of(master, one),),
+            )
+            left += [holder for (holder,) in rows]
+    return found
+
+
+def _running(transaction: Transaction, executions: Iterable[str], under_way: Callable[[str, str], bool]) -> list[str]:
     found = []
     for execution in executions:
         query = "SELECT id, status, owner FROM executions WHERE id = ?"
-        found += transaction.connection.execute(query, (execution,)).fetchall()
+        rows = transaction.connection.execute(query, (execution,)).fetchall()
+        found += [ident for ident, status, owner in rows if under_way(status, owner)]
     return found
+
+
+def _erase_all(transaction: Transaction, executions: Sequence[str], told: dict[str, Any]) -> None:
+    for execution in executions:
+        _erase(transaction, execution)
+    for at in range(0, len(executions), EXECUTIONS_AN_ENTRY):
+        _append(transaction, {**told, "executions": executions[at : at + EXECUTIONS_AN_ENTRY]})
 
 
 def _erase(transaction: Transaction, execution: str) -> None:
@@ -218,8 +268,7 @@ def _erase_reference(
     holders = [execution for (execution,) in rows]
     if not holders:
         raise BridgeError("nothing_to_erase", f"Nothing is kept behind the reference {reference!r:.80}.")
-    running = [row[0] for row in _standing(transaction, holders) if under_way(row[1], row[2])]
-    if running:
+    if running := _running(transaction, holders, under_way):
         raise BridgeError(
             "execution_running",
             f"{running[0]} is being executed now, and knows the value.",

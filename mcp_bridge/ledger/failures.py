@@ -26,7 +26,7 @@ _HINTS = {
 
 def unusable(path: Path, error: Exception) -> BridgeError:
     """Of a file that can't be opened: `database_busy`, `ledger_damaged`, `database_unusable`."""
-    code = _code(error)
+    code = code_of(error)
     if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return BridgeError("database_busy", f"The record of executions, {path}, is in use: {error}.", hint=_BUSY)
     if code == sqlite3.SQLITE_CORRUPT:
@@ -39,13 +39,14 @@ def not_written(path: Path, error: Exception) -> BridgeError:
     """Of entries that couldn't be written: what the log itself has said, `ledger_damaged`, `not_recorded`."""
     if isinstance(error, BridgeError):
         return error
-    code = _code(error)
+    code = code_of(error)
     if code == sqlite3.SQLITE_CORRUPT:
         return damaged(f"SQLite finds: {error}")
     hint = _BUSY if code == sqlite3.SQLITE_BUSY else _HINTS.get(code, f"Look at {path}. Then start again.")
     return BridgeError("not_recorded", f"The record of executions can't be written: {error}.", hint=hint)
 
 
-def _code(error: Exception) -> int:
+def code_of(error: Exception) -> int:
+    """SQLite's primary result code; 0 of an error that isn't SQLite's."""
     # Those that Python's module makes itself have none.
     return getattr(error, "sqlite_errorcode", 0) & _PRIMARY

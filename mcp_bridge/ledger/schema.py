@@ -23,6 +23,9 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE payloads (sequence INTEGER PRIMARY KEY, sealed BLOB NOT NULL) STRICT",
         "CREATE TABLE data_keys (execution TEXT PRIMARY KEY, subject TEXT NOT NULL, wrapped BLOB, mac BLOB) STRICT",
         "CREATE INDEX data_keys_of_subject ON data_keys (subject)",
+        """CREATE TABLE holders (
+            holder TEXT NOT NULL, subject TEXT NOT NULL, mac BLOB, PRIMARY KEY (subject, holder)
+        ) STRICT""",
         """CREATE TABLE head (
             one INTEGER PRIMARY KEY CHECK (one = 1), size INTEGER NOT NULL, root BLOB NOT NULL, note TEXT NOT NULL,
             vkey TEXT NOT NULL
@@ -77,8 +80,16 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """CREATE TRIGGER data_keys_are_only_destroyed BEFORE UPDATE ON data_keys
             WHEN NEW.wrapped IS NOT NULL OR NEW.execution <> OLD.execution OR NEW.subject <> OLD.subject
             BEGIN SELECT RAISE(ABORT, 'the key of an execution is destroyed, and never changed'); END""",
+        # Of one that has lost the race for an idempotency key, nothing was ever kept.
         """CREATE TRIGGER data_keys_are_not_removed BEFORE DELETE ON data_keys
+            WHEN EXISTS (SELECT 1 FROM entries WHERE execution = OLD.execution)
+                OR EXISTS (SELECT 1 FROM executions WHERE id = OLD.execution)
+                OR OLD.execution LIKE 'programs/%'
             BEGIN SELECT RAISE(ABORT, 'that a key was there is never forgotten'); END""",
+        """CREATE TRIGGER holders_are_not_changed BEFORE UPDATE ON holders
+            BEGIN SELECT RAISE(ABORT, 'what an execution holds of another is never changed'); END""",
+        """CREATE TRIGGER holders_are_not_removed BEFORE DELETE ON holders
+            BEGIN SELECT RAISE(ABORT, 'what an execution holds of another is never forgotten'); END""",
     ),
 )
 """The statements that take the file from each version to the next. A migration and its record are one transaction."""
@@ -101,5 +112,7 @@ def migrate(connection: sqlite3.Connection) -> None:
             connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        # After some errors SQLite has done it itself.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
         raise

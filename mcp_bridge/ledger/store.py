@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from mcp_bridge.ledger.entries import TOMBSTONE
 from mcp_bridge.ledger.log import INSERT_KEY
 from mcp_bridge.ledger.sealing import damaged
-from mcp_bridge.ledger.transaction import Seal, check_row
+from mcp_bridge.ledger.transaction import Seal, check_row, row_mac
 
 if TYPE_CHECKING:
     import sqlite3
@@ -69,6 +69,7 @@ class StoredExecution:
         started: Seconds since 1970.
         changed: When it was last written, likewise.
         subject: Whose data it holds, for erasure. Only there to be kept: it is never read again.
+        is_held: Of a running one, whether a process that calls itself as its owner uses the store. Only read.
     """
 
     id: str
@@ -87,6 +88,7 @@ class StoredExecution:
     started: float
     changed: float = 0.0
     subject: str = ""
+    is_held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ class Approval:
 
 
 class ProgramStore:
-    """Both, in one database."""
+    """Saved programs, executions, the values behind their references and the approvals that they ask for."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -198,10 +200,29 @@ class ProgramStore:
             ),
             ("executions", "id = ?", (execution.id,)),
             *entries,
+            otherwise=[
+                ("DELETE FROM reference_values WHERE execution = ?", (execution.id,)),
+                ("DELETE FROM data_keys WHERE execution = ?", (execution.id,)),
+            ],
         )
-        if not changed:
-            database.post("DELETE FROM reference_values WHERE execution = ?", (execution.id,))
         return changed == 1
+
+    def hold(self, holder: str, *, execution: str = "", subject: str = "") -> None:
+        """What an execution keeps is from now on of another's, too, or of a person's: it is erased with that.
+
+        Args:
+            holder: The execution.
+            execution: The other one.
+            subject: Whose data it holds.
+        """
+        master = self._database.master
+        for name in ([held_of(master, execution)] if execution else []) + (
+            [master.subject(subject)] if subject else []
+        ):
+            self._database.post(
+                "INSERT INTO holders (holder, subject, mac) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                (holder, name, row_mac(master, "holders", (holder, name))),
+            )
 
     async def update(
         self,
@@ -241,6 +262,14 @@ class ProgramStore:
             ("executions", "id = ?", (execution.id,)),
         )
         return changed == 1
+
+    async def interrupt(self, execution: str) -> None:
+        """Of a running one that can't be taken down as it stands: it goes on by its entries."""
+        await self._database.write(
+            "UPDATE executions SET status = 'interrupted', changed = ? WHERE id = ? AND status = 'running'",
+            (time.time(), execution),
+            ("executions", "id = ?", (execution,)),
+        )
 
     async def release_key(self, execution: StoredExecution) -> bool:
         """Let an ended execution's idempotency key be used for another; False if somebody else has."""
@@ -300,7 +329,10 @@ class ProgramStore:
         found = []
         for *row, wrapped in rows:
             self._check("executions", row)
-            found.append(_execution(row, None if wrapped is None else self._database.master.open(row[0], wrapped)))
+            known = _execution(row, None if wrapped is None else self._database.master.open(row[0], wrapped))
+            if known.status == "running" and self._database.is_present(known.owner):
+                known = replace(known, is_held=True)
+            found.append(known)
         return found
 
     # --- values behind references ---
@@ -397,6 +429,11 @@ class ProgramStore:
 
     def _check(self, table: str, row: Any) -> None:
         check_row(self._database.master, table, row)
+
+
+def held_of(master: MasterKey, execution: str) -> str:
+    """What stands for an execution among the subjects of those that hold something of it."""
+    return master.mac("held execution", execution).hex()
 
 
 def _execution(row: list[Any], key: DataKey | None) -> StoredExecution:

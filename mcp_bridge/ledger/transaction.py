@@ -60,12 +60,14 @@ class Statement:
     Attributes:
         text, parameters: SQL, and its parameters, of which some may be `Seal`.
         row: The row that it writes, in a table that has a MAC for each.
+        otherwise: Statements, with their parameters, for when it changes nothing.
         changed: How many rows it has changed, afterwards.
     """
 
     text: str
     parameters: Sequence[Any]
     row: Row | None = None
+    otherwise: Sequence[tuple[str, Sequence[Any]]] = ()
     changed: int = 0
 
 
@@ -184,6 +186,9 @@ def _do(transaction: Transaction, batch: Sequence[Item]) -> None:
         rows[0].changed = cursor.rowcount
         if count == 1 and rows[0].row is not None and rows[0].changed:
             transaction.authenticate(rows[0].row)
+        if count == 1 and not rows[0].changed:
+            for text, parameters in rows[0].otherwise:
+                connection.execute(text, parameters)
         at += count
     _insert(
         connection,

@@ -61,9 +61,13 @@ class Owner:
             return None
         return cls(parts[0], int(parts[1]), parts[2])
 
+    def is_here(self) -> bool:
+        """Whether this owner lived on this host, in this pid namespace: then it can be looked up."""
+        return self.host == host_id()
+
     def is_orphan_here(self) -> bool:
         """Whether this owner lived on this host and is certainly dead."""
-        if self.host != host_id():
+        if not self.is_here():
             return False
         start = _start_of(self.pid)
         return start is None or (start != self.start and _UNKNOWN not in {start, self.start})
