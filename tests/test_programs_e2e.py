@@ -6,7 +6,10 @@ import pytest
 from execution_fixtures import printed
 from servers.specs import faulty
 
+from mcp_bridge.bridge.erasing import erase
+from mcp_bridge.bridge.keep import Files
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.config import LedgerConfig
 
 pytestmark = pytest.mark.usefixtures("whole_ledgers")
 
@@ -129,3 +132,37 @@ except KeyError as exc:
         )
         assert printed(record).splitlines()[:2] == ["True True", "True"]
         assert "no step 'eahc' has run" in printed(record)
+
+
+async def test_a_script_is_erased_with_whom_its_programs_and_calls_were_about(sandboxes, tmp_path):
+    program = {"steps": [{"id": "one", "type": "tool", "tool": "faulty.echo", "args": {"text": "for $who"}}]}
+    codes = {
+        "runs": f"from mcp import programs\nawait programs.run({program!r}, {{'who': 'anna'}})",
+        "refused": "from mcp import programs\ntry: await programs.run({'steps': []}, {'who': 'anna'})\nexcept Exception: pass",
+        "calls": "from mcp.servers import faulty\nawait faulty.echo(text='anna')",
+        "reads": "from mcp import traces\nprint((await traces.get('TRACE')).output)",
+        "reads another's": "from mcp import traces\nprint((await traces.get('OTHER')).output)",
+        "has nothing": "print('anna')",
+    }
+    ledger = LedgerConfig(subject_fields=("who", "text"))
+    async with sandboxes.open(faulty(), state_dir=tmp_path / "state", ledger=ledger) as bridge:
+        store, files = bridge.programs.store, Files(tmp_path / "state")
+        await bridge.run(f"from mcp import programs\nawait programs.run({program!r}, {{'who': 'ben'}})")
+        traces = {"OTHER": next(row.id for row in await store.executions(None, 9) if row.kind == "program")}
+        ran = {"runs": (await bridge.run(codes["runs"])).execution}
+        traces["TRACE"] = next(
+            row.id for row in await store.executions(None, 9) if row.kind == "program" and row.id != traces["OTHER"]
+        )
+        for name, code in codes.items():
+            if name not in ran:
+                told = code.replace("TRACE", traces["TRACE"]).replace("OTHER", traces["OTHER"])
+                ran[name] = (await bridge.run(told)).execution
+        erased = await erase(bridge._database, files, "subject", "anna", by="me", reason=None)
+        names = {execution: name for name, execution in ran.items()}
+        assert {names.get(execution, "the program") for execution in erased.executions} == {
+            "runs", "refused", "calls", "reads", "the program"
+        }  # fmt: skip
+        erased = await erase(bridge._database, files, "execution", traces["OTHER"], by="me", reason=None)
+        # The program, the script that ran it, and the one that has read of it.
+        assert len(erased.executions) == 3
+        assert ran["reads another's"] in erased.executions

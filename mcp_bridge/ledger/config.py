@@ -16,10 +16,10 @@ class LedgerConfig(PublishingConfig):
         master_key: `file` (`master.key` in the state directory), `keyring`, or a command with its arguments that prints
             32 bytes in base64 or hex.
         retry_failed: Whether an idempotency key whose execution has failed may be used for another attempt.
-        keep_payloads_days: Payloads of executions that have ended are erased when they are older, at the next start;
-            None keeps them.
-        subject_fields: Names in the context of programs. The first of them that is there says whose data an execution
-            holds, for `mcp-bridge erase --subject`.
+        keep_payloads_days: Payloads of executions that have ended are erased when they are older, at a start and every
+            hour; None keeps them.
+        subject_fields: Names in the context of programs, and in the arguments of a script's calls. The first of them
+            that is there says whose data an execution holds, for `mcp-bridge erase --subject`.
     """
 
     master_key: Annotated[
@@ -30,5 +30,9 @@ class LedgerConfig(PublishingConfig):
         float | None, Field(gt=0, allow_inf_nan=False, description="Erase payloads that are older than so many days")
     ] = None
     subject_fields: Annotated[
-        tuple[str, ...], Field(max_length=20, description="Names in a program's context that say whose data it holds")
+        tuple[str, ...],
+        Field(
+            max_length=20,
+            description="Names, in a program's context or a call's arguments, that say whose data it holds",
+        ),
     ] = ()
