@@ -9,6 +9,7 @@ import pytest
 from ledger_looks import decide
 
 from mcp_bridge.bridge.doubts import Settlement
+from mcp_bridge.bridge.program_record import standing
 from mcp_bridge.bridge.program_run import ProgramRun
 from mcp_bridge.bridge.program_session import Session
 from mcp_bridge.bridge.programs import Programs
@@ -118,6 +119,32 @@ async def test_who_waits_for_a_key_hears_of_a_record_that_can_t_be_written(datab
                 await driven(programs, run)
             with pytest.raises(BridgeError, match="nowhere"):
                 await other
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_run_that_can_t_be_taken_down_is_nobody_s_and_goes_on_later(service, monkeypatch, again):
+    approvals = [{"id": name, "type": "approval", "message": "Go?"} for name in "ab"]
+
+    async def refused(*_):
+        raise BridgeError("too_many_references", "There are too many.")
+
+    async with anyio.create_task_group() as tasks:
+        programs, tools = service(tasks), Tools()
+        run = await programs.start({"steps": approvals}, {}, "k", "me", tools)
+        if again:
+            record = await driven(programs, run)
+            (asked,) = await programs.store.approvals()
+            assert await decide(programs.store, asked)
+            run = await programs.resume(record["trace_id"], None, "me", tools)
+        monkeypatch.setattr(programs.store, "ask", refused)
+        with pytest.raises(BridgeError, match="too many"):
+            await driven(programs, run)
+        assert standing(await programs.store.execution(run.execution)) == "interrupted"
+        monkeypatch.undo()
+        with anyio.fail_after(SECONDS):
+            record = await driven(programs, await programs.start({"steps": approvals}, {}, "k", "me", tools))
+    assert (record["trace_id"], record["status"]) == (run.execution, "suspended")
+    assert [row["step"] for row in record["waiting"]] == ["b" if again else "a"]
 
 
 async def test_a_run_that_could_not_be_kept_leaves_no_deadline_behind(database, service):
