@@ -28,8 +28,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit status: of run the script's own; of programs 0 success, 1 failed, 5 suspended. For all: 1 a failure; "
-    "2 usage; 3 no working sandbox; 4 refused; 124 time-out; 130 interrupted.",
+    epilog="Exit status: of run the script's own; of programs 0 success, 1 failed; of both 5 suspended. For all: "
+    "1 a failure; 2 usage; 3 no working sandbox, or ledger; 4 refused; 124 time-out; 130 interrupted.",
 )
 for name, group in (
     ("program", programs),
