@@ -107,8 +107,8 @@ class Settings(BaseModel):
         float, Field(ge=0, allow_inf_nan=False, description="Stop a server unused for so long; 0 for never")
     ] = 300.0
 
-    state_dir: Annotated[Path, Field(description="Where the ledger, its keys, artifacts, memories and caches are")] = Field(
-        default_factory=lambda: platformdirs.user_state_path("mcp-bridge")
+    state_dir: Annotated[Path, Field(description="Where the ledger, its keys, artifacts, memories and caches are")] = (
+        Field(default_factory=lambda: platformdirs.user_state_path("mcp-bridge"))
     )
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],

@@ -18,8 +18,9 @@ from mcp_bridge.wire import messages
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from mcp_bridge.bridge.program_library import Planner
     from mcp_bridge.bridge.program_run import Effects, ProgramRun
-    from mcp_bridge.bridge.programs import Planner, Programs
+    from mcp_bridge.bridge.programs import Programs
 
 logger = logging.getLogger(__name__)
 

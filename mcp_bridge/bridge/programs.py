@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-import json
 import logging
 import math
 import time
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
 from mcp_bridge.bridge import doubts
 from mcp_bridge.bridge.once import once
+from mcp_bridge.bridge.program_library import ProgramLibrary
 from mcp_bridge.bridge.program_record import refuse_erased, run_record, standing
 from mcp_bridge.bridge.program_run import ProgramRun
 from mcp_bridge.bridge.recovery import event_json, outcome_json, replay, spent, state_hash
-from mcp_bridge.downstream.aliases import nearest
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel import program as programs
 from mcp_bridge.kernel import state
@@ -28,18 +27,18 @@ from mcp_bridge.kernel.events import Outcome, Resume
 from mcp_bridge.kernel.machine import APPROVAL, IN_DOUBT, Machine
 from mcp_bridge.kernel.values import ValueFaultError, canonical, normal
 from mcp_bridge.ledger.entries import Entry
-from mcp_bridge.ledger.store import SavedProgram, StoredExecution
+from mcp_bridge.ledger.store import StoredExecution
 from mcp_bridge.sandbox.owner import owner_label
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from anyio.abc import TaskGroup
 
     from mcp_bridge.bridge.doubts import Settlement
+    from mcp_bridge.bridge.program_library import Found
     from mcp_bridge.bridge.program_run import Effects
     from mcp_bridge.kernel.events import Effect, Event
-    from mcp_bridge.kernel.format import Fault
     from mcp_bridge.kernel.program import Program
     from mcp_bridge.ledger.recorder import Recorder
     from mcp_bridge.ledger.store import ProgramStore
@@ -49,29 +48,8 @@ logger = logging.getLogger(__name__)
 MAX_CONTEXT_BYTES = 4 << 20
 """Largest context that a program is started with, in canonical bytes."""
 
-MAX_SAVED = 1000
-"""Programs that one principal may keep."""
 
-MAX_SAVED_CHARS = 64 << 20
-"""Of the programs that one principal may keep, as JSON."""
-
-MAX_NAMES_TOLD = 20
-"""Of programs, to whoever asks for one that there isn't."""
-
-Origin = Literal["operator", "agent"]
-
-Planner: TypeAlias = "Callable[[str, Callable[[Any], Sequence[Fault]]], Awaitable[dict[str, Any]]]"
-"""From an intent, and what finds the faults of a program, to a program without any."""
-
-
-class Found(NamedTuple):
-    """A program and whose it is."""
-
-    program: Program
-    origin: Origin
-
-
-class Programs:
+class Programs(ProgramLibrary):
     """The programs of one bridge.
 
     Args:
@@ -92,9 +70,8 @@ class Programs:
         key: bytes,
         policy_hash: str = "",
     ) -> None:
-        self.store = store
+        super().__init__(store, operators)
         self.recorder = recorder
-        self.operators = operators
         self.policy_hash = policy_hash
         self.retry_failed = False
         """Whether a key whose execution has failed may be used for another attempt."""
@@ -103,123 +80,6 @@ class Programs:
         self._tasks = tasks
         self._key = key
         self._under_way: dict[str, anyio.Event] = {}
-
-    # --- programs ---
-
-    async def find(self, asked: Any, principal: str) -> Found:
-        """A program by name, or from an object.
-
-        Raises:
-            BridgeError: `unknown_program`, `invalid_program` with all of its faults.
-        """
-        if isinstance(asked, str):
-            if asked in self.operators:
-                return Found(self.operators[asked], "operator")
-            saved = {kept.name: kept for kept in await self.store.programs(principal)}
-            if asked in saved:
-                return Found(kept_program(saved[asked]), "agent")
-            close = nearest(asked, [*self.operators, *saved])
-            hint = f"Did you mean {', '.join(close)}?" if close else _names([*self.operators, *saved])
-            raise BridgeError("unknown_program", f"There is no program {asked[:100]!r}.", hint=hint, nearest=close)
-
-        try:
-            if _runs_others(asked):
-                return Found(programs.parse(asked, await self.resolver(principal)), "agent")
-            return Found(programs.unbundle({"program": asked, "uses": []}), "agent")
-        except programs.InvalidProgramError as exc:
-            faults = [fault._asdict() for fault in exc.faults]
-            told = "; ".join(map(str, exc.faults[:10])) + ("; …" if len(faults) > 10 else "")  # noqa: PLR2004
-            raise BridgeError("invalid_program", f"The program is not valid: {told}.", faults=faults) from None
-
-    async def resolver(self, principal: str) -> programs.Resolve:
-        """Finds the programs that steps run by name: the operator's first."""
-        saved = {kept.name: kept for kept in await self.store.programs(principal)}
-
-        def resolve(name: str) -> Program | None:
-            if name in self.operators:
-                return self.operators[name]
-            return kept_program(saved[name]) if name in saved else None
-
-        return resolve
-
-    async def validate(self, asked: Any, principal: str) -> dict[str, Any]:
-        """`{"faults", "warnings", "hash"}` of what may be a program."""
-        try:
-            found = (await self.find(asked, principal)).program
-        except BridgeError as exc:
-            if exc.code != "invalid_program":
-                raise
-            return {"faults": exc.details["faults"], "warnings": [], "hash": None}
-        return {"faults": [], "warnings": [fault._asdict() for fault in found.warnings], "hash": found.hash}
-
-    async def save(self, name: str, asked: Any, principal: str) -> dict[str, Any]:
-        """Keep a program under a name.
-
-        Raises:
-            BridgeError: `invalid_program`; `reserved_name`: the operator has one of that name; `too_many_programs`.
-        """
-        self.check_name(name)
-        found = await self.find(asked, principal)
-        row = SavedProgram(name, found.program.hash, programs.bundle(found.program), time.time())
-        count, characters = await self.store.saved(principal, but=name)
-        if count >= MAX_SAVED or characters + len(json.dumps(row.data)) > MAX_SAVED_CHARS:
-            raise BridgeError(
-                "too_many_programs",
-                f"Saved programs are limited to {MAX_SAVED}, and to {MAX_SAVED_CHARS} characters together.",
-                hint="Delete some.",
-            )
-        await self.store.save_program(principal, row)
-        return {"hash": found.program.hash}
-
-    def check_name(self, name: str) -> None:
-        """Whether a program can be saved under a name.
-
-        Raises:
-            BridgeError: `reserved_name`.
-        """
-        if not name.strip():
-            raise BridgeError("reserved_name", "An empty name is none.", hint="Use another name.")
-        if name in self.operators:
-            raise BridgeError("reserved_name", f"The name {name!r} is the operator's.", hint="Use another name.")
-
-    async def listed(self, principal: str) -> list[dict[str, Any]]:
-        """The operator's and the principal's programs, by name."""
-        rows = {name: _row(name, program, "operator") for name, program in self.operators.items()}
-        for kept in await self.store.programs(principal):
-            rows.setdefault(kept.name, _row(kept.name, kept_program(kept), "agent"))
-        return [rows[name] for name in sorted(rows)]
-
-    async def delete(self, name: str, principal: str) -> bool:
-        """Forget a saved program; whether there was one. What is recorded of its executions stays.
-
-        Raises:
-            BridgeError: `denied`: it is the operator's.
-        """
-        if name in self.operators:
-            raise BridgeError("denied", f"The program {name!r} is the operator's.")
-        kept = {row.name for row in await self.store.programs(principal)}
-        if name in kept:
-            await self.store.delete_program(principal, name)
-        return name in kept
-
-    async def plan(self, intent: str, principal: str, planner: Planner) -> dict[str, Any]:
-        """A program that a model has written.
-
-        Raises:
-            BridgeError: As the planner.
-        """
-        resolve = await self.resolver(principal)
-
-        def faults(claimed: Any) -> Sequence[Fault]:
-            try:
-                programs.parse(claimed, resolve)
-            except programs.InvalidProgramError as exc:
-                return exc.faults
-            return ()
-
-        return await planner(intent, faults)
-
-    # --- executions ---
 
     async def start(
         self, asked: Any, context: dict[str, Any], key: str | None, principal: str, effects: Effects
@@ -562,20 +422,6 @@ def checked_context(context: Any) -> dict[str, Any]:
     return context
 
 
-def kept_program(kept: SavedProgram) -> Program:
-    """The program that was saved.
-
-    Raises:
-        BridgeError: `bad_state`.
-    """
-    try:
-        return programs.unbundle(kept.data)
-    except (ValueError, KeyError, TypeError) as exc:
-        raise BridgeError(
-            "bad_state", f"The program {kept.name!r} is kept, and can't be used: {exc}.", hint="Delete it."
-        ) from None
-
-
 def _restored(stored: StoredExecution, data: bytes) -> Machine:
     """The machine of an execution as it was taken down.
 
@@ -592,20 +438,6 @@ def _restored(stored: StoredExecution, data: bytes) -> Machine:
         ) from None
 
 
-def _runs_others(asked: Any) -> bool:
-    """Whether what may be a program may run others by their names."""
-    stack = [asked]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, dict):
-            if isinstance(node.get("program"), str):
-                return True
-            stack += node.values()
-        elif isinstance(node, list):
-            stack += node
-    return False
-
-
 def _still_waiting(stored: StoredExecution) -> BridgeError:
     rows = (stored.record or {}).get("waiting", [])
     told = ", ".join(f"{row['step']} ({row['kind']})" for row in rows)
@@ -619,20 +451,3 @@ _WAYS_ON = {
     "wait": "Resume it when the time has come.",
     IN_DOUBT: "A person says what happened, with `mcp-bridge execution settle`.",
 }
-
-
-def _names(names: list[str]) -> str:
-    if not names:
-        return "None is saved, and [programs] of the configuration has none."
-    more = ", …" if len(names) > MAX_NAMES_TOLD else ""
-    return f"Programs: {', '.join(name[:100] for name in names[:MAX_NAMES_TOLD])}{more}."
-
-
-def _row(name: str, program: Program, owner: Origin) -> dict[str, Any]:
-    return {
-        "name": name,
-        "version": program.version,
-        "description": program.description,
-        "hash": program.hash,
-        "owner": owner,
-    }

@@ -139,7 +139,7 @@ class Sources:
         Raises:
             BridgeError: `bad_state`.
         """
-        from mcp_bridge.bridge.programs import kept_program  # noqa: PLC0415  (rarely needed)
+        from mcp_bridge.bridge.program_library import kept_program  # noqa: PLC0415  (rarely needed)
 
         return kept_program(self.kept[name])
 

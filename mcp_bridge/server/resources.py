@@ -51,7 +51,10 @@ def templates() -> list[types.ResourceTemplate]:
     """How the addresses are made."""
     return [
         types.ResourceTemplate(
-            uri_template=f"{TRACE_SCHEME}://{{trace_id}}", name="trace", description="An execution of a program or a script", mime_type=JSON
+            uri_template=f"{TRACE_SCHEME}://{{trace_id}}",
+            name="trace",
+            description="An execution of a program or a script",
+            mime_type=JSON,
         ),
         types.ResourceTemplate(
             uri_template=f"{PROGRAM_SCHEME}://{{name}}", name="program", description="A program", mime_type=JSON
