@@ -18,9 +18,15 @@ from published_log import Log, Replaceable, serving
 from pydantic import ValidationError
 from starlette.responses import RedirectResponse, Response
 
+from mcp_bridge.bridge.publishing import publisher as publishing_bridge
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import publisher, publishing_file, publishing_http
-from mcp_bridge.ledger.notes import COSIGNATURE, Signer, Verifier, open_checkpoint
+from mcp_bridge.ledger.codec import LEDGER
+from mcp_bridge.ledger.config import LedgerConfig
+from mcp_bridge.ledger.database import Database
+from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.ledger.notes import COSIGNATURE, Checkpoint, Signer, Verifier, open_checkpoint, sign_checkpoint
+from mcp_bridge.ledger.published import PublishedLog, acknowledge, read_states
 from mcp_bridge.ledger.publisher import Publisher, TargetState
 from mcp_bridge.ledger.publishing import Published, publish
 from mcp_bridge.ledger.publishing_file import notes_in
@@ -438,6 +444,7 @@ class Kept:
             self.published.append(published)
         self._changed.set()
         self._changed = anyio.Event()
+        return state
 
     async def wait(self, condition):
         with anyio.fail_after(20):
@@ -588,6 +595,43 @@ async def test_a_fault_of_the_log_or_of_what_keeps_the_state_ends_nothing(caplog
     assert found[file.id].error["code"] == "internal_error"
     found = await Publisher([file], log, log.newest, broken).publish_now()
     assert found[file.id].status == "ok"
+
+
+@pytest.fixture
+async def database(tmp_path):
+    async with Database(tmp_path / "ledger.sqlite") as opened:
+        yield opened
+
+
+def contradicting(database, size):
+    """A checkpoint of another history, by the log's own key."""
+    return sign_checkpoint(Checkpoint(database.log.origin, size, bytes(32)), database.log.signer)
+
+
+async def test_an_alarm_that_was_taken_away_stays_away_while_the_bridge_goes_on(database, file):
+    config = LedgerConfig(publish=(file,))
+    running = await publishing_bridge(database, config, Path("/"))
+    file.file.write_text(f"{contradicting(database, 1)}\n")
+    assert (await running.publish_now())[file.id].status == "conflict"
+    await acknowledge(database)
+    file.file.unlink()
+    assert (await running.publish_now())[file.id].status == "ok"
+    assert (await read_states(database))[file.id].conflict is None
+    # What is found afterwards is an alarm like any other, though the one before said the same.
+    file.file.write_text(f"{contradicting(database, 1)}\n")
+    database.record(Entry("clock", LEDGER, {}))
+    await running.publish_now()
+    alarm = (await read_states(database))[file.id].conflict
+    # Another bridge, whose last word was before, takes it away as little as this one's next does.
+    file.file.unlink()
+    file.file.write_text(f"{await PublishedLog(database, {}).newest()}\n")
+    other = await publishing_bridge(database, config, Path("/"))
+    other._states[file.id] = TargetState(file.id)
+    for one in (running, other):
+        await one.publish_now()
+        kept = (await read_states(database))[file.id]
+        assert (kept.status, kept.conflict) == ("ok", alarm)
+    assert alarm["code"] == "publish_conflict"
 
 
 # --- the configuration

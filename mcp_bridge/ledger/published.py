@@ -32,6 +32,7 @@ class PublishedLog:
     def __init__(self, database: Database, states: Mapping[str, TargetState]) -> None:
         self._database = database
         self._states = dict(states)
+        """As they were kept or read last."""
 
     async def root_at(self, size: int) -> bytes | None:
         """As `publishing.Source`."""
@@ -60,15 +61,18 @@ class PublishedLog:
         ((note,),) = await self._database.read("SELECT note FROM head")
         return str(note)
 
-    async def keep(self, state: TargetState, published: Published | None) -> None:
+    async def keep(self, state: TargetState, published: Published | None) -> TargetState:
         """Take down how publishing to a target goes, and the checkpoint if somebody has cosigned it.
+
+        Returns:
+            How it goes, with what other processes have taken down of it.
 
         Raises:
             BridgeError: As `Database.transact`.
         """
-        self._states[state.target] = state
+        before = self._states.get(state.target, TargetState(state.target))
 
-        def work(transaction: Transaction) -> None:
+        def work(transaction: Transaction) -> TargetState:
             do = transaction.connection.execute
             if published is not None and published.cosignatures:
                 row = (published.size, published.note)
@@ -76,8 +80,10 @@ class PublishedLog:
                 transaction.authenticate(("checkpoints", "size = ? AND note = ?", row))
             found = do("SELECT state FROM published WHERE target = ?", (state.target,)).fetchone()
             kept = TargetState(state.target) if found is None else TargetState(**json.loads(found[0]))
-            # Another process publishes to it, too: what it has seen is not unseen.
-            alarm = kept.conflict if state.conflict is None else state.conflict
+            # An alarm that was taken down before is what has become of it: a person may have taken it away. And what
+            # another process has seen is not unseen. By the alarms alone: a clock may be put back.
+            new = state.conflict is not None and state.conflict != before.conflict
+            alarm = state.conflict if new else kept.conflict
             merged = replace(state, size=max(state.size, kept.size), conflict=alarm)
             do(
                 "INSERT INTO published (target, size, state) VALUES (?, ?, ?) ON CONFLICT (target)"
@@ -85,8 +91,11 @@ class PublishedLog:
                 (merged.target, merged.size, json.dumps(merged.record())),
             )
             transaction.authenticate(("published", "target = ?", (state.target,)))
+            return merged
 
-        await self._database.transact(work)
+        merged = await self._database.transact(work)
+        self._states[state.target] = merged
+        return merged
 
 
 async def read_states(database: Database) -> dict[str, TargetState]:

@@ -65,7 +65,7 @@ class Publisher:
         source: The log.
         newest: Gives the log's newest signed checkpoint.
         keep: Gets a target's state whenever it has changed, and what the target has taken if it has taken something: to
-            store both durably.
+            store both durably. Gives the state as it is kept: other processes publish too, and people look into alarms.
         states: The states that were kept, by target id.
         interval: Seconds from one attempt to the next.
         clock: Gives seconds since 1970, UTC.
@@ -76,7 +76,7 @@ class Publisher:
         targets: Iterable[Target],
         source: Source,
         newest: Callable[[], Awaitable[str]],
-        keep: Callable[[TargetState, Published | None], Awaitable[None]],
+        keep: Callable[[TargetState, Published | None], Awaitable[TargetState]],
         *,
         states: Mapping[str, TargetState] | None = None,
         interval: float = INTERVAL_SECONDS,
@@ -156,7 +156,7 @@ class Publisher:
         if published is not None or after != before:
             self._states[target.id] = after
             try:
-                await self._keep(after, published)
+                self._states[target.id] = await self._keep(after, published)
             except Exception:  # as above
                 logger.exception("the state of publishing to the %s was not kept", target.id)
         return published is not None
