@@ -60,8 +60,14 @@ class Log:
     async def newest(self):
         return self.note()
 
-    async def root_at(self, size):
-        return merkle.root(size, self._read) if size <= self.size else None
+    async def roots(self, sizes):
+        return [merkle.root(size, self._read) if size <= self.size else None for size in sizes]
+
+    async def keys(self):
+        return [self.verifier]
+
+    async def rotations(self):
+        return []
 
     async def consistency(self, old, new):
         assert 0 < old < new

@@ -6,6 +6,7 @@ import gzip
 import itertools
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -30,6 +31,7 @@ from mcp_bridge.ledger.published import PublishedLog, acknowledge, read_states
 from mcp_bridge.ledger.publisher import Publisher, TargetState
 from mcp_bridge.ledger.publishing import Published, publish
 from mcp_bridge.ledger.publishing_file import notes_in
+from mcp_bridge.ledger.rotation import rotate_key
 from mcp_bridge.ledger.targets import PublishingConfig, Target
 from mcp_bridge.ledger.witness import open_witness
 from mcp_bridge.server.witness import witness_app
@@ -150,6 +152,179 @@ async def test_a_file_finds_that_the_log_was_rolled_back(file, known):
     assert file.file.read_bytes() == before
 
 
+LINE_OF_OTHERS = Log(0, "others.example/log").signer.sign("else")
+
+
+def unsigned(note):
+    """A note as somebody writes it who has no key: with a signature line of the log's, and not the log's signature."""
+    line = Log(0).signer.sign("something else")
+    return f"{note.partition(chr(10) * 2)[0]}\n\n{line}"
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        [Log(5).note()],
+        [Log(5).note()] * 5000,
+        [unsigned(Log(5).note())],
+        [unsigned(Log(20, fork=0).note())],
+        [Log(3, "mcp-code-bridge/other").note()],
+        ["x" * 2_000_000],
+        ["x\n" * 1_000_000],
+        ["mcp-code-bridge/log\n5"],
+        ["\n" * 2_000_000],
+        ["\0" * 5000],
+        [LINE_OF_OTHERS[:-1]],
+        [LINE_OF_OTHERS],
+    ],
+)
+@pytest.mark.parametrize("known", [0, 5])
+async def test_who_can_only_add_to_a_file_hides_no_roll_back_and_raises_no_alarm(file, caplog, added, known):
+    log = Log(10)
+    for size in (5, 10):
+        await publish(file, log.note(size), log)
+    with file.file.open("a") as stream:
+        stream.writelines(f"{each}\n" for each in added)
+    before = file.file.read_bytes()
+    error = await refused(file, Log(5, lasts={file.id: known}))
+    assert (error.code, error.details["size"]) == ("publish_conflict", 10)
+    assert "rolled back" in error.message
+    error = await refused(file, Log(12, fork=7, lasts={file.id: known}))
+    assert (error.code, error.details["size"]) == ("publish_conflict", 10)
+    assert "rewritten" in error.message
+    assert file.file.read_bytes() == before
+    # The true log goes on.
+    caplog.clear()
+    assert (await publish(file, Log(12).note(), Log(12))).size == 12
+    assert notes_in(file.file.read_text())[-1] == Log(12).note()
+    assert ("none of its keys" in caplog.text) == (added == [unsigned(Log(20, fork=0).note())])
+
+
+async def test_every_checkpoint_of_a_file_is_held_against_the_log_and_not_the_last_alone(file):
+    # A holder of the key has added one that suits the history that was written anew.
+    fork = Log(12, fork=4)
+    file.file.write_text("".join(f"{note}\n" for note in (Log(3).note(), Log(5).note(), fork.note(10))))
+    error = await refused(file, fork)
+    assert (error.code, error.details["size"]) == ("publish_conflict", 5)
+
+
+async def test_a_signature_that_is_added_to_a_note_whose_end_is_missing_does_not_spoil_it(file):
+    file.file.write_text(Log(10).note() + Log(0).signer.sign("something else"))
+    assert (await refused(file, Log(5))).code == "publish_conflict"
+
+
+async def test_a_file_that_another_key_has_begun_is_an_alarm_though_the_log_knows_no_such_key(file):
+    # Whoever writes the whole log anew names a key of his own in it.
+    await publish(file, Log(5).note(), Log(5))
+    rewritten = Log(9, fork=0, key=WITNESS_KEY)
+    with file.file.open("a") as stream:
+        stream.write(f"{rewritten.note(6)}\n")
+    error = await refused(file, rewritten)
+    assert error.code == "publish_conflict"
+    assert "by a key that this log doesn't name" in error.message
+
+
+async def test_a_roll_back_to_before_the_key_was_rotated_is_found(tmp_path, file):
+    folder = tmp_path / "state"
+    folder.mkdir()
+    config = LedgerConfig(publish=(file,))
+
+    async def published(work):
+        async with Database(folder / "ledger.sqlite") as database:
+            await work(database)
+            return (await (await publishing_bridge(database, config, Path("/"))).publish_now())[file.id]
+
+    async def grow(database):
+        database.record(Entry("clock", LEDGER, {}))
+
+    assert (await published(grow)).status == "ok"
+    shutil.copytree(folder, tmp_path / "older")
+    await published(rotate_key)
+    # The log that is put back knows none of the later keys.
+    for _ in range(2):
+        state = await published(grow)
+        assert state.status == "ok"
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "older", folder)
+    state = await published(grow)
+    assert (state.status, state.conflict["size"]) == ("conflict", 3)
+
+
+async def test_what_has_been_held_against_the_log_is_not_read_again_unless_the_file_is_another(file):
+    asked = []
+
+    class Asked(Log):
+        async def roots(self, sizes):
+            asked.append(list(sizes))
+            return await super().roots(sizes)
+
+    log, reads = Asked(60), {}
+    file.file.write_text("".join(f"{log.note(size)}\n" for size in range(1, 41)))
+    await publish(file, log.note(50), log, reads)
+    assert asked == [list(range(1, 41))]
+    asked.clear()
+    for size in (51, 52):
+        await publish(file, log.note(size), log, reads)
+    assert asked == [[40], [50], [50], [51]]
+    # A log that has another root than was seen is found all the same.
+    fork = Log(60, fork=45)
+    with pytest.raises(BridgeError, match="rewritten"):
+        await publish(file, fork.note(), fork, reads)
+    content = file.file.read_text().replace(log.note(30), Log(30, fork=20).note())
+    file.file.unlink()
+    file.file.write_text(content)
+    with pytest.raises(BridgeError, match="first 30 entries"):
+        await publish(file, log.note(), log, reads)
+    file.file.write_text("".join(f"{log.note(size)}\n" for size in range(1, 60)))
+    assert (await publish(file, log.note(), log, reads)).size == 60
+
+
+async def test_a_file_for_which_there_is_no_time_is_read_on_at_the_next_attempt(monkeypatch, file):
+    monkeypatch.setattr(publishing_file, "_READING_SHARE", 0)
+    monkeypatch.setattr(publishing_file, "CHUNK_BYTES", 1000)
+    log, reads = Log(41), {}
+    file.file.write_text("".join(f"{log.note(size)}\n" for size in range(1, 41)))
+    size = file.file.stat().st_size
+    for number in range(1, size // 1000 + 2):
+        with pytest.raises(BridgeError, match=f"{min(1000 * number, size)} of its {size} bytes") as caught:
+            await publish(file, log.note(), log, reads)
+        assert caught.value.code == "publish_file_unusable"
+    assert (await publish(file, log.note(), log, reads)).size == 41
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7, 100, 1000])
+def test_the_notes_of_a_file_are_the_same_in_whatever_parts_it_is_read(step):
+    first, second = Log(3).note(), Log(5).note()
+    for text in (
+        first + second + first,
+        f"{first}\n{second}\n",
+        f"\n\n{first}\n\n\n{second}\n\n",
+        f"{first[:40]}\n\n{second}\n{first[:-9]}\n\n{second[:-1]}",
+        first + LINE_OF_OTHERS + second + LINE_OF_OTHERS + LINE_OF_OTHERS,
+        f"\u2014 x\n\n\u2014\n\u2014y\n{first}\n{LINE_OF_OTHERS}\n{second}",
+    ):
+        data = text.encode()
+        carried, found = publishing_file._Carried(), []
+        for at in range(0, len(data), step):
+            notes, carried = carried.and_then(data[at : at + step])
+            found += notes
+        found += carried.last()
+        assert [note.decode() for note in found] == notes_in(text)
+        assert len(found) >= 1 + ("\n\n\n" in text)
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_a_link_is_not_followed_and_nothing_is_made_behind_it(tmp_path, file, there):
+    behind = tmp_path / "behind"
+    if there:
+        behind.touch()
+    file.file.symlink_to(behind)
+    error = await refused(file, Log(3))
+    assert error.code == "publish_file_unusable"
+    assert "symbolic link" in error.message
+    assert (behind.read_bytes() if behind.exists() else None) == (b"" if there else None)
+
+
 async def test_a_log_that_another_process_has_grown_meanwhile_is_no_conflict(file):
     log = Log(9)
     await publish(file, log.note(), log)
@@ -165,7 +340,7 @@ async def test_a_log_that_another_process_has_grown_meanwhile_is_no_conflict(fil
         (b"\xff\xfe", "publish_file_foreign"),
         (Log(3).note().replace("\n3\n", "\n03\n").encode(), "publish_file_foreign"),
         (Log(3, "mcp-code-bridge/other").note().encode(), "publish_file_foreign"),
-        (b"mcp-code-bridge/log" + b"x" * publishing_file.TAIL_BYTES, "publish_file_foreign"),
+        (b"mcp-code-bridge/log" + b"x" * publishing_file.CHUNK_BYTES, "publish_file_foreign"),
     ],
 )
 async def test_a_file_of_something_else_is_left_as_it_is(file, content, code):

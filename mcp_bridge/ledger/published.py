@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mcp_bridge.ledger import merkle
+from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.log import read_node
+from mcp_bridge.ledger.notes import Verifier
 from mcp_bridge.ledger.publisher import TargetState
+from mcp_bridge.ledger.reading import Ledger
 from mcp_bridge.ledger.transaction import check_row
 
 if TYPE_CHECKING:
@@ -34,18 +38,34 @@ class PublishedLog:
         self._states = dict(states)
         """As they were kept or read last."""
 
-    async def root_at(self, size: int) -> bytes | None:
+    async def roots(self, sizes: Sequence[int]) -> Sequence[bytes | None]:
         """As `publishing.Source`."""
 
-        def work(connection: sqlite3.Connection) -> bytes | None:
+        def work(connection: sqlite3.Connection) -> Sequence[bytes | None]:
             (entries,) = connection.execute("SELECT size FROM head").fetchone()
-            return merkle.root(size, _nodes(connection)) if size <= entries else None
+            # Sizes that are near each other have most of their nodes in common.
+            read = functools.cache(_nodes(connection))
+            return [merkle.root(size, read) if size <= entries else None for size in sizes]
 
         return await self._database.look(work)
 
     async def consistency(self, old: int, new: int) -> Sequence[bytes]:
         """As `publishing.Source`."""
         return await self._database.look(lambda connection: merkle.consistency_proof(old, new, _nodes(connection)))
+
+    async def keys(self) -> Sequence[Verifier]:
+        """As `publishing.Source`."""
+        vkeys = await self._database.look(lambda connection: Ledger(connection, None).vkeys())
+        return [Verifier.parse(vkey) for vkey in vkeys]
+
+    async def rotations(self) -> Sequence[str]:
+        """As `publishing.Source`."""
+        rows = await self._database.read(
+            "SELECT size, note FROM checkpoints JOIN entries ON sequence = size - 1"
+            " WHERE execution = ? AND kind = 'key' AND sequence > 0 ORDER BY size, length(note)",
+            (LEDGER,),
+        )
+        return list(dict(rows).values())
 
     def last(self, target: str) -> int:
         """As `publishing.Source`."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from mcp_bridge.ledger.publishing import Published, Source
+    from mcp_bridge.ledger.publishing_file import FileRead
     from mcp_bridge.ledger.targets import Target
 
 logger = logging.getLogger(__name__)
@@ -89,6 +90,7 @@ class Publisher:
         kept = states or {}
         self._states = {target.id: kept.get(target.id, TargetState(target.id)) for target in self._targets}
         self._sent: dict[str, str] = {}
+        self._reads: dict[str, FileRead] = {}
         self._interval = interval
         self._clock = clock
         self._closing = anyio.Event()
@@ -141,7 +143,7 @@ class Publisher:
             # The first time always: what is here may have been rolled back while no bridge was running.
             if self._sent.get(target.id) == note or not checkpoint_of(note).size:
                 return True
-            published = await publish(target, note, self._source)
+            published = await publish(target, note, self._source, self._reads)
         except BridgeError as exc:
             after = self._failed(before, exc)
         except Exception as exc:  # whatever it is: the others, and the bridge, go on

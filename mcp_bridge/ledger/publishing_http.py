@@ -72,7 +72,7 @@ async def publish_to_witness(target: Target, note: str, source: Source) -> Publi
             if held is None or held == old:
                 break
             if held > checkpoint.size:
-                if await source.root_at(held) is None:
+                if await source.roots([held]) == [None]:
                     raise rolled_back(target, held, checkpoint)
                 # Another process has added entries and published them since this checkpoint was read.
                 return Published(target.id, held, note)
