@@ -53,6 +53,12 @@ def file(tmp_path):
     return Target(file=tmp_path / "storage.notes")
 
 
+@pytest.fixture
+async def database(tmp_path):
+    async with Database(tmp_path / "ledger.sqlite") as opened:
+        yield opened
+
+
 @pytest.fixture(scope="module")
 def web():
     replaceable = Replaceable()
@@ -468,7 +474,9 @@ async def test_what_is_no_http_is_an_error(kind, said):
     key = {"key": COSIGNER.vkey} if kind == "witness" else {}
     async with server:
         assert (await refused(Target(**{kind: address}, **key), Log(3))).code == "publish_unreachable"
-    assert (await refused(Target(**{kind: address}, **key), Log(3))).code == "publish_unreachable"
+    error = await refused(Target(**{kind: address}, **key), Log(3))
+    assert error.code == "publish_unreachable"
+    assert "tries again by itself" in error.hint
 
 
 # --- a witness
@@ -519,8 +527,64 @@ async def test_a_witness_finds_that_the_log_was_rolled_back(target, known):
 
 async def test_a_witness_that_has_seen_a_newer_checkpoint_of_another_process_is_no_conflict(target):
     log = Log(9)
-    await publish(target, log.note(), log)
+    log.cosigned = [(await publish(target, log.note(), log)).note]
     assert await publish(target, log.note(5), log) == Published(target.id, 9, log.note(5))
+
+
+async def test_the_newest_checkpoint_is_cosigned_where_nothing_here_shows_that_the_witness_has_seen_more(target):
+    log = Log(9)
+    await publish(target, log.note(8), log)
+    published = await publish(target, log.note(5), log)
+    assert (published.size, published.note) == (9, log.note() + "".join(published.cosignatures))
+    assert published.cosignatures
+
+
+@pytest.mark.parametrize(
+    ("size", "signed_size", "key"),
+    [(8, 7, COSIGNER), (8, 8, None), (9, 8, COSIGNER), (8, 8, COSIGNER), (8, 9, COSIGNER)],
+)
+async def test_a_size_is_believed_where_a_cosignature_of_as_much_is_kept_and_not_else(database, size, signed_size, key):
+    """Of the ledger's own: what it keeps."""
+    for _ in range(8):
+        database.record(Entry("clock", LEDGER, {}))
+    log = PublishedLog(database, {})
+    ((root,),) = [await log.roots([signed_size])]
+    note = sign_checkpoint(Checkpoint(database.log.origin, signed_size, root), database.log.signer)
+    line = (key or OTHER).cosign(note.partition("\n\n")[0] + "\n", 1)
+    await log.keep(
+        TargetState("witness x", "ok", signed_size), Published("witness x", signed_size, note + line, (line,))
+    )
+    is_known = key is not None and size <= signed_size
+    assert await log.is_cosigned(size, COSIGNER.verifier) == is_known
+    # And of another history it says nothing.
+    note = sign_checkpoint(Checkpoint(database.log.origin, 9, bytes(32)), database.log.signer)
+    line = COSIGNER.cosign(note.partition("\n\n")[0] + "\n", 1)
+    await log.keep(TargetState("witness x", "ok", 9), Published("witness x", 9, note + line, (line,)))
+    assert await log.is_cosigned(size, COSIGNER.verifier) == is_known
+
+
+@pytest.mark.parametrize(
+    ("responses", "code"),
+    [(["9"], "publish_conflict"), (["8"], "publish_refused"), (["8", "9"], "publish_unreachable")],
+)
+async def test_a_size_that_anybody_may_have_answered_is_no_cosignature(web, answers, responses, code):
+    requests = answers(*map(at, responses))
+    log = Log(9)
+    assert (await refused(Target(witness=web.address, key=COSIGNER.vkey), log, log.note(5))).code == code
+    assert len(requests) == 2
+
+
+async def test_a_size_that_not_even_the_newest_checkpoint_has_is_a_bad_answer(web, answers, monkeypatch):
+    answers(at(8))
+    log = Log(9)
+
+    async def put_back():
+        return log.note(6)
+
+    monkeypatch.setattr(log, "newest", put_back)
+    error = await refused(Target(witness=web.address, key=COSIGNER.vkey), log, log.note(5))
+    assert error.code == "publish_bad_answer"
+    assert "tries again by itself" in error.hint
 
 
 async def test_a_witness_that_has_forgotten_is_told_anew_and_it_is_said(tmp_path, web, target, caplog):
@@ -770,12 +834,6 @@ async def test_a_fault_of_the_log_or_of_what_keeps_the_state_ends_nothing(caplog
     assert found[file.id].error["code"] == "internal_error"
     found = await Publisher([file], log, log.newest, broken).publish_now()
     assert found[file.id].status == "ok"
-
-
-@pytest.fixture
-async def database(tmp_path):
-    async with Database(tmp_path / "ledger.sqlite") as opened:
-        yield opened
 
 
 def contradicting(database, size):

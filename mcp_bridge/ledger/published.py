@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import json
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import merkle
 from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.log import read_node
-from mcp_bridge.ledger.notes import Verifier
+from mcp_bridge.ledger.notes import Verifier, open_checkpoint
 from mcp_bridge.ledger.publisher import TargetState
 from mcp_bridge.ledger.reading import Ledger
 from mcp_bridge.ledger.transaction import check_row
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class PublishedLog:
-    """A log with what is known of its targets. As `publishing.Source`; `newest` and `keep` are for a `Publisher`.
+    """A log with what is known of its targets, as `publishing.Source`; `newest` and `keep` are a `Publisher`'s too.
 
     Args:
         database: Has the log.
@@ -67,17 +69,23 @@ class PublishedLog:
         )
         return list(dict(rows).values())
 
+    async def is_cosigned(self, size: int, key: Verifier) -> bool:
+        """As `publishing.Source`."""
+        rows = await self._database.read("SELECT note FROM checkpoints WHERE size >= ? ORDER BY size", (size,))
+        for (note,) in rows:
+            with suppress(BridgeError):
+                checkpoint, _ = open_checkpoint(note, [key])
+                if size <= checkpoint.size and await self.roots([checkpoint.size]) == [checkpoint.root]:
+                    return True
+        return False
+
     def last(self, target: str) -> int:
         """As `publishing.Source`."""
         state = self._states.get(target)
         return 0 if state is None else state.size
 
     async def newest(self) -> str:
-        """The signed checkpoint of all entries.
-
-        Raises:
-            BridgeError: As `Database.read`.
-        """
+        """As `publishing.Source`."""
         ((note,),) = await self._database.read("SELECT note FROM head")
         return str(note)
 

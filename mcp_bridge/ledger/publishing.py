@@ -39,6 +39,12 @@ class Source(Protocol):
     async def rotations(self) -> Sequence[str]:
         """The checkpoints with which another key took a key's place, signed by both, the first one first."""
 
+    async def is_cosigned(self, size: int, key: Verifier) -> bool:
+        """Whether a checkpoint of the log with that size or more is kept that a witness's key has cosigned."""
+
+    async def newest(self) -> str:
+        """The signed checkpoint of all entries."""
+
     def last(self, target: str) -> int:
         """The size of the last checkpoint that a target (by its `Target.id`) has taken; 0 for none."""
 
