@@ -14,14 +14,17 @@ from pathlib import Path
 
 import anyio
 import pytest
+from bridge_fixtures import until
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from published_log import Log, Replaceable, serving
 from pydantic import ValidationError
 from starlette.responses import RedirectResponse, Response
 
+from mcp_bridge.bridge.governance import load_governance
 from mcp_bridge.bridge.publishing import publisher as publishing_bridge
+from mcp_bridge.bridge.service import open_bridge
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger import publisher, publishing_file, publishing_http
+from mcp_bridge.ledger import audit, publisher, publishing_file, publishing_http
 from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.ledger.database import Database
@@ -31,10 +34,12 @@ from mcp_bridge.ledger.published import PublishedLog, acknowledge, read_states
 from mcp_bridge.ledger.publisher import Publisher, TargetState
 from mcp_bridge.ledger.publishing import Published, publish
 from mcp_bridge.ledger.publishing_file import notes_in
+from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.rotation import rotate_key
 from mcp_bridge.ledger.targets import PublishingConfig, Target
 from mcp_bridge.ledger.witness import open_witness
 from mcp_bridge.server.witness import witness_app
+from mcp_bridge.settings import Settings
 
 WITNESS_KEY = Ed25519PrivateKey.from_private_bytes(b"w" * 32)
 COSIGNER = Signer("witness.example/1", WITNESS_KEY, COSIGNATURE)
@@ -865,6 +870,29 @@ async def test_an_alarm_that_was_taken_away_stays_away_while_the_bridge_goes_on(
         kept = (await read_states(database))[file.id]
         assert (kept.status, kept.conflict) == ("ok", alarm)
     assert alarm["code"] == "publish_conflict"
+
+
+async def test_a_bridge_publishes_while_it_works_and_what_it_did_last_when_it_ends(tmp_path):
+    config = LedgerConfig(publish=(Target(file="kept.notes"),), publish_interval=1)
+    settings = Settings(state_dir=tmp_path / "state", ledger=config)
+
+    def published():
+        return (tmp_path / "kept.notes").exists() and notes_in((tmp_path / "kept.notes").read_text())
+
+    def newest():
+        with open_ledger(tmp_path / "state" / "ledger.sqlite") as ledger:
+            return ledger.note
+
+    async with open_bridge(settings, [], load_governance({}, None, tmp_path, settings.state_dir)) as bridge:
+        await until(published)
+        for _ in range(2):
+            before = len(published())
+            await bridge.run_program({"steps": [{"id": "rest", "type": "wait", "seconds": 0}]})
+            await until(lambda before=before: len(published()) > before and published()[-1] == newest())
+        await bridge.run_program({"steps": [{"id": "rest", "type": "wait", "seconds": 0}]})
+    assert published()[-1] == newest()
+    facts = audit.verify_file(tmp_path / "state" / "ledger.sqlite", None, published(), None)
+    assert facts.log.compared == len(published()) >= 4
 
 
 # --- the configuration
