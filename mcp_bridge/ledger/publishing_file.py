@@ -25,7 +25,7 @@ import anyio.to_thread
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.notes import MAX_NOTE_BYTES, keyring, parse_checkpoint, split_note
 from mcp_bridge.ledger.publishing import Published, checkpoint_of, conflict, rolled_back
-from mcp_bridge.ledger.signing import ID_BYTES
+from mcp_bridge.ledger.signing import ID_BYTES, SIGNATURE_BYTES
 from mcp_bridge.private_files import sync_directory
 
 if TYPE_CHECKING:
@@ -88,9 +88,19 @@ class _Carried(NamedTuple):
 
 
 def notes_in(text: str) -> list[str]:
-    """The notes of a file, in their order; what is no whole note is left out, and no signature is looked at."""
+    """The notes of a file, in their order; what is no whole note is left out, and no signature is verified."""
     notes, carried = _Carried().and_then(text.encode())
-    return [note.decode(errors="replace") for note in (*notes, *carried.last())]
+    found = (note.decode(errors="replace") for note in (*notes, *carried.last()))
+    return [note for note in found if _is_whole(note)]
+
+
+def _is_whole(note: str) -> bool:
+    """Whether it is a note, and its last signature wasn't cut by a crash."""
+    try:
+        _, signatures = split_note(note)
+    except BridgeError:
+        return False
+    return len(signatures[-1][1]) >= ID_BYTES + SIGNATURE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
