@@ -2,14 +2,15 @@
 
 import socket
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import uvicorn
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import merkle
 from mcp_bridge.ledger.codec import leaf_hash
-from mcp_bridge.ledger.notes import Checkpoint, Signer, sign_checkpoint
+from mcp_bridge.ledger.notes import Checkpoint, Signer, open_checkpoint, sign_checkpoint
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"k" * 32)
 
@@ -22,6 +23,9 @@ class Log:
         origin: Its name.
         fork: The first entry that differs from those of the log of that name, if any does.
         lasts: What targets have taken, by target id.
+
+    Attributes:
+        cosigned: The notes that another process has had cosigned.
     """
 
     def __init__(self, size, origin="mcp-code-bridge/log", *, fork=None, key=KEY, lasts=None):
@@ -31,6 +35,7 @@ class Log:
         self.origin = origin
         self.fork = fork
         self.lasts = {} if lasts is None else lasts
+        self.cosigned = []
         self.frontier = merkle.Frontier()
         self.nodes = []
         self.grow(size)
@@ -60,8 +65,20 @@ class Log:
     async def newest(self):
         return self.note()
 
-    async def root_at(self, size):
-        return merkle.root(size, self._read) if size <= self.size else None
+    async def roots(self, sizes):
+        return [merkle.root(size, self._read) if size <= self.size else None for size in sizes]
+
+    async def keys(self):
+        return [self.verifier]
+
+    async def rotations(self):
+        return []
+
+    async def is_cosigned(self, size, key):
+        for note in self.cosigned:
+            with suppress(BridgeError):
+                return open_checkpoint(note, [key])[0].size >= size
+        return False
 
     async def consistency(self, old, new):
         assert 0 < old < new

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from mcp_bridge.bridge.publishing import _Log
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import erasure, merkle, notes, rotation
 from mcp_bridge.ledger.audit import verify_file
@@ -19,6 +18,7 @@ from mcp_bridge.ledger.codec import decode, encode, leaf_hash
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.notes import COSIGNATURE, Checkpoint, Signer, Verifier
+from mcp_bridge.ledger.published import PublishedLog
 from mcp_bridge.ledger.publisher import TargetState
 from mcp_bridge.ledger.publishing import Published
 from mcp_bridge.ledger.recorder import SqliteRecorder
@@ -116,7 +116,7 @@ class Writer:
         await self.store.save_program("local", SavedProgram(name, "h", {"program": {"v": version}}, time.time()))
 
     async def publish(self, size, note, cosignatures=()):
-        log = _Log(self.database, {})
+        log = PublishedLog(self.database, {})
         state = TargetState("file /mnt/notes", status="ok", size=size)
         await log.keep(state, Published("file /mnt/notes", size, note, cosignatures))
 

@@ -1,6 +1,7 @@
 """`mcp-bridge audit …` and `backup`: what they print, how they end, and what is left when they fail."""
 
 import asyncio
+import base64
 import io
 import resource
 import shutil
@@ -207,7 +208,8 @@ def contents(folder):
     "command", ["verify", "checkpoint", "stats", "prove 0", "export x", "consistency kept.txt", "rotate-key --lost"]
 )
 def test_without_a_ledger_none_is_made(desk, command):
-    desk.write("kept.txt", "mcp-code-bridge/0123456789abcdef\n1\nAAAA\n\n— a bbbb\n")
+    signature = base64.b64encode(bytes(68)).decode()
+    desk.write("kept.txt", f"mcp-code-bridge/0123456789abcdef\n1\nAAAA\n\n— a {signature}\n")
     desk.run("audit", *command.split(), code=1)
     assert not (desk.state / FILE_NAME).exists()
     assert not (desk.folder / "x").exists()

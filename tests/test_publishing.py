@@ -6,6 +6,7 @@ import gzip
 import itertools
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,20 +14,32 @@ from pathlib import Path
 
 import anyio
 import pytest
+from bridge_fixtures import until
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from published_log import Log, Replaceable, serving
 from pydantic import ValidationError
 from starlette.responses import RedirectResponse, Response
 
+from mcp_bridge.bridge.governance import load_governance
+from mcp_bridge.bridge.publishing import publisher as publishing_bridge
+from mcp_bridge.bridge.service import open_bridge
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger import publisher, publishing_file, publishing_http
-from mcp_bridge.ledger.notes import COSIGNATURE, Signer, Verifier, open_checkpoint
+from mcp_bridge.ledger import audit, publisher, publishing_file, publishing_http
+from mcp_bridge.ledger.codec import LEDGER
+from mcp_bridge.ledger.config import LedgerConfig
+from mcp_bridge.ledger.database import Database
+from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.ledger.notes import COSIGNATURE, Checkpoint, Signer, Verifier, open_checkpoint, sign_checkpoint
+from mcp_bridge.ledger.published import PublishedLog, acknowledge, read_states
 from mcp_bridge.ledger.publisher import Publisher, TargetState
 from mcp_bridge.ledger.publishing import Published, publish
 from mcp_bridge.ledger.publishing_file import notes_in
+from mcp_bridge.ledger.reading import open_ledger
+from mcp_bridge.ledger.rotation import rotate_key
 from mcp_bridge.ledger.targets import PublishingConfig, Target
 from mcp_bridge.ledger.witness import open_witness
 from mcp_bridge.server.witness import witness_app
+from mcp_bridge.settings import Settings
 
 WITNESS_KEY = Ed25519PrivateKey.from_private_bytes(b"w" * 32)
 COSIGNER = Signer("witness.example/1", WITNESS_KEY, COSIGNATURE)
@@ -43,6 +56,12 @@ async def refused(target, log, note=None):
 @pytest.fixture
 def file(tmp_path):
     return Target(file=tmp_path / "storage.notes")
+
+
+@pytest.fixture
+async def database(tmp_path):
+    async with Database(tmp_path / "ledger.sqlite") as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -115,8 +134,9 @@ async def test_what_a_crash_has_left_of_a_note_is_passed_over_wherever_it_was_cu
         content = file.file.read_bytes()
         assert content.startswith(whole + cut[:length])
         notes = notes_in(content.decode(errors="replace"))
-        assert (notes[0], notes[-1]) == (log.note(3), log.note())
-        assert len(notes) <= 3
+        # And `audit verify --checkpoint` finds nothing wrong with it.
+        sizes = [open_checkpoint(note, [log.verifier])[0].size for note in notes]
+        assert sizes == ([3, 5, 9] if length >= len(cut) - 2 else [3, 9])
     file.file.write_bytes(b"")
     for length in range(0, len(whole), 7):
         file.file.write_bytes(whole[:length])
@@ -144,6 +164,182 @@ async def test_a_file_finds_that_the_log_was_rolled_back(file, known):
     assert file.file.read_bytes() == before
 
 
+LINE_OF_OTHERS = Log(0, "others.example/log").signer.sign("else")
+
+
+def unsigned(note):
+    """A note as somebody writes it who has no key: with a signature line of the log's, and not the log's signature."""
+    line = Log(0).signer.sign("something else")
+    return f"{note.partition(chr(10) * 2)[0]}\n\n{line}"
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        [Log(5).note()],
+        [Log(5).note()] * 5000,
+        [unsigned(Log(5).note())],
+        [unsigned(Log(20, fork=0).note())],
+        [Log(3, "mcp-code-bridge/other").note()],
+        ["x" * 2_000_000],
+        ["x\n" * 1_000_000],
+        ["mcp-code-bridge/log\n5"],
+        ["\n" * 2_000_000],
+        ["\0" * 5000],
+        [LINE_OF_OTHERS[:-1]],
+        [LINE_OF_OTHERS],
+    ],
+)
+@pytest.mark.parametrize("known", [0, 5])
+async def test_who_can_only_add_to_a_file_hides_no_roll_back_and_raises_no_alarm(file, caplog, added, known):
+    log = Log(10)
+    for size in (5, 10):
+        await publish(file, log.note(size), log)
+    with file.file.open("a") as stream:
+        stream.writelines(f"{each}\n" for each in added)
+    before = file.file.read_bytes()
+    error = await refused(file, Log(5, lasts={file.id: known}))
+    assert (error.code, error.details["size"]) == ("publish_conflict", 10)
+    assert "rolled back" in error.message
+    error = await refused(file, Log(12, fork=7, lasts={file.id: known}))
+    assert (error.code, error.details["size"]) == ("publish_conflict", 10)
+    assert "rewritten" in error.message
+    assert file.file.read_bytes() == before
+    # The true log goes on.
+    caplog.clear()
+    assert (await publish(file, Log(12).note(), Log(12))).size == 12
+    assert notes_in(file.file.read_text())[-1] == Log(12).note()
+    assert ("none of its keys" in caplog.text) == (added == [unsigned(Log(20, fork=0).note())])
+
+
+async def test_every_checkpoint_of_a_file_is_held_against_the_log_and_not_the_last_alone(file):
+    # A holder of the key has added one that suits the history that was written anew.
+    fork = Log(12, fork=4)
+    file.file.write_text("".join(f"{note}\n" for note in (Log(3).note(), Log(5).note(), fork.note(10))))
+    error = await refused(file, fork)
+    assert (error.code, error.details["size"]) == ("publish_conflict", 5)
+
+
+async def test_a_signature_that_is_added_to_a_note_whose_end_is_missing_does_not_spoil_it(file):
+    file.file.write_text(Log(10).note() + Log(0).signer.sign("something else"))
+    assert (await refused(file, Log(5))).code == "publish_conflict"
+
+
+async def test_a_file_that_another_key_has_begun_is_an_alarm_though_the_log_knows_no_such_key(file):
+    # Whoever writes the whole log anew names a key of his own in it.
+    await publish(file, Log(5).note(), Log(5))
+    rewritten = Log(9, fork=0, key=WITNESS_KEY)
+    with file.file.open("a") as stream:
+        stream.write(f"{rewritten.note(6)}\n")
+    error = await refused(file, rewritten)
+    assert error.code == "publish_conflict"
+    assert "by a key that this log doesn't name" in error.message
+
+
+async def test_a_roll_back_to_before_the_key_was_rotated_is_found(tmp_path, file):
+    folder = tmp_path / "state"
+    folder.mkdir()
+    config = LedgerConfig(publish=(file,))
+
+    async def published(work):
+        async with Database(folder / "ledger.sqlite") as database:
+            await work(database)
+            return (await (await publishing_bridge(database, config, Path("/"))).publish_now())[file.id]
+
+    async def grow(database):
+        database.record(Entry("clock", LEDGER, {}))
+
+    assert (await published(grow)).status == "ok"
+    shutil.copytree(folder, tmp_path / "older")
+    await published(rotate_key)
+    # The log that is put back knows none of the later keys.
+    for _ in range(2):
+        state = await published(grow)
+        assert state.status == "ok"
+    found = audit.verify_file(folder / "ledger.sqlite", None, notes_in(file.file.read_text()))
+    assert found.log.compared == len(notes_in(file.file.read_text())) == 5
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "older", folder)
+    state = await published(grow)
+    assert (state.status, state.conflict["size"]) == ("conflict", 3)
+
+
+async def test_what_has_been_held_against_the_log_is_not_read_again_unless_the_file_is_another(file):
+    asked = []
+
+    class Asked(Log):
+        async def roots(self, sizes):
+            asked.append(list(sizes))
+            return await super().roots(sizes)
+
+    log, reads = Asked(60), {}
+    file.file.write_text("".join(f"{log.note(size)}\n" for size in range(1, 41)))
+    await publish(file, log.note(50), log, reads)
+    assert asked == [list(range(1, 41))]
+    asked.clear()
+    for size in (51, 52):
+        await publish(file, log.note(size), log, reads)
+    assert asked == [[40], [50], [50], [51]]
+    # A log that has another root than was seen is found all the same.
+    fork = Log(60, fork=45)
+    with pytest.raises(BridgeError, match="rewritten"):
+        await publish(file, fork.note(), fork, reads)
+    content = file.file.read_text().replace(log.note(30), Log(30, fork=20).note())
+    file.file.unlink()
+    file.file.write_text(content)
+    with pytest.raises(BridgeError, match="first 30 entries"):
+        await publish(file, log.note(), log, reads)
+    file.file.write_text("".join(f"{log.note(size)}\n" for size in range(1, 60)))
+    assert (await publish(file, log.note(), log, reads)).size == 60
+
+
+async def test_a_file_for_which_there_is_no_time_is_read_on_at_the_next_attempt(monkeypatch, file):
+    monkeypatch.setattr(publishing_file, "_READING_SHARE", 0)
+    monkeypatch.setattr(publishing_file, "CHUNK_BYTES", 1000)
+    log, reads = Log(41), {}
+    file.file.write_text("".join(f"{log.note(size)}\n" for size in range(1, 41)))
+    size = file.file.stat().st_size
+    for number in range(1, size // 1000 + 2):
+        with pytest.raises(BridgeError, match=f"{min(1000 * number, size)} of its {size} bytes") as caught:
+            await publish(file, log.note(), log, reads)
+        assert caught.value.code == "publish_file_unusable"
+    assert (await publish(file, log.note(), log, reads)).size == 41
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7, 100, 1000])
+def test_the_notes_of_a_file_are_the_same_in_whatever_parts_it_is_read(step):
+    first, second = Log(3).note(), Log(5).note()
+    for text in (
+        first + second + first,
+        f"{first}\n{second}\n",
+        f"\n\n{first}\n\n\n{second}\n\n",
+        f"{first[:40]}\n\n{second}\n{first[:-9]}\n\n{second[:-1]}",
+        first + LINE_OF_OTHERS + second + LINE_OF_OTHERS + LINE_OF_OTHERS,
+        f"\u2014 x\n\n\u2014\n\u2014y\n{first}\n{LINE_OF_OTHERS}\n{second}",
+    ):
+        data = text.encode()
+        carried, found = publishing_file._Carried(), []
+        for at in range(0, len(data), step):
+            notes, carried = carried.and_then(data[at : at + step])
+            found += notes
+        found += carried.last()
+        notes, carried = publishing_file._Carried().and_then(data)
+        assert found == [*notes, *carried.last()]
+        assert len(found) >= 1 + ("\n\n\n" in text)
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_a_link_is_not_followed_and_nothing_is_made_behind_it(tmp_path, file, there):
+    behind = tmp_path / "behind"
+    if there:
+        behind.touch()
+    file.file.symlink_to(behind)
+    error = await refused(file, Log(3))
+    assert error.code == "publish_file_unusable"
+    assert "symbolic link" in error.message
+    assert (behind.read_bytes() if behind.exists() else None) == (b"" if there else None)
+
+
 async def test_a_log_that_another_process_has_grown_meanwhile_is_no_conflict(file):
     log = Log(9)
     await publish(file, log.note(), log)
@@ -159,7 +355,7 @@ async def test_a_log_that_another_process_has_grown_meanwhile_is_no_conflict(fil
         (b"\xff\xfe", "publish_file_foreign"),
         (Log(3).note().replace("\n3\n", "\n03\n").encode(), "publish_file_foreign"),
         (Log(3, "mcp-code-bridge/other").note().encode(), "publish_file_foreign"),
-        (b"mcp-code-bridge/log" + b"x" * publishing_file.TAIL_BYTES, "publish_file_foreign"),
+        (b"mcp-code-bridge/log" + b"x" * publishing_file.CHUNK_BYTES, "publish_file_foreign"),
     ],
 )
 async def test_a_file_of_something_else_is_left_as_it_is(file, content, code):
@@ -287,7 +483,9 @@ async def test_what_is_no_http_is_an_error(kind, said):
     key = {"key": COSIGNER.vkey} if kind == "witness" else {}
     async with server:
         assert (await refused(Target(**{kind: address}, **key), Log(3))).code == "publish_unreachable"
-    assert (await refused(Target(**{kind: address}, **key), Log(3))).code == "publish_unreachable"
+    error = await refused(Target(**{kind: address}, **key), Log(3))
+    assert error.code == "publish_unreachable"
+    assert "tries again by itself" in error.hint
 
 
 # --- a witness
@@ -338,8 +536,64 @@ async def test_a_witness_finds_that_the_log_was_rolled_back(target, known):
 
 async def test_a_witness_that_has_seen_a_newer_checkpoint_of_another_process_is_no_conflict(target):
     log = Log(9)
-    await publish(target, log.note(), log)
+    log.cosigned = [(await publish(target, log.note(), log)).note]
     assert await publish(target, log.note(5), log) == Published(target.id, 9, log.note(5))
+
+
+async def test_the_newest_checkpoint_is_cosigned_where_nothing_here_shows_that_the_witness_has_seen_more(target):
+    log = Log(9)
+    await publish(target, log.note(8), log)
+    published = await publish(target, log.note(5), log)
+    assert (published.size, published.note) == (9, log.note() + "".join(published.cosignatures))
+    assert published.cosignatures
+
+
+@pytest.mark.parametrize(
+    ("size", "signed_size", "key"),
+    [(8, 7, COSIGNER), (8, 8, None), (9, 8, COSIGNER), (8, 8, COSIGNER), (8, 9, COSIGNER)],
+)
+async def test_a_size_is_believed_where_a_cosignature_of_as_much_is_kept_and_not_else(database, size, signed_size, key):
+    """Of the ledger's own: what it keeps."""
+    for _ in range(8):
+        database.record(Entry("clock", LEDGER, {}))
+    log = PublishedLog(database, {})
+    ((root,),) = [await log.roots([signed_size])]
+    note = sign_checkpoint(Checkpoint(database.log.origin, signed_size, root), database.log.signer)
+    line = (key or OTHER).cosign(note.partition("\n\n")[0] + "\n", 1)
+    await log.keep(
+        TargetState("witness x", "ok", signed_size), Published("witness x", signed_size, note + line, (line,))
+    )
+    is_known = key is not None and size <= signed_size
+    assert await log.is_cosigned(size, COSIGNER.verifier) == is_known
+    # And of another history it says nothing.
+    note = sign_checkpoint(Checkpoint(database.log.origin, 9, bytes(32)), database.log.signer)
+    line = COSIGNER.cosign(note.partition("\n\n")[0] + "\n", 1)
+    await log.keep(TargetState("witness x", "ok", 9), Published("witness x", 9, note + line, (line,)))
+    assert await log.is_cosigned(size, COSIGNER.verifier) == is_known
+
+
+@pytest.mark.parametrize(
+    ("responses", "code"),
+    [(["9"], "publish_conflict"), (["8"], "publish_refused"), (["8", "9"], "publish_unreachable")],
+)
+async def test_a_size_that_anybody_may_have_answered_is_no_cosignature(web, answers, responses, code):
+    requests = answers(*map(at, responses))
+    log = Log(9)
+    assert (await refused(Target(witness=web.address, key=COSIGNER.vkey), log, log.note(5))).code == code
+    assert len(requests) == 2
+
+
+async def test_a_size_that_not_even_the_newest_checkpoint_has_is_a_bad_answer(web, answers, monkeypatch):
+    answers(at(8))
+    log = Log(9)
+
+    async def put_back():
+        return log.note(6)
+
+    monkeypatch.setattr(log, "newest", put_back)
+    error = await refused(Target(witness=web.address, key=COSIGNER.vkey), log, log.note(5))
+    assert error.code == "publish_bad_answer"
+    assert "tries again by itself" in error.hint
 
 
 async def test_a_witness_that_has_forgotten_is_told_anew_and_it_is_said(tmp_path, web, target, caplog):
@@ -438,6 +692,7 @@ class Kept:
             self.published.append(published)
         self._changed.set()
         self._changed = anyio.Event()
+        return state
 
     async def wait(self, condition):
         with anyio.fail_after(20):
@@ -588,6 +843,60 @@ async def test_a_fault_of_the_log_or_of_what_keeps_the_state_ends_nothing(caplog
     assert found[file.id].error["code"] == "internal_error"
     found = await Publisher([file], log, log.newest, broken).publish_now()
     assert found[file.id].status == "ok"
+
+
+def contradicting(database, size):
+    """A checkpoint of another history, by the log's own key."""
+    return sign_checkpoint(Checkpoint(database.log.origin, size, bytes(32)), database.log.signer)
+
+
+async def test_an_alarm_that_was_taken_away_stays_away_while_the_bridge_goes_on(database, file):
+    config = LedgerConfig(publish=(file,))
+    running = await publishing_bridge(database, config, Path("/"))
+    file.file.write_text(f"{contradicting(database, 1)}\n")
+    assert (await running.publish_now())[file.id].status == "conflict"
+    await acknowledge(database)
+    file.file.unlink()
+    assert (await running.publish_now())[file.id].status == "ok"
+    assert (await read_states(database))[file.id].conflict is None
+    # What is found afterwards is an alarm like any other, though the one before said the same.
+    file.file.write_text(f"{contradicting(database, 1)}\n")
+    database.record(Entry("clock", LEDGER, {}))
+    await running.publish_now()
+    alarm = (await read_states(database))[file.id].conflict
+    # Another bridge, whose last word was before, takes it away as little as this one's next does.
+    file.file.unlink()
+    file.file.write_text(f"{await PublishedLog(database, {}).newest()}\n")
+    other = await publishing_bridge(database, config, Path("/"))
+    other._states[file.id] = TargetState(file.id)
+    for one in (running, other):
+        await one.publish_now()
+        kept = (await read_states(database))[file.id]
+        assert (kept.status, kept.conflict) == ("ok", alarm)
+    assert alarm["code"] == "publish_conflict"
+
+
+async def test_a_bridge_publishes_while_it_works_and_what_it_did_last_when_it_ends(tmp_path):
+    config = LedgerConfig(publish=(Target(file="kept.notes"),), publish_interval=1)
+    settings = Settings(state_dir=tmp_path / "state", ledger=config)
+
+    def published():
+        return (tmp_path / "kept.notes").exists() and notes_in((tmp_path / "kept.notes").read_text())
+
+    def newest():
+        with open_ledger(tmp_path / "state" / "ledger.sqlite") as ledger:
+            return ledger.note
+
+    async with open_bridge(settings, [], load_governance({}, None, tmp_path, settings.state_dir)) as bridge:
+        await until(published)
+        for _ in range(2):
+            before = len(published())
+            await bridge.run_program({"steps": [{"id": "rest", "type": "wait", "seconds": 0}]})
+            await until(lambda before=before: len(published()) > before and published()[-1] == newest())
+        await bridge.run_program({"steps": [{"id": "rest", "type": "wait", "seconds": 0}]})
+    assert published()[-1] == newest()
+    facts = audit.verify_file(tmp_path / "state" / "ledger.sqlite", None, published(), None)
+    assert facts.log.compared == len(published()) >= 4
 
 
 # --- the configuration

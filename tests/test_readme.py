@@ -118,7 +118,7 @@ def test_the_configuration_in_the_readme_is_valid(tmp_path):
     assert governance.snapshot.preset == "approve-writes"
     assert governance.model.name
     file.write_text(ledger)
-    assert len(settings.load(file, environ={}).settings.ledger.publish) == 2
+    assert len(settings.load(file, environ={}).settings.ledger.publish) == 3
 
 
 def test_the_program_in_the_readme_is_valid():

@@ -3,6 +3,7 @@
 import base64
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import sqlite3
@@ -23,6 +24,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import witness_files
 from mcp_bridge.ledger.merkle import empty_root
 from mcp_bridge.ledger.notes import Checkpoint, Verifier, open_checkpoint, sign_checkpoint
+from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.witness import MAX_BODY_BYTES, MAX_PROOF_LINES, open_witness
 from mcp_bridge.server import witness as server
 from mcp_bridge.server.witness import serve_witness, witness_app
@@ -449,9 +451,9 @@ def test_503_and_no_cosignature_where_the_checkpoint_can_not_be_kept(post, tmp_p
 class Process:
     """`mcp-bridge witness` on a free port."""
 
-    def __init__(self, state_dir, *options):
+    def __init__(self, state_dir, *options, log=None):
         environment = os.environ | {"MCP_BRIDGE_STATE_DIR": str(state_dir)}
-        command = [*COMMAND, "--listen", "127.0.0.1:0", "--log", Log(0).vkey, *options]
+        command = [*COMMAND, "--listen", "127.0.0.1:0", "--log", log or Log(0).vkey, *options]
         self.process = subprocess.Popen(command, env=environment, cwd=state_dir, stdout=subprocess.PIPE, text=True)
         self.address = self.process.stdout.readline().removeprefix("listening on ").strip()
         self.vkey = self.process.stdout.readline().removeprefix("key ").strip()
@@ -520,3 +522,96 @@ def test_an_address_that_is_taken_is_named(tmp_path):
         )
     assert done.returncode == 1
     assert f"cannot_listen: {address} can't be listened on" in done.stderr
+
+
+# --- with a bridge
+
+
+@pytest.fixture
+def published(desk, tmp_path):
+    """A desk that publishes to a file, by a relative path, and to a witness in a process of its own."""
+    desk.run("program", "run", "clean", "--context", '{"name": "a"}', code=5)
+    key = desk.run("audit", "key").out.strip()
+    (tmp_path / "elsewhere").mkdir()
+    witness = Process(tmp_path / "elsewhere", log=key)
+    desk.configure(
+        f"""
+        [[ledger.publish]]
+        file = "kept.notes"
+
+        [[ledger.publish]]
+        witness = "{witness.address}"
+        key = "{witness.vkey}"
+        """
+    )
+    desk.kept, desk.witness, desk.path = tmp_path / "kept.notes", witness, desk.state / FILE_NAME
+    yield desk
+    assert witness.end(signal.SIGTERM) == 0
+
+
+def states(desk):
+    return desk.run("audit", "stats", "--json").json["published"].values()
+
+
+def test_what_audit_publish_has_published_finds_a_ledger_that_is_put_back(published, tmp_path):
+    told = published.run("audit", "publish").out
+    size = published.run("audit", "stats", "--json").json["entries"]
+    assert told.count(f": ok, {size} entries") == 2
+    assert [(state["status"], state["size"], state["conflict"]) for state in states(published)] == [
+        ("ok", size, None)
+    ] * 2
+    # The export's checkpoint is the cosigned one: who knows the witness needs nobody else.
+    published.run("audit", "export", tmp_path / "x.jsonl")
+    keys = ["--key", published.run("audit", "key").out.strip(), "--key", published.witness.vkey]
+    assert published.run("audit", "verify", tmp_path / "x.jsonl", *keys, "--json").json["witnesses"]
+    shutil.copy(published.path, tmp_path / "older")
+    published.run("program", "run", "clean", "--context", '{"name": "b"}', code=5)
+    published.run("audit", "publish")
+    told = published.run("audit", "verify", "--checkpoint", published.kept).out
+    assert "agrees with 2 checkpoints that were kept elsewhere" in told
+    whole = published.kept.read_bytes()
+
+    for name in (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm"):
+        (published.state / name).unlink(missing_ok=True)
+    shutil.copy(tmp_path / "older", published.path)
+    published.says("audit", "verify", "--checkpoint", published.kept, code=1, words=["rolled_back"])
+    assert published.run("audit", "publish", code=1).out.count(": conflict, ") == 2
+    shown = published.run("audit", "stats").out
+    assert shown.count("ALARM") == shown.count("rolled back") == 2
+    # Another history of as many entries and more, in the place of the one that was seen.
+    for name in ("c", "d"):
+        published.run("program", "run", "clean", "--context", f'{{"name": "{name}"}}', code=5)
+    published.says("audit", "verify", "--checkpoint", published.kept, code=1, words=["tampered"])
+    assert published.run("audit", "publish", code=1).out.count("the log was rewritten") == 2
+    assert published.kept.read_bytes() == whole
+
+
+def test_an_alarm_is_shown_until_a_person_takes_it_away(published, tmp_path):
+    shutil.copytree(published.state, tmp_path / "older")
+    published.run("program", "run", "clean", "--context", '{"name": "b"}', code=5)
+    published.run("audit", "publish")
+    genuine = published.kept.read_text()
+    # The same log, gone on another way under the same key.
+    published.state.rename(tmp_path / "true")
+    (tmp_path / "older").rename(published.state)
+    published.run("program", "run", "clean", "--context", '{"name": "c"}', code=5)
+    fork = published.run("audit", "checkpoint").out
+    shutil.rmtree(published.state)
+    (tmp_path / "true").rename(published.state)
+    published.kept.write_text(genuine + fork)
+
+    def alarms():
+        return published.run("audit", "stats").out.count("ALARM")
+
+    published.run("audit", "publish", code=1)
+    assert alarms() == 1
+    # While it is so it is found again, whoever has taken it away.
+    published.run("audit", "publish", "--acknowledge", code=1)
+    assert alarms() == 1
+    published.kept.write_text(genuine)
+    published.run("audit", "publish")
+    assert alarms() == 1
+    published.run("audit", "publish", "--acknowledge")
+    assert alarms() == 0
+    published.run("audit", "publish")
+    assert alarms() == 0

@@ -1,81 +1,17 @@
-"""The bridge's log as it is published: what a `Publisher` needs of the database."""
+"""What publishes a bridge's log, as the configuration says it."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mcp_bridge.ledger import merkle
-from mcp_bridge.ledger.log import read_node
-from mcp_bridge.ledger.publisher import Publisher, TargetState
-from mcp_bridge.ledger.transaction import check_row
+from mcp_bridge.ledger.published import PublishedLog, read_states
+from mcp_bridge.ledger.publisher import Publisher
 
 if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Sequence
     from pathlib import Path
 
     from mcp_bridge.ledger.config import LedgerConfig
     from mcp_bridge.ledger.database import Database
-    from mcp_bridge.ledger.merkle import NodeReader
-    from mcp_bridge.ledger.publishing import Published
-    from mcp_bridge.ledger.transaction import Transaction
-
-
-class _Log:
-    """As `publishing.Source`."""
-
-    def __init__(self, database: Database, states: dict[str, TargetState]) -> None:
-        self._database = database
-        self._states = states
-
-    async def root_at(self, size: int) -> bytes | None:
-        def work(connection: sqlite3.Connection) -> bytes | None:
-            (entries,) = connection.execute("SELECT size FROM head").fetchone()
-            return merkle.root(size, _nodes(connection)) if size <= entries else None
-
-        return await self._database.look(work)
-
-    async def consistency(self, old: int, new: int) -> Sequence[bytes]:
-        return await self._database.look(lambda connection: merkle.consistency_proof(old, new, _nodes(connection)))
-
-    def last(self, target: str) -> int:
-        state = self._states.get(target)
-        return 0 if state is None else state.size
-
-    async def newest(self) -> str:
-        """The signed checkpoint of all entries."""
-        ((note,),) = await self._database.read("SELECT note FROM head")
-        return str(note)
-
-    async def keep(self, state: TargetState, published: Published | None) -> None:
-        """Take down how publishing to a target goes, and the checkpoint if somebody has cosigned it."""
-        self._states[state.target] = state
-
-        def work(transaction: Transaction) -> None:
-            do = transaction.connection.execute
-            if published is not None and published.cosignatures:
-                row = (published.size, published.note)
-                do("INSERT INTO checkpoints (size, note) VALUES (?, ?) ON CONFLICT DO NOTHING", row)
-                transaction.authenticate(("checkpoints", "size = ? AND note = ?", row))
-            found = do("SELECT state FROM published WHERE target = ?", (state.target,)).fetchone()
-            kept = TargetState(state.target) if found is None else TargetState(**json.loads(found[0]))
-            # Another process publishes to it, too: what it has seen is not unseen.
-            alarm = kept.conflict if state.conflict is None else state.conflict
-            merged = replace(state, size=max(state.size, kept.size), conflict=alarm)
-            do(
-                "INSERT INTO published (target, size, state) VALUES (?, ?, ?) ON CONFLICT (target)"
-                " DO UPDATE SET size = excluded.size, state = excluded.state",
-                (merged.target, merged.size, json.dumps(merged.record())),
-            )
-            transaction.authenticate(("published", "target = ?", (state.target,)))
-
-        await self._database.transact(work)
-
-
-def _nodes(connection: sqlite3.Connection) -> NodeReader:
-    return lambda level, index: read_node(connection, level, index)
 
 
 async def publisher(database: Database, config: LedgerConfig, base: Path) -> Publisher:
@@ -89,27 +25,7 @@ async def publisher(database: Database, config: LedgerConfig, base: Path) -> Pub
     Raises:
         BridgeError: As `Database.read`; `ledger_damaged`.
     """
-    rows = await database.read("SELECT * FROM published")
-    for row in rows:
-        check_row(database.master, "published", row)
-    states = {state.target: state for state in (TargetState(**json.loads(text)) for _, _, text, _ in rows)}
-    log = _Log(database, states)
+    states = await read_states(database)
+    log = PublishedLog(database, states)
     targets = [target.resolved(base) for target in config.publish]
     return Publisher(targets, log, log.newest, log.keep, states=states, interval=config.publish_interval)
-
-
-async def acknowledge(database: Database) -> None:
-    """Take away the alarms of all targets: a person has looked into them.
-
-    Raises:
-        BridgeError: As `Database.transact`.
-    """
-
-    def work(transaction: Transaction) -> None:
-        do = transaction.connection.execute
-        for target, text in do("SELECT target, state FROM published").fetchall():
-            state = json.dumps(json.loads(text) | {"conflict": None})
-            do("UPDATE published SET state = ? WHERE target = ?", (state, target))
-            transaction.authenticate(("published", "target = ?", (target,)))
-
-    await database.transact(work)

@@ -276,11 +276,12 @@ def publish(
             )
 
         async def published(database: Database) -> dict[str, TargetState]:
-            from mcp_bridge.bridge import publishing as through  # noqa: PLC0415
+            from mcp_bridge.bridge.publishing import publisher  # noqa: PLC0415
+            from mcp_bridge.ledger import published as kept  # noqa: PLC0415
 
             if acknowledge:
-                await through.acknowledge(database)
-            publishing = await through.publisher(database, loaded.settings.ledger, common.base_of(loaded))
+                await kept.acknowledge(database)
+            publishing = await publisher(database, loaded.settings.ledger, common.base_of(loaded))
             return dict(await publishing.publish_now())
 
         states = in_record(loaded.settings, published)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from mcp_bridge.ledger.publishing import Published, Source
+    from mcp_bridge.ledger.publishing_file import FileRead
     from mcp_bridge.ledger.targets import Target
 
 logger = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ class Publisher:
         source: The log.
         newest: Gives the log's newest signed checkpoint.
         keep: Gets a target's state whenever it has changed, and what the target has taken if it has taken something: to
-            store both durably.
+            store both durably. Gives the state as it is kept: other processes publish too, and people look into alarms.
         states: The states that were kept, by target id.
         interval: Seconds from one attempt to the next.
         clock: Gives seconds since 1970, UTC.
@@ -76,7 +77,7 @@ class Publisher:
         targets: Iterable[Target],
         source: Source,
         newest: Callable[[], Awaitable[str]],
-        keep: Callable[[TargetState, Published | None], Awaitable[None]],
+        keep: Callable[[TargetState, Published | None], Awaitable[TargetState]],
         *,
         states: Mapping[str, TargetState] | None = None,
         interval: float = INTERVAL_SECONDS,
@@ -89,6 +90,7 @@ class Publisher:
         kept = states or {}
         self._states = {target.id: kept.get(target.id, TargetState(target.id)) for target in self._targets}
         self._sent: dict[str, str] = {}
+        self._reads: dict[str, FileRead] = {}
         self._interval = interval
         self._clock = clock
         self._closing = anyio.Event()
@@ -141,7 +143,7 @@ class Publisher:
             # The first time always: what is here may have been rolled back while no bridge was running.
             if self._sent.get(target.id) == note or not checkpoint_of(note).size:
                 return True
-            published = await publish(target, note, self._source)
+            published = await publish(target, note, self._source, self._reads)
         except BridgeError as exc:
             after = self._failed(before, exc)
         except Exception as exc:  # whatever it is: the others, and the bridge, go on
@@ -156,7 +158,7 @@ class Publisher:
         if published is not None or after != before:
             self._states[target.id] = after
             try:
-                await self._keep(after, published)
+                self._states[target.id] = await self._keep(after, published)
             except Exception:  # as above
                 logger.exception("the state of publishing to the %s was not kept", target.id)
         return published is not None

@@ -1,7 +1,8 @@
 """Checkpoints sent elsewhere, so that a holder of the log's key can't rewrite what others have seen.
 
 A target is a file on other storage, an address that takes notes, or a witness. Each hears of the log only through its
-checkpoints. A file and a witness hold a new one against the last, so they find a log that was rewritten or rolled back.
+checkpoints. With a file and a witness a new one is held against those before, which finds a log that was rewritten or
+rolled back.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.notes import parse_checkpoint, split_note
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import MutableMapping, Sequence
 
-    from mcp_bridge.ledger.notes import Checkpoint
+    from mcp_bridge.ledger.notes import Checkpoint, Verifier
+    from mcp_bridge.ledger.publishing_file import FileRead
     from mcp_bridge.ledger.targets import Target
 
 CONFLICT = "publish_conflict"
@@ -25,11 +27,23 @@ CONFLICT = "publish_conflict"
 class Source(Protocol):
     """The log that is published."""
 
-    async def root_at(self, size: int) -> bytes | None:
-        """The root of the log's first `size` entries, 32 bytes; None if it has fewer."""
+    async def roots(self, sizes: Sequence[int]) -> Sequence[bytes | None]:
+        """For each size, the root of the log's first so many entries, 32 bytes; None if it has fewer."""
 
     async def consistency(self, old: int, new: int) -> Sequence[bytes]:
         """The consistency proof between two sizes that the log has had, 0 < old < new (RFC 6962, section 2.1.2)."""
+
+    async def keys(self) -> Sequence[Verifier]:
+        """The keys that the log has been signed with, by its own word."""
+
+    async def rotations(self) -> Sequence[str]:
+        """The checkpoints with which another key took a key's place, signed by both, the first one first."""
+
+    async def is_cosigned(self, size: int, key: Verifier) -> bool:
+        """Whether a checkpoint of the log with that size or more is kept that a witness's key has cosigned."""
+
+    async def newest(self) -> str:
+        """The signed checkpoint of all entries."""
 
     def last(self, target: str) -> int:
         """The size of the last checkpoint that a target (by its `Target.id`) has taken; 0 for none."""
@@ -52,13 +66,16 @@ class Published:
     cosignatures: tuple[str, ...] = ()
 
 
-async def publish(target: Target, note: str, source: Source) -> Published:
+async def publish(
+    target: Target, note: str, source: Source, reads: MutableMapping[str, FileRead] | None = None
+) -> Published:
     """Bring a checkpoint to a target. What it has taken is durable there, as far as it keeps its word.
 
     Args:
         target: Where to; its file is absolute.
         note: The log's signed checkpoint.
         source: The log.
+        reads: As `publish_to_file`.
 
     Raises:
         BridgeError: `publish_conflict`: an alarm, see CONFLICT. `publish_unreachable`: it may work later.
@@ -69,7 +86,7 @@ async def publish(target: Target, note: str, source: Source) -> Published:
     checkpoint = checkpoint_of(note)
     last = source.last(target.id)
     if last > checkpoint.size:
-        if await source.root_at(last) is None:
+        if await source.roots([last]) == [None]:
             raise rolled_back(target, last, checkpoint)
         # Another process has added entries and published them since this checkpoint was read.
         return Published(target.id, last, note)
@@ -77,7 +94,7 @@ async def publish(target: Target, note: str, source: Source) -> Published:
     if target.file is not None:
         from mcp_bridge.ledger.publishing_file import publish_to_file  # noqa: PLC0415
 
-        return await publish_to_file(target, note, source)
+        return await publish_to_file(target, note, source, reads)
     from mcp_bridge.ledger.publishing_http import publish_to_url, publish_to_witness  # noqa: PLC0415
 
     if target.url is not None:

@@ -1,6 +1,7 @@
 """Checkpoints in a file on other storage: one note after the other, each followed by an empty line.
 
-The file only grows. What a crash has left of a note stays there, and is passed over by whoever reads the file.
+The file only grows, and others may be able to add to it. So every note in it that a key of the log has signed has to be
+the log's, wherever it stands, and what is anything else is passed over: what a crash has left of a note, for instance.
 """
 
 from __future__ import annotations
@@ -9,70 +10,163 @@ import contextlib
 import errno
 import fcntl
 import functools
+import logging
 import os
 import re
 import stat
 import time
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 import anyio.from_thread
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.notes import parse_checkpoint
+from mcp_bridge.ledger.notes import MAX_NOTE_BYTES, keyring, parse_checkpoint, split_note
 from mcp_bridge.ledger.publishing import Published, checkpoint_of, conflict, rolled_back
+from mcp_bridge.ledger.signing import ID_BYTES, SIGNATURE_BYTES
+from mcp_bridge.private_files import sync_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, MutableMapping, Sequence
     from pathlib import Path
 
-    from mcp_bridge.ledger.notes import Checkpoint
+    from mcp_bridge.ledger.notes import Checkpoint, Verifier
     from mcp_bridge.ledger.publishing import Source
     from mcp_bridge.ledger.targets import Target
 
-    _RootAt = Callable[[int], bytes | None]
+logger = logging.getLogger(__name__)
 
-TAIL_BYTES = 1 << 20
-"""Of a file's end that is searched for its last note."""
+CHUNK_BYTES = 256 << 10
+"""Of a file, read and held against the log together."""
 
 LOCK_SECONDS = 2.0
 """How long to wait for another bridge that writes into the file."""
 
+_READING_SHARE = 0.8
+"""Of a target's time-out: what is left is for the write."""
+
+_TAIL_BYTES = 4096
+_HEAD_BYTES = 1024
 _LOCK_POLL_SECONDS = 0.02
-_MARK = "\u2014 "
-_UNGAPPED = re.compile(r"^(\u2014 .*\n)(?=[^\u2014\n])", re.MULTILINE)
-_GAP = re.compile(r"\n{2,}")
+_DASH = "\u2014".encode()
+_MARK = _DASH + b" "
+_UNGAPPED = re.compile(rb"^(%s.*\n)(?=[^\n])(?!%s)" % (_MARK, _DASH), re.MULTILINE)
+_GAP = re.compile(rb"\n{2,}")
+
+
+class _Carried(NamedTuple):
+    """What has been read of a file and may yet become a note: the last whole block, and what follows it."""
+
+    block: bytes = b""
+    rest: bytes = b""
+
+    def and_then(self, data: bytes) -> tuple[list[bytes], _Carried]:
+        """The notes that more of the file makes whole, and what is carried on."""
+        text = self.rest + data
+        end = text.rfind(b"\n") + 1
+        # Notes that somebody has put one after the other need no gap between.
+        whole = _UNGAPPED.sub(rb"\1\n", text[:end])
+        *blocks, rest = _GAP.split(whole if self.rest else whole.lstrip(b"\n"))
+        notes, before = [], self.block
+        for block in blocks:
+            if block.startswith(_MARK) and before:
+                notes.append(before + b"\n\n" + block + b"\n")
+                before = b""
+            else:
+                # A text whose signatures never came is dropped with this.
+                before = block
+        # No note is longer: what is, is none, and takes no memory.
+        return notes, _Carried(before[-MAX_NOTE_BYTES:], (rest + text[end:])[-MAX_NOTE_BYTES:])
+
+    def last(self) -> list[bytes]:
+        """The note that this is if the file ends here."""
+        if not self.block or not self.rest.startswith(_MARK):
+            return []
+        return [self.block + b"\n\n" + self.rest.removesuffix(b"\n") + b"\n"]
 
 
 def notes_in(text: str) -> list[str]:
-    """The notes of a file, in their order; what is no whole note is left out, and no signature is looked at."""
-    notes = []
-    before = ""
-    # Notes that somebody has put one after the other need no gap between.
-    text = _UNGAPPED.sub(r"\1\n", text)
-    for block in _GAP.split(text):
-        if block.startswith(_MARK) and before:
-            notes.append(f"{before}\n\n{block.removesuffix(chr(10))}\n")
-            before = ""
-        else:
-            # A text whose signatures never came is dropped with this.
-            before = block
-    return notes
+    """The notes of a file, in their order; what is no whole note is left out, and no signature is verified."""
+    notes, carried = _Carried().and_then(text.encode())
+    found = (note.decode(errors="replace") for note in (*notes, *carried.last()))
+    return [note for note in found if _is_whole(note)]
 
 
-async def publish_to_file(target: Target, note: str, source: Source) -> Published:
-    """Add a note to a file, if the file's last one is of the same log, and its beginning.
+def _is_whole(note: str) -> bool:
+    """Whether it is a note, and its last signature wasn't cut by a crash."""
+    try:
+        _, signatures = split_note(note)
+    except BridgeError:
+        return False
+    return len(signatures[-1][1]) >= ID_BYTES + SIGNATURE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class FileRead:
+    """How far a process has held a file against the log: from there on it holds what was added since.
+
+    That is enough. What was read agreed with the log that had `held`'s root, so it agrees with every log that has it.
+
+    Attributes:
+        file: Which file: device and inode.
+        offset: Up to where, in bytes.
+        tail: What stands before that.
+        carried: What may become a note with what follows.
+        held: The largest checkpoint that a key of the log has signed.
+        foreign: Whether there is a note of something else.
+    """
+
+    file: tuple[int, int]
+    offset: int = 0
+    tail: bytes = b""
+    carried: _Carried = _Carried()  # noqa: RUF009 - a tuple
+    held: Checkpoint | None = None
+    foreign: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """What a file is held against, in the thread that reads it.
+
+    Attributes:
+        origin: The log's.
+        keys: Its keys, now and before, by what a signature names its key with.
+        roots: As `Source.roots`.
+    """
+
+    origin: str
+    keys: Mapping[tuple[str, bytes], Verifier]
+    roots: Callable[[Sequence[int]], Sequence[bytes | None]]
+
+
+async def publish_to_file(
+    target: Target, note: str, source: Source, reads: MutableMapping[str, FileRead] | None = None
+) -> Published:
+    """Add a note to a file, if all checkpoints there that the log's keys have signed are the log's.
+
+    Args:
+        target: Names the file.
+        note: The log's signed checkpoint.
+        source: The log.
+        reads: What this process knows of files, by target id. It is kept up to date: without it all is read anew.
 
     Raises:
         BridgeError: As `publish`.
     """
     assert target.file is not None  # noqa: S101 - the caller's choice
 
-    def root_at(size: int) -> bytes | None:
-        return anyio.from_thread.run(source.root_at, size)
+    def roots(sizes: Sequence[int]) -> Sequence[bytes | None]:
+        return anyio.from_thread.run(source.roots, sizes)
 
-    work = functools.partial(_add, target, target.file, note, root_at, source.last(target.id))
+    log = _Log(checkpoint_of(note).origin, keyring(await source.keys()), roots)
+    # Where the log's key has changed, the one before has signed that, too: by itself it finds a log put back to
+    # before, which doesn't know the next one.
+    notes = [*await source.rotations(), note]
+    work = functools.partial(
+        _add, target, target.file, notes, log, source.last(target.id), {} if reads is None else reads
+    )
     try:
         with anyio.fail_after(target.timeout):
             # A storage that hangs keeps its thread; the bridge goes on.
@@ -84,63 +178,212 @@ async def publish_to_file(target: Target, note: str, source: Source) -> Publishe
     return Published(target.id, size, note)
 
 
-def _add(target: Target, path: Path, note: str, root_at: _RootAt, taken: int) -> int:
-    checkpoint = checkpoint_of(note)
-    flags = os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
-    try:
-        fd = os.open(path, flags)
-    except FileNotFoundError:
-        if taken:
-            raise _lost(target, taken, "isn't there") from None
-        fd = os.open(path, flags | os.O_CREAT, 0o644)
-        _sync_directory(path.parent)
+def _add(
+    target: Target, path: Path, notes: Sequence[str], log: _Log, taken: int, reads: MutableMapping[str, FileRead]
+) -> int:
+    deadline = time.monotonic() + target.timeout * _READING_SHARE
+    checkpoint = checkpoint_of(notes[-1])
+    fd = _open(target, path, taken)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise _unusable(target, "it is no regular file")
         _lock(target, fd)
-        size = os.fstat(fd).st_size
-        # A first character may be cut in its middle: it is replaced, in a note that is cut as well.
-        tail = os.pread(fd, TAIL_BYTES, max(0, size - TAIL_BYTES)).decode(errors="replace")
-        held = _check(target, tail, checkpoint, root_at, taken)
+        held = _held(target, fd, log, checkpoint, reads, deadline)
+        if held < taken:
+            raise _lost(target, taken, f"holds none over {held}" if held else "holds none")
         if held >= checkpoint.size:
             return held
-        gap = "" if not tail or tail.endswith("\n\n") else "\n" if tail.endswith("\n") else "\n\n"
-        _write_all(fd, f"{gap}{note}\n".encode())
+        new = [note for note in notes if held < checkpoint_of(note).size <= checkpoint.size]
+        size = os.fstat(fd).st_size
+        end = os.pread(fd, 2, max(0, size - 2))
+        gap = "" if not size or end == b"\n\n" else "\n" if end.endswith(b"\n") else "\n\n"
+        _write_all(fd, (gap + "".join(f"{note}\n" for note in new)).encode())
         os.fsync(fd)
         return checkpoint.size
     finally:
         os.close(fd)
 
 
-def _check(target: Target, tail: str, checkpoint: Checkpoint, root_at: _RootAt, taken: int) -> int:
-    """The size of the file's last checkpoint, which belongs to this log; 0 where the file has none."""
-    notes = notes_in(tail)
-    if not notes:
-        begun = tail.startswith(checkpoint.origin) or checkpoint.origin.startswith(tail)
-        if not begun or len(tail) == TAIL_BYTES:
-            raise _foreign(target)
-        if taken:
-            raise _lost(target, taken, "is empty")
-        return 0
+def _open(target: Target, path: Path, taken: int) -> int:
+    """The file, made if it isn't there and never was. Not through a link, which others may point elsewhere."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        last = parse_checkpoint(notes[-1].partition("\n\n")[0] + "\n")
-    except BridgeError:
-        raise _foreign(target) from None
-    if last.origin != checkpoint.origin:
-        raise _foreign(target)
-    root = root_at(last.size)
-    if root is None:
-        raise rolled_back(target, last.size, checkpoint)
-    if root != last.root:
-        raise conflict(
-            target,
-            f"The first {last.size} entries of the log {last.origin} are not those whose checkpoint the {target.id} "
-            "holds: the log was rewritten.",
-            last.size,
+        try:
+            return os.open(path, flags)
+        except FileNotFoundError:
+            if taken:
+                raise _lost(target, taken, "isn't there") from None
+        try:
+            fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError:
+            # Another bridge was quicker.
+            return os.open(path, flags)
+    except OSError as exc:
+        if exc.errno == errno.ELOOP:
+            raise _unusable(target, "it is a symbolic link", "Name the file that it points to.") from None
+        raise
+    with contextlib.suppress(OSError):
+        # Some file systems of others can't.
+        sync_directory(path.parent)
+    return fd
+
+
+def _held(
+    target: Target,
+    fd: int,
+    log: _Log,
+    checkpoint: Checkpoint,
+    reads: MutableMapping[str, FileRead],
+    deadline: float,
+) -> int:
+    """The size of the largest checkpoint that the file holds, signed by the log; 0 where it has none.
+
+    Raises:
+        BridgeError: An alarm; `publish_file_foreign`; `publish_file_unusable`: there was no time to read all of it.
+    """
+    read = _resumed(fd, reads.get(target.id))
+    if read.held is not None:
+        _check(target, log, checkpoint, replace(read, held=None), [_Note(read.held, "", signed=True)])
+    while True:
+        data = os.pread(fd, CHUNK_BYTES, read.offset)
+        notes, carried = read.carried.and_then(data)
+        # What the file ends with may be whole, and is looked at again when more has come.
+        parsed, foreign = _parsed(log, notes if data else carried.last())
+        read = replace(
+            _check(target, log, checkpoint, read, parsed),
+            offset=read.offset + len(data),
+            tail=(read.tail + data)[-_TAIL_BYTES:],
+            carried=carried if data else read.carried,
+            foreign=read.foreign or foreign,
         )
-    if last.size < taken:
-        raise _lost(target, taken, f"ends with one of {last.size}")
-    return last.size
+        reads[target.id] = read
+        if not data:
+            break
+        if time.monotonic() > deadline:
+            raise _unusable(
+                target,
+                f"{read.offset} of its {os.fstat(fd).st_size} bytes were held against the log, and there was no time "
+                "for more",
+                "The next attempt goes on from there. If it comes often, set a longer `timeout` or name another file.",
+            )
+    if read.held is not None:
+        return read.held.size
+    head, begin = os.pread(fd, _HEAD_BYTES, 0), f"{log.origin}\n".encode()
+    # Perhaps a first note that a crash has cut.
+    if read.foreign or not (head.startswith(begin) or begin.startswith(head)):
+        raise _foreign(target)
+    return 0
+
+
+def _resumed(fd: int, read: FileRead | None) -> FileRead:
+    """How far a file was read, if it is the one that was read."""
+    status = os.fstat(fd)
+    file = (status.st_dev, status.st_ino)
+    if read is not None and read.file == file:
+        begin = read.offset - len(read.tail)
+        if os.pread(fd, len(read.tail), begin) == read.tail:
+            return read
+    return FileRead(file)
+
+
+class _Note(NamedTuple):
+    """A note of the log's name.
+
+    Attributes:
+        checkpoint: What it says.
+        text: It.
+        signed: Whether a key of the log has signed it, where that is known.
+    """
+
+    checkpoint: Checkpoint
+    text: str
+    signed: bool | None = None
+
+
+def _parsed(log: _Log, notes: Sequence[bytes]) -> tuple[list[_Note], bool]:
+    """The notes of the log's name, and whether there are others."""
+    found = []
+    for data in notes:
+        note = data.decode(errors="replace")
+        with contextlib.suppress(BridgeError):
+            checkpoint = parse_checkpoint(note.partition("\n\n")[0] + "\n")
+            if checkpoint.origin == log.origin:
+                found.append(_Note(checkpoint, note))
+    return found, len(found) < len(notes)
+
+
+def _check(target: Target, log: _Log, checkpoint: Checkpoint, read: FileRead, notes: Sequence[_Note]) -> FileRead:
+    """Hold notes against the log; with the largest of them that its keys have signed.
+
+    That one follows another which is larger is no sign of anything: genuine notes can be copied.
+    """
+    if read.held is None:
+        _check_begun(target, log, notes)
+    sizes = sorted({note.checkpoint.size for note in notes})
+    roots = dict(zip(sizes, log.roots(sizes), strict=True)) if sizes else {}
+    others = [note for note in notes if note.checkpoint.root != roots[note.checkpoint.size]]
+    signed = [note.checkpoint for note in others if _is_signed(log, note)]
+    if len(signed) < len(others):
+        logger.warning(
+            "the %s holds %d checkpoints under this log's name that are not of it, and that none of its keys has "
+            "signed: they are passed over",
+            target.id,
+            len(others) - len(signed),
+        )
+    for one in signed:
+        if roots[one.size] is not None:
+            raise conflict(
+                target,
+                f"The first {one.size} entries of the log {one.origin} are not those whose checkpoint the {target.id} "
+                "holds: the log was rewritten.",
+                one.size,
+            )
+    if signed:
+        raise rolled_back(target, max(one.size for one in signed), checkpoint)
+    held = read.held
+    for note in sorted(notes, key=lambda note: note.checkpoint.size, reverse=True):
+        if held is not None and note.checkpoint.size <= held.size:
+            break
+        if note.checkpoint.root == roots[note.checkpoint.size] and _is_signed(log, note):
+            held = note.checkpoint
+            break
+    return replace(read, held=held)
+
+
+def _check_begun(target: Target, log: _Log, notes: Sequence[_Note]) -> None:
+    """Raise an alarm if the file's first note under the log's name is by a key that the log doesn't name.
+
+    The log's word for what its keys are is that of whoever has rewritten it; nobody who only adds can be first.
+    """
+    for note in notes:
+        if _is_signed(log, note):
+            return
+        try:
+            names = {(name, signature[:ID_BYTES]) for name, signature in split_note(note.text)[1]}
+        except BridgeError:
+            continue  # a crash has cut it
+        if names.isdisjoint(log.keys):
+            raise conflict(
+                target,
+                f"The {target.id} was begun under the name of the log {log.origin} by a key that this log doesn't "
+                "name: it is another log.",
+                note.checkpoint.size,
+            )
+
+
+def _is_signed(log: _Log, note: _Note) -> bool:
+    """Whether a signature by one of the log's keys holds. One that doesn't may have been added: it spoils no other."""
+    if note.signed is not None:
+        return note.signed
+    with contextlib.suppress(BridgeError):
+        text, signatures = split_note(note.text)
+        for name, signature in signatures:
+            key = log.keys.get((name, signature[:ID_BYTES]))
+            with contextlib.suppress(BridgeError):
+                if key is not None:
+                    key.verify(text, signature[ID_BYTES:])
+                    return True
+    return False
 
 
 def _lock(target: Target, fd: int) -> None:
@@ -167,29 +410,18 @@ def _write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        # Some file systems of others can't.
-        with contextlib.suppress(OSError):
-            os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _unusable(target: Target, why: str) -> BridgeError:
+def _unusable(
+    target: Target, why: str, hint: str = "Is the storage there, with room, and may this user write to it?"
+) -> BridgeError:
     return BridgeError(
-        "publish_file_unusable",
-        f"No checkpoint can be added to the {target.id}: {why}.",
-        hint="Is the storage there, with room, and may this user write to it?",
-        target=target.id,
+        "publish_file_unusable", f"No checkpoint can be added to the {target.id}: {why}.", hint=hint, target=target.id
     )
 
 
 def _foreign(target: Target) -> BridgeError:
     return BridgeError(
         "publish_file_foreign",
-        f"The {target.id} doesn't end with a checkpoint of this log.",
+        f"The {target.id} holds something else than checkpoints of this log.",
         hint="Name another file: each log has its own. Nothing was written.",
         target=target.id,
     )

@@ -33,6 +33,7 @@ MAX_ANSWER_BYTES = 64 << 10
 _TEXT = {"content-type": "text/plain; charset=utf-8", "accept-encoding": "identity"}
 _SIZE = re.compile(rb"(0|[1-9][0-9]{0,18})\n")
 _OK, _CONFLICT, _UNPROCESSABLE = 200, 409, 422
+_TRIED_AGAIN = "A bridge that runs tries again by itself; `mcp-bridge audit publish` does so now."
 _PASSING = frozenset({408, 425, 429})
 """Statuses besides 5xx after which the same may work later (RFC 9110, section 15)."""
 
@@ -72,11 +73,17 @@ async def publish_to_witness(target: Target, note: str, source: Source) -> Publi
             if held is None or held == old:
                 break
             if held > checkpoint.size:
-                if await source.root_at(held) is None:
+                if await source.roots([held]) == [None]:
                     raise rolled_back(target, held, checkpoint)
-                # Another process has added entries and published them since this checkpoint was read.
-                return Published(target.id, held, note)
-            if held < old:
+                # Another process may have added entries and had them cosigned since this checkpoint was read; that a
+                # size was answered is no sign of it.
+                if await source.is_cosigned(held, _key(target)):
+                    return Published(target.id, held, note)
+                note = await source.newest()
+                checkpoint = checkpoint_of(note)
+                if held > checkpoint.size:
+                    raise _bad_answer(target, f"that it has cosigned {held} entries, of which nobody here knows")
+            elif held < old:
                 logger.warning("the %s says %d entries, and has cosigned %d before", target.id, held, old)
             old = held
         else:
@@ -109,10 +116,14 @@ def _size_of(answer: _Answer) -> int | None:
     return int(found[1]) if found else None
 
 
+def _key(target: Target) -> Verifier:
+    assert target.key is not None  # noqa: S101 - the model holds it
+    return Verifier.parse(target.key)
+
+
 def _cosignatures(target: Target, note: str, body: bytes) -> tuple[str, ...]:
     """The lines of an answer that the witness's key has made; lines by other keys are passed over."""
-    assert target.key is not None  # noqa: S101 - the model holds it
-    key = Verifier.parse(target.key)
+    key = _key(target)
     text, _ = split_note(note)
     found = []
     try:
@@ -179,7 +190,9 @@ async def _post(client: httpx2.AsyncClient, target: Target, address: str, body: 
 
 
 def _unreachable(target: Target, why: str) -> BridgeError:
-    return BridgeError("publish_unreachable", f"The {target.id} can't be reached: {why}.", target=target.id)
+    return BridgeError(
+        "publish_unreachable", f"The {target.id} can't be reached: {why}.", hint=_TRIED_AGAIN, target=target.id
+    )
 
 
 def _refused(target: Target, status: int) -> BridgeError:
@@ -193,4 +206,9 @@ def _refused(target: Target, status: int) -> BridgeError:
 
 
 def _bad_answer(target: Target, what: str) -> BridgeError:
-    return BridgeError("publish_bad_answer", f"The {target.id} has answered {what}.", target=target.id)
+    return BridgeError(
+        "publish_bad_answer",
+        f"The {target.id} has answered {what}.",
+        hint=f"{_TRIED_AGAIN} Is its address right, and is that what answers there?",
+        target=target.id,
+    )

@@ -26,12 +26,14 @@ MARK = "\u2014 "
 
 ID_BYTES = 4
 
+SIGNATURE_BYTES = 64
+"""Of Ed25519; what follows the key's id may be more."""
+
 _KEY_BYTES = 32
 _PRIME = 2**255 - 19
 _ORDER_8 = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
 _LOW_ORDER = frozenset({0, 1, _PRIME - 1, _ORDER_8, _PRIME - _ORDER_8})
 """The second coordinates of the eight points under which a signature of anything can be made by anyone."""
-_SIGNATURE_BYTES = 64
 _TIME_BYTES = 8
 # By code points, and not by what a version of Python takes for printable: readers must agree for ever.
 _NAME = re.compile(r"[^\s+\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,255}")
@@ -161,7 +163,7 @@ class Verifier:
                 self._key.verify(signature, text.encode())
                 return None
             time = int.from_bytes(signature[:_TIME_BYTES], "big")
-            if len(signature) != _TIME_BYTES + _SIGNATURE_BYTES or time > MAX_TIME:
+            if len(signature) != _TIME_BYTES + SIGNATURE_BYTES or time > MAX_TIME:
                 raise InvalidSignature
             self._key.verify(signature[_TIME_BYTES:], _cosigned(text, time))
         except InvalidSignature:
