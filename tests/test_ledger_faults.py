@@ -41,7 +41,9 @@ def done(one):
 
 def contents(folder):
     """The bytes of what is in a directory, but for the shared memory, which is none of the file's."""
-    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.endswith("-shm")}
+    return {
+        path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and not path.name.endswith("-shm")
+    }
 
 
 def put(path, content):
