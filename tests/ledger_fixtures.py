@@ -11,7 +11,8 @@ from hypothesis import settings
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import codec, disclosures, exports, merkle, notes, proofs, reading, sealing, store
-from mcp_bridge.ledger.notes import COSIGNATURE, Checkpoint, Signer
+from mcp_bridge.ledger.notes import Checkpoint
+from mcp_bridge.ledger.signing import COSIGNATURE, ED25519, Signer, Verifier
 from mcp_bridge.ledger.trust import KeyEvent
 
 CALM = settings(deadline=None, database=None)
@@ -26,7 +27,7 @@ def private_key(seed):
     return Ed25519PrivateKey.from_private_bytes(hashlib.sha256(seed.encode()).digest())
 
 
-def signer(seed="first", name=ORIGIN, kind=notes.ED25519):
+def signer(seed="first", name=ORIGIN, kind=ED25519):
     return Signer(name, private_key(seed), kind)
 
 
@@ -174,7 +175,7 @@ def remembered(function):
     return check
 
 
-parsed = functools.cache(notes.Verifier.parse)
+parsed = functools.cache(Verifier.parse)
 
 
 def large_says(data, vkeys, against=(), *, proof=False):

@@ -20,9 +20,9 @@ from mcp_bridge.ledger import audit, opening, rotation
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.exports import verify_export
-from mcp_bridge.ledger.notes import Verifier
 from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.schema import FILE_NAME
+from mcp_bridge.ledger.signing import Verifier
 
 LIMIT = 64 << 10
 """Bytes that a file may have for a command whose disk is to be full; room for what SQLite makes to read."""

@@ -20,10 +20,11 @@ from starlette.responses import RedirectResponse, Response
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import publisher, publishing_file, publishing_http
-from mcp_bridge.ledger.notes import COSIGNATURE, Signer, Verifier, open_checkpoint
+from mcp_bridge.ledger.notes import open_checkpoint
 from mcp_bridge.ledger.publisher import Publisher, TargetState
 from mcp_bridge.ledger.publishing import Published, publish
 from mcp_bridge.ledger.publishing_file import notes_in
+from mcp_bridge.ledger.signing import COSIGNATURE, Signer, Verifier
 from mcp_bridge.ledger.targets import PublishingConfig, Target
 from mcp_bridge.ledger.witness import open_witness
 from mcp_bridge.server.witness import witness_app

@@ -32,7 +32,7 @@ from ledger_fixtures import (
     witness,
 )
 
-from mcp_bridge.ledger import notes
+from mcp_bridge.ledger import signing
 from mcp_bridge.ledger.trust import KeyEvent
 
 FIRST, THIRD = signer("first").vkey, signer("third").vkey
@@ -282,5 +282,5 @@ def test_a_public_key_that_is_no_point_signs_nothing_for_either():
     rng = random.Random(7)  # noqa: S311 - it is to be repeated
     for _ in range(20):
         public = rng.randbytes(31) + bytes([rng.randrange(127)])
-        notes.Verifier("x.example", public)
+        signing.Verifier("x.example", public)
         assert not agree(public, b"text", hashlib.sha512(public).digest()[:63] + b"\0")

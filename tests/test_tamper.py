@@ -39,10 +39,10 @@ from mcp_bridge.ledger.codec import Leaf
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.entries import Entry
-from mcp_bridge.ledger.notes import Signer, Verifier
 from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.schema import FILE_NAME
+from mcp_bridge.ledger.signing import Signer, Verifier
 from mcp_bridge.ledger.store import ProgramStore
 
 CHANGES = int(os.environ.get("MCP_BRIDGE_TAMPER_CHANGES", "700"))

@@ -17,9 +17,9 @@ from mcp_bridge.errors import BridgeError
 if TYPE_CHECKING:
     from mcp_bridge.ledger.database import Database
     from mcp_bridge.ledger.exports import Verdict
-    from mcp_bridge.ledger.notes import Verifier
     from mcp_bridge.ledger.publisher import TargetState
     from mcp_bridge.ledger.sealing import MasterKey
+    from mcp_bridge.ledger.signing import Verifier
     from mcp_bridge.settings import Settings
 
 audit = typer.Typer(
@@ -183,9 +183,9 @@ def consistency(
 
     def work() -> int:
         from mcp_bridge.ledger import audit as auditing  # noqa: PLC0415
-        from mcp_bridge.ledger.notes import Verifier  # noqa: PLC0415
         from mcp_bridge.ledger.opening import own_vkey  # noqa: PLC0415
         from mcp_bridge.ledger.reading import open_ledger  # noqa: PLC0415
+        from mcp_bridge.ledger.signing import Verifier  # noqa: PLC0415
 
         settings = common.load(config or ctx.obj).settings
         (earlier,) = _notes(old)[-1:]
@@ -352,7 +352,7 @@ def _master(settings: Settings) -> MasterKey:
 
 
 def _verifiers(keys: list[str] | None) -> list[Verifier] | None:
-    from mcp_bridge.ledger.notes import Verifier  # noqa: PLC0415
+    from mcp_bridge.ledger.signing import Verifier  # noqa: PLC0415
 
     return [Verifier.parse(key) for given in keys for key in _key_texts(given)] if keys else None
 
@@ -378,7 +378,7 @@ def _key_texts(given: str) -> list[str]:
 
 
 def _own_keys(vkey: str) -> list[Verifier]:
-    from mcp_bridge.ledger.notes import Verifier  # noqa: PLC0415
+    from mcp_bridge.ledger.signing import Verifier  # noqa: PLC0415
 
     return [Verifier.parse(vkey)]
 

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
     from mcp_bridge.ledger.codec import Leaf
     from mcp_bridge.ledger.exports import Verdict
-    from mcp_bridge.ledger.notes import Verifier
     from mcp_bridge.ledger.reading import Ledger
     from mcp_bridge.ledger.sealing import MasterKey
+    from mcp_bridge.ledger.signing import Verifier
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from mcp_bridge.ledger.trust import KeyHistory
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from mcp_bridge.ledger.notes import Checkpoint, Verifier
+    from mcp_bridge.ledger.notes import Checkpoint
+    from mcp_bridge.ledger.signing import Verifier
 
 FORMAT = "mcp-code-bridge-ledger/1"
 

@@ -13,38 +13,12 @@ from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.merkle import HASH_BYTES
-from mcp_bridge.ledger.signing import (
-    COSIGNATURE,
-    ED25519,
-    ID_BYTES,
-    MARK,
-    Signer,
-    Verifier,
-    decode_base64,
-    is_key_name,
-    shown,
-)
+from mcp_bridge.ledger.signing import ID_BYTES, MARK, decode_base64, is_key_name, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = [
-    "COSIGNATURE",
-    "ED25519",
-    "Checkpoint",
-    "Signer",
-    "Verifier",
-    "add_signature",
-    "check_signatures",
-    "checkpoint_text",
-    "cosign",
-    "keyring",
-    "open_checkpoint",
-    "open_note",
-    "parse_checkpoint",
-    "sign_checkpoint",
-    "split_note",
-]
+    from mcp_bridge.ledger.signing import Signer, Verifier
 
 MAX_NOTE_BYTES = 256 << 10
 """Room for 16 signatures of the largest kind that there is, which a reader must accept (signed-note)."""
