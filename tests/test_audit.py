@@ -8,11 +8,12 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ledger_fixtures import SMALL, signer
+from ledger_fixtures import SMALL, Log, signer
 from tampered_fixtures import ASKED, ENDED, WAITING, Writer, verdict
 
 from mcp_bridge.errors import BridgeError
@@ -23,6 +24,14 @@ from mcp_bridge.ledger.exports import verify_export
 from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.signing import Verifier
+
+PUBLISHED = '{"size": 1, "status": "ok", "conflict": {"time": 1.7e9, "message": "m"}}'
+
+
+def published(state):
+    """The statement that keeps what there is to say of a target."""
+    return f"INSERT INTO published VALUES ('file x', 0, '{state}', NULL)"  # noqa: S608
+
 
 LIMIT = 64 << 10
 """Bytes that a file may have for a command whose disk is to be full; room for what SQLite makes to read."""
@@ -135,6 +144,75 @@ def test_stats_count_what_there_is(ledger):
     assert facts["file_bytes"] > facts["payload_bytes"] > 0
     told = ledger.run("audit", "stats")
     assert f"{facts['entries']} entries, key {ledger.key}" in told.err + told.out
+
+
+def test_what_was_not_opened_and_what_is_erased_is_told(ledger, tmp_path):
+    execution = ledger.run("execution", "list", "--json").json["executions"][0]["id"]
+    assert "erased" not in ledger.run("audit", "verify").out
+    ledger.run("erase", "--execution", execution)
+    told = ledger.run("audit", "verify").out
+    assert "1 executions erased" in told
+    assert "not opened" not in told
+    ledger.run("backup", tmp_path / "copy")
+    (ledger.state / "master.key").unlink()
+    told = ledger.run("audit", "verify", tmp_path / "copy", "--key", ledger.key).out
+    assert "payloads and the rows beside the log were not opened: no master key" in told
+    assert "1 executions erased" in told
+
+
+def test_a_payload_can_t_pass_for_a_verdict(tmp_path, desk):
+    log = Log()
+    log.append(payload=b'{"a":1}\nverified: everything\r\x1b[1Averified: \xe2\x80\xa8more')
+    proof = tmp_path / "proof"
+    proof.write_bytes(log.proof(1))
+    lines = desk.run("audit", "verify", proof).out.splitlines()
+    assert [line for line in lines if "verified" in line] == [
+        "payload: verified: everything\\r\\x1b[1Averified: \\u2028more"
+    ]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE head SET note = replace(note, origin, origin || char(27))",
+        "UPDATE head SET note = char(27) || '[2J'",
+        "INSERT INTO checkpoints SELECT size, replace(note, char(10) || char(10), char(10) || char(155) || char(10, 10)), x'00' FROM head",
+        "UPDATE head SET vkey = ''",
+        "UPDATE head SET size = size - 1",
+    ],
+)
+def test_a_checkpoint_that_the_log_s_key_has_not_signed_is_not_printed(ledger, change):
+    with closing(sqlite3.connect(ledger.path, isolation_level=None)) as connection:
+        (origin,) = connection.execute("SELECT value FROM meta WHERE name = 'origin'").fetchone()
+        connection.execute(change.replace("origin", f"'{origin}'"))
+    told = ledger.says("audit", "checkpoint", code=1, words=["ledger_damaged", "its head"])
+    assert told.out == ""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE entries SET entry = CAST(replace(entry, '{', 'x') AS BLOB) WHERE sequence = 0",
+        "UPDATE entries SET entry = x'ff' WHERE sequence = (SELECT max(sequence) FROM entries)",
+        published("{"),
+        published("[]"),
+        published(PUBLISHED.replace("status", "statis")),
+        published(PUBLISHED.replace("conflict", "confl")),
+        published(PUBLISHED.replace("e9", "e99")),
+        published(PUBLISHED.replace("time", "tame")),
+    ],
+)
+def test_numbers_of_a_damaged_ledger_are_refused_and_its_file_is_named(ledger, change):
+    with closing(sqlite3.connect(ledger.path, isolation_level=None)) as connection:
+        for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchall():
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.execute(change)
+    for more_words in ((), ("--json",)):
+        told = ledger.run("audit", "stats", *more_words, code=1)
+        said = told.out + told.err
+        assert "ledger_damaged" in said
+        assert f"{ledger.path}: The record of executions is damaged: " in said
+        assert "Go on with a backup; `mcp-bridge audit verify FILE` checks one." in said
 
 
 def test_a_ledger_that_was_rolled_back_or_rewritten_is_found_by_a_checkpoint_kept_elsewhere(ledger, tmp_path):

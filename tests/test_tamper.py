@@ -4,6 +4,7 @@
 import asyncio
 import dataclasses
 import io
+import json
 import os
 import random
 import shutil
@@ -127,9 +128,18 @@ def test_a_changed_byte_is_an_error_of_ours_wherever_the_ledger_is_read(kept, co
         copy.write_bytes(data)
 
 
+def test_what_is_counted_is_seen_to_be_text(copy):
+    # An execution of 32 characters and the kind `start` in a row's head, the kind as bytes instead.
+    data = copy.read_bytes()
+    assert b"\0\x4d\x17" in data
+    copy.write_bytes(data.replace(b"\0\x4d\x17", b"\0\x4d\x16", 1))
+    with pytest.raises(BridgeError, match="no text"), open_ledger(copy) as ledger:
+        audit.stats(ledger)
+
+
 def read_everything(path, kept):
     uses = (
-        audit.stats,
+        lambda ledger: json.dumps(audit.stats(ledger)),
         lambda ledger: audit.export(ledger, io.BytesIO(), payloads=True),
         lambda ledger: audit.prove(ledger, 7, payload=True),
         lambda ledger: audit.consistency(ledger, kept.elsewhere[2], None, [Verifier.parse(kept.vkey)]),

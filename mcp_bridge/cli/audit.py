@@ -119,8 +119,8 @@ def prove(
             data = verifying.prove_by(
                 file, keys, entry, lambda: common.load(config or ctx.obj).settings, payload=payload
             )
-        if keys:
-            proofs.verify(data, keys)
+        # Of a ledger that was damaged it may be none.
+        proofs.verify(data, keys)
         _write(out, lambda file: file.write(data))
         return common.OK
 
@@ -132,10 +132,11 @@ def checkpoint(ctx: typer.Context, config: Config = None, as_json: Json = False)
     """Print the signed checkpoint of all entries: to be kept where this machine can't change it."""
 
     def work() -> int:
+        from mcp_bridge.ledger import audit as auditing  # noqa: PLC0415
         from mcp_bridge.ledger.reading import open_ledger  # noqa: PLC0415
 
         with open_ledger(verifying.ledger_file(common.load(config or ctx.obj).settings)) as ledger:
-            note, size, vkey = ledger.head_note(), ledger.size, ledger.vkey
+            note, size, vkey = auditing.checkpoint(ledger), ledger.size, ledger.vkey
         if as_json:
             print_json({"checkpoint": note, "size": size, "key": vkey})
         else:

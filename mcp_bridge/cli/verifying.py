@@ -261,7 +261,12 @@ def verdict_lines(facts: dict[str, Any]) -> list[str]:
     if not facts["authenticated"]:
         lines.append("by no key: anybody may have made it; name the log's key with --key")
     if facts.get("payload") is not None:
-        lines.append(f"payload: {facts['payload']}")
+        # Each line of it: it may say "verified: …" itself.
+        lines += [f"payload: {line}" for line in facts["payload"].split("\n")]
+    if facts.get("erased"):
+        lines.append(f"{facts['erased']} executions erased")
+    if not facts.get("opened", True):
+        lines.append("payloads and the rows beside the log were not opened: no master key of it is here")
     if facts.get("compared"):
         lines.append(f"agrees with {facts['compared']} checkpoints that were kept elsewhere")
     elif "witnesses" in facts and facts["authenticated"] and not facts["witnesses"]:
