@@ -1,5 +1,6 @@
 """Ledgers of a few entries, their exports and proofs, and the small verifier."""
 
+import argparse
 import functools
 import hashlib
 import importlib.util
@@ -183,7 +184,7 @@ def large_says(data, vkeys, against=(), *, proof=False):
     keys = None if vkeys is None else [parsed(vkey) for vkey in vkeys]
     try:
         if proof:
-            proofs.verify(data, keys)
+            proofs.verify(data, keys, against)
         else:
             exports.verify_export(io.BytesIO(data), keys, against)
     except BridgeError as error:
@@ -198,7 +199,7 @@ def small_says(data, vkeys, against=()):
         for vkey in vkeys or ():
             small().add_key(known, vkey)
         small().verify(io.BytesIO(data), known, against)
-    except ValueError as error:
+    except (ValueError, argparse.ArgumentTypeError) as error:
         return str(error) or "wrong"
     return None
 

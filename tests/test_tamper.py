@@ -288,6 +288,12 @@ ROWS = [
     ("log", "a column beside an entry is changed", execute("UPDATE entries SET kind = 'denial' WHERE kind = 'outcome'"), VERIFY),
     ("log", "the end is cut off, and the head put back that was signed before it", cut, ELSEWHERE),
     ("log", "the end is cut off, and the head stays", execute("DELETE FROM entries WHERE sequence = (SELECT max(sequence) FROM entries)"), VERIFY),
+    (
+        "log",
+        "a second head is added",
+        execute("PRAGMA ignore_check_constraints = ON", "INSERT INTO head SELECT 2, size, root, note, vkey FROM head"),
+        VERIFY,
+    ),
     ("log", "the head is removed", execute("DELETE FROM head"), VERIFY),
     ("log", "the head is that of an earlier size", restored("erased", "REPLACE INTO head SELECT * FROM old.head"), VERIFY),
     ("log", "the head names another key", restored("decided", "UPDATE head SET vkey = (SELECT vkey FROM old.head)"), VERIFY),

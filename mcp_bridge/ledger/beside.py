@@ -104,7 +104,10 @@ class Beside:
             raise damaged(f"there is an unknown {name!r:.60} in its table meta, or another than there was")
 
     def _check_head(self, ledger: Ledger) -> None:
-        root, note = ledger.connection.execute("SELECT root, note FROM head").fetchone()
+        # A connection that can't write doesn't look at CHECK, neither does its integrity_check.
+        (one, root, note), *more = ledger.connection.execute("SELECT one, root, note FROM head").fetchall()
+        if one != 1 or more:
+            raise damaged("it has another head, or more than one")
         text, _ = notes.split_note(note)
         if notes.parse_checkpoint(text) != notes.Checkpoint(ledger.origin, ledger.size, root):
             raise damaged("what stands beside its head is not the head's own")

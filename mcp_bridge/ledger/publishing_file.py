@@ -51,9 +51,9 @@ def notes_in(text: str) -> list[str]:
     before = ""
     # Notes that somebody has put one after the other need no gap between.
     text = _UNGAPPED.sub(r"\1\n", text)
-    for block in _GAP.split(text):
+    for block in _GAP.split(text.strip("\n")):
         if block.startswith(_MARK) and before:
-            notes.append(f"{before}\n\n{block.removesuffix(chr(10))}\n")
+            notes.append(f"{before}\n\n{block}\n")
             before = ""
         else:
             # A text whose signatures never came is dropped with this.
