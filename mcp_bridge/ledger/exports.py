@@ -175,7 +175,7 @@ class _Reader:
                 )
         for kept in against:
             self._compare(kept, last)
-        if self._picked is not None and self._picked.sequence < size:
+        if self._picked is not None and self._picked.leaf is not None:
             self._picked.hashes = tuple(merkle.inclusion_proof(self._picked.sequence, size, self._node))
             self._picked.note = note
         return Verdict(

@@ -16,7 +16,7 @@ from mcp_bridge.ledger.merkle import HASH_BYTES
 from mcp_bridge.ledger.signing import ID_BYTES, MARK, decode_base64, is_key_name, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from mcp_bridge.ledger.signing import Signer, Verifier
 
@@ -134,7 +134,7 @@ def keyring(verifiers: Iterable[Verifier]) -> dict[tuple[str, bytes], Verifier]:
 
 
 def check_signatures(
-    text: str, signatures: Iterable[tuple[str, bytes]], known: Mapping[tuple[str, bytes], Verifier]
+    text: str, signatures: Collection[tuple[str, bytes]], known: Mapping[tuple[str, bytes], Verifier]
 ) -> list[tuple[Verifier, int | None]]:
     """Whose signatures of a split note hold: see open_note."""
     found, names = [], []
@@ -144,7 +144,14 @@ def check_signatures(
             found.append((by, by.verify(text, signature[ID_BYTES:])))
     if not found:
         by_whom = ", ".join(names[:4])
-        raise BridgeError("unknown_key", f"No key that is known here has signed the note; it is signed by {by_whom}.")
+        replaced = {name for name, _ in known} & {name for name, _ in signatures}
+        raise BridgeError(
+            "unknown_key",
+            f"No key that is known here has signed the note; it is signed by {by_whom}.",
+            hint="By another key of that name: was the one that is known replaced by the next one?"
+            if replaced
+            else None,
+        )
     return found
 
 

@@ -162,11 +162,7 @@ def _signed(
         return checkpoint, []
     found = notes.check_signatures(text, signatures, known)
     if not any(by.is_of_log(checkpoint.origin) for by, _ in found):
-        raise BridgeError(
-            "unknown_key",
-            f"No known key of the log {checkpoint.origin!a} has signed the checkpoint.",
-            hint="A log whose key was replaced is signed with the next one: is that the one which is named?",
-        )
+        raise BridgeError("unknown_key", f"No known key of the log {checkpoint.origin!a} has signed the checkpoint.")
     return checkpoint, found
 
 
