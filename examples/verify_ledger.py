@@ -1,14 +1,15 @@
 """Verify a ledger's export or .tlog-proof file: a second opinion, which shares no code with mcp-code-bridge.
-python verify_ledger.py FILE [--key VKEY]... [--checkpoint FILE]...
+python verify_ledger.py FILE [--key VKEY|FILE]... [--checkpoint FILE]...
 One line says what was found. Exit status: 0 genuine, 1 not, 2 wrong usage or a file that can't be read. Without a key
 the file is only shown to agree with itself. By RFC 6962, 8032, 8785, and C2SP's tlog-proof. Python 3.9 or later.
 """
-import argparse, base64, functools, hashlib, hmac, json, pathlib, re, sys
+import argparse, base64, functools, hashlib, hmac, json, os, pathlib, re, sys
 MAX_LINE, MAX_PROOF, MAX_NOTE, MAX_ENTRY, MAX_NUMBER = 64 << 20, 96 << 20, 256 << 10, 32 << 10, 2**53 - 1
 P, L = 2**255 - 19, 2**252 + 27742317777372353535851937790883648493
 D, ROOT, MASK = -121665 * pow(121666, P - 2, P) % P, pow(2, (P - 1) // 4, P), (1 << 255) - 1
 BASE = (15112221349535400772501151409588531511454012693041857206046113283949847762202, 4 * pow(5, P - 2, P) % P)
 ORDER_8 = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
+WEAK = 0, 1, P - 1, ORDER_8, P - ORDER_8  # with such a key anyone can sign anything
 ANY, TEXT, HASH = r"(?s:.*)", r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{0,4096}", r"[0-9a-f]{64}"
 NAME = r"[^\s+\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,255}"
 KINDS = "start|intent|outcome|denial|transition|suspension|resume|decision|violation|erasure|key|clock|end"
@@ -21,15 +22,12 @@ JSON = json.JSONDecoder(parse_int=lambda text: int(text[:17]), parse_float=len)
 def check(holds, why):
     if not holds:
         raise ValueError(why)
-
 node = lambda left, right: hashlib.sha256(b"\1" + left + right).digest()
-
 def unbase64(text):
     check(base64.b64encode(base64.b64decode(text, validate=True)).decode() == text, "base64 is not in its one form")
     return base64.b64decode(text)
 
-def fields(data, patterns):
-    """A JSON object in canonical form; a regular expression or `int` for each of its names."""
+def fields(data, patterns):  # of a JSON object in canonical form; a regular expression or `int` for each of its names
     text, found, at = data.decode(), {}, 0
     for name, pattern in patterns.items():
         at += len(name) + 4
@@ -42,14 +40,12 @@ def fields(data, patterns):
     check(written.encode() == data, "a JSON object is not in canonical form")
     return found
 
-def add(a, b):
-    """The sum of two points of Ed25519's curve in extended coordinates (RFC 8032, section 5.1.4)."""
+def add(a, b):  # two points of Ed25519's curve, in extended coordinates (RFC 8032, section 5.1.4)
     low, high, cross = (a[1] - a[0]) * (b[1] - b[0]) % P, (a[1] + a[0]) * (b[1] + b[0]) % P, 2 * a[3] * b[3] * D % P
     e, f, g, h = high - low, 2 * a[2] * b[2] - cross, 2 * a[2] * b[2] + cross, high + low
     return e * f % P, g * h % P, f * g % P, e * h % P
 
-def check_signature(public, message, signature):
-    """By Ed25519: [s]B - [k]A has to have the very bytes of R, as OpenSSL wants it."""
+def check_signature(public, message, signature):  # [s]B - [k]A has to have the very bytes of R, as OpenSSL wants it
     y, s = int.from_bytes(public, "little") & MASK, int.from_bytes(signature[32:], "little")
     square = (y * y - 1) * pow(D * y * y + 1, P - 2, P) % P
     x = (x := pow(square, (P + 3) // 8, P)) * (1 if x * x % P == square else ROOT) % P
@@ -64,20 +60,27 @@ def check_signature(public, message, signature):
     x, y = (part * pow(point[2], P - 2, P) % P for part in point[:2])
     check((y | (x & 1) << 255).to_bytes(32, "little") == signature[:32], "a signature is wrong")
 
-def add_key(known, vkey):
-    """Put a public key, name+id+base64, to those known, as (name, id, type, bytes) by name and id."""
+def add_key(known, vkey):  # name+id+base64, put to those known as (name, id, type, bytes) by name and id
     name, number, material = vkey.split("+", 2)
     data = unbase64(material)
     y = int.from_bytes(data[1:], "little") & MASK
-    weak = y in (0, 1, P - 1, ORDER_8, P - ORDER_8)  # with such a key anyone can sign anything
-    check(len(data) == 33 and data[0] in (1, 4) and y < P and not weak, "a key is none of Ed25519's")
+    check(y < P and y not in WEAK and len(data) == 33 and data[0] in (1, 4), "a key is none of Ed25519's")
     found = name, hashlib.sha256(name.encode() + b"\n" + data).digest()[:4], data[0], data[1:]
     check(re.fullmatch(NAME, name) and number == found[1].hex(), "a key's name or id is not its own")
     check(known.setdefault(found[:2], found) == found, "two keys can't be told apart")
     return found
 
-def open_note(note, known):
-    """Of a checkpoint its origin, size, root, which known keys have signed it, and which of these are its log's."""
+def notes_in(text):  # those of a file, one after the other; what a crash has left of one is passed over
+    found, before = [], ""
+    text = re.sub("(?m)^(\u2014 .*\n)(?=[^\u2014\n])", r"\1\n", text)  # where there is no gap between two
+    for block in re.split("\n\n+", text.strip("\n")):
+        whole = before and block.startswith("\u2014 ")
+        found += [f"{before}\n\n{block}\n"] if whole and re.search(r" ([A-Za-z0-9+/=]{4}){23,}\Z", block) else []
+        before = "" if whole else block
+    check(found, "there is no checkpoint in the file")
+    return found
+
+def open_note(note, known, log=None):  # a checkpoint's origin, size, root, and signers: if any are known, its log's too
     check(len(note.encode()) <= MAX_NOTE and not re.search(r"[\x00-\x09\x0b-\x1f]", note), "this can't be a note")
     text, separator, lines = note.rpartition("\n\n")
     check(separator and lines.endswith("\n") and lines.count("\n") <= 64, "a note has not from 1 to 64 signatures")
@@ -86,20 +89,19 @@ def open_note(note, known):
         mark, name, encoded = line.split(" ")
         data = unbase64(encoded)
         check(mark == "\u2014" and re.fullmatch(NAME, name) and len(data) > 4, "a signature's line is none")
-        by, message, data = known.get((name, data[:4])), text, data[4:]
+        by, message, data = (known or {}).get((name, data[:4])), text, data[4:]
         if by and by[2] == 4:  # a witness's, with a time
             check(data[0] < 128, "a cosignature's time is none")
             message, data = f"cosignature/v1\ntime {int.from_bytes(data[:8], 'big')}\n{text}", data[8:]
         if by and check_signature(by[3], message.encode(), data) is None:
             signers.append(by)
-    origin, size, root, *more, end = text.split("\n")
-    check(origin and all(more) and not end, "a checkpoint has not three lines or more")
-    size, root = re.fullmatch("0|[1-9][0-9]{0,18}", size) and int(size), unbase64(root)
-    check(size is not None and size < 2**63 and len(root) == 32, "a checkpoint's size or root is none")
-    return origin, size, root, signers, [by for by in signers if by[::2] == (origin, 1)]
+    parts = re.fullmatch("(.+)\n(0|[1-9][0-9]{0,18})\n(.{43}=)\n(.+\n)*", text)
+    check(parts and int(parts[2]) < 2**63, "a checkpoint has not three lines or more: an origin, a size and a root")
+    by_log = known is None or any(by[::2] == (parts[1], 1) for by in signers)
+    check(by_log and log in (None, parts[1]), "no known key of the log has signed a checkpoint")
+    return parts[1], int(parts[2]), unbase64(parts[3]), signers
 
-def read_entry(data):
-    """An entry, its hash, and its payload if that is there: it has to be what the entry commits to."""
+def read_entry(data):  # an entry, its hash, and its payload if that is there: it has to be what the entry commits to
     text, payload, salt = fields(data, {"entry": ANY, "payload": ANY, "salt": HASH}).values()
     leaf = fields(text.encode(), ENTRY)
     check(len(text.encode()) <= MAX_ENTRY and (payload is None) == (salt is None), "an entry is too long, or only half")
@@ -108,40 +110,40 @@ def read_entry(data):
         check(digest == leaf["commitment"], f"the payload of entry {leaf['sequence']} is not what it commits to")
     return leaf, hashlib.sha256(b"\0" + text.encode()).digest(), payload
 
-def climb(leaf, at, size, path):
-    """The root of a tree of that size, by a leaf's hash, its index, and the hashes beside its way from the root."""
+def climb(leaf, at, size, path):  # to a tree's root, by a leaf's hash, its index, and the hashes beside the way down
     check(len(path) > 0 if size > 1 else not path, "the proof has a hash too many, or too few")
     half = 1 << (size - 1).bit_length() >> 1
     if at < half:
         return node(climb(leaf, at, half, path[1:]), path[0])
     return node(path[0], climb(leaf, at - half, size - half, path[1:])) if path else leaf
 
-def verify_proof(data, given):
+def verify_proof(data, given, outside):
     head, _, note = data.decode().partition("\n\n")
-    origin, size, root, _, by_log = open_note(note, given or {})
-    check(len(data) <= MAX_PROOF and (given is None or by_log), "no known key of the log has signed the proof")
+    origin, size, root, _ = open_note(note, given)
     _, extra, index, *path = head.split("\n", 67)
     leaf, digest, _ = read_entry(unbase64(extra[6:]))
     check(extra[:6] == "extra " and index == f"index {leaf['sequence']}", "the proof is of another entry, or of none")
     path = [unbase64(line) for line in reversed(path)]
-    fits = leaf["sequence"] < size and all(len(each) == 32 for each in path)
+    fits = leaf["sequence"] < size and all(len(each) == 32 for each in path) and len(data) <= MAX_PROOF
     check(fits and climb(digest, leaf["sequence"], size, path) == root, "the proof doesn't lead to the signed root")
+    for _, count, kept, _ in [open_note(note, given, origin) for note in outside]:
+        if count != size:
+            raise argparse.ArgumentTypeError(f"a proof from {size} entries says nothing of a checkpoint of {count}")
+        check(kept == root, f"the root of {size} entries is not the one that was signed elsewhere")
     return f"entry {leaf['sequence']} of {origin}, one of {size}"
 
-def verify(file, given=None, outside=()):
-    """What an open file proves by the known keys, or None of them: no more than that it agrees with itself."""
+def verify(file, given=None, outside=()):  # by the known keys; by None of them, no more than that it agrees with itself
     def line():
         data = file.readline(MAX_LINE + 1)
         check(data.endswith(b"\n") and len(data) <= MAX_LINE, "the file is cut off, or a line is too long")
         return data[:-1]
     def checkpoint(note):
-        name, count, root, signers, by_log = open_note(note, known)
-        check(name == origin and by_log, "a checkpoint is not by a known key of this log")
+        _, count, root, signers = open_note(note, known, origin)
         check(count <= size, f"rolled back: a checkpoint is of {count} entries, and here are {size}")
         check(root == roots[32 * count : 32 * count + 32], f"the first {count} entries are not those that were signed")
         return count, signers
     if (header := line()) == b"c2sp.org/tlog-proof@v1":
-        return verify_proof(header + b"\n" + file.read(MAX_PROOF), given)
+        return verify_proof(header + b"\n" + file.read(MAX_PROOF), given, outside)
     _, origin, size = fields(header, {"format": "mcp-code-bridge-ledger/1", "origin": NAME, "size": int}).values()
     known, heads, peaks, keys, latest, time, last, current = dict(given or {}), {}, [], [], {}, 0, 0, ""
     trusted = {by for by in known.values() if by[::2] == (origin, 1)}
@@ -149,9 +151,9 @@ def verify(file, given=None, outside=()):
     for sequence in range(size):
         leaf, digest, payload = read_entry(line())
         before, heads[leaf["execution"]] = heads.get(leaf["execution"]), digest.hex()
-        check(leaf["sequence"] == sequence, f"another entry is in the place of entry {sequence}")
         time = leaf["time"] if leaf["kind"] == "clock" else max(time, leaf["time"])  # a clock put back, and accepted
-        check(leaf["previous"] == before and leaf["time"] == time, f"entry {sequence} doesn't follow the one before it")
+        follows = leaf["sequence"] == sequence and leaf["previous"] == before and leaf["time"] == time
+        check(follows, f"entry {sequence} is another one, or doesn't follow the one before it")
         if leaf["kind"] == "key" or not sequence:
             check(payload and leaf["execution"] == "ledger" and leaf["kind"] == "key", f"entry {sequence} names no key")
             form = {"event": "rotated|lost", "from": re.escape(current)} if keys else {"event": "made"}
@@ -170,29 +172,28 @@ def verify(file, given=None, outside=()):
     for (_, _, old), (sequence, event, new) in zip(keys, keys[1:]):
         trusted |= {new} if event == "rotated" and old in trusted and latest.get(old, 0) > sequence else set()
     check(given is None or trusted.intersection(signers), "the last checkpoint is signed by no trusted key")
-    for note in outside:
-        checkpoint(note)
+    list(map(checkpoint, outside))
     return f"{size} entries of {origin}"
 
 def main():
     parser = argparse.ArgumentParser(description="Verify a ledger's export or .tlog-proof file.")
     parser.add_argument("file")
-    parser.add_argument("--key", action="append", help="a public key to trust: name+id+base64")
+    parser.add_argument("--key", action="append", default=[], help="a public key to trust, name+id+base64, or a file")
     parser.add_argument("--checkpoint", action="append", default=[], help="a file with checkpoints kept elsewhere")
-    options, known = parser.parse_args(), {}
+    options, known, notes = parser.parse_args(), {}, []
     try:
-        for key in options.key or ():
-            add_key(known, key)
-        kept = "\n\n".join(pathlib.Path(name).read_bytes().decode().strip("\n") for name in options.checkpoint)
-        file = pathlib.Path(options.file).open("rb")
-    except (OSError, ValueError) as error:
+        for given in options.key:
+            keys = pathlib.Path(given).read_text("utf-8").split() if os.path.exists(given) else [given.strip()]
+            check([add_key(known, key) for key in keys], f"there is no key in {given}")
+        for name in options.checkpoint:
+            notes += notes_in(pathlib.Path(name).read_bytes().decode(errors="replace"))
+        with open(options.file, "rb") as file:
+            try:
+                found = ascii(verify(file, known or None, notes))[1:-1]  # a stranger may have named the log
+            except ValueError as error:
+                sys.exit(print(f"not genuine: {error}") or 1)
+    except (OSError, ValueError, argparse.ArgumentTypeError) as error:
         parser.error(str(error))
-    try:
-        with file:
-            notes = [note.strip("\n") + "\n" for note in re.split("\n\n+(?!\u2014)", kept) if note]
-            found = verify(file, known or None, notes)
-    except ValueError as error:
-        sys.exit(print(f"not genuine: {error}") or 1)
-    print(f"genuine: {found}" if options.key else f"agrees with itself, signed by nobody who is known: {found}")
+    print(f"genuine: {found}" if known else f"agrees with itself, signed by nobody who is known: {found}")
 if __name__ == "__main__":
     main()

@@ -9,6 +9,7 @@ takes little time and memory.
 import argparse
 import base64
 import functools
+import io
 import json
 import random
 import re
@@ -18,10 +19,10 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 
-from ledger_fixtures import erased, large_says, lost, rotated, signer, simple, small_says, witness
+from ledger_fixtures import erased, large_says, lost, parsed, rotated, signer, simple, small_says, witness
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger import codec, disclosures, exports, proofs
+from mcp_bridge.ledger import audit, codec, disclosures, exports, proofs
 from mcp_bridge.ledger.disclosures import Disclosed
 
 CPU_SECONDS = 2.0
@@ -76,6 +77,9 @@ def cases():
             for disclose in (True, False):
                 data = log.proof(index, disclose=disclose)
                 found.append(Case(f"{name}, proof {index}", data, current, entries, payloads, proof=True))
+                kept = tuple(log.checkpoints[-1:])
+                told = f"{name}, proof {index}, compared"
+                found.append(Case(told, data, current, entries, payloads, proof=True, against=kept))
     return found
 
 
@@ -234,9 +238,28 @@ def judge(case, data, *, both):
         other = small_says(data, case.keys, case.against)
         assert (said is None) == (other is None), f"they disagree: {said}, {other}"
         assert time.process_time() - start < CPU_SECONDS, f"the small verifier took long for {len(data)} bytes"
+        if not data.startswith(HEADER) and not case.against and (said is None or len(data) % 8 == 0):
+            judge_proof_from(case, data, said)
     if said is None and case.keys is not None and data != case.data:
         assert is_genuine(case, data), "a false one was accepted"
     return said or "accepted"
+
+
+def judge_proof_from(case, data, said):
+    """Only an export that is accepted gives a proof, which holds."""
+    index = len(data) % len(case.entries)
+    keys = None if case.keys is None else [parsed(vkey) for vkey in case.keys]
+    proof, code = None, None
+    try:
+        proof = audit.prove_exported(io.BytesIO(data), keys, index, payload=True)
+    except BridgeError as error:
+        code = error.code
+    if proof is None:
+        assert code == (said or "unknown_entry"), f"no proof for {code} of what is {said}"
+        return
+    assert said is None, f"a proof from what is {said}"
+    assert large_says(proof, None, proof=True) is small_says(proof, None) is None
+    assert case.keys is None or shows(case, index, proofs.verify(proof, None).disclosed), "a false proof was made"
 
 
 def fuzz(count, seed, small_every=1, report=None):

@@ -1,5 +1,6 @@
 """Ledgers of a few entries, their exports and proofs, and the small verifier."""
 
+import argparse
 import functools
 import hashlib
 import importlib.util
@@ -11,7 +12,8 @@ from hypothesis import settings
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import codec, disclosures, exports, merkle, notes, proofs, reading, sealing, store
-from mcp_bridge.ledger.notes import COSIGNATURE, Checkpoint, Signer
+from mcp_bridge.ledger.notes import Checkpoint
+from mcp_bridge.ledger.signing import COSIGNATURE, ED25519, Signer, Verifier
 from mcp_bridge.ledger.trust import KeyEvent
 
 CALM = settings(deadline=None, database=None)
@@ -26,7 +28,7 @@ def private_key(seed):
     return Ed25519PrivateKey.from_private_bytes(hashlib.sha256(seed.encode()).digest())
 
 
-def signer(seed="first", name=ORIGIN, kind=notes.ED25519):
+def signer(seed="first", name=ORIGIN, kind=ED25519):
     return Signer(name, private_key(seed), kind)
 
 
@@ -174,7 +176,7 @@ def remembered(function):
     return check
 
 
-parsed = functools.cache(notes.Verifier.parse)
+parsed = functools.cache(Verifier.parse)
 
 
 def large_says(data, vkeys, against=(), *, proof=False):
@@ -182,7 +184,7 @@ def large_says(data, vkeys, against=(), *, proof=False):
     keys = None if vkeys is None else [parsed(vkey) for vkey in vkeys]
     try:
         if proof:
-            proofs.verify(data, keys)
+            proofs.verify(data, keys, against)
         else:
             exports.verify_export(io.BytesIO(data), keys, against)
     except BridgeError as error:
@@ -197,7 +199,7 @@ def small_says(data, vkeys, against=()):
         for vkey in vkeys or ():
             small().add_key(known, vkey)
         small().verify(io.BytesIO(data), known, against)
-    except ValueError as error:
+    except (ValueError, argparse.ArgumentTypeError) as error:
         return str(error) or "wrong"
     return None
 

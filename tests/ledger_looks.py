@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 from mcp_bridge.ledger.audit import verify_file
 from mcp_bridge.ledger.entries import Entry
-from mcp_bridge.ledger.notes import Verifier
 from mcp_bridge.ledger.opening import KEY_FILE
 from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.recorder import recorded
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.sealing import FILE_NAME as MASTER_FILE
 from mcp_bridge.ledger.sealing import MasterKey
+from mcp_bridge.ledger.signing import Verifier
 from mcp_bridge.ledger.store import _execution
 
 

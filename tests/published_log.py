@@ -10,7 +10,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import merkle
 from mcp_bridge.ledger.codec import leaf_hash
-from mcp_bridge.ledger.notes import Checkpoint, Signer, open_checkpoint, sign_checkpoint
+from mcp_bridge.ledger.notes import Checkpoint, open_checkpoint, sign_checkpoint
+from mcp_bridge.ledger.signing import Signer
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"k" * 32)
 

@@ -17,13 +17,14 @@ from mcp_bridge.ledger.audit import verify_file
 from mcp_bridge.ledger.codec import decode, encode, leaf_hash
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.entries import Entry
-from mcp_bridge.ledger.notes import COSIGNATURE, Checkpoint, Signer, Verifier
+from mcp_bridge.ledger.notes import Checkpoint
 from mcp_bridge.ledger.published import PublishedLog
 from mcp_bridge.ledger.publisher import TargetState
 from mcp_bridge.ledger.publishing import Published
 from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.sealing import MasterKey
+from mcp_bridge.ledger.signing import COSIGNATURE, Signer, Verifier
 from mcp_bridge.ledger.store import ProgramStore, SavedProgram, StoredExecution
 
 ASKED, ENDED, ANNA, HOLDER, WAITING = (f"{number:032x}" for number in range(0xA1, 0xA6))

@@ -9,11 +9,12 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ledger_fixtures import SMALL, signer
+from ledger_fixtures import SMALL, Log, signer
 from tampered_fixtures import ASKED, ENDED, WAITING, Writer, verdict
 
 from mcp_bridge.errors import BridgeError
@@ -21,9 +22,17 @@ from mcp_bridge.ledger import audit, opening, rotation
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.exports import verify_export
-from mcp_bridge.ledger.notes import Verifier
 from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.schema import FILE_NAME
+from mcp_bridge.ledger.signing import Verifier
+
+PUBLISHED = '{"size": 1, "status": "ok", "conflict": {"time": 1.7e9, "message": "m"}}'
+
+
+def published(state):
+    """The statement that keeps what there is to say of a target."""
+    return f"INSERT INTO published VALUES ('file x', 0, '{state}', NULL)"  # noqa: S608
+
 
 LIMIT = 64 << 10
 """Bytes that a file may have for a command whose disk is to be full; room for what SQLite makes to read."""
@@ -105,6 +114,172 @@ def test_an_export_verifies_anywhere_with_nothing_but_itself_and_the_key(ledger,
     assert not ledger.state.exists()
 
 
+def exported(desk, name="ledger.jsonl", *more_words):
+    path = desk.folder / name
+    desk.run("audit", "export", path, *more_words)
+    return path
+
+
+def small_run(*arguments):
+    return subprocess.run([sys.executable, SMALL, *map(str, arguments)], check=False, capture_output=True)
+
+
+def test_an_entry_is_proven_from_an_export_when_its_ledger_is_gone(ledger, tmp_path):
+    whole, plain = exported(ledger, "whole.jsonl", "--payloads"), exported(ledger, "plain.jsonl")
+    before = {words: ledger.run("audit", "prove", *words).out for words in (("3",), ("3", "--no-payload"))}
+    key = ledger.write("ledger.pub", ledger.run("audit", "key").out)
+    shutil.rmtree(ledger.state)
+    for words, proof in before.items():
+        for keys in ((), ("--key", key), ("--key", ledger.key)):
+            assert ledger.run("audit", "prove", *words, whole, *keys).out == proof
+    assert ledger.run("audit", "prove", "3", plain).out == before["3", "--no-payload"]
+    proof = tmp_path / "proof"
+    for export, payload in ((whole, True), (plain, False)):
+        ledger.run("audit", "prove", "3", export, "--key", key, "--out", proof)
+        facts = ledger.run("audit", "verify", proof, "--key", key, "--json").json
+        assert (facts["status"], facts["entry"]["sequence"], facts["payload"] is not None) == ("verified", 3, payload)
+        assert small_run(proof, "--key", key).stdout.startswith(b"genuine: entry 3 of mcp-code-bridge/")
+        proof.unlink()
+    # What the log says of itself is never hidden.
+    ledger.run("audit", "prove", "0", plain, "--no-payload", "--out", proof)
+    assert "made" in ledger.run("audit", "verify", proof, "--key", key, "--json").json["payload"]
+    assert not ledger.state.exists()
+
+
+def test_every_entry_of_an_export_can_be_proven(ledger, tmp_path):
+    export, proof = exported(ledger), tmp_path / "proof"
+    for entry in range(size_of(ledger)):
+        assert (
+            ledger.run("audit", "prove", str(entry), export).out
+            == ledger.run("audit", "prove", str(entry), "--no-payload").out
+        )
+    ledger.says("audit", "prove", str(size_of(ledger)), export, "--out", proof, code=2, words=["unknown_entry"])
+    ledger.says("audit", "prove", "--out", proof, "--", "-1", export, code=2, words=["unknown_entry"])
+    assert not proof.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda data: data.replace(b"SECRET", b"SECRET!", 1), "tampered"),
+        (lambda data: data.replace(b'\\"kind\\":\\"intent', b'\\"kind\\":\\"denial', 1), "tampered"),
+        (lambda data: data[:-1], "bad_export"),
+        (lambda data: b"\n".join(data.split(b"\n")[:-2]) + b"\n", "bad_export"),
+        (lambda data: b"", "bad_export"),
+    ],
+)
+def test_there_is_no_proof_from_an_export_that_was_changed(ledger, tmp_path, change, code):
+    export = exported(ledger, "x.jsonl", "--payloads")
+    data = export.read_bytes()
+    assert change(data) != data
+    export.write_bytes(change(data))
+    for keys in ((), ("--key", ledger.key)):
+        # Whichever entry is asked for.
+        ledger.says("audit", "prove", "0", export, *keys, "--out", tmp_path / "proof", code=1, words=[code])
+    assert not (tmp_path / "proof").exists()
+
+
+def test_an_export_by_another_key_proves_nothing_to_who_names_one(ledger, tmp_path):
+    export = exported(ledger)
+    ledger.says("audit", "prove", "0", export, "--key", signer().vkey, code=1, words=["untrusted_key"])
+    ledger.says("audit", "prove", "0", "--key", signer().vkey, code=1, words=["unknown_key"])
+    new = ledger.run("audit", "rotate-key", "--json").json["key"]
+    more(ledger)
+    export = exported(ledger, "rotated.jsonl")
+    # The export is genuine to who has the old key; the proof, which has one checkpoint, would not be.
+    ledger.says("audit", "prove", "0", export, "--key", ledger.key, code=1, words=["unknown_key", "the next one"])
+    ledger.run("audit", "prove", "0", export, "--key", ledger.key, "--key", new)
+    ledger.run("audit", "prove", "0", export, "--key", new)
+
+
+def test_an_entry_is_proven_from_a_copy_of_the_file(ledger, tmp_path):
+    copy, proof = tmp_path / "copy.sqlite", ledger.run("audit", "prove", "3").out
+    ledger.run("backup", copy)
+    assert ledger.run("audit", "prove", "3", copy, "--key", ledger.key).out == proof
+    hidden = ledger.run("audit", "prove", "3", copy, "--no-payload").out
+    shutil.rmtree(ledger.state)
+    # Without the master key its payloads stay closed.
+    assert ledger.run("audit", "prove", "3", copy, "--key", ledger.key).out == hidden != proof
+    ledger.says("audit", "prove", "99", copy, code=2, words=["unknown_entry"])
+    with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
+        connection.execute("DROP TRIGGER entries_are_not_changed")
+        connection.execute('UPDATE entries SET entry = CAST(replace(entry, \'"kind":"\', \'"kind":"x\') AS BLOB)')
+        connection.execute("UPDATE entries SET kind = 'x' || kind")
+    ledger.says("audit", "prove", "3", copy, code=1, words=["bad_entry"])
+
+
+def test_there_is_no_proof_of_an_entry_that_was_changed(ledger, tmp_path):
+    with closing(sqlite3.connect(ledger.path, isolation_level=None)) as connection:
+        connection.execute("DROP TRIGGER entries_are_not_changed")
+        connection.execute("UPDATE entries SET entry = CAST(replace(entry, '\"time\":1', '\"time\":2') AS BLOB)")
+    for words in ((), ("--key", ledger.key), (ledger.path,)):
+        ledger.says("audit", "prove", "3", *words, "--no-payload", "--out", tmp_path / "p", code=1, words=["bad_proof"])
+    assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "words"),
+    [
+        ("{key}\n", 0, []),
+        ("{key}", 0, []),
+        ("\n{other}\r\n\n{key}\n", 0, []),
+        ("{other}\n", 1, ["untrusted_key"]),
+        ("", 2, ["bad_argument", "no file with public keys"]),
+        ("\n \n", 2, ["bad_argument", "no file with public keys"]),
+        ("{key}\nmore\n", 2, ["bad_key"]),
+        ("{key}\n" * 1000, 2, ["bad_argument", "no file with public keys"]),
+        (b"\xff\xfe", 2, ["bad_key"]),
+        (None, 2, ["bad_argument", "Is a directory"]),
+        ("missing", 2, ["bad_key"]),
+    ],
+)
+def test_keys_may_be_named_by_a_file(ledger, tmp_path, content, code, words):
+    export, keys = exported(ledger), tmp_path / "keys"
+    if content is None:
+        keys.mkdir()
+    elif content != "missing":
+        text = content if isinstance(content, bytes) else content.format(key=ledger.key, other=signer().vkey).encode()
+        keys.write_bytes(text)
+    for given in (("--key", keys), ("--key", ledger.key, "--key", keys)):
+        expected = 0 if code == 1 and len(given) > 2 else code
+        for command in (("verify",), ("prove", "0")):
+            ledger.says("audit", *command, export, *given, code=expected, words=words if expected else [])
+        if "{key}\n" * 9 not in str(content):  # the small one has no limit
+            assert small_run(export, *given).returncode == expected
+
+
+def test_a_key_that_is_longer_than_a_file_s_name_is_a_key(desk):
+    desk.says("audit", "verify", "x", "--key", f"{'a' * 250}+00000000+AAAA", code=2, words=["bad_key"])
+
+
+def test_a_proof_is_held_against_a_checkpoint_that_was_kept(ledger, tmp_path):
+    proof, kept = tmp_path / "proof", kept_checkpoint(ledger)
+    ledger.run("audit", "prove", "3", "--out", proof)
+    command = ("audit", "verify", proof, "--key", ledger.key, "--checkpoint")
+    told = ledger.run(*command, kept).out
+    assert "agrees with 1 checkpoints that were kept elsewhere" in told
+    assert ledger.run(*command, kept, "--checkpoint", kept, "--json").json["compared"] == 2
+    more(ledger)
+    later = kept_checkpoint(ledger, "later.txt")
+    told = ledger.says(*command, later, code=2, words=["bad_argument", "Hold an export against it"])
+    for checkpoint, code in ((kept, 0), (later, 2)):
+        assert small_run(proof, "--key", ledger.key, "--checkpoint", checkpoint).returncode == code
+    assert "held against no checkpoint" not in ledger.run(*command[:-1]).out
+
+
+@pytest.mark.parametrize("words", [(), ("--key", "{key}")])
+def test_the_status_says_whether_anybody_has_signed(ledger, tmp_path, words):
+    words = [word.format(key=ledger.key) for word in words]
+    export, proof, copy = exported(ledger), tmp_path / "proof", tmp_path / "copy"
+    ledger.run("audit", "prove", "3", "--out", proof)
+    ledger.run("backup", copy)
+    for file in (export, proof, copy):
+        facts = ledger.run("audit", "verify", file, *words, "--json").json
+        assert (facts["status"], facts["authenticated"]) == (
+            ("verified", True) if words else ("unauthenticated", False)
+        )
+
+
 def test_a_checkpoint_is_shown_to_be_the_beginning_of_a_later_one(ledger):
     monday = kept_checkpoint(ledger, "monday.txt")
     first = size_of(ledger)
@@ -136,6 +311,75 @@ def test_stats_count_what_there_is(ledger):
     assert facts["file_bytes"] > facts["payload_bytes"] > 0
     told = ledger.run("audit", "stats")
     assert f"{facts['entries']} entries, key {ledger.key}" in told.err + told.out
+
+
+def test_what_was_not_opened_and_what_is_erased_is_told(ledger, tmp_path):
+    execution = ledger.run("execution", "list", "--json").json["executions"][0]["id"]
+    assert "erased" not in ledger.run("audit", "verify").out
+    ledger.run("erase", "--execution", execution)
+    told = ledger.run("audit", "verify").out
+    assert "1 executions erased" in told
+    assert "not opened" not in told
+    ledger.run("backup", tmp_path / "copy")
+    (ledger.state / "master.key").unlink()
+    told = ledger.run("audit", "verify", tmp_path / "copy", "--key", ledger.key).out
+    assert "payloads and the rows beside the log were not opened: no master key" in told
+    assert "1 executions erased" in told
+
+
+def test_a_payload_can_t_pass_for_a_verdict(tmp_path, desk):
+    log = Log()
+    log.append(payload=b'{"a":1}\nverified: everything\r\x1b[1Averified: \xe2\x80\xa8more')
+    proof = tmp_path / "proof"
+    proof.write_bytes(log.proof(1))
+    lines = desk.run("audit", "verify", proof).out.splitlines()
+    assert [line for line in lines if "verified" in line] == [
+        "payload: verified: everything\\r\\x1b[1Averified: \\u2028more"
+    ]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE head SET note = replace(note, origin, origin || char(27))",
+        "UPDATE head SET note = char(27) || '[2J'",
+        "INSERT INTO checkpoints SELECT size, replace(note, char(10) || char(10), char(10) || char(155) || char(10, 10)), x'00' FROM head",
+        "UPDATE head SET vkey = ''",
+        "UPDATE head SET size = size - 1",
+    ],
+)
+def test_a_checkpoint_that_the_log_s_key_has_not_signed_is_not_printed(ledger, change):
+    with closing(sqlite3.connect(ledger.path, isolation_level=None)) as connection:
+        (origin,) = connection.execute("SELECT value FROM meta WHERE name = 'origin'").fetchone()
+        connection.execute(change.replace("origin", f"'{origin}'"))
+    told = ledger.says("audit", "checkpoint", code=1, words=["ledger_damaged", "its head"])
+    assert told.out == ""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE entries SET entry = CAST(replace(entry, '{', 'x') AS BLOB) WHERE sequence = 0",
+        "UPDATE entries SET entry = x'ff' WHERE sequence = (SELECT max(sequence) FROM entries)",
+        published("{"),
+        published("[]"),
+        published(PUBLISHED.replace("status", "statis")),
+        published(PUBLISHED.replace("conflict", "confl")),
+        published(PUBLISHED.replace("e9", "e99")),
+        published(PUBLISHED.replace("time", "tame")),
+    ],
+)
+def test_numbers_of_a_damaged_ledger_are_refused_and_its_file_is_named(ledger, change):
+    with closing(sqlite3.connect(ledger.path, isolation_level=None)) as connection:
+        for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchall():
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.execute(change)
+    for more_words in ((), ("--json",)):
+        told = ledger.run("audit", "stats", *more_words, code=1)
+        said = told.out + told.err
+        assert "ledger_damaged" in said
+        assert f"{ledger.path}: The record of executions is damaged: " in said
+        assert "Go on with a backup; `mcp-bridge audit verify FILE` checks one." in said
 
 
 def test_a_ledger_that_was_rolled_back_or_rewritten_is_found_by_a_checkpoint_kept_elsewhere(ledger, tmp_path):
@@ -235,6 +479,9 @@ def test_a_ledger_whose_key_isn_t_here_is_not_verified_by_its_own_word(ledger):
     (ledger.state / "checkpoint.key").write_bytes(b"k" * 32)
     for command in (("verify",), ("consistency", kept_checkpoint(ledger))):
         ledger.says("audit", *command, code=1, words=["key_unusable"])
+    # Neither is a copy.
+    ledger.says("backup", "copy", code=1, words=["key_unusable"])
+    assert not (ledger.folder / "copy").exists()
     (ledger.state / "checkpoint.key").unlink()
     ledger.says("audit", "verify", code=1, words=["key_missing", "rotate-key --lost"])
     # It can be read, and verified by who has the public key.

@@ -25,10 +25,10 @@ from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.entries import TOMBSTONE, Entry
 from mcp_bridge.ledger.exports import verify_export
-from mcp_bridge.ledger.notes import Verifier
 from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.sealing import MasterKey
+from mcp_bridge.ledger.signing import Verifier
 from mcp_bridge.policy.references import MemoryReferences
 from mcp_bridge.sandbox.owner import host_id, owner_label
 from mcp_bridge.settings import Settings

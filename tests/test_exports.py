@@ -23,7 +23,7 @@ from ledger_fixtures import (
 )
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger import codec, disclosures, exports, notes, trust
+from mcp_bridge.ledger import codec, disclosures, exports, notes, signing, trust
 from mcp_bridge.ledger.notes import Checkpoint
 from mcp_bridge.ledger.trust import KeyEvent
 
@@ -31,7 +31,7 @@ FIRST, SECOND, THIRD = (signer(seed).vkey for seed in ("first", "second", "third
 
 
 def keys(*vkeys):
-    return [notes.Verifier.parse(vkey) for vkey in vkeys]
+    return [signing.Verifier.parse(vkey) for vkey in vkeys]
 
 
 def verify(data, vkeys=(FIRST,), against=()):

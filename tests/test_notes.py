@@ -10,7 +10,8 @@ from ledger_fixtures import CALM, ORIGIN, private_key, signer, small, witness
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import notes, signing
-from mcp_bridge.ledger.notes import COSIGNATURE, Checkpoint, Signer, Verifier
+from mcp_bridge.ledger.notes import Checkpoint
+from mcp_bridge.ledger.signing import COSIGNATURE, Signer, Verifier
 
 ROOT = hashlib.sha256(b"root").digest()
 STATE = Checkpoint(ORIGIN, 5, ROOT)

@@ -86,6 +86,53 @@ def test_after_a_rotation_the_key_of_the_time_is_needed():
     assert large_says(data, [signer("first").vkey], proof=True) == "unknown_key"
 
 
+def other_root(log):
+    """What the log's key signed of as many entries, others among them."""
+    return notes.sign_checkpoint(Checkpoint(log.origin, len(log.entries), b"r" * 32), log.key)
+
+
+def of_another_log(log):
+    strange = signer("first", "another.example")
+    return notes.sign_checkpoint(Checkpoint(strange.name, len(log.entries), log.state().root), strange)
+
+
+@pytest.mark.parametrize(
+    ("kept", "code"),
+    [
+        (lambda log: log.checkpoint(), None),
+        (lambda log: log.checkpoint(log.key, witness()), None),
+        (other_root, "tampered"),
+        (lambda log: log.checkpoint(size=4), "bad_argument"),
+        (lambda log: log.fill(1).checkpoint(), "bad_argument"),
+        (lambda log: log.checkpoint(signer("stranger")), "unknown_key"),
+        (lambda log: log.checkpoint().replace("\n8\n", "\n9\n"), "bad_signature"),
+        (of_another_log, "other_log"),
+        (lambda log: "", "bad_note"),
+    ],
+)
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_proof_is_held_against_checkpoints_kept_elsewhere(kept, code, more):
+    log = simple(7)
+    data, against = log.proof(4), [log.checkpoint()] * more
+    against.append(kept(log))
+    keys = [FIRST.vkey, witness().vkey, signer("first", "another.example").vkey]
+    assert large_says(data, keys, against, proof=True) == code
+    assert (small_says(data, keys, against) is None) == (code is None)
+
+
+def test_without_a_key_a_proof_is_held_against_what_kept_checkpoints_say():
+    log = simple(7)
+    data = log.proof(4)
+    for note, code in (
+        (log.checkpoint(signer("stranger")), None),
+        (other_root(log), "tampered"),
+        (of_another_log(log), "other_log"),
+        (log.checkpoint(size=4), "bad_argument"),
+    ):
+        assert large_says(data, None, [note], proof=True) == code
+        assert (small_says(data, None, [note]) is None) == (code is None)
+
+
 LOG = simple(7)
 GOOD = LOG.proof(4)
 HIDDEN = disclosures.encode(disclosures.Disclosed(LOG.entries[4]))

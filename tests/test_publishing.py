@@ -29,13 +29,14 @@ from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.entries import Entry
-from mcp_bridge.ledger.notes import COSIGNATURE, Checkpoint, Signer, Verifier, open_checkpoint, sign_checkpoint
+from mcp_bridge.ledger.notes import Checkpoint, open_checkpoint, sign_checkpoint
 from mcp_bridge.ledger.published import PublishedLog, acknowledge, read_states
 from mcp_bridge.ledger.publisher import Publisher, TargetState
 from mcp_bridge.ledger.publishing import Published, publish
 from mcp_bridge.ledger.publishing_file import notes_in
 from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.rotation import rotate_key
+from mcp_bridge.ledger.signing import COSIGNATURE, Signer, Verifier
 from mcp_bridge.ledger.targets import PublishingConfig, Target
 from mcp_bridge.ledger.witness import open_witness
 from mcp_bridge.server.witness import witness_app

@@ -2,12 +2,14 @@
 
 import ast
 import base64
+import dataclasses
 import hashlib
 import random
 import shutil
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 from cryptography.exceptions import InvalidSignature
@@ -32,7 +34,9 @@ from ledger_fixtures import (
     witness,
 )
 
-from mcp_bridge.ledger import notes
+from mcp_bridge.cli import verifying
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger import notes, proofs, signing
 from mcp_bridge.ledger.trust import KeyEvent
 
 FIRST, THIRD = signer("first").vkey, signer("third").vkey
@@ -62,6 +66,54 @@ def test_a_file_may_have_several_checkpoints(tmp_path):
     assert run(*command).returncode == 1
 
 
+NOTE = simple().checkpoints[0]
+PARTS = (NOTE, NOTE[:40], NOTE[:-20], "\n", "\n\n", "\n\n\n", "\u2014 a AAAAAAA=\n", "\u2014", "text\n", "\ufffd", "")
+
+
+@pytest.mark.parametrize(
+    ("data", "count"),
+    [
+        (NOTE.encode(), 1),
+        (f"{NOTE}{NOTE}".encode(), 2),
+        (f"{NOTE}\n\n\n{NOTE}\n".encode(), 2),
+        (f"{NOTE}\n{NOTE[:60]}\n\n{NOTE}".encode(), 2),
+        (f"{NOTE}\n{NOTE[:30]}\n\n{NOTE}".encode(), 2),
+        (NOTE.encode() + b"\n" + NOTE.encode()[:60] + b"\xff\xfe\n\n" + NOTE.encode(), 2),
+        (b"\xe2\x80\n\n" + NOTE.encode(), 1),
+        (NOTE.replace("\n\n", "\n\n\n").encode(), 1),
+        (b"\n" + NOTE.encode(), 1),
+        (NOTE[:-1].encode(), 1),
+        (b"", 0),
+        (NOTE[:80].encode(), 0),
+    ],
+)
+def test_both_find_the_same_notes_in_a_file(tmp_path, data, count):
+    kept, export = tmp_path / "kept", tmp_path / "export"
+    kept.write_bytes(data)
+    export.write_bytes(simple().export())
+    assert len(found_by_both(kept)) == count
+    assert run(export, "--key", FIRST, "--checkpoint", kept).returncode == (0 if count else 2)
+
+
+@CALM
+@given(st.lists(st.sampled_from(PARTS), max_size=8).map("".join))
+def test_both_find_the_same_notes_in_any_file(tmp_path_factory, text):
+    kept = tmp_path_factory.getbasetemp() / "any"
+    kept.write_bytes(text.encode())
+    found_by_both(kept)
+
+
+def found_by_both(path):
+    """The notes that the large verifier finds in a file, if the small one finds the same."""
+    large, little = [], []
+    with suppress(BridgeError):
+        large = verifying.read_notes(path)
+    with suppress(ValueError):
+        little = small().notes_in(path.read_bytes().decode(errors="replace"))
+    assert large == little
+    return large
+
+
 def test_it_imports_nothing_but_the_standard_library():
     imported = set()
     for each in ast.walk(ast.parse(SMALL.read_text())):
@@ -80,9 +132,23 @@ def files(tmp_path):
     (tmp_path / "wrong").write_bytes(log.export().replace(b'\\"n\\":1', b'\\"n\\":2'))
     (tmp_path / "wrong proof").write_bytes(log.proof(3).replace(b"index 3", b"index 4"))
     (tmp_path / "kept").write_text(log.checkpoints[0], encoding="utf-8")
+    (tmp_path / "whole").write_text(log.checkpoint(), encoding="utf-8")
+    other = notes.Checkpoint(ORIGIN, 13, b"r" * 32)
+    (tmp_path / "other").write_text(notes.sign_checkpoint(other, log.key), encoding="utf-8")
     log.fill(1)
     (tmp_path / "later").write_text(log.checkpoint(), encoding="utf-8")
+    (tmp_path / "keys").write_text(f"\n{THIRD}\r\n{FIRST}\n", encoding="utf-8")
+    (tmp_path / "empty").write_text(" \n", encoding="utf-8")
+    (tmp_path / "bytes").write_bytes(bytes(range(256)))
+    (tmp_path / "strange").write_bytes(of_a_stranger("a\x9b2J\u202eb\u2028"))
     return tmp_path
+
+
+def of_a_stranger(origin):
+    """A proof from a log whose name no log has, so that no key can be its."""
+    log = Log().fill(1)
+    proof = proofs.decode(log.proof(1))
+    return proofs.encode(dataclasses.replace(proof, note=proof.note.replace(ORIGIN, origin, 1)))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +166,32 @@ def files(tmp_path):
         ),
         ("wrong", ["--key", FIRST], 1, "not genuine: the payload of entry 1 is not what it commits to"),
         ("proof", ["--key", THIRD], 0, "genuine: entry 3 of mcp-code-bridge/0123456789abcdef, one of 13"),
-        ("proof", ["--key", FIRST], 1, "not genuine: no known key of the log has signed the proof"),
+        ("proof", ["--key", FIRST], 1, "not genuine: no known key of the log has signed a checkpoint"),
+        ("proof", ["--key", THIRD, "--checkpoint", "whole"], 0, "genuine: entry 3 of mcp-code-bridge/0123456789abcdef"),
+        ("proof", ["--key", THIRD, "--checkpoint", "other"], 1, "not genuine: the root of 13 entries is not the one"),
+        (
+            "proof",
+            ["--key", THIRD, "--checkpoint", "later"],
+            2,
+            "a proof from 13 entries says nothing of a checkpoint of",
+        ),
+        ("log", ["--key", "keys"], 0, "genuine: 13 entries"),
+        ("log", ["--key", "empty"], 2, "there is no key in"),
+        ("log", ["--key", "bytes"], 2, "verify_ledger.py: error: "),
+        ("log", ["--key", "log"], 2, "verify_ledger.py: error: "),
+        ("log", ["--key", "."], 2, "Is a directory"),
+        ("log", ["--key", FIRST, "--key", "empty"], 2, "there is no key in"),
+        ("log", ["--key", f"{'x' * 300}+c2d3e4f5+AAAA"], 2, "verify_ledger.py: error: a key is none"),
+        ("log", ["--key", FIRST, "--checkpoint", "empty"], 2, "there is no checkpoint in the file"),
+        ("log", ["--key", FIRST, "--checkpoint", "bytes"], 2, "there is no checkpoint in the file"),
+        ("log", ["--key", FIRST, "--checkpoint", "."], 2, "Is a directory"),
+        (".", ["--key", FIRST], 2, "Is a directory"),
+        (
+            "strange",
+            [],
+            0,
+            "agrees with itself, signed by nobody who is known: entry 1 of a\\x9b2J\\u202eb\\u2028, one of 2",
+        ),
         ("wrong proof", ["--key", THIRD], 1, "not genuine: the proof is of another entry"),
         ("later", ["--key", THIRD], 1, "not genuine: "),
         ("missing", ["--key", FIRST], 2, "No such file"),
@@ -110,7 +201,9 @@ def files(tmp_path):
     ],
 )
 def test_it_says_in_one_line_and_by_its_status_what_a_file_is(files, name, arguments, status, says):
-    arguments = [str(files / each) if each in {"kept", "later", "missing"} else each for each in arguments]
+    arguments = [
+        each if each.startswith("--") or len(each) > 20 or each == "x" else str(files / each) for each in arguments
+    ]
     done = run(files / name, *arguments)
     assert done.returncode == status, done
     assert says in (done.stderr if status == 2 else done.stdout)
@@ -282,5 +375,5 @@ def test_a_public_key_that_is_no_point_signs_nothing_for_either():
     rng = random.Random(7)  # noqa: S311 - it is to be repeated
     for _ in range(20):
         public = rng.randbytes(31) + bytes([rng.randrange(127)])
-        notes.Verifier("x.example", public)
+        signing.Verifier("x.example", public)
         assert not agree(public, b"text", hashlib.sha512(public).digest()[:63] + b"\0")

@@ -4,6 +4,7 @@
 import asyncio
 import dataclasses
 import io
+import json
 import os
 import random
 import shutil
@@ -39,10 +40,10 @@ from mcp_bridge.ledger.codec import Leaf
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.entries import Entry
-from mcp_bridge.ledger.notes import Signer, Verifier
 from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.schema import FILE_NAME
+from mcp_bridge.ledger.signing import Signer, Verifier
 from mcp_bridge.ledger.store import ProgramStore
 
 CHANGES = int(os.environ.get("MCP_BRIDGE_TAMPER_CHANGES", "700"))
@@ -127,9 +128,18 @@ def test_a_changed_byte_is_an_error_of_ours_wherever_the_ledger_is_read(kept, co
         copy.write_bytes(data)
 
 
+def test_what_is_counted_is_seen_to_be_text(copy):
+    # An execution of 32 characters and the kind `start` in a row's head, the kind as bytes instead.
+    data = copy.read_bytes()
+    assert b"\0\x4d\x17" in data
+    copy.write_bytes(data.replace(b"\0\x4d\x17", b"\0\x4d\x16", 1))
+    with pytest.raises(BridgeError, match="no text"), open_ledger(copy) as ledger:
+        audit.stats(ledger)
+
+
 def read_everything(path, kept):
     uses = (
-        audit.stats,
+        lambda ledger: json.dumps(audit.stats(ledger)),
         lambda ledger: audit.export(ledger, io.BytesIO(), payloads=True),
         lambda ledger: audit.prove(ledger, 7, payload=True),
         lambda ledger: audit.consistency(ledger, kept.elsewhere[2], None, [Verifier.parse(kept.vkey)]),
@@ -278,6 +288,12 @@ ROWS = [
     ("log", "a column beside an entry is changed", execute("UPDATE entries SET kind = 'denial' WHERE kind = 'outcome'"), VERIFY),
     ("log", "the end is cut off, and the head put back that was signed before it", cut, ELSEWHERE),
     ("log", "the end is cut off, and the head stays", execute("DELETE FROM entries WHERE sequence = (SELECT max(sequence) FROM entries)"), VERIFY),
+    (
+        "log",
+        "a second head is added",
+        execute("PRAGMA ignore_check_constraints = ON", "INSERT INTO head SELECT 2, size, root, note, vkey FROM head"),
+        VERIFY,
+    ),
     ("log", "the head is removed", execute("DELETE FROM head"), VERIFY),
     ("log", "the head is that of an earlier size", restored("erased", "REPLACE INTO head SELECT * FROM old.head"), VERIFY),
     ("log", "the head names another key", restored("decided", "UPDATE head SET vkey = (SELECT vkey FROM old.head)"), VERIFY),

@@ -23,8 +23,9 @@ from mcp_bridge.cli.app import app
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import witness_files
 from mcp_bridge.ledger.merkle import empty_root
-from mcp_bridge.ledger.notes import Checkpoint, Verifier, open_checkpoint, sign_checkpoint
+from mcp_bridge.ledger.notes import Checkpoint, open_checkpoint, sign_checkpoint
 from mcp_bridge.ledger.schema import FILE_NAME
+from mcp_bridge.ledger.signing import Verifier
 from mcp_bridge.ledger.witness import MAX_BODY_BYTES, MAX_PROOF_LINES, open_witness
 from mcp_bridge.server import witness as server
 from mcp_bridge.server.witness import serve_witness, witness_app

@@ -17,11 +17,11 @@ from mcp_bridge.ledger import merkle
 from mcp_bridge.ledger.audit import export, prove, verify_file
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.exports import verify_export
-from mcp_bridge.ledger.notes import Verifier
 from mcp_bridge.ledger.opening import open_to_write
 from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.sealing import master_key
+from mcp_bridge.ledger.signing import Verifier
 from mcp_bridge.ledger.transaction import Append, commit, posted
 
 if TYPE_CHECKING:

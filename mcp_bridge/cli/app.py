@@ -155,7 +155,6 @@ def replay(
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """Run an execution again against its record, with no effects: does the one follow from the other?"""
-    from mcp_bridge.cli.opening import finish  # noqa: PLC0415
     from mcp_bridge.cli.replay import replay as work  # noqa: PLC0415
 
     finish(lambda: work(config or ctx.obj, execution, program, as_json=as_json), as_json=as_json)

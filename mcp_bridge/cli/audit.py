@@ -5,36 +5,26 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import common, showing
+from mcp_bridge.cli import common, showing, verifying
 from mcp_bridge.cli.opening import finish, in_record, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mcp_bridge.ledger.database import Database
-    from mcp_bridge.ledger.exports import Verdict
-    from mcp_bridge.ledger.notes import Verifier
     from mcp_bridge.ledger.publisher import TargetState
-    from mcp_bridge.ledger.sealing import MasterKey
-    from mcp_bridge.settings import Settings
 
 audit = typer.Typer(
     help="Verify the record of what happened, and prove it to others.",
     no_args_is_help=True,
     epilog="What a valid signature does and doesn't prove, and against whom, is in SECURITY.md.",
 )
-
-MAX_NOTES_BYTES = 64 << 20
-"""Of a file with checkpoints: one a minute makes as much in half a year."""
-
-_SQLITE = b"SQLite format 3\0"
-
-MAX_KEYS_BYTES = 64 << 10
-"""Of a file with public keys."""
 
 Keys: TypeAlias = Annotated[
     list[str] | None,
@@ -80,17 +70,17 @@ def verify(
     """
 
     def work() -> int:
-        keys = _verifiers(key)
-        notes = [note for path in checkpoint or () for note in _notes(path)]
+        keys = verifying.read_keys(key)
+        notes = [note for path in checkpoint or () for note in verifying.read_notes(path)]
         if file is None:
             settings = common.load(config or ctx.obj).settings
-            facts = _verified_here(settings, keys, notes)
+            facts = verifying.verify_here(settings, keys, notes)
         else:
-            facts = _verified_file(file, keys, notes, lambda: common.load(config or ctx.obj).settings)
+            facts = verifying.verify_given(file, keys, notes, lambda: common.load(config or ctx.obj).settings)
         if as_json:
             print_json({"status": "verified" if facts["authenticated"] else "unauthenticated", **facts})
         else:
-            for line in _verdict_lines(facts):
+            for line in verifying.verdict_lines(facts):
                 showing.tell(line)
         return common.OK
 
@@ -122,13 +112,15 @@ def prove(
     def work() -> int:
         from mcp_bridge.ledger import proofs  # noqa: PLC0415
 
-        keys = _verifiers(key)
+        keys = verifying.read_keys(key)
         if file is None:
-            data = _proven_here(common.load(config or ctx.obj).settings, entry, payload=payload)
+            data = verifying.prove_here(common.load(config or ctx.obj).settings, entry, payload=payload)
         else:
-            data = _proven_by(file, keys, entry, lambda: common.load(config or ctx.obj).settings, payload=payload)
-        if keys:
-            proofs.verify(data, keys)
+            data = verifying.prove_by(
+                file, keys, entry, lambda: common.load(config or ctx.obj).settings, payload=payload
+            )
+        # Of a ledger that was damaged it may be none.
+        proofs.verify(data, keys)
         _write(out, lambda file: file.write(data))
         return common.OK
 
@@ -140,10 +132,11 @@ def checkpoint(ctx: typer.Context, config: Config = None, as_json: Json = False)
     """Print the signed checkpoint of all entries: to be kept where this machine can't change it."""
 
     def work() -> int:
+        from mcp_bridge.ledger import audit as auditing  # noqa: PLC0415
         from mcp_bridge.ledger.reading import open_ledger  # noqa: PLC0415
 
-        with open_ledger(_path(common.load(config or ctx.obj).settings)) as ledger:
-            note, size, vkey = ledger.head_note(), ledger.size, ledger.vkey
+        with open_ledger(verifying.ledger_file(common.load(config or ctx.obj).settings)) as ledger:
+            note, size, vkey = auditing.checkpoint(ledger), ledger.size, ledger.vkey
         if as_json:
             print_json({"checkpoint": note, "size": size, "key": vkey})
         else:
@@ -162,7 +155,7 @@ def key(ctx: typer.Context, config: Config = None) -> None:
     def work() -> int:
         from mcp_bridge.ledger.opening import own_vkey  # noqa: PLC0415
 
-        showing.tell(own_vkey(_path(common.load(config or ctx.obj).settings)))
+        showing.tell(own_vkey(verifying.ledger_file(common.load(config or ctx.obj).settings)))
         return common.OK
 
     finish(work)
@@ -183,16 +176,16 @@ def consistency(
 
     def work() -> int:
         from mcp_bridge.ledger import audit as auditing  # noqa: PLC0415
-        from mcp_bridge.ledger.notes import Verifier  # noqa: PLC0415
         from mcp_bridge.ledger.opening import own_vkey  # noqa: PLC0415
         from mcp_bridge.ledger.reading import open_ledger  # noqa: PLC0415
+        from mcp_bridge.ledger.signing import Verifier  # noqa: PLC0415
 
         settings = common.load(config or ctx.obj).settings
-        (earlier,) = _notes(old)[-1:]
-        later = _notes(new)[-1] if new is not None else None
-        given = _verifiers(key)
-        own = given or _own_keys(own_vkey(_path(settings)))
-        with open_ledger(_path(settings)) as ledger:
+        (earlier,) = verifying.read_notes(old)[-1:]
+        later = verifying.read_notes(new)[-1] if new is not None else None
+        given = verifying.read_keys(key)
+        own = given or [Verifier.parse(own_vkey(verifying.ledger_file(settings)))]
+        with open_ledger(verifying.ledger_file(settings)) as ledger:
             before = [] if given else [Verifier.parse(vkey) for vkey in ledger.vkeys()]
             found = auditing.consistency(ledger, earlier, later, own, before)
         if as_json:
@@ -218,8 +211,10 @@ def export(
         from mcp_bridge.ledger.reading import open_ledger, require  # noqa: PLC0415
 
         settings = common.load(config or ctx.obj).settings
-        require(_path(settings))
-        with open_ledger(_path(settings), _master(settings) if payloads else None) as ledger:
+        require(verifying.ledger_file(settings))
+        with open_ledger(
+            verifying.ledger_file(settings), verifying.master_key(settings) if payloads else None
+        ) as ledger:
             size = ledger.size
             _write(None if str(out) == "-" else out, lambda file: auditing.export(ledger, file, payloads=payloads))
             vkey = ledger.vkey
@@ -238,7 +233,7 @@ def stats(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
         from mcp_bridge.ledger import audit as auditing  # noqa: PLC0415
         from mcp_bridge.ledger.reading import open_ledger  # noqa: PLC0415
 
-        with open_ledger(_path(common.load(config or ctx.obj).settings)) as ledger:
+        with open_ledger(verifying.ledger_file(common.load(config or ctx.obj).settings)) as ledger:
             facts = auditing.stats(ledger)
         if as_json:
             print_json(facts)
@@ -310,7 +305,7 @@ def rotate_key(
 
         settings = common.load(config or ctx.obj).settings
         if lost:
-            vkey = rotation.replace_lost_key(_path(settings), settings.ledger.master_key)
+            vkey = rotation.replace_lost_key(verifying.ledger_file(settings), settings.ledger.master_key)
         else:
             vkey = in_record(settings, rotation.rotate_key)
         if as_json:
@@ -340,73 +335,7 @@ def accept_clock(ctx: typer.Context, config: Config = None) -> None:
     finish(work)
 
 
-def _path(settings: Settings) -> Path:
-    from mcp_bridge.ledger.schema import FILE_NAME  # noqa: PLC0415
-
-    return settings.state_dir / FILE_NAME
-
-
-def _master(settings: Settings) -> MasterKey:
-    from mcp_bridge.ledger.sealing import master_key  # noqa: PLC0415
-
-    return master_key(settings.ledger.master_key, settings.state_dir, make=False)
-
-
-def _verifiers(keys: list[str] | None) -> list[Verifier] | None:
-    from mcp_bridge.ledger.notes import Verifier  # noqa: PLC0415
-
-    return [Verifier.parse(key) for given in keys for key in _key_texts(given)] if keys else None
-
-
-def _key_texts(given: str) -> list[str]:
-    """The public keys that somebody names: one, or a file's, one a line, `audit key`'s output for instance.
-
-    Raises:
-        BridgeError: `bad_argument`.
-    """
-    path = Path(given)
-    try:
-        if "\0" in given or not path.is_file():
-            return [given.strip()]
-        with path.open("rb") as file:
-            text = file.read(MAX_KEYS_BYTES + 1).decode(errors="replace")
-    except OSError as exc:
-        raise BridgeError("bad_argument", f"{given:.200} can't be read: {exc.strerror}.") from None
-    found = text.split() if len(text) <= MAX_KEYS_BYTES else []
-    if not found:
-        raise BridgeError("bad_argument", f"{path} is no file with public keys, one a line.")
-    return found
-
-
-def _own_keys(vkey: str) -> list[Verifier]:
-    from mcp_bridge.ledger.notes import Verifier  # noqa: PLC0415
-
-    return [Verifier.parse(vkey)]
-
-
-def _notes(path: Path) -> list[str]:
-    """The signed notes of a file: one, or several that were appended to each other.
-
-    Raises:
-        BridgeError: `bad_argument`.
-    """
-    from mcp_bridge.ledger.publishing_file import notes_in  # noqa: PLC0415
-
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_NOTES_BYTES + 1)
-        if len(data) > MAX_NOTES_BYTES:
-            raise BridgeError("bad_argument", f"{path} has more than {MAX_NOTES_BYTES} bytes.")
-    except OSError as exc:
-        raise BridgeError("bad_argument", f"{path} can't be read: {exc.strerror}.") from None
-    # What a crash has left of a note need be no text.
-    found = notes_in(data.decode(errors="replace"))
-    if not found:
-        raise BridgeError("bad_argument", f"There is no checkpoint in {path}.")
-    return found
-
-
-def _write(path: Path | None, write: Any) -> None:
+def _write(path: Path | None, write: Callable[[IO[bytes]], object]) -> None:
     """Write a file that isn't there yet, or standard output."""
     if path is None:
         try:
@@ -433,136 +362,3 @@ def _write(path: Path | None, write: Any) -> None:
         if isinstance(exc, OSError):
             raise BridgeError("disk_full", f"{path} can't be written: {exc.strerror}.") from None
         raise
-
-
-def _verified_here(settings: Settings, keys: list[Verifier] | None, notes: list[str]) -> dict[str, Any]:
-    from mcp_bridge.ledger.audit import verify_file  # noqa: PLC0415
-    from mcp_bridge.ledger.opening import own_vkey  # noqa: PLC0415
-
-    path = _path(settings)
-    # The key that is here, and not the one that the file says: whoever changes the file can't have changed that.
-    trusted = keys or _own_keys(own_vkey(path))
-    found = verify_file(path, trusted, notes, _master(settings))
-    return {"file": str(path), **_facts(found.log), "erased": found.erased, "opened": found.opened}
-
-
-def _verified_file(file: Path, keys: list[Verifier] | None, notes: list[str], settings: Any) -> dict[str, Any]:
-    from mcp_bridge.ledger import proofs  # noqa: PLC0415
-    from mcp_bridge.ledger.exports import verify_export  # noqa: PLC0415
-
-    try:
-        with file.open("rb") as opened:
-            beginning = opened.read(len(_SQLITE))
-            opened.seek(0)
-            if beginning == _SQLITE:
-                return _verified_copy(file, keys, notes, settings)
-            if beginning.startswith(b"c2sp.org/"):
-                proved = proofs.verify(opened.read(proofs.MAX_PROOF_BYTES + 1), keys, notes)
-                return {"file": str(file), **_proof_facts(proved), "compared": len(notes)}
-            return {"file": str(file), **_facts(verify_export(opened, keys, notes))}
-    except OSError as exc:
-        raise BridgeError("bad_argument", f"{file} can't be read: {exc.strerror}.") from None
-
-
-def _proven_here(settings: Settings, entry: int, *, payload: bool) -> bytes:
-    from mcp_bridge.ledger import audit as auditing  # noqa: PLC0415
-    from mcp_bridge.ledger.reading import open_ledger, require  # noqa: PLC0415
-
-    require(_path(settings))
-    with open_ledger(_path(settings), _master(settings) if payload else None) as ledger:
-        return auditing.prove(ledger, entry, payload=payload)
-
-
-def _proven_by(file: Path, keys: list[Verifier] | None, entry: int, settings: Any, *, payload: bool) -> bytes:
-    from mcp_bridge.ledger import audit as auditing  # noqa: PLC0415
-    from mcp_bridge.ledger.reading import open_ledger  # noqa: PLC0415
-
-    try:
-        with file.open("rb") as opened:
-            if opened.read(len(_SQLITE)) != _SQLITE:
-                opened.seek(0)
-                return auditing.prove_exported(opened, keys, entry, payload=payload)
-    except OSError as exc:
-        raise BridgeError("bad_argument", f"{file} can't be read: {exc.strerror}.") from None
-    with open_ledger(file, _master_of(file, settings)) as ledger:
-        return auditing.prove(ledger, entry, payload=payload)
-
-
-def _master_of(file: Path, settings: Any) -> MasterKey | None:
-    """The master key here, if it is that of a copy; None for another machine's ledger: its payloads stay closed."""
-    from mcp_bridge.ledger.beside import check_master  # noqa: PLC0415
-    from mcp_bridge.ledger.reading import open_ledger  # noqa: PLC0415
-
-    try:
-        master = _master(settings())
-        with open_ledger(file) as ledger:
-            check_master(ledger.connection, master)
-    except BridgeError as exc:
-        if exc.code not in {"key_missing", "key_unusable"}:
-            raise
-        return None
-    return master
-
-
-def _verified_copy(file: Path, keys: list[Verifier] | None, notes: list[str], settings: Any) -> dict[str, Any]:
-    from mcp_bridge.ledger.audit import verify_file  # noqa: PLC0415
-
-    found = verify_file(file, keys, notes, _master_of(file, settings))
-    return {"file": str(file), **_facts(found.log), "erased": found.erased, "opened": found.opened}
-
-
-def _facts(found: Verdict) -> dict[str, Any]:
-    return {
-        "origin": found.origin,
-        "size": found.size,
-        "root": found.root.hex(),
-        "authenticated": found.authenticated,
-        "keys": list(found.keys),
-        "executions": found.executions,
-        "disclosed": found.disclosed,
-        "undisclosed": found.undisclosed,
-        "checkpoints": found.checkpoints,
-        "compared": found.compared,
-        "witnesses": [{"key": by.vkey, "time": time} for by, time in found.witnesses],
-    }
-
-
-def _proof_facts(found: Any) -> dict[str, Any]:
-    leaf = found.leaf
-    payload = found.disclosed.payload
-    return {
-        "origin": found.checkpoint.origin,
-        "size": found.checkpoint.size,
-        "root": found.checkpoint.root.hex(),
-        "authenticated": found.authenticated,
-        "keys": [by.vkey for by, _ in found.signatures],
-        "entry": {
-            "sequence": leaf.sequence,
-            "kind": leaf.kind,
-            "execution": leaf.execution,
-            "step": leaf.step,
-            "time": leaf.time / 1e6,
-        },
-        "payload": None if payload is None else payload.decode(),
-    }
-
-
-def _verdict_lines(facts: dict[str, Any]) -> list[str]:
-    whole = f"{facts['file']}: {facts['size']} entries of {facts['origin']}"
-    if "entry" in facts:
-        entry = facts["entry"]
-        whole = (
-            f"{facts['file']}: entry {entry['sequence']} ({entry['kind']} of {entry['execution']}, "
-            f"{showing.moment(entry['time'])}) is in {facts['origin']} of {facts['size']} entries"
-        )
-    lines = [f"verified: {whole}" if facts["authenticated"] else f"agrees with itself: {whole}"]
-    if not facts["authenticated"]:
-        lines.append("by no key: anybody may have made it; name the log's key with --key")
-    if facts.get("payload") is not None:
-        lines.append(f"payload: {facts['payload']}")
-    if facts.get("compared"):
-        lines.append(f"agrees with {facts['compared']} checkpoints that were kept elsewhere")
-    elif "witnesses" in facts and facts["authenticated"] and not facts["witnesses"]:
-        lines.append("held against no checkpoint that was kept elsewhere: whoever has its key may have rewritten it")
-    lines += [f"cosigned by {row['key'].partition('+')[0]}" for row in facts.get("witnesses", ())]
-    return lines

@@ -78,11 +78,11 @@ def backup(config: Path | None, target: Path, *, as_json: bool) -> int:
         BridgeError: As `audit.backup`.
     """
     from mcp_bridge.ledger.audit import backup as work  # noqa: PLC0415
-    from mcp_bridge.ledger.notes import Verifier  # noqa: PLC0415
     from mcp_bridge.ledger.opening import own_vkey  # noqa: PLC0415
     from mcp_bridge.ledger.reading import require  # noqa: PLC0415
     from mcp_bridge.ledger.schema import FILE_NAME  # noqa: PLC0415
     from mcp_bridge.ledger.sealing import master_key  # noqa: PLC0415
+    from mcp_bridge.ledger.signing import Verifier  # noqa: PLC0415
 
     settings = common.load(config).settings
     path = settings.state_dir / FILE_NAME

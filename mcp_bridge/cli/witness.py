@@ -28,8 +28,7 @@ def witness(config: Path | None, listen: str, logs: Sequence[str], name: str | N
         BridgeError: `bad_argument` (an address, a log's key, a name), `cannot_listen`, `state_unusable`; as
             `open_witness`.
     """
-    from mcp_bridge.ledger.notes import Verifier  # noqa: PLC0415
-    from mcp_bridge.ledger.signing import is_key_name  # noqa: PLC0415
+    from mcp_bridge.ledger.signing import Verifier, is_key_name  # noqa: PLC0415
     from mcp_bridge.ledger.witness import open_witness  # noqa: PLC0415
     from mcp_bridge.private_files import private_directory  # noqa: PLC0415
     from mcp_bridge.server.witness import serve_witness  # noqa: PLC0415

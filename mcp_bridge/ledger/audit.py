@@ -6,25 +6,24 @@ the hashes beside the entries, its keys, what was erased, and the rows that are 
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import secrets
 import sqlite3
-from contextlib import closing
+import time
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import merkle, notes, proofs
 from mcp_bridge.ledger.beside import Beside, check_master
-from mcp_bridge.ledger.codec import LEDGER
+from mcp_bridge.ledger.codec import LEDGER, decode
 from mcp_bridge.ledger.disclosures import Disclosed
 from mcp_bridge.ledger.disclosures import encode as encode_disclosed
 from mcp_bridge.ledger.exports import Picked, verify_export
-from mcp_bridge.ledger.reading import open_ledger, unknown_entry
-from mcp_bridge.ledger.schema import MIGRATIONS
+from mcp_bridge.ledger.reading import made_schema, open_ledger, schema_of, unknown_entry
 from mcp_bridge.ledger.sealing import damaged
+from mcp_bridge.ledger.signing import Verifier
 from mcp_bridge.private_files import sync_directory
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
     from mcp_bridge.ledger.codec import Leaf
     from mcp_bridge.ledger.exports import Verdict
-    from mcp_bridge.ledger.notes import Verifier
     from mcp_bridge.ledger.reading import Ledger
     from mcp_bridge.ledger.sealing import MasterKey
 
@@ -69,12 +67,13 @@ def verify_file(
         BridgeError: As `open_ledger` and `verify_export`; `ledger_damaged`.
     """
     with open_ledger(path, master) as ledger:
-        if master is not None:
-            check_master(ledger.connection, master)
+        # First: what else is there could make the next one take long.
+        _check_schema(ledger.connection)
         (verdict,) = ledger.connection.execute("PRAGMA integrity_check(1)").fetchone()
         if verdict != "ok":
             raise damaged(f"SQLite finds: {verdict}")
-        _check_schema(ledger.connection)
+        if master is not None:
+            check_master(ledger.connection, master)
         beside = Beside()
         found = verify_export(ledger.lines(payloads=True, see=beside.see), verifiers, against)
         beside.check(ledger)
@@ -82,26 +81,35 @@ def verify_file(
 
 
 def _check_schema(connection: sqlite3.Connection) -> None:
-    wanted = _schema_of(connection.execute("PRAGMA user_version").fetchone()[0])
-    found = connection.execute(_SCHEMA).fetchall()
+    wanted = made_schema(connection.execute("PRAGMA user_version").fetchone()[0])
+    found = schema_of(connection)
     for row in wanted:
         if row not in found:
             raise damaged(f"the {row[0]} {row[1]} is missing or changed")
     for row in found:
         if row not in wanted:
-            raise damaged(f"there is a {row[0]} {row[1]!r:.60} that doesn't belong there")
+            raise damaged(f"there is a {row[0]!r:.20} {row[1]!r:.60} that doesn't belong there")
 
 
-@functools.cache
-def _schema_of(version: int) -> list[tuple[str, str, str, str | None]]:
-    with closing(sqlite3.connect(":memory:")) as fresh:
-        for migration in MIGRATIONS[: max(version, 0)]:
-            for statement in migration:
-                fresh.execute(statement)
-        return fresh.execute(_SCHEMA).fetchall()
+def checkpoint(ledger: Ledger) -> str:
+    """The signed checkpoint of all entries, with the most signatures that there are.
 
-
-_SCHEMA = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name"
+    Raises:
+        BridgeError: `ledger_damaged`: it isn't the log's, or isn't signed by the key that is said to sign it.
+    """
+    note = ledger.head_note()
+    try:
+        key = Verifier.parse(ledger.vkey)
+        found, _ = notes.open_checkpoint(note, [key])
+    except BridgeError as exc:
+        raise damaged(f"its head can't be taken: {exc.message.rstrip('.')}") from None
+    # The log's own says nothing else, and can be shown to whoever.
+    if not note.startswith(f"{notes.checkpoint_text(found)}\n") or (found.origin, found.size) != (
+        key.name,
+        ledger.size,
+    ):
+        raise damaged("its head is another log's, or of another size")
+    return note
 
 
 def prove(ledger: Ledger, sequence: int, *, payload: bool) -> bytes:
@@ -159,11 +167,18 @@ def export(ledger: Ledger, file: IO[bytes], *, payloads: bool) -> int:
 
 
 def stats(ledger: Ledger) -> dict[str, Any]:
-    """Numbers of a ledger: entries by kind, executions by status, sizes in bytes, times in seconds since 1970."""
+    """Numbers of a ledger: entries by kind, executions by status, sizes in bytes, times in seconds since 1970.
+
+    Raises:
+        BridgeError: `ledger_damaged`.
+    """
     connection = ledger.connection
 
     def counts(query: str) -> dict[str, int]:
-        return dict(connection.execute(query).fetchall())
+        found: dict[str, int] = dict(connection.execute(query).fetchall())
+        if not all(isinstance(name, str) for name in found):
+            raise damaged("a name in it is no text")
+        return found
 
     first, last = (
         connection.execute(f"SELECT entry FROM entries ORDER BY sequence {order} LIMIT 1").fetchone()  # noqa: S608
@@ -178,14 +193,37 @@ def stats(ledger: Ledger) -> dict[str, Any]:
         "erased": connection.execute("SELECT count(*) FROM data_keys WHERE wrapped IS NULL").fetchone()[0],
         "payload_bytes": connection.execute("SELECT coalesce(sum(length(sealed)), 0) FROM payloads").fetchone()[0],
         "file_bytes": pages * page,
-        "first": json.loads(first[0])["time"] / 1e6 if first else None,
-        "last": json.loads(last[0])["time"] / 1e6 if last else None,
+        "first": _time(first[0]) if first else None,
+        "last": _time(last[0]) if last else None,
         "key": ledger.vkey,
         "published": {
-            target: json.loads(state)
+            target: _published(state)
             for target, state in connection.execute("SELECT target, state FROM published ORDER BY target")
         },
     }
+
+
+def _time(entry: bytes) -> float:
+    try:
+        return decode(entry).time / 1e6
+    except BridgeError as exc:
+        raise damaged(f"its first entry or its last one is none ({exc.message.rstrip('.')})") from None
+
+
+def _published(state: str) -> dict[str, Any]:
+    """As `publisher.TargetState.record`, as far as that is told."""
+    try:
+        found: dict[str, Any] = json.loads(state)
+        alarm = found["conflict"]
+        told = found["size"], found["status"], *((alarm["time"], alarm["message"]) if alarm is not None else ())
+        if [type(value) for value in told] not in ([int, str], [int, str, float, str]):
+            raise TypeError
+        if alarm is not None:
+            # What is no time can't be shown as one.
+            time.localtime(alarm["time"])
+    except (ValueError, TypeError, KeyError, OverflowError, OSError, RecursionError):
+        raise damaged("what it says of a target of its checkpoints can't be read") from None
+    return found
 
 
 def backup(path: Path, target: Path, verifiers: Sequence[Verifier] | None, master: MasterKey | None) -> FileVerdict:

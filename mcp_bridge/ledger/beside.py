@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger import merkle, notes
+from mcp_bridge.ledger import merkle, notes, signing
 from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.sealing import damaged
 from mcp_bridge.ledger.store import ERASED, check_sealed
@@ -104,14 +104,17 @@ class Beside:
             raise damaged(f"there is an unknown {name!r:.60} in its table meta, or another than there was")
 
     def _check_head(self, ledger: Ledger) -> None:
-        root, note = ledger.connection.execute("SELECT root, note FROM head").fetchone()
+        # A connection that can't write doesn't look at CHECK, neither does its integrity_check.
+        (one, root, note), *more = ledger.connection.execute("SELECT one, root, note FROM head").fetchall()
+        if one != 1 or more:
+            raise damaged("it has another head, or more than one")
         text, _ = notes.split_note(note)
         if notes.parse_checkpoint(text) != notes.Checkpoint(ledger.origin, ledger.size, root):
             raise damaged("what stands beside its head is not the head's own")
         if not self._keys or ledger.vkey != self._keys[-1][1].vkey:
             raise damaged("its head is signed with another key than its entries name")
-        notes.open_checkpoint(note, [notes.Verifier.parse(ledger.vkey)])
-        known = notes.keyring(notes.Verifier.parse(event.vkey) for _, event in self._keys)
+        notes.open_checkpoint(note, [signing.Verifier.parse(ledger.vkey)])
+        known = notes.keyring(signing.Verifier.parse(event.vkey) for _, event in self._keys)
         kept: set[tuple[int, str | None]] = set()
         for size, note in ledger.connection.execute("SELECT size, note FROM checkpoints"):
             text, signatures = notes.split_note(note)

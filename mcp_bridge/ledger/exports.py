@@ -20,7 +20,8 @@ from mcp_bridge.ledger.trust import KeyHistory
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from mcp_bridge.ledger.notes import Checkpoint, Verifier
+    from mcp_bridge.ledger.notes import Checkpoint
+    from mcp_bridge.ledger.signing import Verifier
 
 FORMAT = "mcp-code-bridge-ledger/1"
 
@@ -174,7 +175,7 @@ class _Reader:
                 )
         for kept in against:
             self._compare(kept, last)
-        if self._picked is not None and self._picked.sequence < size:
+        if self._picked is not None and self._picked.leaf is not None:
             self._picked.hashes = tuple(merkle.inclusion_proof(self._picked.sequence, size, self._node))
             self._picked.note = note
         return Verdict(

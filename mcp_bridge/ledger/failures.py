@@ -6,7 +6,7 @@ import sqlite3
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.sealing import damaged
+from mcp_bridge.ledger.sealing import damaged, of_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +30,7 @@ def unusable(path: Path, error: Exception) -> BridgeError:
     if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return BridgeError("database_busy", f"The record of executions, {path}, is in use: {error}.", hint=_BUSY)
     if code == sqlite3.SQLITE_CORRUPT:
-        return damaged(f"SQLite finds: {error}")
+        return of_file(path, damaged(f"SQLite finds: {error}"))
     hint = _HINTS.get(code, "See state_dir, and to the owner and mode of what is in it.")
     return BridgeError("database_unusable", f"The record of executions, {path}, can't be used: {error}.", hint=hint)
 
@@ -38,10 +38,10 @@ def unusable(path: Path, error: Exception) -> BridgeError:
 def not_written(path: Path, error: Exception) -> BridgeError:
     """Of entries that couldn't be written: what the log itself has said, `ledger_damaged`, `not_recorded`."""
     if isinstance(error, BridgeError):
-        return error
+        return of_file(path, error)
     code = code_of(error)
     if code == sqlite3.SQLITE_CORRUPT:
-        return damaged(f"SQLite finds: {error}")
+        return of_file(path, damaged(f"SQLite finds: {error}"))
     hint = _BUSY if code == sqlite3.SQLITE_BUSY else _HINTS.get(code, f"Look at {path}. Then start again.")
     return BridgeError("not_recorded", f"The record of executions can't be written: {error}.", hint=hint)
 

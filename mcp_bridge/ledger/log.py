@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mcp_bridge.ledger.entries import Entry
-    from mcp_bridge.ledger.notes import Signer
     from mcp_bridge.ledger.sealing import DataKey, MasterKey
+    from mcp_bridge.ledger.signing import Signer
 
 CLOCK_STEP_SECONDS = 60
 """How far the clock may be behind the last entry: it is set now and then. The entry gets the last one's time."""

@@ -71,14 +71,6 @@ class Frontier:
         return _folded(self._peaks) if self._peaks else empty_root()
 
 
-def root_of(leaves: Iterable[bytes]) -> bytes:
-    """The root over leaf hashes, in memory that grows with the logarithm of their number."""
-    frontier = Frontier()
-    for leaf in leaves:
-        frontier.append(leaf)
-    return frontier.root()
-
-
 def root(size: int, read: NodeReader) -> bytes:
     """The root of the tree of the first `size` leaves, by O(log size) nodes."""
     return _range_hash(0, size, read) if size else empty_root()

@@ -13,38 +13,12 @@ from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.merkle import HASH_BYTES
-from mcp_bridge.ledger.signing import (
-    COSIGNATURE,
-    ED25519,
-    ID_BYTES,
-    MARK,
-    Signer,
-    Verifier,
-    decode_base64,
-    is_key_name,
-    shown,
-)
+from mcp_bridge.ledger.signing import ID_BYTES, MARK, decode_base64, is_key_name, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
-__all__ = [
-    "COSIGNATURE",
-    "ED25519",
-    "Checkpoint",
-    "Signer",
-    "Verifier",
-    "add_signature",
-    "check_signatures",
-    "checkpoint_text",
-    "cosign",
-    "keyring",
-    "open_checkpoint",
-    "open_note",
-    "parse_checkpoint",
-    "sign_checkpoint",
-    "split_note",
-]
+    from mcp_bridge.ledger.signing import Signer, Verifier
 
 MAX_NOTE_BYTES = 256 << 10
 """Room for 16 signatures of the largest kind that there is, which a reader must accept (signed-note)."""
@@ -160,7 +134,7 @@ def keyring(verifiers: Iterable[Verifier]) -> dict[tuple[str, bytes], Verifier]:
 
 
 def check_signatures(
-    text: str, signatures: Iterable[tuple[str, bytes]], known: Mapping[tuple[str, bytes], Verifier]
+    text: str, signatures: Collection[tuple[str, bytes]], known: Mapping[tuple[str, bytes], Verifier]
 ) -> list[tuple[Verifier, int | None]]:
     """Whose signatures of a split note hold: see open_note."""
     found, names = [], []
@@ -170,7 +144,14 @@ def check_signatures(
             found.append((by, by.verify(text, signature[ID_BYTES:])))
     if not found:
         by_whom = ", ".join(names[:4])
-        raise BridgeError("unknown_key", f"No key that is known here has signed the note; it is signed by {by_whom}.")
+        replaced = {name for name, _ in known} & {name for name, _ in signatures}
+        raise BridgeError(
+            "unknown_key",
+            f"No key that is known here has signed the note; it is signed by {by_whom}.",
+            hint="By another key of that name: was the one that is known replaced by the next one?"
+            if replaced
+            else None,
+        )
     return found
 
 

@@ -17,9 +17,10 @@ from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.log import INSERT_ENTRY, INSERT_PAYLOAD, Log, Posted
 from mcp_bridge.ledger.merkle import empty_root
-from mcp_bridge.ledger.notes import Signer, Verifier, open_checkpoint
+from mcp_bridge.ledger.notes import open_checkpoint
 from mcp_bridge.ledger.schema import MIGRATIONS, migrate
 from mcp_bridge.ledger.sealing import damaged, master_key
+from mcp_bridge.ledger.signing import Signer, Verifier
 from mcp_bridge.ledger.trust import KeyEvent
 from mcp_bridge.private_files import private_key, sync_directory
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from mcp_bridge.ledger.disclosures import Disclosed
-    from mcp_bridge.ledger.notes import Checkpoint, Verifier
+    from mcp_bridge.ledger.notes import Checkpoint
+    from mcp_bridge.ledger.signing import Verifier
 
 HEADER = "c2sp.org/tlog-proof@v1"
 

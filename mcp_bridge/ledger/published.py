@@ -12,9 +12,10 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import merkle
 from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.log import read_node
-from mcp_bridge.ledger.notes import Verifier, open_checkpoint
+from mcp_bridge.ledger.notes import open_checkpoint
 from mcp_bridge.ledger.publisher import TargetState
 from mcp_bridge.ledger.reading import Ledger
+from mcp_bridge.ledger.signing import Verifier
 from mcp_bridge.ledger.transaction import check_row
 
 if TYPE_CHECKING:

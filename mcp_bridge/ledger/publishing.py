@@ -16,8 +16,9 @@ from mcp_bridge.ledger.notes import parse_checkpoint, split_note
 if TYPE_CHECKING:
     from collections.abc import MutableMapping, Sequence
 
-    from mcp_bridge.ledger.notes import Checkpoint, Verifier
+    from mcp_bridge.ledger.notes import Checkpoint
     from mcp_bridge.ledger.publishing_file import FileRead
+    from mcp_bridge.ledger.signing import Verifier
     from mcp_bridge.ledger.targets import Target
 
 CONFLICT = "publish_conflict"

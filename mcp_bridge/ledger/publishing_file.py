@@ -25,15 +25,16 @@ import anyio.to_thread
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.notes import MAX_NOTE_BYTES, keyring, parse_checkpoint, split_note
 from mcp_bridge.ledger.publishing import Published, checkpoint_of, conflict, rolled_back
-from mcp_bridge.ledger.signing import ID_BYTES, SIGNATURE_BYTES
+from mcp_bridge.ledger.signing import ID_BYTES
 from mcp_bridge.private_files import sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping, Sequence
     from pathlib import Path
 
-    from mcp_bridge.ledger.notes import Checkpoint, Verifier
+    from mcp_bridge.ledger.notes import Checkpoint
     from mcp_bridge.ledger.publishing import Source
+    from mcp_bridge.ledger.signing import Verifier
     from mcp_bridge.ledger.targets import Target
 
 logger = logging.getLogger(__name__)
@@ -82,25 +83,18 @@ class _Carried(NamedTuple):
 
     def last(self) -> list[bytes]:
         """The note that this is if the file ends here."""
-        if not self.block or not self.rest.startswith(_MARK):
-            return []
-        return [self.block + b"\n\n" + self.rest.removesuffix(b"\n") + b"\n"]
+        return self.and_then(b"\n\n")[0]
 
 
 def notes_in(text: str) -> list[str]:
-    """The notes of a file, in their order; what is no whole note is left out, and no signature is verified."""
+    """The notes of a file, in their order; what a crash has left of one is left out, and no signature is verified."""
     notes, carried = _Carried().and_then(text.encode())
     found = (note.decode(errors="replace") for note in (*notes, *carried.last()))
-    return [note for note in found if _is_whole(note)]
+    return [note for note in found if _ENDED.search(note)]
 
 
-def _is_whole(note: str) -> bool:
-    """Whether it is a note, and its last signature wasn't cut by a crash."""
-    try:
-        _, signatures = split_note(note)
-    except BridgeError:
-        return False
-    return len(signatures[-1][1]) >= ID_BYTES + SIGNATURE_BYTES
+_ENDED = re.compile(r" ([A-Za-z0-9+/=]{4}){23,}\n\Z")
+"""A last line with a key's id and a signature, 68 bytes or more in base64."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,9 @@ import anyio.to_thread
 import httpx2
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.notes import Verifier, open_checkpoint, split_note
+from mcp_bridge.ledger.notes import open_checkpoint, split_note
 from mcp_bridge.ledger.publishing import Published, checkpoint_of, conflict, rolled_back
+from mcp_bridge.ledger.signing import Verifier
 
 if TYPE_CHECKING:
     import ssl

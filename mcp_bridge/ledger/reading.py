@@ -1,14 +1,16 @@
 """The log as it is read from its file: by a connection that can't write, in one snapshot, entry by entry.
 
 What is read here is what an export holds. Nothing is taken for granted: columns beside the entries' bytes are held
-against them on the way.
+against them on the way. The file may be a stranger's: nothing is asked of it before its tables are seen to be a
+ledger's, since a view in the place of one could go on for ever.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import sqlite3
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +21,8 @@ from mcp_bridge.ledger.exports import checkpoint_line, entry_line, header_line
 from mcp_bridge.ledger.log import read_node
 from mcp_bridge.ledger.opening import refuse_newer
 from mcp_bridge.ledger.recorder import payload_of
-from mcp_bridge.ledger.sealing import damaged
+from mcp_bridge.ledger.schema import MIGRATIONS
+from mcp_bridge.ledger.sealing import damaged, of_file
 from mcp_bridge.ledger.trust import KeyEvent
 
 if TYPE_CHECKING:
@@ -30,6 +33,17 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.sealing import DataKey, MasterKey
 
 MAX_KEYS_REMEMBERED = 1000
+
+STEPS, STEPS_PER_BYTE = 10_000_000, 10
+"""How many instructions of SQLite's reading a file may take, and how many more for each of its bytes: many times what
+verifying one takes. Pages that name the same pages again and again could be followed for ever."""
+
+_STEPS_BETWEEN_LOOKS = 100_000
+
+MAX_SCHEMA_ROWS = 1000
+
+SchemaRow = tuple[str, str, str, str | None]
+"""Of SQLite's own table: type, name, the table that it belongs to, the statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,13 +241,53 @@ def open_ledger(path: Path, master: MasterKey | None = None) -> Iterator[Ledger]
     require(path)
     try:
         with closing(sqlite3.connect(_uri(path), uri=True, isolation_level=None)) as opened:
+            _limit(opened, path)
+            opened.execute("PRAGMA trusted_schema = OFF")
+            opened.execute("PRAGMA cell_size_check = ON")
             refuse_newer(opened, path)
             opened.execute("BEGIN")
+            _check_tables(opened)
             yield Ledger(opened, master)
+    except BridgeError as exc:
+        raise of_file(path, exc) from None
     except (sqlite3.Error, UnicodeDecodeError) as exc:
+        endless = getattr(exc, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT
+        why = "it takes longer than any ledger of its size" if endless else str(exc)
         raise BridgeError(
-            "database_unusable", f"The record of executions, {path}, can't be read: {exc}.", hint="Go on with a backup."
+            "database_unusable", f"The record of executions, {path}, can't be read: {why}.", hint="Go on with a backup."
         ) from None
+
+
+def _limit(connection: sqlite3.Connection, path: Path) -> None:
+    size = path.stat().st_size
+    with suppress(FileNotFoundError):
+        size += path.with_name(f"{path.name}-wal").stat().st_size
+    looks = iter(range((STEPS + STEPS_PER_BYTE * size) // _STEPS_BETWEEN_LOOKS))
+    connection.set_progress_handler(lambda: next(looks, None) is None, _STEPS_BETWEEN_LOOKS)
+
+
+def _check_tables(connection: sqlite3.Connection) -> None:
+    """Other things that are there, or missing, matter to nothing that is read: `audit.verify_file` finds them."""
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    found = schema_of(connection)
+    for row in made_schema(max(version, 1)):
+        if row[0] == "table" and row not in found:
+            raise damaged(f"the table {row[1]} is missing or changed")
+
+
+def schema_of(connection: sqlite3.Connection) -> list[SchemaRow]:
+    """What tables, indexes and triggers a file has."""
+    return connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema").fetchmany(MAX_SCHEMA_ROWS)
+
+
+@functools.cache
+def made_schema(version: int) -> list[SchemaRow]:
+    """As `schema_of`, of a file of that version that nobody has changed."""
+    with closing(sqlite3.connect(":memory:")) as fresh:
+        for migration in MIGRATIONS[: max(version, 0)]:
+            for statement in migration:
+                fresh.execute(statement)
+        return schema_of(fresh)
 
 
 def _uri(path: Path) -> str:

@@ -198,5 +198,12 @@ def damaged(why: str) -> BridgeError:
     return BridgeError(
         "ledger_damaged",
         f"The record of executions is damaged: {why}.",
-        hint="`mcp-bridge audit verify` tells what else is; go on with a backup.",
+        hint="Go on with a backup; `mcp-bridge audit verify FILE` checks one.",
     )
+
+
+def of_file(path: Path, error: BridgeError) -> BridgeError:
+    """The same error, naming the file if it is of a damaged one."""
+    if error.code != "ledger_damaged":
+        return error
+    return BridgeError(error.code, f"{path}: {error.message}", hint=error.hint, **error.details)

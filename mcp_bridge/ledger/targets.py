@@ -31,7 +31,7 @@ def _address(value: str) -> str:
 
 
 def _witness_key(value: str) -> str:
-    from mcp_bridge.ledger.notes import COSIGNATURE, Verifier  # noqa: PLC0415 - cryptography takes its time
+    from mcp_bridge.ledger.signing import COSIGNATURE, Verifier  # noqa: PLC0415 - cryptography takes its time
 
     try:
         kind = Verifier.parse(value).kind

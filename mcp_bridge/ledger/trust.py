@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger import disclosures, notes
+from mcp_bridge.ledger import disclosures, notes, signing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from mcp_bridge.ledger.notes import Verifier
+    from mcp_bridge.ledger.signing import Verifier
 
 MAX_KEYS = 1000
 """Of one log. A rotation a day for years."""
@@ -97,7 +97,7 @@ class KeyHistory:
         event = KeyEvent.decode(payload)
         if event.before != (self._events[-1][1].vkey if self._events else None):
             raise BridgeError("tampered", f"Entry {sequence} doesn't name the log's key before it.")
-        verifier = notes.Verifier.parse(event.vkey)
+        verifier = signing.Verifier.parse(event.vkey)
         if not verifier.is_of_log(self._origin):
             raise BridgeError("bad_key", f"Entry {sequence} names a key that is not one of the log {self._origin!a}.")
         if len(self._events) >= MAX_KEYS:
@@ -105,16 +105,11 @@ class KeyHistory:
         self._events.append((sequence, event))
         self._known = notes.keyring([*self._known.values(), verifier])
 
-    def sign(self, size: int, signers: Iterable[Verifier]) -> bool:
-        """Take the keys whose signatures of the checkpoint of that size hold.
-
-        Returns:
-            Whether a key of this log is among them.
-        """
-        mine = [by.vkey for by in signers if by.is_of_log(self._origin)]
-        for vkey in mine:
-            self._signed[vkey] = max(size, self._signed.get(vkey, 0))
-        return bool(mine)
+    def sign(self, size: int, signers: Iterable[Verifier]) -> None:
+        """Take the keys whose signatures of the checkpoint of that size hold."""
+        for by in signers:
+            if by.is_of_log(self._origin):
+                self._signed[by.vkey] = max(size, self._signed.get(by.vkey, 0))
 
     def trusted(self) -> list[str]:
         """The keys that can be trusted, given all checkpoints: those given first, then as the log names them."""

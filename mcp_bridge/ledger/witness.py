@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.merkle import HASH_BYTES, verify_consistency
-from mcp_bridge.ledger.notes import COSIGNATURE, MAX_NOTE_BYTES, Checkpoint, Signer, Verifier, cosign, open_checkpoint
-from mcp_bridge.ledger.signing import decode_base64
+from mcp_bridge.ledger.notes import MAX_NOTE_BYTES, Checkpoint, cosign, open_checkpoint
+from mcp_bridge.ledger.signing import COSIGNATURE, Signer, Verifier, decode_base64
 from mcp_bridge.ledger.witness_files import WitnessState, WitnessTurn, open_files
 
 if TYPE_CHECKING:
