@@ -4,7 +4,7 @@ Each line of standard input starts one, in a fork of this process (which has loa
 JSON object: `state`, its directory; `run` (code, key, timeout), `settle` (id, call, and the fields of a settlement),
 `cancel` (id) or `replay` (id); `out`, the file for the record or the error; `log`, to which the tools write a line when
 they have done their work; `die`, where the host is killed: one of POINTS and a tool, or `end`; `settings`; `extra`,
-whether there is a tool more. How the host has ended is written beside `out`, with `.ended`.
+whether there is a tool more; `patience`, with what recorded calls are waited for. How the host has ended is written beside `out`, with `.ended`.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from pathlib import Path
 import anyio
 
 import mcp_bridge
+from mcp_bridge.bridge import script_run
 from mcp_bridge.bridge.doubts import Settlement
 from mcp_bridge.bridge.gate import Gate
 from mcp_bridge.bridge.governance import load_governance
@@ -156,6 +157,7 @@ def host(job: dict) -> None:
     os.environ.update(LOG=job["log"], DIE=job["die"])
     if job["die"]:
         set_traps()
+    script_run.PATIENCE_SECONDS = job.get("patience", script_run.PATIENCE_SECONDS)
     if job.get("extra"):
         globals()["extra"] = mcp_bridge.tool(extra)
     Path(job["out"]).write_text(json.dumps(asyncio.run(main(job))))

@@ -308,6 +308,27 @@ if "extra" in await runtime.describe("local", "line"):
 """
 
 
+# The same under another name: in a task at first, and then without one.
+MOVING = """
+from mcp import runtime
+if "extra" in await runtime.describe("local", "line"):
+    await asyncio.create_task(local.once(text="a"))
+else:
+    await local.once(text="a")
+"""
+
+
+async def test_what_was_done_is_not_done_under_another_name(hosts):
+    hosts.run(MOVING, die="end", extra=True)
+    record = hosts.run(MOVING, patience=1)
+    assert hosts.done == ["once a"]
+    error = record["error"]
+    assert (record["status"], error["code"], error["call"]) == ("error", "divergence", "0#1")
+    assert error["instead_of"].startswith("0.")
+    assert error["recorded"]["arguments"] == error["asked"]["arguments"] == {"text": "a"}
+    assert "was not asked for: local.once" in error["message"]
+
+
 async def test_a_call_that_was_made_and_is_not_asked_for_again_is_told(hosts):
     hosts.run(CHANGING, die="end", extra=True)
     record = hosts.run(CHANGING)

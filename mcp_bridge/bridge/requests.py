@@ -75,6 +75,11 @@ class Requests:
         """Whoever waited for the answer to a call has it."""
         self._script.taken(call)
 
+    def unbegun(self, request: Any) -> None:
+        """The script has taken back a request before it was looked at."""
+        if (call := getattr(request, "call", None)) is not None:
+            self._script.unbegun(call)
+
     async def answer(self, request: Any) -> Any:
         """The result of a request.
 
@@ -98,8 +103,7 @@ class Requests:
             case messages.ArtifactWrite():
                 return self._artifact(request)
             case messages.ProgramEffect() | messages.ProgramFinish():
-                async with self._script.working():
-                    return await self._programs.answer(request)
+                return await self._programs.answer(request)
             case messages.ProgramStart() if request.idempotency_key is None:
                 key = self._script.key_of(request.call)
                 keyed = request._replace(idempotency_key=key)

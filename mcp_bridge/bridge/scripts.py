@@ -195,6 +195,8 @@ class Scripts:
             history = await self.recorder.read(known.id)
             gate = self._surroundings.gate(known.id, job)
             gate.adopt_script(await self.store.values(known.id), spent(history, self._policy_hash))
+            # Now: no call passes another that waits for it while it is compared with what is recorded.
+            await gate.projector()
             script = self._script(known.id, gate, known.key, Past(history))
             doubts = await in_doubt(script.past, gate)
             if not doubts:
