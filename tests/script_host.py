@@ -22,17 +22,20 @@ from mcp_bridge.bridge import script_run
 from mcp_bridge.bridge.doubts import Settlement
 from mcp_bridge.bridge.gate import Gate
 from mcp_bridge.bridge.governance import load_governance
+from mcp_bridge.bridge.requests import Requests
 from mcp_bridge.bridge.script_run import ScriptRun
 from mcp_bridge.bridge.scripts import Scripts
 from mcp_bridge.bridge.service import open_bridge
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.settings import Settings
+from mcp_bridge.wire.messages import MemoryLoad
 
 POINTS = (
     "before",  # it is about to happen, and hasn't
     "in",  # it has happened, and nobody knows
     "outcome",  # its outcome is known, and not recorded
     "after",  # its outcome is recorded; to be killed at the next call
+    "kept",  # a memory has been changed, and nothing has been recorded since
     "end",  # the script has ended, and that isn't recorded
 )
 
@@ -98,7 +101,7 @@ def extra(text: str) -> str:
 
 def set_traps() -> None:
     """Die where the job says; a tool's call is named by the tool and its text."""
-    outcome, record, keep = ScriptRun.outcome, Gate._record, Scripts._keep
+    outcome, record, keep, remember = ScriptRun.outcome, Gate._record, Scripts._keep, Requests._remember
     calls: dict[str, str] = {}
 
     def dying_outcome(self, payload):
@@ -125,7 +128,14 @@ def set_traps() -> None:
             die()
         await keep(self, begun, ended)
 
+    async def dying_remember(self, request):
+        answer = await remember(self, request)
+        if dies_at("kept", getattr(request, "key", "")) and not isinstance(request, MemoryLoad):
+            die()
+        return answer
+
     ScriptRun.outcome, Gate._record, Scripts._keep = dying_outcome, dying_record, dying_keep
+    Requests._remember = dying_remember
 
 
 async def main(job: dict) -> dict:

@@ -103,6 +103,9 @@ class Requests:
             case messages.ArtifactWrite():
                 return self._artifact(request)
             case messages.ProgramEffect() | messages.ProgramFinish():
+                if not self._script.live:
+                    # Nothing is driven here, and what is asked for all the same is not for the record.
+                    raise BridgeError("violation", f"This sandbox drives no execution {request.execution[:100]!r}.")
                 return await self._programs.answer(request)
             case messages.ProgramStart() if request.idempotency_key is None:
                 key = self._script.key_of(request.call)
@@ -117,6 +120,10 @@ class Requests:
         return await self._script.answer(request.call, kind, messages.NAMES[type(request)], _arguments(request), do)
 
     async def _remember(self, request: Any) -> dict[str, Any]:
+        if isinstance(request, messages.MemorySave | messages.MemoryDelete):
+            # With it what was read before becomes durable, on which what is written now may depend: who runs the script
+            # again is to write the same.
+            await self._script.begins(request.call, "memory", messages.NAMES[type(request)], _arguments(request))
         # On a thread, one after the other: files and JSON of some megabytes would hold up every other run.
         async with self._memories.turn:
             return await anyio.to_thread.run_sync(self._memory, request)

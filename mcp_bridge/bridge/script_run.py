@@ -173,6 +173,8 @@ class ScriptRun:
         """When something recorded was last asked for or given."""
         self._answered: set[str] = set()
         """Calls of which this run has recorded the outcome."""
+        self._begun: set[str] = set()
+        """Calls, other than of tools, of which this run has recorded an intent."""
         self._programs: dict[str, tuple[str, Asked]] = {}
         self._next = 0
         """The place of the recorded answer that is to be given next."""
@@ -259,11 +261,18 @@ class ScriptRun:
         except BridgeError as exc:
             if call not in self._answered:
                 # Refused before it began: who runs it again is to be refused as well.
-                self.outcome((await asked()).payload() | {"call": call, **failure(exc)})
+                self.outcome(self._of(call, await asked()) | failure(exc))
             raise
         if call not in self._answered and not (kind == "program" and self._drives(call, answer, await asked())):
-            self.outcome((await asked()).payload() | {"call": call, "status": "ok", "value": answer})
+            self.outcome(self._of(call, await asked()) | {"status": "ok", "value": answer})
         return answer
+
+    def _of(self, call: str, asked: Asked) -> dict[str, Any]:
+        """The beginning of an outcome. What was asked for is in the intent, if there is one."""
+        told = asked.payload() | {"call": call}
+        if call in self._begun:
+            del told["arguments"]
+        return told
 
     async def begins(self, call: str | None, kind: str, name: str, arguments: Any) -> int | None:
         """Record, durably, that something is about to happen that isn't a tool's call.
@@ -274,6 +283,7 @@ class ScriptRun:
         if call is None:
             return None
         asked = Asked(kind, name, await self._projection.project(arguments))
+        self._begun.add(call)
         intent = Entry("intent", self.execution, asked.payload() | {"call": call}, None, self._policy_hash)
         await self._recorder.append(intent)
         known = self.past.calls.get(call)
