@@ -523,6 +523,34 @@ print(count, number)
     assert hosts.done == ["card ", "again first", "again 1 4111 1111 1111 1111"]
 
 
+LEFT = """
+from mcp import programs
+program = {"steps": [{"id": x, "type": "tool", "tool": "again", "args": {"text": x, "seconds": 1.0}} for x in "ab"]}
+try:
+    await asyncio.wait_for(programs.run(program, idempotency_key="k"), 1.5)
+except TimeoutError:
+    print("late")
+trace = await programs.run(program, idempotency_key="k")
+print(trace.status, trace.output)
+await local.again(text="c")
+"""
+
+
+@pytest.mark.parametrize("key", ["key", None])
+async def test_a_program_that_took_too_long_goes_on_when_the_script_tries_again(hosts, key):
+    hosts.settings |= {"wall_timeout": 30, "timeout": 30}
+    record = hosts.run(LEFT, key)
+    assert (record["status"], record["stdout"]) == ("success", "late\nsuccess again:b\n")
+    assert hosts.done == ["again a", "again b", "again c"]
+    assert hosts.replay(record["execution"])["agrees"]
+
+
+def test_a_script_that_left_a_program_leaves_it_again(hosts):
+    hosts.run(LEFT, die="before:again c")
+    assert hosts.run(LEFT)["stdout"] == "late\nsuccess again:b\n"
+    assert hosts.done == ["again a", "again b", "again c"]
+
+
 @pytest.mark.parametrize(
     "change", ["save_memory('n', n + 1)", "update_memory('n', {'n': n + 1})", "delete_memory('n')"]
 )

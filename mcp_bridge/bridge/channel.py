@@ -75,6 +75,7 @@ FROM_GUEST = frozenset(
         messages.ProgramStart,
         messages.ProgramEffect,
         messages.ProgramFinish,
+        messages.ProgramLeave,
         messages.ProgramResume,
         messages.ProgramSave,
         messages.ProgramList,

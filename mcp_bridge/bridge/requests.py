@@ -64,7 +64,9 @@ class Requests:
         self._artifacts = artifacts
         self._gate = gate
         self._script = script
-        self._programs = Session(programs, gate.execution, PRINCIPAL, gate, gate.plan, script.program_ended)
+        self._programs = Session(
+            programs, gate.execution, PRINCIPAL, gate, gate.plan, script.program_ended, script.program_left
+        )
         self.calls = 0
 
     async def close(self) -> None:
@@ -102,7 +104,7 @@ class Requests:
                 return await self._gate.described(await self._describe(request))
             case messages.ArtifactWrite():
                 return self._artifact(request)
-            case messages.ProgramEffect() | messages.ProgramFinish():
+            case messages.ProgramEffect() | messages.ProgramFinish() | messages.ProgramLeave():
                 if not self._script.live:
                     # Nothing is driven here, and what is asked for all the same is not for the record.
                     raise BridgeError("violation", f"This sandbox drives no execution {request.execution[:100]!r}.")

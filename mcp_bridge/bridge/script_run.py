@@ -267,6 +267,9 @@ class ScriptRun:
             self.outcome(self._of(call, await asked()) | {"status": "ok", "value": answer})
         return answer
 
+    def _intent(self, call: str, asked: Asked) -> Entry:
+        return Entry("intent", self.execution, asked.payload() | {"call": call}, None, self._policy_hash)
+
     def _of(self, call: str, asked: Asked) -> dict[str, Any]:
         """The beginning of an outcome. What was asked for is in the intent, if there is one."""
         told = asked.payload() | {"call": call}
@@ -284,8 +287,7 @@ class ScriptRun:
             return None
         asked = Asked(kind, name, await self._projection.project(arguments))
         self._begun.add(call)
-        intent = Entry("intent", self.execution, asked.payload() | {"call": call}, None, self._policy_hash)
-        await self._recorder.append(intent)
+        await self._recorder.append(self._intent(call, asked))
         known = self.past.calls.get(call)
         return None if known is None else known.sequence
 
@@ -339,15 +341,26 @@ class ScriptRun:
         """Whether a program is under way now: then its record is the call's outcome."""
         if "record" in answer:
             return False
-        if "execution" in answer:
-            self._programs[answer["execution"]] = call, asked
-        return "execution" in answer
+        if "execution" not in answer:
+            return False
+        self._programs[answer["execution"]] = call, asked
+        if call not in self._begun:
+            # Its outcome may never come, if the script leaves it: then this says that it was asked for, and when.
+            self._begun.add(call)
+            self._recorder.post(self._intent(call, asked))
+        return True
 
     def program_ended(self, execution: str, record: dict[str, Any]) -> None:
         """The sandbox has driven a program to where it can't go on."""
         call, asked = self._programs.pop(execution, ("", None))
         if asked is not None:
-            self.outcome(asked.payload() | {"call": call, "status": "ok", "value": {"record": record}})
+            self.outcome(self._of(call, asked) | {"status": "ok", "value": {"record": record}})
+
+    def program_left(self, execution: str) -> None:
+        """The script no longer waits for a program that its sandbox was driving."""
+        call, asked = self._programs.pop(execution, ("", None))
+        if asked is not None:
+            self._take_back(self._of(call, asked) | {"status": TAKEN_BACK})
 
     # --- replaying ---
 
