@@ -159,11 +159,11 @@ class Past:
         return known
 
     def _outcome(self, call: str, row: Recorded) -> None:
-        payload = row.entry.payload
+        payload, known = row.entry.payload, self.calls.get(call)
         if payload["status"] == NOT_DONE:
-            self.calls.pop(call, None)
+            if known is not None and known.outcome is None:
+                del self.calls[call]
             return
-        known = self.calls.get(call)
         if known is None:
             known = self._asked(call, row)
         if known.outcome is None:

@@ -166,6 +166,8 @@ class ScriptRun:
         self._unasked = dict(self.past.calls)
         """The recorded calls that this run hasn't asked for."""
         self._all_asked = anyio.Event()
+        self._late = max((known.offset for known in self.past.calls.values()), default=0.0)
+        """Seconds after which a run had asked for all of them."""
         self._is_caught_up = not self.past.calls
         self._began: float | None = None
         """When this run has asked for something first."""
@@ -387,8 +389,7 @@ class ScriptRun:
             return
         step_aside()
         while self._unasked:
-            late = max(known.offset for known in self._unasked.values())
-            latest = max((self._began or 0.0) + SLOWER * late, self._moved) + PATIENCE_SECONDS
+            latest = max((self._began or 0.0) + SLOWER * self._late, self._moved) + PATIENCE_SECONDS
             if (left := latest - time.monotonic()) <= 0:
                 missing = next(iter(self._unasked.values()))
                 await self._diverge(Divergence(call, missing.asked, await asked(), missing.call))
