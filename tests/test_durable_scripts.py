@@ -523,6 +523,19 @@ print(count, number)
     assert hosts.done == ["card ", "again first", "again 1 4111 1111 1111 1111"]
 
 
+def test_what_waited_for_the_record_is_made_as_many_at_once_as_is_allowed(hosts):
+    hosts.settings |= {"max_in_flight": 2}
+    code = """
+import time
+await local.once(text="a")
+began = time.monotonic()
+await asyncio.gather(*(local.again(text=str(number), seconds=0.3) for number in range(6)))
+print(time.monotonic() - began > 0.85)
+"""
+    hosts.run(code, die="after:once a")
+    assert hosts.run(code)["stdout"] == "True\n"
+
+
 LEFT = """
 from mcp import programs
 program = {"steps": [{"id": x, "type": "tool", "tool": "again", "args": {"text": x, "seconds": 1.0}} for x in "ab"]}
