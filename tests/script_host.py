@@ -4,7 +4,7 @@ Each line of standard input starts one, in a fork of this process (which has loa
 JSON object: `state`, its directory; `run` (code, key, timeout), `settle` (id, call, and the fields of a settlement),
 `cancel` (id) or `replay` (id); `out`, the file for the record or the error; `log`, to which the tools write a line when
 they have done their work; `die`, where the host is killed: one of POINTS and a tool, or `end`; `settings`; `extra`,
-whether there is a tool more. How the host has ended is written beside `out`, with `.ended`.
+whether there is a tool more; `patience`, with what recorded calls are waited for. How the host has ended is written beside `out`, with `.ended`.
 """
 
 import asyncio
@@ -18,20 +18,24 @@ from pathlib import Path
 import anyio
 
 import mcp_bridge
+from mcp_bridge.bridge import script_run
 from mcp_bridge.bridge.doubts import Settlement
 from mcp_bridge.bridge.gate import Gate
 from mcp_bridge.bridge.governance import load_governance
+from mcp_bridge.bridge.requests import Requests
 from mcp_bridge.bridge.script_run import ScriptRun
 from mcp_bridge.bridge.scripts import Scripts
 from mcp_bridge.bridge.service import open_bridge
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.settings import Settings
+from mcp_bridge.wire.messages import MemoryLoad
 
 POINTS = (
     "before",  # it is about to happen, and hasn't
     "in",  # it has happened, and nobody knows
     "outcome",  # its outcome is known, and not recorded
     "after",  # its outcome is recorded; to be killed at the next call
+    "kept",  # a memory has been changed, and nothing has been recorded since
     "end",  # the script has ended, and that isn't recorded
 )
 
@@ -97,7 +101,7 @@ def extra(text: str) -> str:
 
 def set_traps() -> None:
     """Die where the job says; a tool's call is named by the tool and its text."""
-    outcome, record, keep = ScriptRun.outcome, Gate._record, Scripts._keep
+    outcome, record, keep, remember = ScriptRun.outcome, Gate._record, Scripts._keep, Requests._remember
     calls: dict[str, str] = {}
 
     def dying_outcome(self, payload):
@@ -124,7 +128,14 @@ def set_traps() -> None:
             die()
         await keep(self, begun, ended)
 
+    async def dying_remember(self, request):
+        answer = await remember(self, request)
+        if dies_at("kept", getattr(request, "key", "")) and not isinstance(request, MemoryLoad):
+            die()
+        return answer
+
     ScriptRun.outcome, Gate._record, Scripts._keep = dying_outcome, dying_record, dying_keep
+    Requests._remember = dying_remember
 
 
 async def main(job: dict) -> dict:
@@ -156,6 +167,7 @@ def host(job: dict) -> None:
     os.environ.update(LOG=job["log"], DIE=job["die"])
     if job["die"]:
         set_traps()
+    script_run.PATIENCE_SECONDS = job.get("patience", script_run.PATIENCE_SECONDS)
     if job.get("extra"):
         globals()["extra"] = mcp_bridge.tool(extra)
     Path(job["out"]).write_text(json.dumps(asyncio.run(main(job))))

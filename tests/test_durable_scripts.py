@@ -16,11 +16,14 @@ import pytest
 from sandbox_fixtures import RUNTIME
 
 from mcp_bridge.bridge.program_record import standing, told
+from mcp_bridge.bridge.script_replay import Kept, replayed_script
+from mcp_bridge.bridge.script_settling import cancel_script
+from mcp_bridge.bridge.scripts import Scripts
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.database import Database
-from mcp_bridge.ledger.recorder import SqliteRecorder
+from mcp_bridge.ledger.recorder import MemoryRecorder, SqliteRecorder
 from mcp_bridge.ledger.schema import FILE_NAME
-from mcp_bridge.ledger.store import ProgramStore
+from mcp_bridge.ledger.store import ProgramStore, StoredExecution
 
 pytestmark = pytest.mark.usefixtures("whole_ledgers")
 
@@ -310,6 +313,27 @@ if "extra" in await runtime.describe("local", "line"):
 """
 
 
+# The same under another name: in a task at first, and then without one.
+MOVING = """
+from mcp import runtime
+if "extra" in await runtime.describe("local", "line"):
+    await asyncio.create_task(local.once(text="a"))
+else:
+    await local.once(text="a")
+"""
+
+
+async def test_what_was_done_is_not_done_under_another_name(hosts):
+    hosts.run(MOVING, die="end", extra=True)
+    record = hosts.run(MOVING, patience=1)
+    assert hosts.done == ["once a"]
+    error = record["error"]
+    assert (record["status"], error["code"], error["call"]) == ("error", "divergence", "0#1")
+    assert error["instead_of"].startswith("0.")
+    assert error["recorded"]["arguments"] == error["asked"]["arguments"] == {"text": "a"}
+    assert "was not asked for: local.once" in error["message"]
+
+
 async def test_a_call_that_was_made_and_is_not_asked_for_again_is_told(hosts):
     hosts.run(CHANGING, die="end", extra=True)
     record = hosts.run(CHANGING)
@@ -359,6 +383,62 @@ async def test_a_replay_agrees_and_does_nothing(hosts, key):
     assert hosts.done == done == ["failing a", "once a", "card ", "again c", "once b", "once d"]
     assert await hosts.entries() == entries
     assert hosts.replay(record["execution"])["transitions"] == found["transitions"]
+
+
+DRIVING = """
+from mcp_bridge.wire import messages
+channel = local.__dict__["__bridge__"]._calls.channel
+for ask in (messages.ProgramEffect("0" * 32, 1), messages.ProgramFinish("0" * 32, "0" * 64)):
+    try:
+        channel.request(ask)
+    except Exception as exc:
+        print(exc.data["code"])
+"""
+
+
+async def test_a_replay_records_nothing_whatever_its_sandbox_asks_for(hosts):
+    record = hosts.run(DRIVING, key=None)
+    entries = await hosts.entries()
+    assert [entry.kind for entry in entries].count("violation") == 2
+    assert hosts.replay(record["execution"])["agrees"]
+    assert await hosts.entries() == entries
+
+
+def left(status, **fields):
+    """A script's execution, as it is kept."""
+    empty = dict.fromkeys(("key", "state", "record", "due")) | {"request": "", "program": "", "owner": ""}
+    bundle = {"code": "1", "servers": ["gone"], "timeout": None}
+    known = {"id": "a1", "kind": "script", "principal": "me", "origin": "agent", "started": 0.0, "bundle": bundle}
+    return StoredExecution(**empty | known | {"status": status} | fields)
+
+
+async def test_a_replay_that_can_not_be_says_why_and_what_helps():
+    class Surroundings:
+        def gate(self, *_):
+            raise BridgeError("unknown_server", "There is no server 'gone'.", server="gone")
+
+    kept = Kept(None, MemoryRecorder())
+    for stored, words in (
+        (left("interrupted"), ("mcp-bridge execution cancel",)),
+        (left("running", owner="x"), ("under way", "again when it has ended")),
+        (left("success", record={"stdout": ""}), ("'gone'", "Configure it again")),
+    ):
+        with pytest.raises(BridgeError) as caught:
+            await replayed_script(kept, Surroundings(), stored)
+        assert caught.value.code == "not_replayable"
+        assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+async def test_who_can_not_go_on_with_a_script_is_told_the_way_out():
+    scripts = Scripts(None, None, "me", None, b"k")
+    for work, command in (
+        (scripts.resume(left("interrupted"), None), "cancel a1"),
+        (scripts.resume(left("success"), None), "show a1"),
+        (cancel_script(None, None, left("success"), "enough"), "show a1"),
+    ):
+        with pytest.raises(BridgeError) as caught:
+            await work
+        assert (caught.value.code, f"mcp-bridge execution {command}" in caught.value.hint) == ("not_suspended", True)
 
 
 async def test_a_replay_tells_what_is_not_the_same(hosts):
@@ -443,6 +523,66 @@ print(count, number)
     assert record["status"] == "success"
     assert record["stdout"].startswith("1 vault://ref/")
     assert hosts.done == ["card ", "again first", "again 1 4111 1111 1111 1111"]
+
+
+def test_what_waited_for_the_record_is_made_as_many_at_once_as_is_allowed(hosts):
+    hosts.settings |= {"max_in_flight": 2}
+    code = """
+import time
+await local.once(text="a")
+began = time.monotonic()
+await asyncio.gather(*(local.again(text=str(number), seconds=0.3) for number in range(6)))
+print(time.monotonic() - began > 0.85)
+"""
+    hosts.run(code, die="after:once a")
+    assert hosts.run(code)["stdout"] == "True\n"
+
+
+LEFT = """
+from mcp import programs
+program = {"steps": [{"id": x, "type": "tool", "tool": "again", "args": {"text": x, "seconds": 1.0}} for x in "ab"]}
+try:
+    await asyncio.wait_for(programs.run(program, idempotency_key="k"), 1.5)
+except TimeoutError:
+    print("late")
+trace = await programs.run(program, idempotency_key="k")
+print(trace.status, trace.output)
+await local.again(text="c")
+"""
+
+
+@pytest.mark.parametrize("key", ["key", None])
+async def test_a_program_that_took_too_long_goes_on_when_the_script_tries_again(hosts, key):
+    hosts.settings |= {"wall_timeout": 30, "timeout": 30}
+    record = hosts.run(LEFT, key)
+    assert (record["status"], record["stdout"]) == ("success", "late\nsuccess again:b\n")
+    assert hosts.done == ["again a", "again b", "again c"]
+    assert hosts.replay(record["execution"])["agrees"]
+
+
+def test_a_script_that_left_a_program_leaves_it_again(hosts):
+    hosts.run(LEFT, die="before:again c")
+    assert hosts.run(LEFT)["stdout"] == "late\nsuccess again:b\n"
+    assert hosts.done == ["again a", "again b", "again c"]
+
+
+@pytest.mark.parametrize(
+    "change", ["save_memory('n', n + 1)", "update_memory('n', {'n': n + 1})", "delete_memory('n')"]
+)
+def test_what_is_kept_is_changed_once_whatever_was_recorded_of_it(hosts, change):
+    code = f"""
+from mcp import runtime
+n = await runtime.load_memory("n", 0)
+n = n["n"] if isinstance(n, dict) else n
+await runtime.{change}
+print(n, await runtime.load_memory("n"))
+"""
+    kept = None if "delete" in change else {"n": 8} if "update" in change else 8
+    hosts.run(
+        f"from mcp import runtime\nawait runtime.save_memory('n', {7 if 'update' not in change else {'n': 7}})", "0"
+    )
+    hosts.run(code, die="kept:n")
+    assert hosts.run(code)["stdout"] == f"7 {kept}\n"
 
 
 async def test_what_was_used_of_the_limits_before_the_death_counts_after_it(hosts):

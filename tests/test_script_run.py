@@ -1,5 +1,7 @@
 """What a script is answered from its record, and in which order."""
 
+from dataclasses import replace
+
 import anyio
 import anyio.lowlevel
 import pytest
@@ -71,6 +73,7 @@ async def in_order(script, calls, do=refused):
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
     monkeypatch.setattr(script_run, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(script_run, "PATIENCE_SECONDS", 0.2)
 
 
 async def test_answers_come_in_the_recorded_order_whatever_the_order_of_the_calls():
@@ -160,35 +163,91 @@ async def test_an_error_is_the_same_again(raw):
         assert (str(caught), caught.details) == ("no ask", {"content": [1]})
 
 
-async def test_a_divergence_stops_it_once_nothing_is_under_way():
+async def test_a_divergence_stops_it_with_nothing_under_way():
     kept = recorder(intent("0#1"), outcome("0#1"))
     script = run_of(kept)
     halted = []
     script.halt = halted.append
-    going, done = anyio.Event(), anyio.Event()
-
-    async def slow(_):
-        going.set()
-        await done.wait()
-        return {"value": "late"}
-
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(asks, script, "0.1#1", slow)
-        await going.wait()
+        tasks.start_soon(asks, script, "0.1#1")
         tasks.start_soon(script.answer, "0#1", "tool", "local.pay", {"n": True}, refused)
         tasks.start_soon(asks, script, "0#7")
-        await anyio.sleep(0.05)
-        assert halted == []
-        done.set()
-        await anyio.sleep(0.3)
+        await anyio.sleep(0.5)
         (error,) = halted
         tasks.cancel_scope.cancel()
     assert error.code == "divergence"
     assert (error.details["recorded"]["arguments"], error.details["asked"]["arguments"]) == ({"n": "0#1"}, {"n": True})
-    assert [row.entry.payload["value"] for row in kept.entries if row.entry.kind == "outcome"] == [
-        "yes",
-        {"value": "late"},
-    ]
+    assert len(kept.entries) == 2
+
+
+async def diverging(script, call):
+    """The divergence at which a call ends that must not be made."""
+    halted, halts = [], anyio.Event()
+    script.halt = lambda error: (halted.append(error), halts.set())
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(asks, script, call)
+        with anyio.fail_after(5):
+            await halts.wait()
+        tasks.cancel_scope.cancel()
+    return halted[0].details
+
+
+@pytest.mark.parametrize("in_doubt", [False, True])
+@pytest.mark.parametrize("ended", [[outcome("0.1#1")], [outcome("0.1#1", None, status="interrupted")], []])
+async def test_nothing_is_made_before_everything_recorded_is_asked_for(in_doubt, ended):
+    script = run_of(recorder(intent("0.1#1"), *ended, *([intent("0#1")] if in_doubt else [])))
+    details = await diverging(script, "0#1")
+    assert (details["call"], details["instead_of"]) == ("0#1", "0.1#1")
+    assert (details["recorded"]["arguments"], details["asked"]["arguments"]) == ({"n": "0.1#1"}, {"n": "0#1"})
+
+
+async def test_a_call_that_is_not_recorded_waits_as_long_as_the_script_took_to_ask_for_the_others():
+    kept = recorder(("start", {}), intent("0.1#1"), outcome("0.1#1"))
+    kept.entries[0] = replace(kept.entries[0], time=kept.entries[1].time - 0.6)
+    script = run_of(kept)
+    made = []
+
+    async def make(_):
+        made.append(len(script.past.calls))
+        return {"value": "new"}
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(asks, script, "0#1", make)
+        await anyio.sleep(0.8)
+        assert (made, script.divergence) == ([], None)
+        await asks(script, "0.1#1")
+        script.taken("0.1#1")
+    assert made == [1]
+
+
+async def test_a_call_whose_arguments_are_still_being_compared_lets_no_other_pass():
+    kept = recorder(intent("0#1"), outcome("0#1"))
+    script = run_of(kept)
+
+    class Slow(Kept):
+        async def project(self, value):
+            await anyio.sleep(0.1 if value == {"n": True} else 0)
+            return value
+
+    script._projection = Slow()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(script.answer, "0#1", "tool", "local.pay", {"n": True}, refused)
+        tasks.start_soon(asks, script, "0.1#1")
+        await anyio.sleep(0.3)
+        assert script.divergence.call == "0#1"
+        tasks.cancel_scope.cancel()
+
+
+async def test_what_is_taken_back_before_it_is_looked_at_counts_as_asked_for():
+    kept = recorder(intent("0.1#1"), outcome("0.1#1"), intent("0.2#1"), outcome("0.2#1", None, status="interrupted"))
+    script = run_of(kept)
+
+    async def make(_):
+        return {"value": "new"}
+
+    script.unbegun("0.2#1")
+    script.unbegun("0.1#1")
+    assert await asks(script, "0#1", make) == {"value": "new"}
 
 
 @pytest.mark.parametrize(("key", "call"), [("key", None), (None, "0#1"), ("key", "0#1")])

@@ -75,6 +75,7 @@ FROM_GUEST = frozenset(
         messages.ProgramStart,
         messages.ProgramEffect,
         messages.ProgramFinish,
+        messages.ProgramLeave,
         messages.ProgramResume,
         messages.ProgramSave,
         messages.ProgramList,
@@ -105,6 +106,15 @@ def step_aside() -> None:
     """The request that is being worked on only waits from here on: it takes no place from those that it waits for."""
     if (leave := _step_aside.get()) is not None:
         leave()
+
+
+_come_back: ContextVar[Callable[[], Awaitable[None]] | None] = ContextVar("come_back", default=None)
+
+
+async def come_back() -> None:
+    """The request that has stepped aside is worked on again, as soon as it has a place among those that are."""
+    if (enter := _come_back.get()) is not None:
+        await enter()
 
 
 _taken_back: ContextVar[Callable[[], bool] | None] = ContextVar("taken_back", default=None)
@@ -180,6 +190,7 @@ class HostChannel:
         answer: Works on a request; its BridgeErrors go to the guest.
         on_notification: Takes a notification.
         on_wait: Called with +1 when a request begins and -1 when it is answered.
+        on_unbegun: Told of a request that the guest has taken back before it was worked on.
     """
 
     def __init__(
@@ -190,6 +201,7 @@ class HostChannel:
         answer: Callable[[Any], Awaitable[Any]],
         on_notification: Callable[[Any], None],
         on_wait: Callable[[int], None],
+        on_unbegun: Callable[[Any], None] = lambda _: None,
     ) -> None:
         self._stdin = stdin
         self._stdout = stdout
@@ -197,6 +209,7 @@ class HostChannel:
         self._answer = answer
         self._on_notification = on_notification
         self._on_wait = on_wait
+        self._on_unbegun = on_unbegun
         self._ready: list[bytes] = []
         self._ahead: deque[bytes] = deque()
         self._send_lock = anyio.Lock(fast_acquire=True)
@@ -349,6 +362,7 @@ class HostChannel:
 
     async def _work(self, number: int, params: Any, size: int) -> None:
         answer: bytes | None = None
+        begun = False
         # Of these it holds one each.
         held = [self._queue]
         scope = self._scopes[number]
@@ -357,7 +371,13 @@ class HostChannel:
             while held:
                 held.pop().release()
 
+        async def enter() -> None:
+            if self._slots not in held:
+                await self._slots.acquire()
+                held.append(self._slots)
+
         _step_aside.set(leave)
+        _come_back.set(enter)
         _taken_back.set(lambda: self._finished or number in self._taken_back)
         _when_taken_back.set(functools.partial(self._when_taken_back.__setitem__, number))
         try:
@@ -368,12 +388,16 @@ class HostChannel:
                     await self._slots.acquire()
                     held.append(self._slots)
                     await self._unsent.room(1)
+                    begun = True
                     answer = _encoded(await self._result(number, params))
             finally:
                 # Before the answer is sent: what the guest does with it is its own time.
                 self._on_wait(-1)
                 del self._scopes[number]
-                self._taken_back.discard(number)
+                if number in self._taken_back:
+                    self._taken_back.remove(number)
+                    if not begun:
+                        self._on_unbegun(params)
             if answer is not None:
                 self._unsent.add(len(answer))
                 await self._send(answer)

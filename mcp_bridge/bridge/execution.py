@@ -126,7 +126,13 @@ class Execution:
         self._began = began
         self._ready_at: float | None = None
         self._channel = HostChannel(
-            process.stdin, process.stdout, limits.channel, requests.answer, self._notified, self._waits
+            process.stdin,
+            process.stdout,
+            limits.channel,
+            requests.answer,
+            self._notified,
+            self._waits,
+            requests.unbegun,
         )
 
     async def run(self) -> ExecutionRecord:

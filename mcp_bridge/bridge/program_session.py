@@ -41,6 +41,7 @@ class Session:
         effects: Does what they ask for.
         planner: Writes programs.
         ended: Told the record of each that it has driven to where it can't go on.
+        left: Told of each that it has left before.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Session:
         effects: Effects,
         planner: Planner,
         ended: Callable[[str, dict[str, Any]], None] | None = None,
+        left: Callable[[str], None] | None = None,
     ) -> None:
         self._service = service
         self._script = script
@@ -58,7 +60,10 @@ class Session:
         self._effects = effects
         self._principal = principal
         self._ended = ended
+        self._left = left
         self._runs: dict[str, ProgramRun] = {}
+        self._under_way: dict[str, set[anyio.Event]] = {}
+        """Of each run, the ends of its effects that are under way."""
 
     async def start(self, asked: Any, context: dict[str, Any], key: str | None) -> dict[str, Any]:
         """The result of `program.start`."""
@@ -120,11 +125,19 @@ class Session:
     async def effect(self, execution: str, number: int) -> dict[str, Any]:
         """The result of `program.effect`."""
         run = self._of(execution)
+        ended = anyio.Event()
+        under_way = self._under_way.setdefault(execution, set())
+        under_way.add(ended)
         try:
             return await run.effect(number)
         except BridgeError:
             await self._fail(run)
             raise
+        finally:
+            under_way.discard(ended)
+            if not under_way:
+                self._under_way.pop(execution, None)
+            ended.set()
 
     async def finish(self, execution: str, told: str) -> dict[str, Any]:
         """The result of `program.finish`."""
@@ -141,6 +154,21 @@ class Session:
         if self._ended is not None:
             self._ended(execution, record)
         return {name: value for name, value in record.items() if name not in {"output", "steps"}}
+
+    async def leave(self, execution: str) -> dict[str, Any]:
+        """The result of `program.leave`: it is kept as it stands. Nothing, of one that isn't driven any more."""
+        run = self._runs.pop(execution, None)
+        if run is None:
+            return {}
+        if self._left is not None:
+            self._left(execution)
+        with anyio.CancelScope(shield=True):
+            # They have been taken back; what has become of them is to be in the state.
+            for ended in list(self._under_way.get(execution, ())):
+                await ended.wait()
+            await run.wind_down()
+            await self._service.keep(run)
+        return {}
 
     async def _fail(self, run: ProgramRun) -> None:
         """After a violation: undo what has to be undone, without the sandbox."""
@@ -167,6 +195,8 @@ class Session:
                 return await self.effect(request.execution, request.effect)
             case messages.ProgramFinish():
                 return await self.finish(request.execution, request.state)
+            case messages.ProgramLeave():
+                return await self.leave(request.execution)
             case messages.ProgramSave():
                 return await service.save(request.name, request.program, principal)
             case messages.ProgramList():

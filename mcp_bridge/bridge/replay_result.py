@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.store import StoredExecution
 
 
+NOT_YET = "Try again when it has ended."
+
+
 class Difference(NamedTuple):
     """Where a replay and the record part. What comes after it isn't looked at: it would be a consequence.
 
@@ -60,6 +63,7 @@ class Replayed(NamedTuple):
         return told | {"difference": self.difference and self.difference._asdict()}
 
 
-def not_replayable(stored: StoredExecution, why: str) -> BridgeError:
+def not_replayable(stored: StoredExecution, why: str, hint: str | None = None) -> BridgeError:
     """The error for an execution of which the record doesn't have, or not yet, what a replay needs."""
-    return BridgeError("not_replayable", f"The execution {stored.id} can't be run again against its record: {why}.")
+    message = f"The execution {stored.id} can't be run again against its record: {why}."
+    return BridgeError("not_replayable", message, hint=hint)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from mcp_bridge.bridge.program_record import refuse_erased, standing
 from mcp_bridge.bridge.program_replay import replayed_program
-from mcp_bridge.bridge.replay_result import not_replayable
+from mcp_bridge.bridge.replay_result import NOT_YET, not_replayable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ async def replayed(
     refuse_erased(stored)
     entries = await recorder.read(stored.id)
     if standing(stored) == "running" or await store.execution(stored.id) != stored:
-        raise not_replayable(stored, "it is under way")
+        raise not_replayable(stored, "it is under way", NOT_YET)
     return replay(stored, entries, other)
 
 

@@ -64,7 +64,9 @@ class Requests:
         self._artifacts = artifacts
         self._gate = gate
         self._script = script
-        self._programs = Session(programs, gate.execution, PRINCIPAL, gate, gate.plan, script.program_ended)
+        self._programs = Session(
+            programs, gate.execution, PRINCIPAL, gate, gate.plan, script.program_ended, script.program_left
+        )
         self.calls = 0
 
     async def close(self) -> None:
@@ -74,6 +76,11 @@ class Requests:
     def taken(self, call: str) -> None:
         """Whoever waited for the answer to a call has it."""
         self._script.taken(call)
+
+    def unbegun(self, request: Any) -> None:
+        """The script has taken back a request before it was looked at."""
+        if (call := getattr(request, "call", None)) is not None:
+            self._script.unbegun(call)
 
     async def answer(self, request: Any) -> Any:
         """The result of a request.
@@ -97,9 +104,11 @@ class Requests:
                 return await self._gate.described(await self._describe(request))
             case messages.ArtifactWrite():
                 return self._artifact(request)
-            case messages.ProgramEffect() | messages.ProgramFinish():
-                async with self._script.working():
-                    return await self._programs.answer(request)
+            case messages.ProgramEffect() | messages.ProgramFinish() | messages.ProgramLeave():
+                if not self._script.live:
+                    # Nothing is driven here, and what is asked for all the same is not for the record.
+                    raise BridgeError("violation", f"This sandbox drives no execution {request.execution[:100]!r}.")
+                return await self._programs.answer(request)
             case messages.ProgramStart() if request.idempotency_key is None:
                 key = self._script.key_of(request.call)
                 keyed = request._replace(idempotency_key=key)
@@ -113,6 +122,10 @@ class Requests:
         return await self._script.answer(request.call, kind, messages.NAMES[type(request)], _arguments(request), do)
 
     async def _remember(self, request: Any) -> dict[str, Any]:
+        if isinstance(request, messages.MemorySave | messages.MemoryDelete):
+            # With it what was read before becomes durable, on which what is written now may depend: who runs the script
+            # again is to write the same.
+            await self._script.begins(request.call, "memory", messages.NAMES[type(request)], _arguments(request))
         # On a thread, one after the other: files and JSON of some megabytes would hold up every other run.
         async with self._memories.turn:
             return await anyio.to_thread.run_sync(self._memory, request)

@@ -78,6 +78,7 @@ class PastCall:
         outcome: The payload of its outcome's entry; None of a call in doubt.
         place: In the order of outcomes, from 0.
         ended: When its outcome was recorded.
+        offset: How long the run that asked for it had been going, in seconds; at most.
     """
 
     call: str
@@ -87,6 +88,7 @@ class PastCall:
     outcome: Mapping[str, Any] | None = None
     place: int = -1
     ended: float = 0.0
+    offset: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -133,8 +135,11 @@ class Past:
     def __init__(self, entries: Iterable[Recorded] = ()) -> None:
         self.calls: dict[str, PastCall] = {}
         self.answers = 0
+        self._run_began: float | None = None
         for row in entries:
             call = row.entry.payload.get("call")
+            if row.entry.kind in {"start", "resume"}:
+                self._run_began = row.time
             if call is None:
                 continue
             if row.entry.kind == "intent":
@@ -144,16 +149,23 @@ class Past:
 
     def _intent(self, call: str, row: Recorded) -> None:
         # One that may be repeated may have been begun twice, and it counts that it has.
-        self.calls.setdefault(call, PastCall(call, Asked.of(row.entry.payload), row.sequence, row.time))
+        if call not in self.calls:
+            self._asked(call, row)
+
+    def _asked(self, call: str, row: Recorded) -> PastCall:
+        offset = 0.0 if self._run_began is None else max(0.0, row.time - self._run_began)
+        known = PastCall(call, Asked.of(row.entry.payload), row.sequence, row.time, offset=offset)
+        self.calls[call] = known
+        return known
 
     def _outcome(self, call: str, row: Recorded) -> None:
-        payload = row.entry.payload
+        payload, known = row.entry.payload, self.calls.get(call)
         if payload["status"] == NOT_DONE:
-            self.calls.pop(call, None)
+            if known is not None and known.outcome is None:
+                del self.calls[call]
             return
-        known = self.calls.get(call)
         if known is None:
-            known = self.calls[call] = PastCall(call, Asked.of(payload), row.sequence, row.time)
+            known = self._asked(call, row)
         if known.outcome is None:
             known.outcome, known.place, known.ended = payload, self.answers, row.time
             self.answers += 1

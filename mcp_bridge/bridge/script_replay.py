@@ -12,22 +12,37 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mcp_bridge.bridge.job import Job
 from mcp_bridge.bridge.keep import ArtifactWriter, Files
 from mcp_bridge.bridge.program_record import standing
-from mcp_bridge.bridge.replay_result import Difference, Replayed, not_replayable
+from mcp_bridge.bridge.replay_result import NOT_YET, Difference, Replayed, not_replayable
 from mcp_bridge.bridge.script_past import Past
 from mcp_bridge.bridge.script_run import OWN_END, ScriptRun
 from mcp_bridge.bridge.scripts import Begun
+from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.store import ERASED
 from mcp_bridge.policy.budgets import Amounts
 
 if TYPE_CHECKING:
     from mcp_bridge.bridge.record import ExecutionRecord
     from mcp_bridge.bridge.scripts import Surroundings
-    from mcp_bridge.ledger.entries import Recorded
+    from mcp_bridge.ledger.entries import Entry, Recorded
     from mcp_bridge.ledger.recorder import Recorder
     from mcp_bridge.ledger.store import ProgramStore, StoredExecution
 
 COMPARED = ("status", "exit_code", "stdout", "stderr", "value")
 """Of a record: all that doesn't depend on how long something has taken."""
+
+
+class _Reading:
+    """As a recorder that records nothing: whatever a replay's sandbox asks for leaves the record as it is."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.read = recorder.read
+
+    async def append(self, *entries: Entry) -> None:
+        self.post(*entries)
+
+    def post(self, *entries: Entry) -> None:
+        kinds = ", ".join(entry.kind for entry in entries) or "nothing"
+        raise BridgeError("not_recorded", f"A replay records nothing, and was to record {kinds}.")
 
 
 class Kept(NamedTuple):
@@ -48,7 +63,8 @@ async def replayed_script(kept: Kept, surroundings: Surroundings, stored: Stored
         stored: It.
 
     Raises:
-        BridgeError: `not_replayable`: it hasn't ended, never ran, or is erased; as `Surroundings.sandboxed`.
+        BridgeError: `not_replayable`: it hasn't ended, never ran, is erased, or a server that it was given isn't there
+            any more; as `Surroundings.sandboxed`.
     """
     entries = await kept.recorder.read(stored.id)
     _require(stored)
@@ -56,9 +72,17 @@ async def replayed_script(kept: Kept, surroundings: Surroundings, stored: Stored
     record = stored.record or {}
     bundle = stored.bundle
     job = Job(bundle["code"], bundle["servers"], bundle["timeout"], began=time.monotonic())
-    gate = surroundings.gate(stored.id, job)
+    recorder = _Reading(kept.recorder)
+    try:
+        gate = surroundings.gate(stored.id, job, recorder)
+    except BridgeError as exc:
+        if exc.code != "unknown_server":
+            raise
+        # What the server's tools are called, and what they take, isn't recorded.
+        why = f"it was given the server {exc.details['server']!r}, which isn't configured any more"
+        raise not_replayable(stored, why, "Configure it again: it is asked for nothing but its tools.") from None
     gate.adopt_script(await kept.store.values(stored.id), {"usage": Amounts().counted(), "made": {}})
-    script = ScriptRun(stored.id, kept.store, kept.recorder, gate, "", past, live=False)
+    script = ScriptRun(stored.id, kept.store, recorder, gate, "", past, live=False)
     gate.script = script
     with tempfile.TemporaryDirectory(prefix="mcp-bridge-replay-") as folder:
         artifacts = ArtifactWriter(Files(Path(folder)), stored.id, surroundings.max_artifact_size)
@@ -80,8 +104,11 @@ def _require(stored: StoredExecution) -> None:
     status = standing(stored)
     if status == ERASED:
         raise not_replayable(stored, "it is erased")
-    if status in {"running", "interrupted", "suspended"}:
-        raise not_replayable(stored, f"it has not ended: {status}")
+    if status == "running":
+        raise not_replayable(stored, "it is under way", NOT_YET)
+    if status in {"interrupted", "suspended"}:
+        shown = f"mcp-bridge execution show {stored.id} has what it waits for; mcp-bridge execution cancel ends it."
+        raise not_replayable(stored, f"it has not ended: {status}", shown)
     if stored.record is None or "stdout" not in stored.record or status == "cancelled":
         raise not_replayable(stored, f"it has not run to an end: {status}")
 

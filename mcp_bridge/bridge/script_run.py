@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import anyio
 
-from mcp_bridge.bridge.channel import step_aside, taken_back, when_taken_back
+from mcp_bridge.bridge.channel import come_back, step_aside, taken_back, when_taken_back
 from mcp_bridge.bridge.script_past import NOT_DONE, TAKEN_BACK, Asked, Past, failure
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.entries import Entry
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+    from collections.abc import Awaitable, Callable, Generator, Mapping
 
     from mcp_bridge.bridge.script_past import PastCall
     from mcp_bridge.ledger.recorder import Recorder
@@ -34,6 +34,12 @@ logger = logging.getLogger(__name__)
 
 GRACE_SECONDS = 2.0
 """How much longer than it took at first an answer from the record waits for those that were given before it."""
+
+PATIENCE_SECONDS = 10.0
+"""How long nothing may happen before a recorded call that hasn't been asked for again counts as one that won't be."""
+
+SLOWER = 2.0
+"""And how many times as long as at first a run may take to ask for it: its machine may be busier."""
 
 TAKEN_SECONDS = 1.0
 """How long to wait for the guest to say that an answer has arrived where it is waited for."""
@@ -56,21 +62,28 @@ class Divergence:
         call: Where.
         recorded: What was asked for there; None for nothing.
         asked: What is asked for now; None for nothing.
+        instead_of: The recorded call that `recorded` is of, where that is another one: it wasn't asked for.
     """
 
     call: str
     recorded: Asked | None
     asked: Asked | None
+    instead_of: str | None = None
 
     def error(self) -> BridgeError:
         """It as an error, with both sides in the details."""
-        if self.asked is None:
+        if self.instead_of is not None:
+            what = (
+                f"the call {self.instead_of} is recorded and was not asked for: {_shown(self.recorded)};"
+                f" the call {self.call} is not recorded, or its outcome isn't: {_shown(self.asked)}"
+            )
+        elif self.asked is None:
             what = f"the call {self.call} is recorded and was not asked for: {_shown(self.recorded)}"
         elif self.recorded is None:
             what = f"the call {self.call} is not recorded: {_shown(self.asked)}"
         else:
             what = f"recorded as {self.call} is {_shown(self.recorded)}, and asked for was {_shown(self.asked)}"
-        return BridgeError(
+        error = BridgeError(
             "divergence",
             f"The script doesn't do what it did: {what}.",
             hint="It depends on something that changes: the time, chance, the order of a set. Nothing was done twice.",
@@ -78,6 +91,9 @@ class Divergence:
             recorded=self.recorded and self.recorded.told(),
             asked=self.asked and self.asked.told(),
         )
+        if self.instead_of is not None:
+            error.details["instead_of"] = self.instead_of
+        return error
 
 
 def _shown(asked: Asked | None) -> str:
@@ -120,7 +136,7 @@ class ScriptRun:
         live: Whether what isn't recorded is done; else it is a divergence.
 
     Attributes:
-        halt: To be set: ends the sandbox. Called once, when a divergence has been met and nothing is under way.
+        halt: To be set: ends the sandbox. Called once, when a divergence has been met.
         divergence: The first one met, or None.
     """
 
@@ -147,9 +163,20 @@ class ScriptRun:
         self._projection = projection
         self._policy_hash = policy_hash
         self._seen: set[str] = set()
+        self._unasked = dict(self.past.calls)
+        """The recorded calls that this run hasn't asked for."""
+        self._all_asked = anyio.Event()
+        self._late = max((known.offset for known in self.past.calls.values()), default=0.0)
+        """Seconds after which a run had asked for all of them."""
+        self._is_caught_up = not self.past.calls
+        self._began: float | None = None
+        """When this run has asked for something first."""
+        self._moved = 0.0
+        """When something recorded was last asked for or given."""
         self._answered: set[str] = set()
         """Calls of which this run has recorded the outcome."""
-        self._under_way = 0
+        self._begun: set[str] = set()
+        """Calls, other than of tools, of which this run has recorded an intent."""
         self._programs: dict[str, tuple[str, Asked]] = {}
         self._next = 0
         """The place of the recorded answer that is to be given next."""
@@ -185,6 +212,8 @@ class ScriptRun:
         if call is None or call in self._seen:
             return await self._unnamed(call, do)
         self._seen.add(call)
+        if self._began is None:
+            self._began = self._moved = time.monotonic()
         if self.divergence is not None:
             await anyio.sleep_forever()
 
@@ -195,23 +224,23 @@ class ScriptRun:
         if known is not None:
             if not known.asked.is_same(now := await asked()):
                 await self._diverge(Divergence(call, known.asked, now))
+            self._asked_again(call)
             if known.outcome is not None:
                 return await self._replayed(known)
         if not self.live:
             if known is None:
                 await self._diverge(Divergence(call, None, await asked()))
             await anyio.sleep_forever()  # as then: its answer never came
-        self._under_way += 1
-        try:
-            mark = {"call": call, "asked": name}
-            answer = await self._recorded(call, kind, mark | {"raw": True} if raw else mark, do, asked)
-        finally:
-            self._under_way -= 1
-            self._halt_when_idle()
-        if self.past.answers:
-            # It was not answered before the host died, and everything recorded was.
-            await self._turn(self.past.answers, GRACE_SECONDS)
-        return answer
+        await self._caught_up(call, asked)
+        mark = {"call": call, "asked": name}
+        return await self._recorded(call, kind, mark | {"raw": True} if raw else mark, do, asked)
+
+    def unbegun(self, call: str) -> None:
+        """The script has taken back a call before anything was done for it: it has asked for it all the same."""
+        self._seen.add(call)
+        self._asked_again(call)
+        if (known := self.past.calls.get(call)) is not None and known.outcome is not None:
+            self._give(known.place)
 
     async def _unnamed(self, call: str | None, do: Callable[[dict[str, Any]], Awaitable[Any]]) -> Any:
         if call is None and self.key is None and self.live:
@@ -234,11 +263,21 @@ class ScriptRun:
         except BridgeError as exc:
             if call not in self._answered:
                 # Refused before it began: who runs it again is to be refused as well.
-                self.outcome((await asked()).payload() | {"call": call, **failure(exc)})
+                self.outcome(self._of(call, await asked()) | failure(exc))
             raise
         if call not in self._answered and not (kind == "program" and self._drives(call, answer, await asked())):
-            self.outcome((await asked()).payload() | {"call": call, "status": "ok", "value": answer})
+            self.outcome(self._of(call, await asked()) | {"status": "ok", "value": answer})
         return answer
+
+    def _intent(self, call: str, asked: Asked) -> Entry:
+        return Entry("intent", self.execution, asked.payload() | {"call": call}, None, self._policy_hash)
+
+    def _of(self, call: str, asked: Asked) -> dict[str, Any]:
+        """The beginning of an outcome. What was asked for is in the intent, if there is one."""
+        told = asked.payload() | {"call": call}
+        if call in self._begun:
+            del told["arguments"]
+        return told
 
     async def begins(self, call: str | None, kind: str, name: str, arguments: Any) -> int | None:
         """Record, durably, that something is about to happen that isn't a tool's call.
@@ -249,8 +288,8 @@ class ScriptRun:
         if call is None:
             return None
         asked = Asked(kind, name, await self._projection.project(arguments))
-        intent = Entry("intent", self.execution, asked.payload() | {"call": call}, None, self._policy_hash)
-        await self._recorder.append(intent)
+        self._begun.add(call)
+        await self._recorder.append(self._intent(call, asked))
         known = self.past.calls.get(call)
         return None if known is None else known.sequence
 
@@ -294,18 +333,6 @@ class ScriptRun:
             self._store.keep_values(self.execution, self._projection.values_behind(value))
         self._recorder.post(Entry("outcome", self.execution, payload, None, self._policy_hash))
 
-    @contextlib.asynccontextmanager
-    async def working(self) -> AsyncGenerator[None]:
-        """While a program's effect is under way, which is nothing of the script's own."""
-        if self.divergence is not None:
-            await anyio.sleep_forever()
-        self._under_way += 1
-        try:
-            yield
-        finally:
-            self._under_way -= 1
-            self._halt_when_idle()
-
     # --- programs that it drives ---
 
     def key_of(self, call: str | None) -> str | None:
@@ -316,17 +343,64 @@ class ScriptRun:
         """Whether a program is under way now: then its record is the call's outcome."""
         if "record" in answer:
             return False
-        if "execution" in answer:
-            self._programs[answer["execution"]] = call, asked
-        return "execution" in answer
+        if "execution" not in answer:
+            return False
+        self._programs[answer["execution"]] = call, asked
+        if call not in self._begun:
+            # Its outcome may never come, if the script leaves it: then this says that it was asked for, and when.
+            self._begun.add(call)
+            self._recorder.post(self._intent(call, asked))
+        return True
 
     def program_ended(self, execution: str, record: dict[str, Any]) -> None:
         """The sandbox has driven a program to where it can't go on."""
         call, asked = self._programs.pop(execution, ("", None))
         if asked is not None:
-            self.outcome(asked.payload() | {"call": call, "status": "ok", "value": {"record": record}})
+            self.outcome(self._of(call, asked) | {"status": "ok", "value": {"record": record}})
+
+    def program_left(self, execution: str) -> None:
+        """The script no longer waits for a program that its sandbox was driving."""
+        call, asked = self._programs.pop(execution, ("", None))
+        if asked is not None:
+            self._take_back(self._of(call, asked) | {"status": TAKEN_BACK})
 
     # --- replaying ---
+
+    def _asked_again(self, call: str) -> None:
+        self._moved = time.monotonic()
+        if self._unasked.pop(call, None) is not None and not self._unasked:
+            self._all_asked.set()
+
+    async def _caught_up(self, call: str, asked: Callable[[], Awaitable[Asked]]) -> None:
+        """Wait until this run has asked for everything that is recorded, as it did, and has been given it.
+
+        Until then nobody knows whether it goes the same way, and what it wants to have made now may be what it has had
+        made by another name. A script that goes the same way doesn't wait here for itself. What a call has given is
+        recorded before the script is given it, and entries become durable in their order: had a recorded call been
+        asked for because of this one's answer, that answer would be recorded. So every recorded call was asked for
+        while this one was unanswered, at latest when the script had tired of it and taken it back, and will be again.
+        What isn't asked for then, long after it was, is a divergence.
+
+        Args:
+            call: That isn't recorded, or of which no outcome is.
+            asked: What it asks for.
+        """
+        if self._is_caught_up:
+            return
+        step_aside()
+        while self._unasked:
+            latest = max((self._began or 0.0) + SLOWER * self._late, self._moved) + PATIENCE_SECONDS
+            if (left := latest - time.monotonic()) <= 0:
+                missing = next(iter(self._unasked.values()))
+                await self._diverge(Divergence(call, missing.asked, await asked(), missing.call))
+            with anyio.move_on_after(left):
+                await self._all_asked.wait()
+        # All are asked for, and given one after the other: none is waited for in vain.
+        await self._turn(self.past.answers, math.inf)
+        if self.divergence is not None:
+            await anyio.sleep_forever()
+        self._is_caught_up = True
+        await come_back()
 
     async def _replayed(self, known: PastCall) -> Any:
         if not known.is_answered:
@@ -335,11 +409,12 @@ class ScriptRun:
             step_aside()
             await anyio.sleep(known.seconds + GRACE_SECONDS)
             raise BridgeError("interrupted", "The call was taken back when the script first ran: it may have happened.")
-        await self._turn(known.place, known.seconds + GRACE_SECONDS, known.ended)
         try:
+            await self._turn(known.place, known.seconds + GRACE_SECONDS, known.ended)
+            self._last = _Given(known.call, known.ended)
             return known.answer()
         finally:
-            self._last = _Given(known.call, known.ended)
+            # Also of one that is taken back meanwhile.
             self._give(known.place)
 
     async def _turn(self, place: int, patience: float, ended: float = math.inf) -> None:
@@ -373,6 +448,7 @@ class ScriptRun:
 
     def _give(self, place: int) -> None:
         self._given.add(place)
+        self._moved = time.monotonic()
         self._advance(self._next)
 
     def _advance(self, place: int) -> None:
@@ -383,18 +459,14 @@ class ScriptRun:
             self._turns.pop(waiting).set()
 
     async def _diverge(self, divergence: Divergence) -> NoReturn:
-        """Stop: nothing more is begun, what is under way ends, and then the sandbox does."""
+        """Stop: the sandbox ends. Nothing is under way: until everything recorded is asked for, nothing is made."""
         if self.divergence is None:
             self.divergence = divergence
             logger.warning("execution %s diverges at the call %s", self.execution, divergence.call)
-        self._halt_when_idle()
+            if self.halt is not None:
+                self.halt(divergence.error())
         await anyio.sleep_forever()
         raise AssertionError
-
-    def _halt_when_idle(self) -> None:
-        if self.divergence is not None and not self._under_way and self.halt is not None:
-            halt, self.halt = self.halt, None
-            halt(self.divergence.error())
 
     def missing(self) -> Divergence | None:
         """The first recorded answer that a script, which has ended, has not asked for."""

@@ -120,7 +120,15 @@ async def cancel_script(store: ProgramStore, recorder: Recorder, stored: StoredE
 async def _take(store: ProgramStore, stored: StoredExecution) -> None:
     status = standing(stored)
     if status not in {"suspended", "interrupted"}:
-        raise BridgeError("not_suspended", f"The execution {stored.id} is not suspended: {status}.")
+        raise BridgeError(
+            "not_suspended",
+            f"The execution {stored.id} is not suspended: {status}.",
+            hint=f"mcp-bridge execution show {stored.id} has how it stands.",
+        )
     with anyio.CancelScope(shield=True):
         if not await store.take(stored, owner_label()):
-            raise BridgeError("not_suspended", f"The execution {stored.id} has just been changed by somebody else.")
+            raise BridgeError(
+                "not_suspended",
+                f"The execution {stored.id} has just been changed by somebody else.",
+                hint=f"mcp-bridge execution show {stored.id} has how it stands.",
+            )

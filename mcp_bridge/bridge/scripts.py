@@ -52,8 +52,14 @@ class Surroundings(Protocol):
     def max_artifact_size(self) -> int:
         """Bytes that a run may keep in files."""
 
-    def gate(self, execution: str, job: Job) -> Gate:
-        """What an execution's calls pass."""
+    def gate(self, execution: str, job: Job, recorder: Recorder | None = None) -> Gate:
+        """What an execution's calls pass.
+
+        Args:
+            execution: Its id.
+            job: What is to be run.
+            recorder: Is told of the calls; by default that of the bridge.
+        """
 
     async def sandboxed(self, begun: Begun, artifacts: ArtifactWriter | None = None) -> ExecutionRecord:
         """Run a script in a sandbox of its own, to its end.
@@ -132,13 +138,25 @@ class Scripts:
             BridgeError: `not_suspended`; as `run`.
         """
         if (status := standing(stored)) != "interrupted":
-            raise BridgeError("not_suspended", f"The execution {stored.id} can't go on: {status}.")
+            raise BridgeError(
+                "not_suspended",
+                f"The execution {stored.id} can't go on: {status}.",
+                hint=f"mcp-bridge execution show {stored.id} has what came of it, and what it waits for.",
+            )
         if stored.key is None:
             # The programs that it has started would be started anew.
-            raise BridgeError("not_suspended", f"The execution {stored.id} can't go on: it has no idempotency key.")
+            raise BridgeError(
+                "not_suspended",
+                f"The execution {stored.id} can't go on: it has no idempotency key.",
+                hint=f"mcp-bridge execution cancel {stored.id} ends it; what it did, mcp-bridge execution show has.",
+            )
         begun = await self.go_on(stored, job)
         if begun is None:
-            raise BridgeError("not_suspended", f"The execution {stored.id} is not suspended: somebody has resumed it.")
+            raise BridgeError(
+                "not_suspended",
+                f"The execution {stored.id} is not suspended: somebody has resumed it.",
+                hint=f"mcp-bridge execution show {stored.id} has how it stands.",
+            )
         return begun if isinstance(begun, ExecutionRecord) else await self._run(begun)
 
     async def begin(self, job: Job, key: str | None, request: str) -> Begun | None:
@@ -195,6 +213,8 @@ class Scripts:
             history = await self.recorder.read(known.id)
             gate = self._surroundings.gate(known.id, job)
             gate.adopt_script(await self.store.values(known.id), spent(history, self._policy_hash))
+            # Now: no call passes another that waits for it while it is compared with what is recorded.
+            await gate.projector()
             script = self._script(known.id, gate, known.key, Past(history))
             doubts = await in_doubt(script.past, gate)
             if not doubts:

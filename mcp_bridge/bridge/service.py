@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from mcp_bridge.bridge.scripts import Begun, Scripts
     from mcp_bridge.downstream.spec import ServerSpec
     from mcp_bridge.kernel.events import Resume
+    from mcp_bridge.ledger.recorder import Recorder
     from mcp_bridge.models.sampling import Sampler
     from mcp_bridge.policy.budgets import Usages
     from mcp_bridge.sandbox.flags import RuntimeChoice
@@ -196,9 +197,9 @@ class Bridge:
         self._start_line("", job)
         return await self.scripts.run(job, key)
 
-    def gate(self, execution: str, job: Job) -> Gate:
+    def gate(self, execution: str, job: Job, recorder: Recorder | None = None) -> Gate:
         """As `scripts.Surroundings`."""
-        return self._gate(execution, self._narrow(job.servers), job.asker, job.sampler)
+        return self._gate(execution, self._narrow(job.servers), job.asker, job.sampler, recorder)
 
     @property
     def max_artifact_size(self) -> int:
@@ -400,6 +401,7 @@ class Bridge:
         allowed: Mapping[str, str],
         asker: Asker | None = None,
         sampler: Sampler | None = None,
+        recorder: Recorder | None = None,
     ) -> Gate:
         from mcp_bridge.bridge.gate import Gate  # noqa: PLC0415
 
@@ -410,7 +412,7 @@ class Bridge:
             self._governance,
             self.fleet,
             self.catalog,
-            self.programs.recorder,
+            recorder or self.programs.recorder,
             self._usages,
             hmac.digest(self._key, f"references\0{PRINCIPAL}".encode(), "sha256"),
             asker,

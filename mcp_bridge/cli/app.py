@@ -154,7 +154,11 @@ def replay(
     config: Config = None,
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
-    """Run an execution again against its record, with no effects: does the one follow from the other?"""
+    """Run an execution again against its record, with no effects: does the one follow from the other?
+
+    A script is run in a sandbox, and every call is answered from the record. The servers that it may use have to be
+    configured; they are asked what tools they have, and may be started for that.
+    """
     from mcp_bridge.cli.replay import replay as work  # noqa: PLC0415
 
     finish(lambda: work(config or ctx.obj, execution, program, as_json=as_json), as_json=as_json)

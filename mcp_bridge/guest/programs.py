@@ -25,6 +25,7 @@ from mcp_bridge.wire.messages import (
     ProgramEffect,
     ProgramFinish,
     ProgramGet,
+    ProgramLeave,
     ProgramList,
     ProgramPlan,
     ProgramResume,
@@ -181,10 +182,14 @@ class Driver:
                 )
 
     def leave(self) -> None:
-        """Take back what is still asked for: the script no longer waits."""
+        """Take back what is still asked for, and let the host keep it: the script no longer waits.
+
+        Else whoever comes with its key, this script for one, would wait for it until the sandbox ends.
+        """
         for request in self._asked.values():
             self._channel.forget(request)
         self._asked.clear()
+        self._channel.send(ProgramLeave(self._execution), lambda _: None)
 
     def finish(self) -> ProgramFinish:
         """What to tell the host at the end."""
@@ -209,9 +214,11 @@ def drive(channel: Channel, started: dict[str, Any]) -> Trace:
     try:
         while not driver.done:
             driver.take(*answers.get())
-    finally:
+        told = channel.request(driver.finish())
+    except BaseException:
         driver.leave()
-    return driver.trace(channel.request(driver.finish()))
+        raise
+    return driver.trace(told)
 
 
 async def drive_async(channel: Channel, started: dict[str, Any]) -> Trace:
@@ -237,9 +244,11 @@ async def drive_async(channel: Channel, started: dict[str, Any]) -> Trace:
     try:
         while not driver.done:
             driver.take(*await answers.get())
-    finally:
+        told = await channel.request_async(driver.finish())
+    except BaseException:
         driver.leave()
-    return driver.trace(await channel.request_async(driver.finish()))
+        raise
+    return driver.trace(told)
 
 
 # --- the modules ------------------------------------------------------------------------------------------------------

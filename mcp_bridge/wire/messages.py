@@ -232,6 +232,15 @@ class ProgramFinish(NamedTuple):
     state: str
 
 
+class ProgramLeave(NamedTuple):
+    """The guest drives an execution no more, before its end: whoever resumes it, or has its key, goes on. Result `{}`.
+
+    What it has asked for it takes back before.
+    """
+
+    execution: str
+
+
 class ProgramResume(NamedTuple):
     """Go on with a suspended execution. Result: `{"execution", "program", "uses", "state"}`."""
 
@@ -341,6 +350,7 @@ METHODS: dict[str, type[Any]] = {
     "program.start": ProgramStart,
     "program.effect": ProgramEffect,
     "program.finish": ProgramFinish,
+    "program.leave": ProgramLeave,
     "program.resume": ProgramResume,
     "program.save": ProgramSave,
     "program.list": ProgramList,
