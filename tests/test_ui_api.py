@@ -167,9 +167,8 @@ async def test_every_answer_says_what_a_browser_may_do_with_it(database, viewer,
         assert "unsafe" not in policy
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["referrer-policy"] == "no-referrer"
-        assert answer.headers["cache-control"] == (
-            "no-store" if answer.request.url.path.startswith("/api/") else "no-cache"
-        )
+        assert answer.headers["cache-control"] == "no-store"
+        assert "clear-site-data" not in answer.headers, "it would take the token with it"
         assert "access-control-allow-origin" not in answer.headers
         assert "set-cookie" not in answer.headers
 
@@ -503,6 +502,21 @@ def test_a_signal_ends_it_in_order(stores, number):
     with viewing(stores()) as viewer:
         viewer.process.send_signal(number)
         assert viewer.process.wait(30) == 0
+
+
+def test_each_viewer_is_at_a_port_that_nobody_knew_before(stores):
+    with viewing(stores(), stderr=subprocess.STDOUT) as viewer, viewing(stores()) as other:
+        assert viewer.base.startswith("http://127.0.0.1:")
+        assert other.base != viewer.base
+        assert viewer.process.stdout.readline().startswith("Whoever has this address")
+
+
+def test_a_port_that_is_always_the_same_is_warned_of(stores):
+    with listening("127.0.0.1", 0) as listener:
+        place = f"127.0.0.1:{listener.getsockname()[1]}"
+    with viewing(stores(), "--listen", place, stderr=subprocess.STDOUT) as viewer:
+        assert viewer.base == f"http://{place}"
+        assert "is the same each time" in viewer.process.stdout.readline()
 
 
 def test_beyond_this_machine_there_is_a_warning(stores):

@@ -3,11 +3,13 @@
 import contextlib
 import hashlib
 import hmac
+import http.server
 import os
 import random
 import re
 import shutil
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -149,6 +151,15 @@ def test_the_token_leaves_the_address_and_no_other_origin_gets_it(watched):
     assert watched.page.evaluate("history.length") <= 2
 
 
+def test_the_token_is_kept_for_its_tab_alone(watched):
+    page, other = watched.page, watched.page.context.new_page()
+    page.reload()
+    expect(page.locator("table.list")).to_be_visible()
+    assert page.evaluate("localStorage.length") == 0
+    other.goto(page.url)
+    expect(other.get_by_role("heading", name="Token needed")).to_be_visible()
+
+
 def test_the_list_is_searched_and_filtered_and_leads_to_an_execution(watched, store):
     page, rows = watched.page, watched.page.locator("table.list tbody tr")
     expect(rows).to_have_count(6)
@@ -279,6 +290,49 @@ def test_an_empty_store_says_how_to_begin(chromium, tmp_path, store):
         watched.shot("empty-approvals")
 
 
+# --- what others have left in the browser
+
+LEFT = {
+    "/": "<script>navigator.serviceWorker.register('/left.js').then(() => navigator.serviceWorker.ready)"
+    ".then(() => { document.title = 'left' })</script>",
+    "/left.js": "addEventListener('fetch', event => event.respondWith(new Response('<title>theirs</title>',"
+    " {headers: {'content-type': 'text/html'}})))",
+}
+
+
+class Other(http.server.BaseHTTPRequestHandler):
+    """Another user's server, at a port where the viewer will be."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("content-type", "text/javascript" if self.path == "/left.js" else "text/html")
+        self.end_headers()
+        self.wfile.write(LEFT.get(self.path, "").encode())
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_service_worker_that_was_left_at_a_known_port_is_dropped(chromium, stores):
+    with contextlib.closing(chromium.new_context()) as context:
+        page = context.new_page()
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Other) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            port = server.server_port
+            page.goto(f"http://127.0.0.1:{port}/")
+            expect(page).to_have_title("left")
+            server.shutdown()
+        with viewing(stores(), "--listen", f"127.0.0.1:{port}") as viewer:
+            page.goto(viewer.base)
+            expect(page).to_have_title("theirs")  # this once: the browser asks for a newer one after the page
+            page.evaluate(
+                "async () => { while ((await navigator.serviceWorker.getRegistrations()).length)"
+                " await new Promise(go => setTimeout(go, 100)) }"
+            )
+            page.goto(viewer.base)
+            expect(page.get_by_role("heading", name="Token needed")).to_be_visible()
+
+
 # --- what changes
 
 
@@ -311,7 +365,7 @@ def test_changes_are_seen_and_questions_decided_without_a_reload(chromium, store
         assert page.evaluate("window.stayed")
 
         # Two viewers on one question: what the one decides, the other sees.
-        second.goto(f"{viewer.base}/approvals")
+        second.goto(f"{viewer.base}/approvals#token={viewer.token}")
         expect(second.locator("article")).to_have_count(1)
         second.evaluate("window.stayed = true")
         watched.go("/approvals")
