@@ -18,8 +18,10 @@ from ui_fixtures import CODE, EVIL, viewing
 
 from mcp_bridge.bridge.approvals import asked
 from mcp_bridge.bridge.names import PRINCIPAL
+from mcp_bridge.bridge.shown import _IGNORABLE, escaped
 from mcp_bridge.ledger import merkle
 from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.ledger.erasure import erase
 from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.store import ProgramStore
 
@@ -288,6 +290,107 @@ def test_an_empty_store_says_how_to_begin(chromium, tmp_path, store):
         watched.go("/approvals")
         expect(watched.page.get_by_role("heading", name="Nothing waits for a person")).to_be_visible()
         watched.shot("empty-approvals")
+
+
+UNSEEN = "() => import('/static/dom.js').then(({visible}) => { const found = []; for (let number = 0; number < 0x110000; number += 1) if (visible(String.fromCodePoint(number)) !== String.fromCodePoint(number)) found.push(number); return found })"
+
+
+def test_what_cannot_be_seen_is_shown_as_its_number(watched):
+    page = watched.page
+    found = {chr(number) for number in page.evaluate(UNSEEN)}
+    assert found >= set(
+        "\0\x1b\x7f\u00ad\u034f\u061c\u115f\u1160\u180e\u200b\u200f\u2028\u202e\u2060\u2066\u3164\ufe00\ufeff\uffa0\ufffa\ud800\udfff\U000e0041\U000e01ef"
+    )
+    assert not found & set("\t\n aéß漢😀؟")
+    # Neither shows a person what the other one hides.
+    assert [char for char in found if escaped(char) == char] == []
+    assert [char for char in map(chr, range(0x110000)) if _IGNORABLE.match(char) and char not in found] == []
+    shown = page.evaluate("text => import('/static/dom.js').then(({visible}) => visible(text))", "a\U000e0041\u3164😀b")
+    assert shown == "a\\u{e0041}\\u3164😀b"
+
+
+def test_a_value_that_is_cut_says_so_whatever_it_is_of(chromium, stores):
+    store = stores()
+    long = "😀" * 4000 + "and this is the end"
+
+    async def call(database):
+        await SqliteRecorder(database).append(
+            Entry("intent", store.running, {"kind": "tool", "tool": "local.long", "arguments": {}}),
+            Entry("outcome", store.running, {"tool": "local.long", "status": "failed", "value": long, "code": "e", "message": long}),
+        )  # fmt: skip
+
+    store.do(call)
+    with viewing(store) as viewer, watching(chromium, viewer) as watched:
+        page = watched.page
+        page.goto(viewer.url)
+        watched.go(f"/executions/{store.running}")
+        page.get_by_role("button", name="Call local.long").click()
+        details = page.locator("tr.more")
+        expect(details.locator(".cut")).to_contain_text(["19 more characters", "19 more characters"])
+        watched.shot("cut")
+        details.get_by_role("button", name="Show all of it").first.click()
+        expect(details.locator(".notice.bad")).to_contain_text("and this is the end")
+        expect(details.locator("figure", has_text="Result")).to_contain_text("and this is the end")
+        expect(details.locator(".cut")).to_have_count(0)
+
+
+def test_a_signature_that_was_not_checked_proves_nothing(chromium, viewer, store):
+    with watching(chromium, viewer) as watched:
+        page = watched.page
+        page.add_init_script("Object.defineProperty(Crypto.prototype, 'subtle', {value: undefined})")
+        page.goto(viewer.url)
+        watched.go(f"/executions/{store.works}")
+        expect(page.locator(".notice.warn")).to_contain_text("signature was not checked: this browser can't")
+        expect(page.locator(".notice.warn")).to_contain_text("mcp-bridge audit verify")
+        page.get_by_role("button", name="Call local.delete").click()
+        details = page.locator("tr.more")
+        expect(details.locator(".verdict.warn")).to_have_count(2)
+        expect(details.locator(".checks .warn").first).to_contain_text("mcp-bridge audit verify")
+        expect(page.locator(".proof.warn")).to_have_count(10)
+        expect(page.locator(".proof.good, .verdict.good, .proven")).to_have_count(0)
+        watched.shot("signature-not-checked")
+
+
+def test_a_script_that_was_settled_may_go_on(chromium, stores):
+    store = stores()
+
+    async def settle(database):
+        await SqliteRecorder(database).append(
+            Entry("suspension", store.running, {"status": "suspended"}), Entry("suspension", store.running, {"status": "interrupted"})
+        )  # fmt: skip
+
+    store.do(settle)
+    with viewing(store) as viewer, watching(chromium, viewer) as watched:
+        watched.page.goto(viewer.url)
+        page = watched.go(f"/executions/{store.running}")
+        expect(page.locator("tr.suspension")).to_contain_text(["Suspended", "May go on"])
+        expect(page.locator(".facts div", has=page.get_by_text("Waits", exact=True))).to_have_text("Waits1")
+        watched.shot("may-go-on")
+
+
+def test_what_is_erased_leaves_a_page_that_was_open(chromium, stores):
+    store = stores()
+
+    async def forget(database):
+        await erase(database, "execution", store.works, by="a test", reason=None, under_way=lambda *_: False)
+
+    with viewing(store) as viewer, watching(chromium, viewer) as watched:
+        page = watched.page
+        page.goto(viewer.url)
+        watched.go(f"/executions/{store.works}")
+        page.get_by_role("button", name="Call local.delete").click()
+        expect(page.locator("tr.more .verdict.good")).to_have_count(2)
+        expect(page.locator("table.steps")).to_be_visible()
+        expect(page.locator("#live")).to_have_text("Live")
+        assert "deleted b" in page.content()
+        store.do(forget)
+        expect(page.locator("h1")).to_contain_text("[REDACTED_TOMBSTONE]")
+        expect(page.locator(".proven")).to_contain_text("18 entries proven")
+        expect(page.locator("tr.more").first).to_contain_text("Its payload is erased")
+        assert "deleted b" not in page.content()
+        assert "refund" not in page.content().replace("mcp-bridge", "")
+        expect(page.locator("table.steps, .picture")).to_have_count(0)
+        watched.shot("erased-while-open")
 
 
 # --- what others have left in the browser
