@@ -534,7 +534,9 @@ def test_a_state_directory_that_cannot_be_had_is_a_clear_error(tmp_path):
     (tmp_path / "file").touch()
     config = tmp_path / "bridge.toml"
     config.write_text(f'state_dir = "{tmp_path}/file/state"\nclient_configs = false\n')
-    ended = CliRunner().invoke(app, ["--config", str(config), "ui", "--no-browser"])
+    # The latter is of these tests, and no setting.
+    alone = {"MCP_BRIDGE_STATE_DIR": None, "MCP_BRIDGE_SCREENSHOTS": None}
+    ended = CliRunner().invoke(app, ["--config", str(config), "ui", "--no-browser"], env=alone)
     assert f"state_unusable: {tmp_path}/file/state can't be made" in ended.stderr
     assert (ended.exit_code, ended.stdout) == (1, "")
 

@@ -358,6 +358,7 @@ def test_a_script_that_was_settled_may_go_on(chromium, stores):
         await SqliteRecorder(database).append(
             Entry("suspension", store.running, {"status": "suspended"}), Entry("suspension", store.running, {"status": "interrupted"})
         )  # fmt: skip
+        await ProgramStore(database).update(store.running, status="interrupted", state=None, record=None, due=None)
 
     store.do(settle)
     with viewing(store) as viewer, watching(chromium, viewer) as watched:
@@ -365,6 +366,8 @@ def test_a_script_that_was_settled_may_go_on(chromium, stores):
         page = watched.go(f"/executions/{store.running}")
         expect(page.locator("tr.suspension")).to_contain_text(["Suspended", "May go on"])
         expect(page.locator(".facts div", has=page.get_by_text("Waits", exact=True))).to_have_text("Waits1")
+        # No process of it has died.
+        expect(page.locator(".notice.warn")).to_contain_text("Nothing of it is under way now. It goes on with")
         watched.shot("may-go-on")
 
 

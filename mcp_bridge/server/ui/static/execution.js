@@ -15,6 +15,10 @@ function label(row) {
   return row.kind === "suspension" && row.status === "interrupted" ? "May go on" : KINDS[row.kind] ?? row.kind;
 }
 
+function said(message) {
+  return h("span", { class: "lines", tabindex: "0" }, message.text);
+}
+
 const PROVEN_AT_ONCE = 200;
 
 export function executionPage(main, id) {
@@ -99,8 +103,8 @@ export function executionPage(main, id) {
         facts.key ? fact("Idempotency key", h("code", { class: "break" }, facts.key)) : null),
       facts.waiting.map((row) => waits(row)),
       facts.status === "interrupted"
-        ? notice("warn", "Its process has died. It goes on with ", h("code", {}, `mcp-bridge execution resume ${short(id)}`), ", and does nothing twice.") : null,
-      facts.error ? notice("bad", h("strong", {}, facts.error.code || "error", ": "), h("span", { class: "lines" }, facts.error.message.text), rest(facts.error.message)) : null,
+        ? notice("warn", "Nothing of it is under way now. It goes on with ", h("code", {}, `mcp-bridge execution resume ${short(id)}`), ", and does nothing twice.") : null,
+      facts.error ? notice("bad", h("strong", {}, facts.error.code || "error", ": "), said(facts.error.message), rest(facts.error.message)) : null,
       facts.results.map(([label, value]) => block(label, value)));
   }
 
@@ -175,7 +179,7 @@ export function executionPage(main, id) {
     return h("div", { class: "details" },
       row.damaged ? notice("bad", row.damaged) : null,
       row.erased ? notice("plain", h("code", {}, "[REDACTED_TOMBSTONE]"), " What it was given and what it gave are erased. That it happened stays proven.") : null,
-      whole.error ? notice("bad", h("strong", {}, whole.error.code, whole.error.code && ": "), whole.error.message.text, rest(whole.error.message, all())) : null,
+      whole.error ? notice("bad", h("strong", {}, whole.error.code || "error", ": "), said(whole.error.message), rest(whole.error.message, all())) : null,
       block(given, whole.given, all()),
       block(value, whole.value, all()),
       row.usage ? h("p", { class: "hint" }, `${plural(row.usage.total_tokens ?? 0, "token")} (${row.usage.prompt_tokens ?? 0} in, ${row.usage.completion_tokens ?? 0} out)`,
