@@ -20,6 +20,7 @@ from mcp_bridge.bridge.service import open_bridge
 from mcp_bridge.cli import asking, common, showing
 from mcp_bridge.server import program_tools
 from mcp_bridge.server.app import build_server
+from mcp_bridge.server.questions import _worded
 from mcp_bridge.wire import messages
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("whole_ledgers")]
@@ -354,6 +355,23 @@ def test_a_question_at_the_terminal_is_harmless_whatever_it_says():
     told = common.printable("\n".join(showing.question(question)))
     assert "\x1b" not in told
     assert "\x07" not in told
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    "\u00ad\u034f\u115f\u1160\u200b\u200d\u2060\u3164\ufe0f\ufeff\uffa0\U000e0041\U000e0100\u202e\t",
+    ids=lambda char: f"{ord(char):04x}",
+)
+def test_nothing_in_a_question_is_hidden(hidden):
+    text = f"a{hidden}b"
+    for question in (
+        {"tool": text, "arguments": {"a": text}, "program": text, "step": text, "why": text},
+        {"message": text, "details": [text]},
+    ):
+        told = "\n".join([*showing.question(question), _worded(question)])
+        assert hidden not in told
+        assert "b" in told
+    assert "漢字 é 😀" in "\n".join(showing.question({"message": "漢字 é 😀"}))
 
 
 # --- secret ---

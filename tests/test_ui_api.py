@@ -15,11 +15,13 @@ from mcp_bridge.bridge.names import PRINCIPAL
 from mcp_bridge.cli.app import app
 from mcp_bridge.cli.listening import address, listening
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.store import ProgramStore
 from mcp_bridge.server.ui.api import MAX_BODY_BYTES, MAX_ROWS
 from mcp_bridge.server.ui.app import Address, build
 from mcp_bridge.server.ui.live import Live
+from mcp_bridge.server.ui.views import MAX_NAME_CHARS, MAX_SHOWN_CHARS, shown
 
 BASE = "http://127.0.0.1:8808"
 TOKEN = "a-token"  # noqa: S105
@@ -167,9 +169,8 @@ async def test_every_answer_says_what_a_browser_may_do_with_it(database, viewer,
         assert "unsafe" not in policy
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["referrer-policy"] == "no-referrer"
-        assert answer.headers["cache-control"] == (
-            "no-store" if answer.request.url.path.startswith("/api/") else "no-cache"
-        )
+        assert answer.headers["cache-control"] == "no-store"
+        assert "clear-site-data" not in answer.headers, "it would take the token with it"
         assert "access-control-allow-origin" not in answer.headers
         assert "set-cookie" not in answer.headers
 
@@ -277,7 +278,10 @@ async def test_a_timeline_has_calls_with_their_outcomes(viewer, store):
 
 async def test_an_execution_is_told_with_its_steps_and_its_way(viewer, store):
     facts = await told(viewer, f"/api/executions/{store.works}")
-    assert (facts["key"], facts["results"]) == ("order 7", [["Output", {"text": "deleted b", "chars": 9}]])
+    assert (facts["key"], facts["results"]) == (
+        "order 7",
+        [["Output", {"text": "deleted b", "cut": False, "left_out": 0}]],
+    )
     assert facts["totals"]["calls"] == 7
     assert ("forbidden", "skipped") in [(step["id"], step["status"]) for step in facts["steps"]]
     picture = (await viewer.get(f"/api/executions/{store.works}/graph")).text
@@ -313,8 +317,55 @@ async def test_long_values_are_cut_until_somebody_asks_for_all(viewer, database,
     monkeypatch.setattr("mcp_bridge.server.ui.views.MAX_SHOWN_CHARS", 20)
     row = (await told(viewer, f"/api/executions/{store.fails}/entries"))["rows"][1]
     whole = await told(viewer, f"/api/executions/{store.fails}/entries/{row['sequences'][0]}")
-    assert len(row["given"]["text"]) == 20 < row["given"]["chars"]
+    assert (len(row["given"]["text"]), row["given"]["cut"], whole["given"]["cut"]) == (20, True, False)
+    assert len(whole["given"]["text"]) == 20 + row["given"]["left_out"]
     assert json.loads(whole["given"]["text"]) == {"name": EVIL}
+
+
+@pytest.mark.parametrize("sign", ["x", "\U0001f600"])
+async def test_every_text_that_is_cut_says_so(viewer, database, store, monkeypatch, sign):
+    monkeypatch.setattr("mcp_bridge.server.ui.views.MAX_PRINTED_CHARS", MAX_SHOWN_CHARS)
+    text = sign * (MAX_SHOWN_CHARS + 1)
+    name = sign * (MAX_NAME_CHARS - 1) + "…"
+    cut = {"text": text[:-1], "cut": True, "left_out": 1}
+    assert shown(text) == cut
+    assert shown(text[:-1]) == {"text": text[:-1], "cut": False, "left_out": 0}
+    kept = ProgramStore(database)
+    row = await kept.execution(store.fails)
+    steps = [row.record["steps"][0] | {"output": text}, row.record["steps"][1] | {"error": text}]
+    record = row.record | {"program": text, "steps": steps, "error": text}
+    await kept.update(store.fails, status="failed", state=None, record=record, due=None)
+    await SqliteRecorder(database).append(
+        Entry("outcome", store.fails, {"effect": 99, "status": "failed", "code": "e", "message": text}),
+        Entry("violation", store.fails, {"message": text}),
+    )
+    facts = await told(viewer, f"/api/executions/{store.fails}")
+    assert facts["name"] == name
+    assert facts["error"]["message"] == cut
+    assert (facts["steps"][0]["output"], facts["steps"][1]["error"]) == (cut, cut)
+    *_, failed, violation = (await told(viewer, f"/api/executions/{store.fails}/entries"))["rows"]
+    assert failed["error"]["message"] == cut
+    assert violation["what"] == name
+    whole = await told(viewer, f"/api/executions/{store.fails}/entries/{failed['sequences'][0]}")
+    assert whole["error"]["message"] == {"text": text, "cut": False, "left_out": 0}
+
+
+async def test_a_script_that_was_settled_has_waited_once(viewer, database, store):
+    recorder = SqliteRecorder(database)
+    for payload in (
+        {"status": "suspended", "code": "in_doubt", "error": "It may have happened."},
+        {"status": "interrupted"},
+    ):
+        await recorder.append(Entry("suspension", store.running, payload))
+    facts = await told(viewer, f"/api/executions/{store.running}")
+    assert facts["totals"]["waits"] == 1
+
+
+async def test_a_program_is_named_by_its_hash(viewer, database, store):
+    row = await ProgramStore(database).execution(store.works)
+    assert (await told(viewer, f"/api/executions/{store.works}"))["program_hash"] == row.program
+    for ident in (store.script, store.erased):
+        assert (await told(viewer, f"/api/executions/{ident}"))["program_hash"] == ""
 
 
 # --- what is another's
@@ -479,6 +530,17 @@ def test_what_is_beyond_this_machine_is_known(host, loopback):
     assert Address(host, 1).is_loopback is loopback
 
 
+def test_a_state_directory_that_cannot_be_had_is_a_clear_error(tmp_path):
+    (tmp_path / "file").touch()
+    config = tmp_path / "bridge.toml"
+    config.write_text(f'state_dir = "{tmp_path}/file/state"\nclient_configs = false\n')
+    # The latter is of these tests, and no setting.
+    alone = {"MCP_BRIDGE_STATE_DIR": None, "MCP_BRIDGE_SCREENSHOTS": None}
+    ended = CliRunner().invoke(app, ["--config", str(config), "ui", "--no-browser"], env=alone)
+    assert f"state_unusable: {tmp_path}/file/state can't be made" in ended.stderr
+    assert (ended.exit_code, ended.stdout) == (1, "")
+
+
 def test_help_names_the_options():
     shown = CliRunner().invoke(app, ["ui", "--help"], env={"COLUMNS": "200"}).stdout
     assert all(option in shown for option in ("--listen", "--no-browser", "--config"))
@@ -503,6 +565,21 @@ def test_a_signal_ends_it_in_order(stores, number):
     with viewing(stores()) as viewer:
         viewer.process.send_signal(number)
         assert viewer.process.wait(30) == 0
+
+
+def test_each_viewer_is_at_a_port_that_nobody_knew_before(stores):
+    with viewing(stores(), stderr=subprocess.STDOUT) as viewer, viewing(stores()) as other:
+        assert viewer.base.startswith("http://127.0.0.1:")
+        assert other.base != viewer.base
+        assert viewer.process.stdout.readline().startswith("Whoever has this address")
+
+
+def test_a_port_that_is_always_the_same_is_warned_of(stores):
+    with listening("127.0.0.1", 0) as listener:
+        place = f"127.0.0.1:{listener.getsockname()[1]}"
+    with viewing(stores(), "--listen", place, stderr=subprocess.STDOUT) as viewer:
+        assert viewer.base == f"http://{place}"
+        assert "is the same each time" in viewer.process.stdout.readline()
 
 
 def test_beyond_this_machine_there_is_a_warning(stores):

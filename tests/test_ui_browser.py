@@ -3,11 +3,13 @@
 import contextlib
 import hashlib
 import hmac
+import http.server
 import os
 import random
 import re
 import shutil
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,10 @@ from ui_fixtures import CODE, EVIL, viewing
 
 from mcp_bridge.bridge.approvals import asked
 from mcp_bridge.bridge.names import PRINCIPAL
+from mcp_bridge.bridge.shown import _IGNORABLE, escaped
 from mcp_bridge.ledger import merkle
 from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.ledger.erasure import erase
 from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.store import ProgramStore
 
@@ -147,6 +151,15 @@ def test_the_token_leaves_the_address_and_no_other_origin_gets_it(watched):
     assert "#" not in watched.page.url
     assert watched.page.context.cookies() == []
     assert watched.page.evaluate("history.length") <= 2
+
+
+def test_the_token_is_kept_for_its_tab_alone(watched):
+    page, other = watched.page, watched.page.context.new_page()
+    page.reload()
+    expect(page.locator("table.list")).to_be_visible()
+    assert page.evaluate("localStorage.length") == 0
+    other.goto(page.url)
+    expect(other.get_by_role("heading", name="Token needed")).to_be_visible()
 
 
 def test_the_list_is_searched_and_filtered_and_leads_to_an_execution(watched, store):
@@ -279,6 +292,153 @@ def test_an_empty_store_says_how_to_begin(chromium, tmp_path, store):
         watched.shot("empty-approvals")
 
 
+UNSEEN = "() => import('/static/dom.js').then(({visible}) => { const found = []; for (let number = 0; number < 0x110000; number += 1) if (visible(String.fromCodePoint(number)) !== String.fromCodePoint(number)) found.push(number); return found })"
+
+
+def test_what_cannot_be_seen_is_shown_as_its_number(watched):
+    page = watched.page
+    found = {chr(number) for number in page.evaluate(UNSEEN)}
+    assert found >= set(
+        "\0\x1b\x7f\u00ad\u034f\u061c\u115f\u1160\u180e\u200b\u200f\u2028\u202e\u2060\u2066\u3164\ufe00\ufeff\uffa0\ufffa\ud800\udfff\U000e0041\U000e01ef"
+    )
+    assert not found & set("\t\n aéß漢😀؟")
+    # Neither shows a person what the other one hides.
+    assert [char for char in found if escaped(char) == char] == []
+    assert [char for char in map(chr, range(0x110000)) if _IGNORABLE.match(char) and char not in found] == []
+    shown = page.evaluate("text => import('/static/dom.js').then(({visible}) => visible(text))", "a\U000e0041\u3164😀b")
+    assert shown == "a\\u{e0041}\\u3164😀b"
+
+
+def test_a_value_that_is_cut_says_so_whatever_it_is_of(chromium, stores):
+    store = stores()
+    long = "😀" * 4000 + "and this is the end"
+
+    async def call(database):
+        await SqliteRecorder(database).append(
+            Entry("intent", store.running, {"kind": "tool", "tool": "local.long", "arguments": {}}),
+            Entry("outcome", store.running, {"tool": "local.long", "status": "failed", "value": long, "code": "e", "message": long}),
+        )  # fmt: skip
+
+    store.do(call)
+    with viewing(store) as viewer, watching(chromium, viewer) as watched:
+        page = watched.page
+        page.goto(viewer.url)
+        watched.go(f"/executions/{store.running}")
+        page.get_by_role("button", name="Call local.long").click()
+        details = page.locator("tr.more")
+        expect(details.locator(".cut")).to_contain_text(["19 more characters", "19 more characters"])
+        watched.shot("cut")
+        details.get_by_role("button", name="Show all of it").first.click()
+        expect(details.locator(".notice.bad")).to_contain_text("and this is the end")
+        expect(details.locator("figure", has_text="Result")).to_contain_text("and this is the end")
+        expect(details.locator(".cut")).to_have_count(0)
+
+
+def test_a_signature_that_was_not_checked_proves_nothing(chromium, viewer, store):
+    with watching(chromium, viewer) as watched:
+        page = watched.page
+        page.add_init_script("Object.defineProperty(Crypto.prototype, 'subtle', {value: undefined})")
+        page.goto(viewer.url)
+        watched.go(f"/executions/{store.works}")
+        expect(page.locator(".notice.warn")).to_contain_text("signature was not checked: this browser can't")
+        expect(page.locator(".notice.warn")).to_contain_text("mcp-bridge audit verify")
+        page.get_by_role("button", name="Call local.delete").click()
+        details = page.locator("tr.more")
+        expect(details.locator(".verdict.warn")).to_have_count(2)
+        expect(details.locator(".checks .warn").first).to_contain_text("mcp-bridge audit verify")
+        expect(page.locator(".proof.warn")).to_have_count(10)
+        expect(page.locator(".proof.good, .verdict.good, .proven")).to_have_count(0)
+        watched.shot("signature-not-checked")
+
+
+def test_a_script_that_was_settled_may_go_on(chromium, stores):
+    store = stores()
+
+    async def settle(database):
+        await SqliteRecorder(database).append(
+            Entry("suspension", store.running, {"status": "suspended"}), Entry("suspension", store.running, {"status": "interrupted"})
+        )  # fmt: skip
+        await ProgramStore(database).update(store.running, status="interrupted", state=None, record=None, due=None)
+
+    store.do(settle)
+    with viewing(store) as viewer, watching(chromium, viewer) as watched:
+        watched.page.goto(viewer.url)
+        page = watched.go(f"/executions/{store.running}")
+        expect(page.locator("tr.suspension")).to_contain_text(["Suspended", "May go on"])
+        expect(page.locator(".facts div", has=page.get_by_text("Waits", exact=True))).to_have_text("Waits1")
+        # No process of it has died.
+        expect(page.locator(".notice.warn")).to_contain_text("Nothing of it is under way now. It goes on with")
+        watched.shot("may-go-on")
+
+
+def test_what_is_erased_leaves_a_page_that_was_open(chromium, stores):
+    store = stores()
+
+    async def forget(database):
+        await erase(database, "execution", store.works, by="a test", reason=None, under_way=lambda *_: False)
+
+    with viewing(store) as viewer, watching(chromium, viewer) as watched:
+        page = watched.page
+        page.goto(viewer.url)
+        watched.go(f"/executions/{store.works}")
+        page.get_by_role("button", name="Call local.delete").click()
+        expect(page.locator("tr.more .verdict.good")).to_have_count(2)
+        expect(page.locator("table.steps")).to_be_visible()
+        expect(page.locator("#live")).to_have_text("Live")
+        assert "deleted b" in page.content()
+        store.do(forget)
+        expect(page.locator("h1")).to_contain_text("[REDACTED_TOMBSTONE]")
+        expect(page.locator(".proven")).to_contain_text("18 entries proven")
+        expect(page.locator("tr.more").first).to_contain_text("Its payload is erased")
+        assert "deleted b" not in page.content()
+        assert "refund" not in page.content().replace("mcp-bridge", "")
+        expect(page.locator("table.steps, .picture")).to_have_count(0)
+        watched.shot("erased-while-open")
+
+
+# --- what others have left in the browser
+
+LEFT = {
+    "/": "<script>navigator.serviceWorker.register('/left.js').then(() => navigator.serviceWorker.ready)"
+    ".then(() => { document.title = 'left' })</script>",
+    "/left.js": "addEventListener('fetch', event => event.respondWith(new Response('<title>theirs</title>',"
+    " {headers: {'content-type': 'text/html'}})))",
+}
+
+
+class Other(http.server.BaseHTTPRequestHandler):
+    """Another user's server, at a port where the viewer will be."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("content-type", "text/javascript" if self.path == "/left.js" else "text/html")
+        self.end_headers()
+        self.wfile.write(LEFT.get(self.path, "").encode())
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_service_worker_that_was_left_at_a_known_port_is_dropped(chromium, stores):
+    with contextlib.closing(chromium.new_context()) as context:
+        page = context.new_page()
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Other) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            port = server.server_port
+            page.goto(f"http://127.0.0.1:{port}/")
+            expect(page).to_have_title("left")
+            server.shutdown()
+        with viewing(stores(), "--listen", f"127.0.0.1:{port}") as viewer:
+            page.goto(viewer.base)
+            expect(page).to_have_title("theirs")  # this once: the browser asks for a newer one after the page
+            page.evaluate(
+                "async () => { while ((await navigator.serviceWorker.getRegistrations()).length)"
+                " await new Promise(go => setTimeout(go, 100)) }"
+            )
+            page.goto(viewer.base)
+            expect(page.get_by_role("heading", name="Token needed")).to_be_visible()
+
+
 # --- what changes
 
 
@@ -311,7 +471,7 @@ def test_changes_are_seen_and_questions_decided_without_a_reload(chromium, store
         assert page.evaluate("window.stayed")
 
         # Two viewers on one question: what the one decides, the other sees.
-        second.goto(f"{viewer.base}/approvals")
+        second.goto(f"{viewer.base}/approvals#token={viewer.token}")
         expect(second.locator("article")).to_have_count(1)
         second.evaluate("window.stayed = true")
         watched.go("/approvals")

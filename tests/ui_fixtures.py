@@ -240,8 +240,6 @@ def viewing(store, *options, browser=None, stderr=subprocess.PIPE):
             "--config",
             str(store.config()),
             "ui",
-            "--listen",
-            "127.0.0.1:0",
             *([] if browser else ["--no-browser"]),
             *options,
         ],
@@ -254,7 +252,7 @@ def viewing(store, *options, browser=None, stderr=subprocess.PIPE):
     try:
         line = process.stdout.readline()
         found = re.fullmatch(r"The trace viewer: (http://\S+)\n", line)
-        assert found, line
+        assert found, line + (process.communicate(timeout=30)[1] or "")
         yield Viewer(process, found[1])
     finally:
         process.terminate()

@@ -119,7 +119,8 @@ def totals(rows: Sequence[TimelineRow]) -> Totals:
         failed=sum(row.status in {"failed", "timeout", "interrupted"} for row in asked),
         denials=sum(row.kind == "denial" for row in rows),
         violations=sum(row.kind == "violation" for row in rows),
-        waits=sum(row.kind == "suspension" for row in rows),
+        # One that was settled is recorded once more, since it may go on: that is no other wait.
+        waits=sum(row.kind == "suspension" and row.status != "interrupted" for row in rows),
         tokens=sum(int(usage.get("total_tokens") or 0) for usage in usages),
         cost_usd=sum(float(usage.get("cost_usd") or 0) for usage in usages),
         seconds=max(ends) - rows[0].time if rows else 0,

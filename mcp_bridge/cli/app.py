@@ -95,10 +95,17 @@ def run(
     raise typer.Exit(work(named, file, code, servers=servers, timeout=timeout, key=key, as_json=as_json))
 
 
-@app.command(epilog="Example:\n\nmcp-bridge ui --listen 127.0.0.1:0 --no-browser")
+@app.command(epilog="Example:\n\nmcp-bridge ui --no-browser")
 def ui(
     ctx: typer.Context,
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Port 0 takes a free one.")] = "127.0.0.1:8808",
+    listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Port 0 takes a free one, each time another. At a port that is always the same, other users of this "
+            "machine can listen while no viewer runs, and leave scripts in your browser that read the next token.",
+        ),
+    ] = "127.0.0.1:0",
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,  # noqa: FBT002
     config: Config = None,
 ) -> None:

@@ -8,6 +8,7 @@ import typer
 
 from mcp_bridge.bridge.comments import check_text
 from mcp_bridge.bridge.names import PRINCIPAL
+from mcp_bridge.bridge.shown import escaped
 from mcp_bridge.cli import common, inputs, people, showing
 from mcp_bridge.cli.opening import finish, in_record, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
@@ -178,14 +179,14 @@ async def _find(database: Database, ident: str) -> tuple[Asked, str]:
 def _gist(row: Asked) -> str:
     question = row.approval.question
     if "tool" in question:
-        return f"{question['tool']} {showing.short_value(question.get('arguments') or {})}"
-    return showing.short_value(question.get("message", ""))
+        return escaped(f"{question['tool']} {showing.short_value(question.get('arguments') or {})}")
+    return escaped(showing.short_value(question.get("message", "")))
 
 
 def _place(row: Asked) -> str:
     question = row.approval.question
     whose = f" ({row.execution.origin}'s)" if row.execution else ""
-    return f"{question.get('program', '')}{whose}: {question.get('step', '')}"
+    return escaped(f"{question.get('program', '')}{whose}: {question.get('step', '')}")
 
 
 def _tell_decision(row: Asked) -> None:

@@ -9,6 +9,7 @@ import time
 import unicodedata
 from typing import TYPE_CHECKING, Any, TextIO
 
+from mcp_bridge.bridge.shown import escaped
 from mcp_bridge.cli import common
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ def command(words: str, config: Path | None) -> str:
 def question(asked: Mapping[str, Any], whose: str = "", limit: int | None = None) -> list[str]:
     """What a person is asked about, as lines: what would be called, on what, and why.
 
-    What the program has put in stands behind `>`: whatever it says, it can't be taken for anything else.
+    What the program has put in stands behind `>`: whatever it says, it can't be taken for anything else. And nothing of
+    it is hidden: what else may be printed but can't be seen is escaped here.
 
     Args:
         asked: The question.
@@ -89,14 +91,16 @@ def question(asked: Mapping[str, Any], whose: str = "", limit: int | None = None
         limit: Characters of the arguments that are shown; by default all, since what isn't seen isn't approved.
     """
     if "tool" in asked:
-        lines, shown = [f"call of {asked['tool']} with"], asked.get("arguments")
+        lines, shown = [f"call of {escaped(str(asked['tool']))} with"], asked.get("arguments")
     else:
         lines, shown = [*_quoted(asked.get("message", ""), limit)], asked.get("details")
     if shown not in (None, {}, []):
         lines += _quoted(shown, limit)
     of = f" (the {whose}'s)" if whose else ""
     lines += [
-        f"{name}: {_cell(str(asked[name]))}{of if name == 'program' else ''}" for name in _FACTS if asked.get(name)
+        f"{name}: {_cell(escaped(str(asked[name])))}{of if name == 'program' else ''}"
+        for name in _FACTS
+        if asked.get(name)
     ]
     return lines
 
@@ -106,7 +110,7 @@ _FACTS = ("program", "step", "why")
 
 def _quoted(value: Any, limit: int | None) -> list[str]:
     text = whole_value(value)
-    lines = [f"> {line}" for line in text[:limit].splitlines() or [""]]
+    lines = [f"> {escaped(line)}" for line in text[:limit].splitlines() or [""]]
     if limit is not None and len(text) > limit:
         lines.append(f"{len(text) - limit} more characters aren't shown here: deny, or answer later, if they matter.")
     return lines
@@ -141,7 +145,7 @@ def ways_on(waiting: Sequence[Mapping[str, Any]], ident: str, config: Path | Non
 def _doubt(row: Mapping[str, Any], ident: str, config: Path | None) -> list[str]:
     words = f"execution settle {ident} {row['effect']}"
     return [
-        f"{row['step']} is in doubt: {row['tool']} may have been called, {moment(row['since'])}, with",
+        f"{row['step']} is in doubt: {escaped(row['tool'])} may have been called, {moment(row['since'])}, with",
         *_quoted(row["arguments"], None),
         f"say what happened: {command(f'{words} --happened [--value JSON]', config)}",
         f"  or: {command(f'{words} --failed MESSAGE', config)}",

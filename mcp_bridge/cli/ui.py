@@ -66,6 +66,12 @@ def ui(config: Path | None, asked: str, *, browser: bool) -> int:
                     " the token, see everything that is recorded, and approve. Better: listen on this machine alone,"
                     f" and reach it through a tunnel: ssh -L {place.port}:127.0.0.1:{place.port} HOST."
                 )
+            if port:
+                showing.say(
+                    f"mcp-bridge: warning: port {port} is the same each time: while no viewer runs, other users of this"
+                    " machine can listen there, and leave scripts in your browser that read the next viewer's token."
+                    " Better: without --listen, or with port 0, which takes a free one."
+                )
             showing.say("Whoever has this address can see everything that is recorded, and approve. Ctrl-C ends it.")
             live = Live(database)
             async with anyio.create_task_group() as tasks:

@@ -33,11 +33,6 @@ class Counted:
     kinds: dict[str, int] = field(default_factory=dict)
     last: float | None = None
 
-    @property
-    def entries(self) -> int:
-        """In all."""
-        return sum(self.kinds.values())
-
 
 async def newest(
     database: Database,

@@ -27,7 +27,13 @@ _HEADERS = {
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
 }
+
+_CLEARING = {"clear-site-data": '"cache", "storage"'}
+"""For whoever asks for a service worker's script: the viewer has none, so somebody else has left it at this port. A
+browser looks for a newer one at its next visits, and drops it with what else was left.
+Not on other answers: it would take the page's token."""
 
 
 class Guard:
@@ -54,7 +60,7 @@ class Guard:
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 names = {name.lower() for name, _ in message["headers"]}
-                added = _HEADERS | {"cache-control": "no-store" if is_data else "no-cache"}
+                added = _HEADERS | (_CLEARING if b"service-worker" in headers else {})
                 message["headers"] = [
                     *message["headers"],
                     *((name.encode(), value.encode()) for name, value in added.items() if name.encode() not in names),

@@ -42,7 +42,7 @@ def summary(row: StoredExecution, counted: Counted) -> dict[str, Any]:
     return {
         "id": row.id,
         "kind": row.kind,
-        "name": name_of(row)[:MAX_NAME_CHARS],
+        "name": _name(name_of(row)),
         "origin": row.origin,
         "status": status,
         "started": row.started,
@@ -50,8 +50,6 @@ def summary(row: StoredExecution, counted: Counted) -> dict[str, Any]:
         "calls": counted.kinds.get("intent", 0),
         "denials": counted.kinds.get("denial", 0),
         "violations": counted.kinds.get("violation", 0),
-        "waits": counted.kinds.get("suspension", 0),
-        "entries": counted.entries,
         "waiting": [_waiting(waits) for waits in record_of(row)["waiting"][:10]],
     }
 
@@ -66,7 +64,7 @@ def execution(row: StoredExecution, entries: Sequence[Recorded], counted: Counte
     steps = list(progress(row, entries).steps)
     return summary(row, counted) | {
         "key": row.key,
-        "program_hash": row.program,
+        "program_hash": row.program if row.kind == "program" else "",
         "totals": asdict(totals(timeline(entries))),
         "steps": [_step(step) for step in steps[-MAX_STEPS:]],
         "steps_left_out": max(0, len(steps) - MAX_STEPS),
@@ -85,12 +83,12 @@ _RESULTS = (
 """Of a program's record and of a script's."""
 
 
-def _error(record: dict[str, Any]) -> dict[str, str] | None:
+def _error(record: dict[str, Any]) -> dict[str, Any] | None:
     error = record.get("error")
     if isinstance(error, dict):
         text = error.get("traceback") or error.get("message")
-        return {"code": str(error.get("code") or ""), "message": str(text)[:MAX_SHOWN_CHARS]}
-    return {"code": str(record.get("code") or ""), "message": str(error)[:MAX_SHOWN_CHARS]} if error else None
+        return {"code": str(error.get("code") or ""), "message": shown(str(text), MAX_PRINTED_CHARS)}
+    return {"code": str(record.get("code") or ""), "message": shown(str(error), MAX_PRINTED_CHARS)} if error else None
 
 
 def _step(step: dict[str, Any]) -> dict[str, Any]:
@@ -99,9 +97,8 @@ def _step(step: dict[str, Any]) -> dict[str, Any]:
         "status": step["status"],
         "retries": step.get("retries", 0),
         "output": shown(step.get("output")),
-        "error": step.get("error"),
+        "error": shown(step.get("error")),
         "code": step.get("code"),
-        "usage": step.get("usage"),
     }
 
 
@@ -123,7 +120,6 @@ def timeline_page(
     return {
         "rows": [_row(row, most, running=running) for row in some],
         "total": len(rows),
-        "offset": offset,
         "began": rows[0].time if rows else None,
         "ended": max((row.time + (row.seconds or 0) for row in rows), default=None),
     }
@@ -138,24 +134,33 @@ def _row(row: TimelineRow, most: int, *, running: bool) -> dict[str, Any]:
         "sequences": row.sequences,
         "time": row.time,
         "seconds": row.seconds,
-        "what": row.what[:MAX_NAME_CHARS],
+        "what": _name(row.what),
         "step": row.step,
         "status": status,
         "given": shown(row.given, most),
         "value": shown(row.value, most),
-        "error": row.error and {"code": str(row.error["code"]), "message": str(row.error["message"])[:most]},
+        "error": row.error and {"code": str(row.error["code"]), "message": shown(str(row.error["message"]), most)},
         "usage": row.usage,
         "erased": row.erased,
         "damaged": row.damaged,
     }
 
 
+def _name(text: str) -> str:
+    return text if len(text) <= MAX_NAME_CHARS else text[: MAX_NAME_CHARS - 1] + "…"
+
+
 def shown(value: Any, most: int = MAX_SHOWN_CHARS) -> dict[str, Any] | None:
-    """A value as text: its beginning, and how much there is. Texts as they are, everything else as JSON."""
+    """A value as text, of which the end may be left out. Texts as they are, everything else as JSON.
+
+    Returns:
+        `text`, `cut` (whether its end is left out) and `left_out` (how many characters of it: pages that counted
+        themselves would count in other units). None for None.
+    """
     if value is None:
         return None
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
-    return {"text": text[:most], "chars": len(text)}
+    return {"text": text[:most], "cut": len(text) > most, "left_out": max(0, len(text) - most)}
 
 
 def proofs(evidence: Evidence) -> dict[str, Any]:

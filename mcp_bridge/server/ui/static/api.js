@@ -1,4 +1,5 @@
-// Asking the server. The token came behind the address's #, is kept for this address alone, and goes with each request.
+// Asking the server. The token came behind the address's #, is kept for this tab and this address alone, and goes
+// with each request: another tab at this address may show what somebody else has served there.
 
 const KEPT = "mcp-bridge-token";
 
@@ -19,15 +20,15 @@ export function takeToken() {
 }
 
 export function keepToken(token) {
-  localStorage.setItem(KEPT, token);
+  sessionStorage.setItem(KEPT, token);
 }
 
 export function hasToken() {
-  return Boolean(localStorage.getItem(KEPT));
+  return Boolean(sessionStorage.getItem(KEPT));
 }
 
 function headers() {
-  return { Authorization: `Bearer ${localStorage.getItem(KEPT) ?? ""}` };
+  return { Authorization: `Bearer ${sessionStorage.getItem(KEPT) ?? ""}` };
 }
 
 async function answered(path, options) {

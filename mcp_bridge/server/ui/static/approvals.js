@@ -1,7 +1,7 @@
 // What waits for a person, and what was decided.
 
 import { Refused, get, post } from "./api.js";
-import { block, fill, h, notice, pill } from "./dom.js";
+import { block, fact, fill, h, notice, pill } from "./dom.js";
 import { exactly, moment, plural, short } from "./format.js";
 
 export function approvalsPage(main) {
@@ -95,8 +95,4 @@ function table(rows) {
           : h("span", { class: "sub" }, "goes on with ", h("code", {}, `mcp-bridge execution resume ${short(row.execution)}`))),
       h("td", { class: "medium" }, row.by, row.decided ? h("span", { class: "sub" }, h("time", { datetime: exactly(row.decided) }, moment(row.decided))) : null),
       h("td", { class: "wide clip" }, row.comment)))));
-}
-
-function fact(name, value) {
-  return h("div", {}, h("dt", {}, name), h("dd", {}, value));
 }

@@ -1,11 +1,17 @@
 // Elements from data. Everything that comes from elsewhere becomes text, and nothing but text: there is no way here to
 // markup, to a style or to a script.
 
+import { plural } from "./format.js";
+
 // Controls, and signs that can't be seen or turn text around: what is shown is what is there.
-const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
+// Half of a pair (Cs) is none, and what a font may leave out (default-ignorable) would hide words between words.
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2028-\u202e\ufff9-\ufffb\p{Default_Ignorable_Code_Point}\p{Cs}]/gu;
 
 export function visible(value) {
-  return String(value).replace(UNSEEN, (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  return String(value).replace(UNSEEN, (sign) => {
+    const number = sign.codePointAt(0).toString(16);
+    return number.length > 4 ? `\\u{${number}}` : `\\u${number.padStart(4, "0")}`;
+  });
 }
 
 // h("p", { class: "note", onclick: f }, "text", otherElement, null)
@@ -59,6 +65,10 @@ export function pill(status) {
   return h("span", { class: `pill ${TONES[status] ?? "plain"}` }, h("span", { "aria-hidden": "true" }, SIGNS[status] ?? "·"), ` ${words}`);
 }
 
+export function fact(name, value) {
+  return value === "" ? null : h("div", {}, h("dt", {}, name), h("dd", {}, value));
+}
+
 export function notice(tone, ...children) {
   return h("div", { class: `notice ${tone}`, role: tone === "bad" ? "alert" : null }, ...children);
 }
@@ -69,7 +79,10 @@ export function block(label, value, more = null) {
   return h("figure", { class: "value" },
     h("figcaption", {}, label),
     h("pre", { tabindex: "0" }, value.text),
-    value.chars > value.text.length
-      ? h("p", { class: "cut" }, `${(value.chars - value.text.length).toLocaleString()} more characters. `, more)
-      : null);
+    rest(value, more));
+}
+
+// What there is more of a value than is shown, as the server has counted it: a sign may be two here.
+export function rest(value, more = null) {
+  return value?.cut ? h("p", { class: "cut" }, `${plural(value.left_out, "more character")}. `, more) : null;
 }

@@ -1,7 +1,7 @@
 // One execution: what it waits for, its timeline with its proofs, the way through its program, and what was run.
 
 import { Refused, get, getText } from "./api.js";
-import { block, fill, h, keepingFocus, notice, pill } from "./dom.js";
+import { block, fact, fill, h, keepingFocus, notice, pill, rest } from "./dom.js";
 import { cost, duration, exactly, moment, plural, short } from "./format.js";
 import { Proofs } from "./proofs.js";
 
@@ -9,6 +9,15 @@ const KINDS = {
   start: "Start", call: "Call", model: "Model", request: "Bridge", outcome: "Outcome", denial: "Denied", transition: "Event", suspension: "Suspended",
   resume: "Resumed", decision: "Decision", violation: "Violation", erasure: "Erased", key: "Key", clock: "Clock", end: "End",
 };
+
+function label(row) {
+  // Who has settled a script lets it go on: recorded as a suspension is, but it waits for nobody.
+  return row.kind === "suspension" && row.status === "interrupted" ? "May go on" : KINDS[row.kind] ?? row.kind;
+}
+
+function said(message) {
+  return h("span", { class: "lines", tabindex: "0" }, message.text);
+}
 
 const PROVEN_AT_ONCE = 200;
 
@@ -49,6 +58,11 @@ export function executionPage(main, id) {
       pages.push(await get(`${path}/entries?offset=${pages.length * PROVEN_AT_ONCE}&limit=${PROVEN_AT_ONCE}`));
     } while (pages.length * PROVEN_AT_ONCE < Math.min(wanted, pages[0].total));
     rows = { ...pages.at(-1), rows: pages.flatMap((page) => page.rows) };
+    if (changed("status", facts.status) && facts.status === "erased") {
+      // Nothing of it stays on a page that was open.
+      wholes.clear();
+      proofs.forget();
+    }
     if (changed("facts", facts)) {
       document.title = `${facts.name || "unnamed"} ${short(id)} · mcp-bridge`;
       keepingFocus(() => showHead(facts));
@@ -78,6 +92,7 @@ export function executionPage(main, id) {
       h("dl", { class: "facts" },
         fact("Execution", h("code", { class: "break" }, facts.id)),
         fact("Kind", facts.kind === "program" ? `the ${facts.origin}'s program` : facts.kind),
+        facts.program_hash ? fact("Program's hash", h("code", { class: "break" }, facts.program_hash)) : null,
         fact("Started", h("time", { datetime: exactly(facts.started) }, moment(facts.started))),
         fact("Took", duration(facts.seconds)),
         fact("Calls", totals.calls ? `${totals.calls.toLocaleString()}${totals.failed ? `, ${totals.failed} failed` : ""}` : "none"),
@@ -88,8 +103,8 @@ export function executionPage(main, id) {
         facts.key ? fact("Idempotency key", h("code", { class: "break" }, facts.key)) : null),
       facts.waiting.map((row) => waits(row)),
       facts.status === "interrupted"
-        ? notice("warn", "Its process has died. It goes on with ", h("code", {}, `mcp-bridge execution resume ${short(id)}`), ", and does nothing twice.") : null,
-      facts.error ? notice("bad", h("strong", {}, facts.error.code || "error", ": "), h("span", { class: "lines" }, facts.error.message)) : null,
+        ? notice("warn", "Nothing of it is under way now. It goes on with ", h("code", {}, `mcp-bridge execution resume ${short(id)}`), ", and does nothing twice.") : null,
+      facts.error ? notice("bad", h("strong", {}, facts.error.code || "error", ": "), said(facts.error.message), rest(facts.error.message)) : null,
       facts.results.map(([label, value]) => block(label, value)));
   }
 
@@ -134,13 +149,12 @@ export function executionPage(main, id) {
       if (!opened.delete(key)) opened.add(key);
       showRows();
     };
-    const label = KINDS[row.kind] ?? row.kind;
     const line = h("tr", { class: `row ${row.kind} ${isOpen ? "is-open" : ""}` },
       h("td", { class: "wide number" }, row.time > rows.began ? duration(row.time - rows.began) : "0"),
       h("th", { scope: "row" },
         h("button", { class: "toggle", "data-key": key, "aria-expanded": String(isOpen), "aria-controls": isOpen ? `${key}-more` : null, onclick: toggle },
           h("span", { class: "arrow", "aria-hidden": "true" }, isOpen ? "▾" : "▸"),
-          h("span", { class: "kind" }, label), " ", h("span", { class: "what" }, row.what)),
+          h("span", { class: "kind" }, label(row)), " ", h("span", { class: "what" }, row.what)),
         row.step ? h("span", { class: "sub" }, "step ", h("code", {}, row.step)) : null),
       h("td", {}, row.damaged ? pill("damaged") : row.erased ? pill("erased") : pill(row.status === "open" ? "under way" : row.status)),
       h("td", { class: "medium" }, row.seconds === null ? null : h("span", { class: "took" }, duration(row.seconds), bar(row))),
@@ -158,15 +172,16 @@ export function executionPage(main, id) {
   }
 
   function details(row) {
-    const whole = wholes.get(row.sequences[0]) ?? row;
+    const found = wholes.get(String(row.sequences));
+    const whole = found ?? row;
     const [given, value] = { call: ["Arguments", "Result"], request: ["Arguments", "Answer"], model: ["Question", "Answer"], decision: ["Question", "Decision"] }[row.kind] ?? ["Details", "Details"];
-    const all = h("button", { class: "link", onclick: () => fetchWhole(row) }, "Show all of it");
+    const all = () => (found ? null : h("button", { class: "link", onclick: () => fetchWhole(row) }, "Show all of it"));
     return h("div", { class: "details" },
       row.damaged ? notice("bad", row.damaged) : null,
       row.erased ? notice("plain", h("code", {}, "[REDACTED_TOMBSTONE]"), " What it was given and what it gave are erased. That it happened stays proven.") : null,
-      row.error ? notice("bad", h("strong", {}, row.error.code, row.error.code && ": "), row.error.message) : null,
-      block(given, whole.given, all),
-      block(value, whole.value, all),
+      whole.error ? notice("bad", h("strong", {}, whole.error.code || "error", ": "), said(whole.error.message), rest(whole.error.message, all())) : null,
+      block(given, whole.given, all()),
+      block(value, whole.value, all()),
       row.usage ? h("p", { class: "hint" }, `${plural(row.usage.total_tokens ?? 0, "token")} (${row.usage.prompt_tokens ?? 0} in, ${row.usage.completion_tokens ?? 0} out)`,
         row.usage.cost_usd ? `, ${cost(row.usage.cost_usd)}` : "") : null,
       h("p", { class: "hint" }, h("time", { datetime: exactly(row.time) }, exactly(row.time))),
@@ -174,21 +189,25 @@ export function executionPage(main, id) {
   }
 
   async function fetchWhole(row) {
-    wholes.set(row.sequences[0], await get(`${path}/entries/${row.sequences[0]}`));
+    wholes.set(String(row.sequences), await get(`${path}/entries/${row.sequences[0]}`));
     showRows();
   }
 
   // --- the program, and the way through it ---
 
   async function showProgram(facts) {
+    const title = facts.kind === "script" ? "Code" : "The program's text";
     if (facts.source === null) {
-      fill(source, h("h2", { id: "source" }, "Code"), notice("plain", h("code", {}, "[REDACTED_TOMBSTONE]"), " It is erased."));
+      fill(source, h("h2", { id: "source" }, title), notice("plain", h("code", {}, "[REDACTED_TOMBSTONE]"), " It is erased."));
     } else {
-      fill(source, h("h2", { id: "source" }, facts.kind === "script" ? "Code" : "The program's text"),
+      fill(source, h("h2", { id: "source" }, title),
         facts.kind === "script" ? block("As it was run", facts.source)
           : h("details", {}, h("summary", {}, "Show it"), block("As it was run", facts.source)));
     }
-    if (facts.kind !== "program" || facts.source === null) return;
+    if (facts.kind !== "program" || facts.source === null) {
+      fill(program);
+      return;
+    }
     const picture = h("div", { class: "picture", tabindex: "0", role: "group", "aria-label": "The program's machine" });
     const way = facts.steps.map((step) => `${step.id} (${step.status})`).join(", ");
     fill(program, h("h2", { id: "program" }, "The way through the program"), picture, steps(facts));
@@ -213,12 +232,9 @@ export function executionPage(main, id) {
         facts.steps.map((step) => h("tr", {},
           h("th", { scope: "row" }, h("code", { class: "break" }, step.id)), h("td", {}, pill(step.status)),
           h("td", { class: "wide number" }, step.retries || ""),
-          h("td", { class: "clip" }, step.error ?? step.output?.text ?? "")))));
+          h("td", {}, h("span", { class: "clip" }, step.error ? [step.code ? h("strong", {}, step.code, ": ") : null, step.error.text] : step.output?.text),
+            rest(step.error ?? step.output))))));
   }
 
   return { look };
-}
-
-function fact(name, value) {
-  return value === "" ? null : h("div", {}, h("dt", {}, name), h("dd", {}, value));
 }

@@ -120,6 +120,5 @@ function remarks(row) {
   const found = [];
   if (row.violations) found.push(h("span", { class: "remark bad" }, plural(row.violations, "violation")));
   if (row.denials) found.push(h("span", { class: "remark bad" }, plural(row.denials, "denial")));
-  if (row.waits) found.push(h("span", { class: "remark" }, plural(row.waits, "wait")));
   return found;
 }

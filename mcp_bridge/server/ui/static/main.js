@@ -29,8 +29,8 @@ function askForToken(wasWrong) {
     h("form", { class: "card narrow", onsubmit: save },
       h("h1", {}, "Token needed"),
       h("p", {}, "This viewer shows everything that is recorded, and approves. Open the address that ", h("code", {}, "mcp-bridge ui"),
-        " has printed, or put its token here."),
-      wasWrong ? notice("bad", "The token that this browser has is not that of the viewer that runs now.") : null,
+        " has printed, or put its token here. Each tab is let in by itself."),
+      wasWrong ? notice("bad", "The token that this tab has is not that of the viewer that runs now.") : null,
       h("label", { for: "token" }, "Token or whole address"),
       field,
       h("button", { class: "primary" }, "Open the viewer")));

@@ -16,7 +16,6 @@ export class Proofs {
     this.signature = null;
     this.note = null;
     this.vkey = "";
-    this.failure = null;
   }
 
   forget() {
@@ -62,21 +61,21 @@ export class Proofs {
         this.found.set(sequence, proof ? { ...checkEntry(proof, note, this.execution), proof, note, signature } : missing);
       }
     } catch (error) {
-      this.failure = error.message;
       for (const sequence of sequences) this.found.set(sequence, { faults: [`The proof can't be had: ${error.message}`], proof: null });
     }
   }
 
-  // "good", "bad", or "busy" of some entries.
+  // "good", "warn" (the signature was not checked), "bad", or "busy" of some entries.
   verdict(sequences) {
     const found = sequences.map((sequence) => this.found.get(sequence));
     if (found.some((one) => one?.faults.length || one?.signature === "invalid")) return "bad";
-    return found.every(Boolean) ? "good" : "busy";
+    if (!found.every(Boolean)) return "busy";
+    return found.every((one) => one.signature === "valid") ? "good" : "warn";
   }
 
   mark(sequences) {
     const verdict = this.verdict(sequences);
-    const words = { good: "✓ proven", bad: "✗ does not verify", busy: "checking…" }[verdict];
+    const words = { good: "✓ proven", warn: "! signature not checked", bad: "✗ does not verify", busy: "checking…" }[verdict];
     return h("span", { class: `proof ${verdict}` }, words);
   }
 
@@ -94,10 +93,16 @@ export class Proofs {
     }
     const gap = whole ? this.gap() : null;
     if (gap !== null) return notice("bad", h("strong", {}, "Something is missing. "), `What entry ${gap} names as the one before it is not there.`);
+    if (this.signature !== "valid") {
+      return notice("warn",
+        h("strong", {}, "The checkpoint's signature was not checked: this browser can't. "),
+        `${plural(done.length, "entry leads", "entries lead")} to the checkpoint of a log of ${plural(this.note.size, "entry", "entries")}, but who wrote that is not known here: run `,
+        h("code", {}, "mcp-bridge audit verify"), ".");
+    }
     return h("p", { class: "proven" },
       h("span", { class: "proof good" }, `✓ ${plural(done.length, "entry", "entries")} proven`),
       ` in this browser, against the checkpoint of a log of ${plural(this.note.size, "entry", "entries")}. `,
-      this.signature === "valid" ? "Its signature is right: " : "Its signature was checked by the server only: ",
+      "Its signature is right: ",
       h("code", { class: "break" }, this.vkey), ". Hold that key against the one that you keep elsewhere.");
   }
 
@@ -105,9 +110,13 @@ export class Proofs {
   panel(sequence) {
     const found = this.found.get(sequence);
     if (!found) return h("p", { class: "hint" }, `Entry ${sequence}: checking…`);
-    const good = !found.faults.length && found.signature !== "invalid";
-    const head = h("p", { class: `verdict ${good ? "good" : "bad"}` },
-      h("strong", {}, good ? `✓ Entry ${sequence} is in the log` : `✗ Entry ${sequence} does not verify`));
+    const verdict = this.verdict([sequence]);
+    const words = {
+      good: `✓ Entry ${sequence} is in the log`,
+      warn: `! Entry ${sequence} is in the tree of a checkpoint whose signature was not checked`,
+      bad: `✗ Entry ${sequence} does not verify`,
+    }[verdict];
+    const head = h("p", { class: `verdict ${verdict}` }, h("strong", {}, words));
     if (!found.proof) return h("div", { class: "entry" }, head, found.faults.map((fault) => h("p", { class: "fault" }, fault)));
     const { note } = found;
     const rightRoot = found.root !== null && hex(found.root) === hex(note.root);
@@ -116,8 +125,9 @@ export class Proofs {
       found.faults.map((fault) => h("p", { class: "fault" }, fault)),
       h("ul", { class: "checks" },
         check(rightRoot, `Its ${plural(found.steps.length, "hash", "hashes")} lead to the root of the checkpoint of ${plural(note.size, "entry", "entries")}.`),
-        check({ valid: true, invalid: false }[found.signature],
-          found.signature === "unchecked" ? "The checkpoint's signature was checked by the server only: this browser can't." : "The checkpoint is signed by the log's key."),
+        found.signature === "unchecked"
+          ? h("li", { class: "warn" }, h("span", { "aria-hidden": "true" }, "!"), " The checkpoint's signature was not checked: this browser can't. Run ", h("code", {}, "mcp-bridge audit verify"), ".")
+          : check(found.signature === "valid", "The checkpoint is signed by the log's key."),
         check({ valid: true, invalid: false }[found.payload],
           found.payload === "missing" ? "Its payload is erased. The entry, and what was proven of it, stay." : "Its payload is the one that was committed to.")),
       h("details", {},
@@ -128,7 +138,7 @@ export class Proofs {
           found.steps.map((step) => h("li", {},
             step.isRight ? "SHA-256(01 ‖ left ‖ it), with on its left" : "SHA-256(01 ‖ it ‖ right), with on its right",
             hash(step.sibling, "given"), "gives", hash(step.hash))),
-          h("li", {}, "The root in the signed checkpoint", hash(note.root, rightRoot ? "good" : "bad"),
+          h("li", {}, "The root in the checkpoint", hash(note.root, rightRoot ? "good" : "bad"),
             rightRoot ? "✓ the same" : "✗ another one")),
         h("figure", { class: "value" }, h("figcaption", {}, "The checkpoint"), h("pre", { tabindex: "0" }, found.note.text)),
         found.proof.payload === null ? null
