@@ -350,6 +350,12 @@ def test_steps_do_not_lie_on_each_other(everything):
     assert all(above[1] < below[0] for above, below in zip(spans, spans[1:], strict=False))
 
 
+def test_a_label_beside_narrow_steps_is_within_the_picture():
+    ways = [("s1", "s1"), ("s1", "s0"), ("s4", "s1"), ("s4", "s4"), ("s0", "s5"), ("s2", "s3")]
+    rows = [condition(f"s{number}", then, otherwise) for number, (then, otherwise) in enumerate(ways)]
+    assert_picture(svg(draw(parse({"steps": rows}))))
+
+
 @given(steps=st.lists(st.tuples(targets, targets), min_size=6, max_size=6))
 def test_two_ways_share_a_lane_only_where_they_lead_to_the_same_step(steps):
     rows = [condition(f"s{number}", then or "s0", otherwise) for number, (then, otherwise) in enumerate(steps)]

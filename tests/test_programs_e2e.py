@@ -84,9 +84,9 @@ await asyncio.sleep(1)
 
 
 async def test_programs_are_kept_within_a_limit(sandboxes, tmp_path, monkeypatch):
-    from mcp_bridge.bridge import programs
+    from mcp_bridge.bridge import program_library
 
-    monkeypatch.setattr(programs, "MAX_SAVED_CHARS", 400)
+    monkeypatch.setattr(program_library, "MAX_SAVED_CHARS", 400)
     async with sandboxes.open(faulty(), state_dir=tmp_path / "state") as bridge:
         await bridge.programs.save(
             "a", {"steps": [{"id": "x", "type": "wait", "seconds": 1}], "description": "d" * 200}, "local"

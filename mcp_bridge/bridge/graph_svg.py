@@ -26,6 +26,8 @@ CHAR, LINE = 7.3, 16.0
 """Width and height of a sign in the picture's font, 12 pixels high and monospaced, with some room to spare."""
 
 PAD, GAP, LANE, CORNER = 10.0, 34.0, 16.0, 6.0
+BESIDE = 6.0
+"""Between a straight way and its label."""
 """Around text in a box; between two steps; between two lanes; how round a lane's corners are."""
 
 MARGIN = 16.0
@@ -243,7 +245,9 @@ def _graph(graph: Graph, path: Path | None = None) -> _Block:
     ]
     parts += [line for edge in straight for line in column.straight(edge)]
     parts += [line for lanes, toward in ((right, 1), (left, -1)) for line in column.beside(lanes, toward)]
-    return _Block(first + widest + right.width, height - GAP, parts)
+    # What stands beside a straight way may reach farther than all blocks and lanes.
+    beside = column.middle + BESIDE + _text_width([edge.label for edge in straight])
+    return _Block(max(first + widest + right.width, beside), height - GAP, parts)
 
 
 def _row(rows: dict[int, int], place: int) -> int:
@@ -335,7 +339,7 @@ class _Column:
         y = self.tops[edge.source] + self.blocks[edge.source].height
         yield self._way(edge, f"M{_n(self.middle)} {_n(y)}V{_n(self.tops[edge.target] - 1)}")
         if edge.label:
-            yield _text(edge.label, self.middle + 6, y + GAP / 2 + 2, anchor="start")
+            yield _text(edge.label, self.middle + BESIDE, y + GAP / 2 + 2, anchor="start")
 
     def beside(self, lanes: _Lanes, toward: int) -> Iterator[str]:
         """Along the lanes: to the right with 1, to the left with -1."""
