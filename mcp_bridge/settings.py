@@ -1,6 +1,7 @@
 """Every setting: its name, type, default, and where its value came from.
 
-A setting is a key of the TOML file and, in capitals after `MCP_BRIDGE_`, an environment variable, which wins. The file
+A setting is a key of the TOML file and, in capitals after `MCP_BRIDGE_`, an environment variable, which wins; the
+table `ledger` is in the file alone. The file
 is the first there is of `--config`, `$MCP_BRIDGE_CONFIG`, `./mcp-bridge.toml` and the user's configuration directory.
 """
 

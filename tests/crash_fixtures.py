@@ -19,7 +19,7 @@ from mcp_bridge.kernel.machine import Machine
 from mcp_bridge.kernel.program import parse
 
 HOST = Path(__file__).with_name("crash_points.py")
-LONG = bool(os.environ.get("MCP_BRIDGE_LONG_TESTS"))
+LONG = bool(os.environ.get("MCP_BRIDGE_TEST_LONG"))
 """Whether many more kills and cuts are wanted."""
 
 BOUNDED = pytest.mark.timeout(7200 if LONG else 180)

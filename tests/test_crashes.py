@@ -1,7 +1,7 @@
 """Hosts killed with -9 at every point of a program's execution and at random instants: nothing is lost, nothing done twice.
 
 Each test kills hosts over one program and key, one after the other, until one of them ends it; after each kill the log and
-what was really done are looked at (`crash_fixtures.py`). `MCP_BRIDGE_LONG_TESTS=1` asks for many more of them.
+what was really done are looked at (`crash_fixtures.py`). `MCP_BRIDGE_TEST_LONG=1` asks for many more of them.
 """
 
 import collections

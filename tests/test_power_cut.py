@@ -1,7 +1,7 @@
 """A power cut, at any moment: what was acknowledged is there, and nothing is half there.
 
 The workloads run once, in processes whose writes are taken down (`power_cut/shim.c`); then the directory is made as cuts
-would have left it (`power_cut/disk.py`), and looked at. `MCP_BRIDGE_LONG_TESTS=1` asks for many more cuts.
+would have left it (`power_cut/disk.py`), and looked at. `MCP_BRIDGE_TEST_LONG=1` asks for many more cuts.
 """
 
 import asyncio

@@ -46,7 +46,7 @@ from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.signing import Signer, Verifier
 from mcp_bridge.ledger.store import ProgramStore
 
-CHANGES = int(os.environ.get("MCP_BRIDGE_TAMPER_CHANGES", "700"))
+CHANGES = int(os.environ.get("MCP_BRIDGE_TEST_TAMPER_CHANGES", "700"))
 """Of single bytes; 0 for every byte of the file, with every one of FLIPS."""
 
 FLIPS = (0x01, 0x20, 0x80, 0xFF)

@@ -535,7 +535,7 @@ def test_a_state_directory_that_cannot_be_had_is_a_clear_error(tmp_path):
     config = tmp_path / "bridge.toml"
     config.write_text(f'state_dir = "{tmp_path}/file/state"\nclient_configs = false\n')
     # The latter is of these tests, and no setting.
-    alone = {"MCP_BRIDGE_STATE_DIR": None, "MCP_BRIDGE_SCREENSHOTS": None}
+    alone = {"MCP_BRIDGE_STATE_DIR": None, "MCP_BRIDGE_TEST_SCREENSHOTS": None}
     ended = CliRunner().invoke(app, ["--config", str(config), "ui", "--no-browser"], env=alone)
     assert f"state_unusable: {tmp_path}/file/state can't be made" in ended.stderr
     assert (ended.exit_code, ended.stdout) == (1, "")

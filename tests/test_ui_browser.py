@@ -35,7 +35,7 @@ OPTIONS = (
     "--disable-component-update", "--disable-sync",
 )  # fmt: skip
 
-SHOTS = os.environ.get("MCP_BRIDGE_SCREENSHOTS")
+SHOTS = os.environ.get("MCP_BRIDGE_TEST_SCREENSHOTS")
 """A folder where the pages' pictures are put, for people to look at."""
 
 

@@ -26,9 +26,10 @@ CHAR, LINE = 7.3, 16.0
 """Width and height of a sign in the picture's font, 12 pixels high and monospaced, with some room to spare."""
 
 PAD, GAP, LANE, CORNER = 10.0, 34.0, 16.0, 6.0
+"""Around text in a box; between two steps; between two lanes; how round a lane's corners are."""
+
 BESIDE = 6.0
 """Between a straight way and its label."""
-"""Around text in a box; between two steps; between two lanes; how round a lane's corners are."""
 
 MARGIN = 16.0
 

@@ -51,7 +51,6 @@ def replay(stored: StoredExecution, entries: Sequence[Recorded], other: Program 
         BridgeError: `not_replayable`: the record doesn't have what is needed; `bad_state`: what is kept of its program
             can't be used.
     """
-    # The one place where kinds part.
     if stored.kind != "program":
         raise not_replayable(stored, "it is of a script")
     return replayed_program(stored, entries, other)

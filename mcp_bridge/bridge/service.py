@@ -505,7 +505,8 @@ async def open_bridge(
         governance: The operator's word; by default that of an empty configuration.
 
     Raises:
-        BridgeError: `database_unusable`, `database_newer`, `state_unusable`.
+        BridgeError: `database_unusable`, `database_busy`, `database_newer`, `ledger_damaged`, `key_missing`,
+            `key_unusable`, `keyring_missing`, `state_unusable`.
     """
     private_directory(settings.state_dir, durable=True)
     if governance is None:

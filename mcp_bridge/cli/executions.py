@@ -287,7 +287,8 @@ def settle(
     doubt: Annotated[
         str | None,
         typer.Argument(
-            metavar="[STEP|EFFECT]", help="The step, or its effect's number; not needed if it is the only one."
+            metavar="[STEP|EFFECT|CALL]",
+            help="The step or its effect's number, or a script's call; not needed if it is the only one.",
         ),
     ] = None,
     happened: Annotated[bool, typer.Option("--happened", help="The call has happened.")] = False,  # noqa: FBT002

@@ -93,7 +93,8 @@ def in_record(settings: Settings, work: Callable[[Database], Awaitable[T]]) -> T
     """What some work with the record of executions gives: no servers, no tools of the operator's, no engine.
 
     Raises:
-        BridgeError: `database_unusable`, `database_newer`, `state_unusable`; as the work.
+        BridgeError: `database_unusable`, `database_busy`, `database_newer`, `ledger_damaged`, `key_missing`,
+            `key_unusable`, `keyring_missing`, `state_unusable`; as the work.
     """
     import anyio  # noqa: PLC0415
 

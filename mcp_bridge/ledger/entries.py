@@ -16,10 +16,10 @@ Kind = Literal[
     "transition",  # a program's machine took an event that is no outcome: it is resumed, or cancelled
     "suspension",
     "resume",
-    "decision",  # a person approved or denied
+    "decision",  # a person approved, denied, or said what became of a doubt
     "violation",  # a sandbox asked for what its program had not emitted
     "erasure",  # payloads were made unreadable
-    "key",  # checkpoints are signed with another key from here on
+    "key",  # the key that checkpoints are signed with from here on, the first one or another
     "clock",  # a person has accepted a clock that had gone back
     "end",
 ]

@@ -90,7 +90,7 @@ class Log:
         """In a transaction that writes: see whether another connection has written since the last one.
 
         Raises:
-            BridgeError: `ledger_damaged`, `checkpoint_key_missing`.
+            BridgeError: `ledger_damaged`, `key_missing`, `key_unusable`.
         """
         self._changed = False
         version = connection.execute("PRAGMA data_version").fetchone()[0]

@@ -1,4 +1,4 @@
-"""Where entries go. The gate knows this interface alone: what makes a record provable can take its place behind it."""
+"""Where entries go. The gate knows this interface alone; behind it is the log that proves them."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def serve_witness(witness: Witness, listening: socket.socket, ready: Callable[[]
     Args:
         witness: Who.
         listening: A socket that listens.
-        ready: Called once, when a signal ends it in order.
+        ready: Called once, as soon as a signal would end it in order.
     """
     config = uvicorn.Config(
         witness_app(witness),
