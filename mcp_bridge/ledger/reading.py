@@ -196,8 +196,10 @@ class Ledger:
         return self.note if kept is None else _text(kept[0])
 
 
+# A changed byte can make bytes text, whatever the table says.
 _SELECT = """
-    SELECT sequence, execution, kind, entry, nodes, sealed FROM entries LEFT JOIN payloads USING (sequence)
+    SELECT sequence, execution, kind, CAST(entry AS BLOB), CAST(nodes AS BLOB), CAST(sealed AS BLOB)
+    FROM entries LEFT JOIN payloads USING (sequence)
 """
 
 
