@@ -8,6 +8,8 @@ from contextlib import closing
 import pytest
 from cli_fixtures import COMMAND
 
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.schema import FILE_NAME, MIGRATIONS
 
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT {} FROM n WHERE i < 0"
@@ -57,6 +59,13 @@ def test_a_view_in_the_place_of_a_table_is_never_asked(tmp_path, view, command):
     assert f"{FILE_NAME}: The record of executions is damaged: the table {view} is missing" in said(
         *command, FILE_NAME, cwd=tmp_path
     )
+
+
+def test_a_file_that_nobody_has_begun_is_not_damaged(tmp_path):
+    (tmp_path / FILE_NAME).touch()
+    with pytest.raises(BridgeError) as caught, open_ledger(tmp_path / FILE_NAME):
+        pass
+    assert caught.value.code == "database_unusable"
 
 
 @pytest.mark.parametrize("command", [("verify",), ("prove", "0")])

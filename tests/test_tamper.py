@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import re
 import shutil
 import sqlite3
 from collections import Counter
@@ -135,6 +136,36 @@ def test_what_is_counted_is_seen_to_be_text(copy):
     copy.write_bytes(data.replace(b"\0\x4d\x17", b"\0\x4d\x16", 1))
     with pytest.raises(BridgeError, match="no text"), open_ledger(copy) as ledger:
         audit.stats(ledger)
+
+
+def test_an_entry_that_is_kept_as_text_is_read_all_the_same(kept, copy):
+    before, after = io.BytesIO(), io.BytesIO()
+    with open_ledger(copy) as ledger:
+        audit.export(ledger, before, payloads=False)
+    data = bytearray(copy.read_bytes())
+    data[data.index(b"\0\x4d\x17") + 4] ^= 1
+    copy.write_bytes(data)
+    with open_ledger(copy) as ledger:
+        (found,) = ledger.connection.execute("SELECT count(*) FROM entries WHERE typeof(entry) = 'text'").fetchone()
+        audit.export(ledger, after, payloads=False)
+    assert found == 1
+    assert after.getvalue() == before.getvalue()
+    # SQLite itself doesn't take it for a table's row.
+    assert kept.verdicts(copy)[0] == "ledger_damaged"
+
+
+@pytest.mark.parametrize("place", [5, 7], ids=["note", "key"])
+async def test_a_head_that_is_no_text_is_an_error_of_ours(kept, copy, place):
+    for name in ("master.key", "checkpoint.key"):
+        shutil.copy(kept.folder / name, copy.parent)
+    # A row's head: its length, `one`, the size, a root of 32 bytes; then the kinds of note and key, two bytes each.
+    data = bytearray(copy.read_bytes())
+    (at,) = [found.start() for found in re.finditer(rb"\x08\0\x01\x4c", data)]
+    data[at + place] ^= 1
+    copy.write_bytes(data)
+    with pytest.raises(BridgeError, match="its head is none"):
+        async with Database(copy):
+            pass
 
 
 def read_everything(path, kept):

@@ -181,7 +181,7 @@ def stats(ledger: Ledger) -> dict[str, Any]:
         return found
 
     first, last = (
-        connection.execute(f"SELECT entry FROM entries ORDER BY sequence {order} LIMIT 1").fetchone()  # noqa: S608
+        connection.execute(f"SELECT CAST(entry AS BLOB) FROM entries ORDER BY sequence {order} LIMIT 1").fetchone()  # noqa: S608
         for order in ("ASC", "DESC")
     )
     pages, page = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))

@@ -159,6 +159,9 @@ def _continued(connection: sqlite3.Connection, directory: Path, master: MasterKe
         )
     origin = meta.get("origin", "")
     note, vkey = connection.execute("SELECT note, vkey FROM head").fetchone() or ("", "")
+    if not (isinstance(note, str) and isinstance(vkey, str)):
+        # A changed byte can make a column's text bytes, whatever the table says.
+        raise damaged("its head is none")
     try:
         checkpoint, _ = open_checkpoint(note, [Verifier.parse(vkey)])
     except BridgeError as exc:
@@ -225,10 +228,13 @@ def take_next_key(connection: sqlite3.Connection, directory: Path) -> None:
         directory: The state directory.
 
     Raises:
-        BridgeError: `key_unusable`.
+        BridgeError: `key_unusable`, `ledger_damaged`.
     """
-    (origin,) = connection.execute("SELECT value FROM meta WHERE name = 'origin'").fetchone()
-    (vkey,) = connection.execute("SELECT vkey FROM head").fetchone()
+    named = connection.execute("SELECT value FROM meta WHERE name = 'origin'").fetchone()
+    head = connection.execute("SELECT vkey FROM head").fetchone()
+    if named is None or head is None:
+        raise damaged("its name or its head is missing")
+    (origin,), (vkey,) = named, head
     try:
         following = _loaded(directory / NEXT_KEY_FILE, origin)
     except BridgeError:

@@ -196,8 +196,10 @@ class Ledger:
         return self.note if kept is None else _text(kept[0])
 
 
+# A changed byte can make bytes text, whatever the table says.
 _SELECT = """
-    SELECT sequence, execution, kind, entry, nodes, sealed FROM entries LEFT JOIN payloads USING (sequence)
+    SELECT sequence, execution, kind, CAST(entry AS BLOB), CAST(nodes AS BLOB), CAST(sealed AS BLOB)
+    FROM entries LEFT JOIN payloads USING (sequence)
 """
 
 
@@ -271,7 +273,8 @@ def _check_tables(connection: sqlite3.Connection) -> None:
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     found = schema_of(connection)
     for row in made_schema(max(version, 1)):
-        if row[0] == "table" and row not in found:
+        # Where there is nothing at all, nothing was begun yet, which is no damage.
+        if found and row[0] == "table" and row not in found:
             raise damaged(f"the table {row[1]} is missing or changed")
 
 
