@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 KEY_BYTES = 32
 
+_HINT = "See to the owner and mode of it and of its directory."
+
 
 def private_directory(path: Path, *, durable: bool = False) -> Path:
     """Make a directory that only this user can enter.
@@ -115,7 +117,7 @@ def private_key(path: Path, lost: str, *, make: bool = True) -> bytes:
         except OSError as exc:
             if isinstance(exc, FileExistsError):
                 raise
-            raise BridgeError("key_unusable", f"{path} can't be made: {exc.strerror}.") from None
+            raise BridgeError("key_unusable", f"{path} can't be made: {exc.strerror}.", hint=_HINT) from None
         finally:
             fresh.unlink(missing_ok=True)
     try:
@@ -124,7 +126,7 @@ def private_key(path: Path, lost: str, *, make: bool = True) -> bytes:
     except FileNotFoundError:
         raise BridgeError("key_missing", f"There is no {path}.", hint=f"Put it back from a copy. {lost}") from None
     except OSError as exc:
-        raise BridgeError("key_unusable", f"{path} can't be read: {exc.strerror}.") from None
+        raise BridgeError("key_unusable", f"{path} can't be read: {exc.strerror}.", hint=_HINT) from None
     if mode & 0o077:
         raise BridgeError(
             "key_unusable",

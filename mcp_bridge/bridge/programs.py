@@ -219,11 +219,19 @@ class Programs(ProgramLibrary):
         refuse_erased(stored)
         status = standing(stored)
         if stored.state is None or status not in {"suspended", "interrupted"}:
-            raise BridgeError("not_suspended", f"The execution {execution} is not suspended: {status}.")
+            raise BridgeError(
+                "not_suspended",
+                f"The execution {execution} is not suspended: {status}.",
+                hint=f"Look with mcp-bridge execution show {execution}.",
+            )
         with anyio.CancelScope(shield=True):
             taken = await self.store.take(stored, owner_label())
         if not taken:
-            raise BridgeError("not_suspended", f"The execution {execution} is not suspended: somebody has resumed it.")
+            raise BridgeError(
+                "not_suspended",
+                f"The execution {execution} is not suspended: somebody has resumed it.",
+                hint=f"Look with mcp-bridge execution show {execution}.",
+            )
         self._under_way[execution] = anyio.Event()
         run = None
         # First: from here on its entries say that it may be left in another way than it was.

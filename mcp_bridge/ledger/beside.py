@@ -13,10 +13,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import merkle, notes, signing
 from mcp_bridge.ledger.codec import LEDGER
-from mcp_bridge.ledger.sealing import damaged
+from mcp_bridge.ledger.sealing import damaged, wrong_master
 from mcp_bridge.ledger.store import ERASED, check_sealed
 from mcp_bridge.ledger.transaction import check_row
 from mcp_bridge.ledger.trust import KeyEvent
@@ -221,7 +220,7 @@ def check_master(connection: sqlite3.Connection, master: MasterKey) -> None:
     """
     (check,) = connection.execute("SELECT value FROM meta WHERE name = 'master'").fetchone() or ("",)
     if check != master.check:
-        raise BridgeError("key_unusable", "The master key is not the one that this ledger was begun with.")
+        raise wrong_master()
 
 
 def _check_rows(connection: sqlite3.Connection, master: MasterKey) -> None:

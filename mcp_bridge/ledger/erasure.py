@@ -267,7 +267,11 @@ def _erase_reference(
     ).fetchall()
     holders = [execution for (execution,) in rows]
     if not holders:
-        raise BridgeError("nothing_to_erase", f"Nothing is kept behind the reference {reference!r:.80}.")
+        raise BridgeError(
+            "nothing_to_erase",
+            f"Nothing is kept behind the reference {reference!r:.80}.",
+            hint="References stand in what mcp-bridge execution show tells, as vault://ref/….",
+        )
     if running := _running(transaction, holders, under_way):
         raise BridgeError(
             "execution_running",

@@ -19,7 +19,7 @@ from mcp_bridge.ledger.log import INSERT_ENTRY, INSERT_PAYLOAD, Log, Posted
 from mcp_bridge.ledger.merkle import empty_root
 from mcp_bridge.ledger.notes import open_checkpoint
 from mcp_bridge.ledger.schema import MIGRATIONS, migrate
-from mcp_bridge.ledger.sealing import damaged, master_key
+from mcp_bridge.ledger.sealing import damaged, master_key, wrong_master
 from mcp_bridge.ledger.signing import Signer, Verifier
 from mcp_bridge.ledger.trust import KeyEvent
 from mcp_bridge.private_files import private_key, sync_directory
@@ -152,11 +152,7 @@ def _is_begun(connection: sqlite3.Connection) -> bool:
 def _continued(connection: sqlite3.Connection, directory: Path, master: MasterKey) -> Log:
     meta = dict(connection.execute("SELECT name, value FROM meta"))
     if meta.get("master") != master.check:
-        raise BridgeError(
-            "key_unusable",
-            "The master key is not the one that this record was begun with.",
-            hint="Put the right one back: see master_key in [ledger].",
-        )
+        raise wrong_master()
     origin = meta.get("origin", "")
     note, vkey = connection.execute("SELECT note, vkey FROM head").fetchone() or ("", "")
     if not (isinstance(note, str) and isinstance(vkey, str)):

@@ -193,6 +193,15 @@ def _decoded(text: str, what: str) -> bytes:
     raise BridgeError("key_unusable", f"{what} is no key.", hint=f"It has to be {KEY_BYTES} bytes in hex or base64.")
 
 
+def wrong_master() -> BridgeError:
+    """Of a master key that is another ledger's."""
+    return BridgeError(
+        "key_unusable",
+        "The master key is not the one that this ledger was begun with.",
+        hint="Put the right one back: see master_key in [ledger].",
+    )
+
+
 def damaged(why: str) -> BridgeError:
     """An error for a store that says what it can't have been told."""
     return BridgeError(
