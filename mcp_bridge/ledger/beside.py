@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.ledger import merkle, notes, signing
 from mcp_bridge.ledger.codec import LEDGER
+from mcp_bridge.ledger.sealed_rows import check_sealed
 from mcp_bridge.ledger.sealing import damaged, wrong_master
-from mcp_bridge.ledger.store import ERASED, check_sealed
+from mcp_bridge.ledger.store import ERASED
 from mcp_bridge.ledger.transaction import check_row
 from mcp_bridge.ledger.trust import KeyEvent
 

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mcp_bridge.ledger.entries import TOMBSTONE
 from mcp_bridge.ledger.log import INSERT_KEY
-from mcp_bridge.ledger.sealing import damaged
+from mcp_bridge.ledger.sealed_rows import LIBRARY, label_of, open_sealed, seal, seal_bytes
 from mcp_bridge.ledger.transaction import Seal, check_row, row_mac
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Collection, Mapping
 
     from mcp_bridge.ledger.database import Database
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
 
 ERASED = "erased"
 """The status of an execution whose data was erased."""
-
-LIBRARY = "programs/"
-"""With a principal's name, the execution under whose key the programs are kept that it has saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +121,9 @@ class ProgramStore:
 
     async def save_program(self, principal: str, program: SavedProgram) -> None:
         """Keep a program, in the place of one with the same name."""
-        data = Seal(LIBRARY + principal, json.dumps(program.data).encode(), _label("program", principal, program.name))
+        data = Seal(
+            LIBRARY + principal, json.dumps(program.data).encode(), label_of("program", principal, program.name)
+        )
         await self._database.write(
             "INSERT INTO programs (principal, name, hash, data, saved) VALUES (?, ?, ?, ?, ?) ON CONFLICT"
             " (principal, name) DO UPDATE SET hash = excluded.hash, data = excluded.data, saved = excluded.saved",
@@ -145,7 +143,9 @@ class ProgramStore:
         for row in rows:
             self._check("programs", row)
             _, name, digest, data, saved, _ = row
-            found.append(SavedProgram(name, digest, _opened(key, data, _label("program", principal, name)), saved))
+            found.append(
+                SavedProgram(name, digest, open_sealed(key, data, label_of("program", principal, name)), saved)
+            )
         return found
 
     async def saved(self, principal: str, but: str) -> tuple[int, int]:
@@ -189,11 +189,11 @@ class ProgramStore:
                 execution.request,
                 execution.status,
                 execution.program,
-                _seal(execution.id, "bundle", {"key": key, "bundle": execution.bundle}),
+                seal(execution.id, "bundle", {"key": key, "bundle": execution.bundle}),
                 execution.origin,
                 execution.owner,
-                None if execution.state is None else _seal_bytes(execution.id, "state", execution.state),
-                None if execution.record is None else _seal(execution.id, "record", execution.record),
+                None if execution.state is None else seal_bytes(execution.id, "state", execution.state),
+                None if execution.record is None else seal(execution.id, "record", execution.record),
                 execution.due,
                 execution.started,
                 execution.started,
@@ -239,8 +239,8 @@ class ProgramStore:
             " WHERE id = ? AND status <> 'erased'",
             (
                 status,
-                None if state is None else _seal_bytes(execution, "state", state),
-                None if record is None else _seal(execution, "record", record),
+                None if state is None else seal_bytes(execution, "state", state),
+                None if record is None else seal(execution, "record", record),
                 due,
                 time.time(),
                 execution,
@@ -340,7 +340,7 @@ class ProgramStore:
     def keep_values(self, execution: str, values: Mapping[str, str | float]) -> None:
         """Keep the values behind an execution's references, with what is recorded next."""
         for name, value in values.items():
-            sealed = Seal(execution, json.dumps(value).encode(), _label("value", execution, name))
+            sealed = Seal(execution, json.dumps(value).encode(), label_of("value", execution, name))
             self._database.post(
                 "INSERT INTO reference_values (execution, id, value) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
                 (execution, name, sealed),
@@ -355,7 +355,7 @@ class ProgramStore:
         rows = await self._database.read("SELECT id, value FROM reference_values WHERE execution = ?", (execution,))
         key = await self._key(execution) if rows else None
         return {
-            name: None if value is None or key is None else _opened(key, value, _label("value", execution, name))
+            name: None if value is None or key is None else open_sealed(key, value, label_of("value", execution, name))
             for name, value in rows
         }
 
@@ -367,7 +367,7 @@ class ProgramStore:
         await self._database.write(
             "INSERT INTO approvals (execution, effect, asked, question, status) VALUES (?, ?, ?, ?, 'open')"
             " ON CONFLICT (execution, effect) DO NOTHING",
-            (execution, effect, time.time(), _seal(execution, f"question/{effect}", question)),
+            (execution, effect, time.time(), seal(execution, f"question/{effect}", question)),
             row,
         )
 
@@ -379,7 +379,7 @@ class ProgramStore:
             decision: `approved`, and `by`, `comment`.
             entries: Recorded in the same transaction.
         """
-        sealed = _seal(approval.execution, f"decision/{approval.effect}", decision)
+        sealed = seal(approval.execution, f"decision/{approval.effect}", decision)
         changed = await self._database.write(
             "UPDATE approvals SET status = ?, decided = ?, decision = ? WHERE id = ? AND status = 'open'",
             ("approved" if decision["approved"] else "denied", time.time(), sealed, approval.id),
@@ -410,10 +410,10 @@ class ProgramStore:
                     of,
                     effect,
                     asked,
-                    _opened(key, question, _label(of, f"question/{effect}")) or {"message": TOMBSTONE},
+                    open_sealed(key, question, label_of(of, f"question/{effect}")) or {"message": TOMBSTONE},
                     status,
                     decided,
-                    _opened(key, decision, _label(of, f"decision/{effect}")),
+                    open_sealed(key, decision, label_of(of, f"decision/{effect}")),
                 )
             )
         return found
@@ -438,7 +438,7 @@ def held_of(master: MasterKey, execution: str) -> str:
 
 def _execution(row: list[Any], key: DataKey | None) -> StoredExecution:
     identity, kind, principal, _, request, status, program, bundle, origin, owner, state, record = row[:12]
-    opened = _opened(key, bundle, _label(identity, "bundle")) or {"key": None, "bundle": {}}
+    opened = open_sealed(key, bundle, label_of(identity, "bundle")) or {"key": None, "bundle": {}}
     return StoredExecution(
         identity,
         kind,
@@ -450,70 +450,7 @@ def _execution(row: list[Any], key: DataKey | None) -> StoredExecution:
         opened["bundle"],
         origin,
         owner,
-        key.open(state, _label(identity, "state")) if key is not None and state is not None else None,
-        _opened(key, record, _label(identity, "record")),
+        key.open(state, label_of(identity, "state")) if key is not None and state is not None else None,
+        open_sealed(key, record, label_of(identity, "record")),
         *row[12:15],
     )
-
-
-def _label(*words: str) -> bytes:
-    # A text that is no Unicode is refused when it is written as a parameter of its own.
-    return "/".join(words).encode(errors="surrogatepass")
-
-
-def _seal(execution: str, what: str, value: Any) -> Seal:
-    return Seal(execution, json.dumps(value).encode(), _label(execution, what))
-
-
-def _seal_bytes(execution: str, what: str, data: bytes) -> Seal:
-    return Seal(execution, data, _label(execution, what))
-
-
-def _opened(key: DataKey | None, sealed: bytes | None, label: bytes) -> Any:
-    if key is None or sealed is None:
-        return None
-    try:
-        return json.loads(key.open(sealed, label))
-    except ValueError as exc:
-        raise damaged(str(exc)) from None
-
-
-def check_sealed(connection: sqlite3.Connection, master: MasterKey) -> None:
-    """Open whatever is kept encrypted beside the log, to see that it can be.
-
-    Raises:
-        BridgeError: `ledger_damaged`.
-    """
-    for query, labels in _SEALED:
-        for execution, wrapped, *columns in connection.execute(query):
-            names, values = columns[: -len(labels)], columns[-len(labels) :]
-            if wrapped is None:
-                if any(value is not None for value in values):
-                    raise damaged(f"{execution} is erased, and something of it is there")
-                continue
-            key = master.open(execution, wrapped)
-            for label, value in zip(labels, values, strict=True):
-                if value is not None:
-                    key.open(value, label.format(execution, *names).encode())
-
-
-_SEALED = (
-    (
-        "SELECT id, wrapped, bundle, state, record FROM executions LEFT JOIN data_keys ON id = execution",
-        ("{0}/bundle", "{0}/state", "{0}/record"),
-    ),
-    (
-        "SELECT execution, wrapped, effect, question, decision FROM approvals LEFT JOIN data_keys USING (execution)",
-        ("{0}/question/{1}", "{0}/decision/{1}"),
-    ),
-    (
-        "SELECT execution, wrapped, id, value FROM reference_values LEFT JOIN data_keys USING (execution)",
-        ("value/{0}/{1}",),
-    ),
-    (
-        "SELECT execution, wrapped, principal, name, data FROM programs"  # noqa: ISC004
-        " LEFT JOIN data_keys ON execution = 'programs/' || principal",
-        ("program/{1}/{2}",),
-    ),
-)
-"""Of each table: an execution, its key, what else is in the labels, and what is sealed; and the labels."""
