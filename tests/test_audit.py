@@ -22,6 +22,7 @@ from mcp_bridge.ledger import audit, opening, rotation
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.exports import verify_export
+from mcp_bridge.ledger.opening import KEY_FILE
 from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.signing import Verifier
@@ -714,3 +715,17 @@ def test_pymerkle_finds_the_root_of_every_size(tmp_path):
         vkey = ledger.vkey
     lines.seek(0)
     assert verify_export(lines, [Verifier.parse(vkey)]).root == tree.get_root()
+
+
+def test_a_ledger_whose_key_is_lost_can_be_copied_and_another_s_is_not(ledger, tmp_path):
+    key = ledger.state / KEY_FILE
+    data = key.read_bytes()
+    key.unlink()
+    told = ledger.run("backup", tmp_path / "unsigned", "--json")
+    assert (told.code, told.json["authenticated"]) == (0, False)
+    assert "checkpoint.key is missing" in ledger.run("backup", tmp_path / "again").out
+    key.touch(0o600)
+    key.write_bytes(bytes(32))
+    ledger.says("backup", tmp_path / "another's", code=1, words=["key_unusable"])
+    key.write_bytes(data)
+    assert ledger.run("backup", tmp_path / "signed", "--json").json["authenticated"] is True
