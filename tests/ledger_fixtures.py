@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import settings
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger import codec, disclosures, exports, merkle, notes, proofs, reading, sealing, store
+from mcp_bridge.ledger import codec, disclosures, exports, merkle, notes, proofs, reading, sealed_rows, sealing
 from mcp_bridge.ledger.notes import Checkpoint
 from mcp_bridge.ledger.signing import COSIGNATURE, ED25519, Signer, Verifier
 from mcp_bridge.ledger.trust import KeyEvent
@@ -210,7 +210,7 @@ def plaintext(path):
     found = []
     with reading.open_ledger(path, master) as ledger:
         found += [entry.payload for entry in ledger.entries() if entry.payload is not None]
-        for query, labels in store._SEALED:
+        for query, labels in sealed_rows._SEALED:
             for execution, wrapped, *columns in ledger.connection.execute(query):
                 names, values = columns[: -len(labels)], columns[-len(labels) :]
                 for label, value in zip(labels, values, strict=True):

@@ -17,7 +17,7 @@ from mcp_bridge.bridge.governance import load_governance
 from mcp_bridge.bridge.replaying import replay
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.events import Resume
-from mcp_bridge.ledger.store import _seal
+from mcp_bridge.ledger.sealed_rows import seal
 from mcp_bridge.models.scripted import ScriptedModel
 from mcp_bridge.sandbox.owner import sweep
 
@@ -280,7 +280,7 @@ print((await programs.run("mine")).trace_id)
         output, trace_id = lines(record)
         assert (output, work.done()) == ("sent it", ["pay", "send it", "pay"])
         # A row whose program is another than its state's: somebody with the key has changed the database.
-        changed = _seal(trace_id, "bundle", {"key": None, "bundle": {"program": PAID, "uses": []}})
+        changed = seal(trace_id, "bundle", {"key": None, "bundle": {"program": PAID, "uses": []}})
         await bridge.programs.store._database.write(
             "UPDATE executions SET bundle = ? WHERE id = ?",
             (changed, trace_id),
