@@ -51,9 +51,11 @@ def killed(scripts, code, rng, seconds, points):
         point = rng.choice(sorted(points))
         return {"point": point, "nth": rng.randint(1, points[point])}
 
-    for _ in range(ATTEMPTS):
+    for attempt in range(ATTEMPTS):
         one = scripts()
-        one.run(kill(), code=code, runtime=RUNTIME)
+        # Chance may miss every time. At the script's end all of its work is done.
+        last = {"point": "before end", "nth": points["before end"]}
+        one.run(kill() if attempt < ATTEMPTS - 1 else last, code=code, runtime=RUNTIME)
         if one.kills and lines(one.effects):
             one.run(kill(), code=code, runtime=RUNTIME)
             return one
