@@ -286,9 +286,11 @@ class Database:
 
     def _write(self) -> None:
         """Have a batch written, and after it the next, for as long as somebody waits."""
-        # Not in the midst of what somebody has posted together: it is done as one, or not at all.
-        ends = [end - self._count_written for end, _ in self._waiting]
-        size = max((end for end in ends if end <= MAX_BATCH), default=ends[0])
+        size = len(self._posted)
+        if size > MAX_BATCH:
+            # Not in the midst of what somebody has posted together: it is done as one, or not at all.
+            ends = [end - self._count_written for end, _ in self._waiting]
+            size = max((end for end in ends if end <= MAX_BATCH), default=ends[0])
         batch, self._posted = self._posted[:size], self._posted[size:]
         self._writing = True
 
