@@ -126,10 +126,10 @@ def verify_proof(data, given, outside):
     path = [unbase64(line) for line in reversed(path)]
     fits = leaf["sequence"] < size and all(len(each) == 32 for each in path) and len(data) <= MAX_PROOF
     check(fits and climb(digest, leaf["sequence"], size, path) == root, "the proof doesn't lead to the signed root")
-    for _, count, kept, _ in [open_note(note, given, origin) for note in outside]:
-        if count != size:
-            raise argparse.ArgumentTypeError(f"a proof from {size} entries says nothing of a checkpoint of {count}")
-        check(kept == root, f"the root of {size} entries is not the one that was signed elsewhere")
+    kept = {open_note(note, given, origin)[1:3] for note in outside}
+    check(size not in dict(kept - {(size, root)}), f"the root of {size} entries is not the one that was signed elsewhere")
+    if kept and (size, root) not in kept:
+        raise argparse.ArgumentTypeError(f"a proof from {size} entries says nothing of checkpoints of other sizes")
     return f"entry {leaf['sequence']} of {origin}, one of {size}"
 
 def verify(file, given=None, outside=()):  # by the known keys; by None of them, no more than that it agrees with itself

@@ -263,7 +263,11 @@ def test_a_proof_is_held_against_a_checkpoint_that_was_kept(ledger, tmp_path):
     more(ledger)
     later = kept_checkpoint(ledger, "later.txt")
     told = ledger.says(*command, later, code=2, words=["bad_argument", "Hold an export against it"])
-    for checkpoint, code in ((kept, 0), (later, 2)):
+    # A file with all that were kept, as the bridge writes one.
+    every = tmp_path / "every.txt"
+    every.write_text(f"{Path(kept).read_text()}\n{Path(later).read_text()}")
+    assert ledger.run(*command, every, "--json").json["compared"] == 1
+    for checkpoint, code in ((kept, 0), (later, 2), (every, 0)):
         assert small_run(proof, "--key", ledger.key, "--checkpoint", checkpoint).returncode == code
     assert "held against no checkpoint" not in ledger.run(*command[:-1]).out
 

@@ -116,6 +116,8 @@ def test_a_proof_is_held_against_checkpoints_kept_elsewhere(kept, code, more):
     data, against = log.proof(4), [log.checkpoint()] * more
     against.append(kept(log))
     keys = [FIRST.vkey, witness().vkey, signer("first", "another.example").vkey]
+    if more and code == "bad_argument":
+        code = None  # of a file with all that was kept, the one that can be compared counts
     assert large_says(data, keys, against, proof=True) == code
     assert (small_says(data, keys, against) is None) == (code is None)
 

@@ -173,7 +173,7 @@ def of_a_stranger(origin):
             "proof",
             ["--key", THIRD, "--checkpoint", "later"],
             2,
-            "a proof from 13 entries says nothing of a checkpoint of",
+            "a proof from 13 entries says nothing of checkpoints of",
         ),
         ("log", ["--key", "keys"], 0, "genuine: 13 entries"),
         ("log", ["--key", "empty"], 2, "there is no key in"),

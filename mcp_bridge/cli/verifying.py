@@ -148,7 +148,7 @@ def verify_given(
                 return {"file": str(file), **_facts(copy.log), "erased": copy.erased, "opened": copy.opened}
             if beginning.startswith(_PROOF):
                 proved = proofs.verify(opened.read(proofs.MAX_PROOF_BYTES + 1), keys, notes)
-                return {"file": str(file), **_proof_facts(proved), "compared": len(notes)}
+                return {"file": str(file), **_proof_facts(proved), "compared": proved.compared}
             return {"file": str(file), **_facts(verify_export(opened, keys, notes))}
     except OSError as exc:
         raise BridgeError("bad_argument", f"{file} can't be read: {exc.strerror}.") from None

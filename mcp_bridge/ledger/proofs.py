@@ -28,6 +28,7 @@ MAX_PROOF_BYTES = 96 << 20
 
 _INDEX = re.compile(r"index (0|[1-9][0-9]{0,15})")
 _HASH_CHARS = 44
+_SIZES_TOLD = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class Proved:
         signatures: Whose signatures of the checkpoint hold; a witness's with its time, in seconds since 1970.
         authenticated: Whether a known key of the log is among them. If not, the proof agrees with itself, and anyone
             may have made it.
+        compared: How many checkpoints from elsewhere agree with it.
     """
 
     leaf: codec.Leaf
@@ -65,6 +67,7 @@ class Proved:
     checkpoint: Checkpoint
     signatures: tuple[tuple[Verifier, int | None], ...]
     authenticated: bool
+    compared: int = 0
 
 
 def encode(proof: Proof) -> bytes:
@@ -118,13 +121,14 @@ def verify(data: bytes, verifiers: Iterable[Verifier] | None, against: Sequence[
     Args:
         data: The proof, as its file has it.
         verifiers: Keys of logs and witnesses; None for no more than whether the proof agrees with itself.
-        against: Signed checkpoints of the log that were kept elsewhere, of as many entries as the proof's.
+        against: Signed checkpoints of the log that were kept elsewhere. Those of as many entries as the proof's, of
+            which there has to be one, must agree with it; of another size they say nothing of it.
 
     Raises:
         BridgeError: `bad_proof`: it is none, or doesn't prove its entry. `bad_entry`: that is none. `tampered`: its
             payload is another. `bad_note`, `bad_signature`, `bad_key`: as notes.open_note. `unknown_key`: no known key
-            of the log has signed its checkpoint, or one that was kept elsewhere. `other_log`, `bad_argument`: that
-            can't be held against the proof.
+            of the log has signed its checkpoint, or one that was kept elsewhere. `other_log`: one of these is
+            another's. `bad_argument`: none of them can be held against the proof.
     """
     proof = decode(data)
     known = None if verifiers is None else notes.keyring(verifiers)
@@ -137,19 +141,21 @@ def verify(data: bytes, verifiers: Iterable[Verifier] | None, against: Sequence[
     merkle.verify_inclusion(
         codec.leaf_hash(disclosed.entry), proof.index, checkpoint.size, proof.hashes, checkpoint.root
     )
-    for note in against:
-        kept, _ = _signed(note, known)
+    elsewhere = [_signed(note, known)[0] for note in against]
+    for kept in elsewhere:
         if kept.origin != checkpoint.origin:
             raise BridgeError("other_log", f"A checkpoint kept elsewhere is of the log {kept.origin!a}.")
-        if kept.size != checkpoint.size:
-            raise BridgeError(
-                "bad_argument",
-                f"A proof from a log of {checkpoint.size} entries can't be held against a checkpoint of {kept.size}.",
-                hint="Hold an export against it (audit verify), or the log itself (audit consistency).",
-            )
-        if kept.root != checkpoint.root:
+        if kept.size == checkpoint.size and kept.root != checkpoint.root:
             raise BridgeError("tampered", f"A checkpoint kept elsewhere has another root of {kept.size} entries.")
-    return Proved(leaf, disclosed, checkpoint, tuple(found), verifiers is not None)
+    compared = sum(kept.size == checkpoint.size for kept in elsewhere)
+    if elsewhere and not compared:
+        raise BridgeError(
+            "bad_argument",
+            f"A proof from a log of {checkpoint.size} entries can't be held against a checkpoint of "
+            f"{', '.join(str(kept.size) for kept in elsewhere[:_SIZES_TOLD])}.",
+            hint="Hold an export against it (audit verify), or the log itself (audit consistency).",
+        )
+    return Proved(leaf, disclosed, checkpoint, tuple(found), verifiers is not None, compared)
 
 
 def _signed(
