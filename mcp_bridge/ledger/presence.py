@@ -55,8 +55,7 @@ class Presence:
         try:
             # Of the same process there may be another; what isn't removed now is removed by the next who comes.
             with suppress(OSError):
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._path.unlink(missing_ok=True)
+                _remove_unlocked(self._path, self._fd)
         finally:
             os.close(self._fd)
 
@@ -82,30 +81,51 @@ def _locked(path: Path) -> int:
             # Whoever looks has it for an instant. On a file system without locks nobody can be taken for gone.
             with suppress(OSError):
                 fcntl.flock(fd, fcntl.LOCK_SH)
-            if path.stat().st_ino == os.fstat(fd).st_ino:
+            if _is_at(path, fd):
                 return fd
-        except FileNotFoundError:
-            # Somebody has looked before there was a lock, and removed it.
-            pass
         except BaseException:
             os.close(fd)
             raise
+        # Somebody has looked before there was a lock, and removed it.
         os.close(fd)
 
 
 def _is_locked(path: Path) -> bool:
     """Whether anybody has a file locked; it is removed if not."""
+    while True:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        try:
+            if _remove_unlocked(path, fd):
+                return False
+        except OSError:
+            return True
+        finally:
+            os.close(fd)
+        # It was removed, and made by somebody else, before it was looked at.
+
+
+def _remove_unlocked(path: Path, fd: int) -> bool:
+    """Remove a file that nobody else has locked; False if another is in its place by now.
+
+    Raises:
+        OSError: Somebody has it locked; or as the system gives it.
+    """
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    # Who has the only lock of what is at a path is the only one who may remove it.
+    if not _is_at(path, fd):
+        return False
+    path.unlink()
+    return True
+
+
+def _is_at(path: Path, fd: int) -> bool:
+    """Whether a file that is open is the one at a path."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        return os.path.samestat(path.stat(), os.fstat(fd))
     except FileNotFoundError:
         return False
-    except OSError:
-        return True
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink(missing_ok=True)
-    except OSError:
-        return True
-    finally:
-        os.close(fd)
-    return False
