@@ -309,6 +309,12 @@ async def test_one_that_is_being_executed_is_refused_and_left_as_it_is(state):
     whole(state)
 
 
+async def age(database, ident):
+    """Have it that an execution was left last in 1970."""
+    database.post("UPDATE executions SET changed = 1 WHERE id = ?", (ident,))
+    await database.transact(lambda transaction: transaction.authenticate(("executions", "id = ?", (ident,))))
+
+
 def test_age_erases_what_has_ended_long_ago_and_nothing_that_can_go_on(state):
     old, young, lost = (f"{number:032x}" for number in (0xC1, 0xC2, 0xC3))
 
@@ -320,10 +326,7 @@ def test_age_erases_what_has_ended_long_ago_and_nothing_that_can_go_on(state):
             await writer.end(old)
             await writer.end(young)
             for ident in (old, lost, ANNA):
-                database.post("UPDATE executions SET changed = 1 WHERE id = ?", (ident,))
-                await database.transact(
-                    lambda transaction, ident=ident: transaction.authenticate(("executions", "id = ?", (ident,)))
-                )
+                await age(database, ident)
 
     asyncio.run(fill_up())
     started(state, LedgerConfig(keep_payloads_days=1))
@@ -349,10 +352,7 @@ def test_age_erases_a_script_whose_process_died_if_it_can_t_go_on_and_none_under
         async with Database(state / FILE_NAME) as database:
             for ident, more in names.items():
                 await Writer(database).start(ident, kind="script", **{"owner": f"{host_id()}:1:never", **more})
-                database.post("UPDATE executions SET changed = 1 WHERE id = ?", (ident,))
-                await database.transact(
-                    lambda transaction, ident=ident: transaction.authenticate(("executions", "id = ?", (ident,)))
-                )
+                await age(database, ident)
 
     asyncio.run(fill_up())
     started(state, LedgerConfig(keep_payloads_days=1))
@@ -449,6 +449,23 @@ def test_who_holds_something_of_it_is_erased_with_it(state, what, name):
     whole(state)
     # By whom alone it is about, too.
     assert erased(state, "subject", "ben").executions == (BEN, stranger)
+
+
+@pytest.mark.parametrize(("what", "name"), [("execution", ANNA), ("subject", "anna")])
+def test_who_has_read_of_it_is_erased_although_it_is_erased_already(state, what, name):
+    async def fill_up():
+        async with Database(state / FILE_NAME) as database:
+            writer = Writer(database)
+            await writer.start("d" * 32)
+            await writer.end("d" * 32)
+            await writer.hold("d" * 32, execution=ANNA)
+
+    erased(state, "execution", ANNA)
+    asyncio.run(fill_up())
+    assert erased(state, what, name).executions == ("d" * 32,)
+    with pytest.raises(BridgeError, match="isn't erased"):
+        erased(state, what, name)
+    whole(state)
 
 
 async def test_one_that_holds_something_of_it_and_is_being_executed_keeps_it(state):

@@ -185,13 +185,15 @@ def _truncate(connection: sqlite3.Connection) -> bool:
 
 def _chosen(transaction: Transaction, database: Database, what: What, name: str) -> list[str]:
     do, master = transaction.connection.execute, database.master
-    there = "SELECT execution FROM data_keys WHERE wrapped IS NOT NULL AND"
+    # Those that are erased, too: who holds something of them may not be.
     if what == "execution":
-        rows = do(f"{there} execution = ?", (name,))
+        rows = do("SELECT execution FROM data_keys WHERE execution = ?", (name,))
     else:
-        query = f"{there} (subject = ?1 OR execution IN (SELECT holder FROM holders WHERE subject = ?1))"  # noqa: S608
+        query = "SELECT execution FROM data_keys WHERE subject = ?1 UNION SELECT holder FROM holders WHERE subject = ?1"
         rows = do(query, (master.subject(name),))
-    return sorted(_with_holders(transaction, master, [execution for (execution,) in rows]))
+    found = _with_holders(transaction, master, [execution for (execution,) in rows])
+    is_there = "SELECT 1 FROM data_keys WHERE execution = ? AND wrapped IS NOT NULL"
+    return sorted(one for one in found if do(is_there, (one,)).fetchone())
 
 
 def _old(transaction: Transaction, before: float, after: str) -> list[str]:
@@ -215,9 +217,7 @@ def _with_holders(transaction: Transaction, master: MasterKey, executions: Itera
         if one not in found:
             found.add(one)
             rows = transaction.connection.execute(
-                "SELECT holder FROM holders JOIN data_keys ON holder = execution"
-                " WHERE holders.subject = ? AND wrapped IS NOT NULL",
-                (held_of(master, one),),
+                "SELECT holder FROM holders WHERE subject = ?", (held_of(master, one),)
             )
             left += [holder for (holder,) in rows]
     return found

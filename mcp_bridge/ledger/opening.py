@@ -38,7 +38,6 @@ NEXT_KEY_FILE = "checkpoint.key.next"
 
 ORIGIN = "mcp-code-bridge"
 
-_RETRY_SECONDS = 0.01
 _LOST = (
     "Without it the log can't go on as the same signer's. If it is lost for good: mcp-bridge audit rotate-key --lost."
 )
@@ -76,7 +75,7 @@ def connect(path: Path, master: str | Sequence[str] | None = None) -> sqlite3.Co
     connection = sqlite3.connect(path, timeout=turns.BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     try:
         refuse_newer(connection, path)
-        _use_wal(connection)
+        turns.use_wal(connection, turns.BUSY_SECONDS)
         connection.execute("PRAGMA synchronous = FULL")
         # What is deleted is overwritten: the key of an execution that is erased must be nowhere.
         connection.execute("PRAGMA secure_delete = ON")
@@ -110,21 +109,6 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=turns.BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA query_only = ON")
     return connection
-
-
-def _use_wal(connection: sqlite3.Connection) -> None:
-    """Change the journal's mode, which SQLite doesn't wait for when several processes begin one file at once."""
-    deadline = time.monotonic() + turns.BUSY_SECONDS
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError as error:
-            # The low byte is the primary code (sqlite.org/rescode.html).
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(_RETRY_SECONDS)
-        else:
-            return
 
 
 def _log(connection: sqlite3.Connection, directory: Path, source: str | Sequence[str]) -> Log:

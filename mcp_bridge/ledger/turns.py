@@ -8,6 +8,10 @@ from __future__ import annotations
 import random
 import sqlite3
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 BUSY_SECONDS = 30.0
 """How long to wait for another process that is writing."""
@@ -25,10 +29,27 @@ def take_turn(connection: sqlite3.Connection) -> None:
     Raises:
         sqlite3.OperationalError: SQLITE_BUSY: another was at it for BUSY_SECONDS.
     """
-    deadline = time.monotonic() + BUSY_SECONDS
+    _patiently(lambda: connection.execute("BEGIN IMMEDIATE"), BUSY_SECONDS)
+
+
+def use_wal(connection: sqlite3.Connection, seconds: float) -> None:
+    """Change the journal's mode, which SQLite doesn't wait for when several processes begin one file at once.
+
+    Args:
+        connection: To the file.
+        seconds: How long to wait.
+
+    Raises:
+        sqlite3.OperationalError: As `take_turn`; as SQLite gives it.
+    """
+    _patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"), seconds)
+
+
+def _patiently(attempt: Callable[[], object], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
     while True:
         try:
-            connection.execute("BEGIN IMMEDIATE")
+            attempt()
         except sqlite3.OperationalError as error:
             # The low byte is the primary code (sqlite.org/rescode.html).
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:

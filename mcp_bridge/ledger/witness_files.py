@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger import turns
 from mcp_bridge.ledger.merkle import empty_root
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ MAX_CONFLICTS = 16
 """Kept of one log: one is proof enough, and whoever holds a log's key must not fill the disk."""
 
 _MAX_KEY_BYTES = 4096
-_RETRY_SECONDS = 0.01
 _VERSION = 1
 
 _TABLES = (
@@ -254,7 +254,7 @@ def _open(path: Path) -> sqlite3.Connection:
                 f"{path} was written by a later version of this program.",
                 hint="Use that version, or another state_dir.",
             )
-        _use_wal(connection)
+        turns.use_wal(connection, BUSY_SECONDS)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("BEGIN IMMEDIATE")
         # Once more, inside: another process may have been quicker.
@@ -267,18 +267,3 @@ def _open(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
-
-
-def _use_wal(connection: sqlite3.Connection) -> None:
-    """Change the journal's mode, which SQLite doesn't wait for when several processes begin one file at once."""
-    deadline = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError as error:
-            # The low byte is the primary code (sqlite.org/rescode.html).
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(_RETRY_SECONDS)
-        else:
-            return
