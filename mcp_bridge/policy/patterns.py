@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from mcp_bridge.policy.bounded_regex import compile_bounded
 from mcp_bridge.policy.check_digits import iban_length, is_card_number, is_iban
 from mcp_bridge.policy.toml_tables import decode
+from mcp_bridge.policy.windows import NARROW_CHARS, WINDOW_CHARS, matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -40,6 +41,9 @@ MAX_CUSTOM_PATTERNS = 100
 
 MAX_PEM_CHARS = 32 << 10
 
+MAX_VALUES = 100_000
+"""Sensitive values that are looked for in one text: an execution can't have more references."""
+
 
 class Span(NamedTuple):
     """Where something is in a text: from `start` up to `end`."""
@@ -54,24 +58,36 @@ class Pattern:
 
     Attributes:
         name: Its name in the configuration.
-        regex: What a candidate looks like, in time linear in the text.
+        regex: What a candidate looks like, in time linear in the text; as `windows.matches` takes it.
         values: Where values are, given the text and a candidate.
         hint: A text without which there is no candidate.
+        window: Characters of a long text that are searched at once.
     """
 
     name: str
     regex: re.Pattern[str]
     values: Callable[[str, re.Match[str]], Iterable[Span]]
     hint: str = ""
+    window: int = WINDOW_CHARS
+
+
+class TooManyValuesError(ValueError):
+    """A text holds more sensitive values than anybody looks for."""
 
 
 def find(patterns: Iterable[Pattern], text: str) -> list[Span]:
-    """Where values of any of the patterns are, in order; of those that overlap, the first, and of these the longest."""
+    """Where values of any of the patterns are, in order; of those that overlap, the first, and of these the longest.
+
+    Raises:
+        TooManyValuesError: There are more than MAX_VALUES.
+    """
     found: list[Span] = []
     for pattern in patterns:
         if pattern.hint in text:
-            for match in pattern.regex.finditer(text):
+            for match in matches(pattern.regex, text, pattern.window):
                 found.extend(pattern.values(text, match))
+                if len(found) > MAX_VALUES:
+                    raise TooManyValuesError(f"a text holds more than {MAX_VALUES} sensitive values")
     found.sort(key=lambda span: (span.start, -span.end))
     kept: list[Span] = []
     for span in found:
@@ -172,6 +188,15 @@ def _whole(_: str, match: re.Match[str]) -> Iterator[Span]:
     yield Span(*match.span())
 
 
+_TOKEN = re.compile(r"eyJ[A-Za-z0-9_-]{8,}+\.eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*+")
+
+
+def _tokens(text: str, match: re.Match[str]) -> Iterator[Span]:
+    # Of any length; the parts of two candidates are never the same text, so that the work stays linear.
+    if whole := _TOKEN.match(text, match.start()):
+        yield Span(*whole.span())
+
+
 _PEM_EDGE = "-----"
 
 # Before it there may be headers. What is said of such keys in prose is none.
@@ -248,11 +273,8 @@ BUILT_IN: dict[PatternName, Pattern] = {
     ),
     "jwt": Pattern(
         "jwt",
-        re.compile(
-            r"eyJ(?:(?<![A-Za-z0-9_-]eyJ)|(?<=\\[nrt]eyJ))[A-Za-z0-9_-]{8,}+"
-            r"\.eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*+"
-        ),
-        _whole,
+        re.compile(r"eyJ(?:(?<![A-Za-z0-9_-]eyJ)|(?<=\\[nrt]eyJ))(?=[A-Za-z0-9_-]{8})"),
+        _tokens,
         hint="eyJ",
     ),
     "private_key": Pattern(
@@ -284,7 +306,7 @@ BUILT_IN: dict[PatternName, Pattern] = {
 
 
 def _own(name: str, regex: re.Pattern[str]) -> Pattern:
-    return Pattern(name, regex, _whole)
+    return Pattern(name, regex, _whole, window=NARROW_CHARS)
 
 
 class ProjectionConfig(BaseModel):
