@@ -41,7 +41,7 @@ from mcp_bridge.policy.references import MemoryReferences
 from mcp_bridge.policy.vault import Secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from mcp_bridge.bridge.governance import Governance
     from mcp_bridge.bridge.program_run import ProgramRun
@@ -415,7 +415,7 @@ class Gate:
             self._model = ModelSteps(word.model, projector, self._secrets, self._budget, self._sampler, word.base)
         return self._model
 
-    async def plan(self, intent: str, validate: Callable[[Any], Sequence[Fault]]) -> dict[str, Any]:
+    async def plan(self, intent: str, validate: Callable[[Any], Awaitable[Sequence[Fault]]]) -> dict[str, Any]:
         """Have the model write a program for an intent.
 
         Args:

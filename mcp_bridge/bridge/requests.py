@@ -253,7 +253,10 @@ def _arguments(request: Any) -> dict[str, Any]:
 
 
 def _check_names(request: Any) -> None:
-    for field in ("server", "tool", "name", "query", "key", "prefix"):
-        value = getattr(request, field, "")
-        if len(value) > MAX_NAME_CHARS:
+    for field in _NAMES:
+        value = getattr(request, field, None)
+        if isinstance(value, str) and len(value) > MAX_NAME_CHARS:
             raise BridgeError("bad_request", f"{field!r} has {len(value)} characters; the limit is {MAX_NAME_CHARS}.")
+
+
+_NAMES = ("server", "tool", "name", "query", "key", "prefix", "execution", "trace_id")
