@@ -29,25 +29,31 @@ THREADS = 2
 _limiter: RunVar[anyio.CapacityLimiter] = RunVar("mcp_bridge_offload")
 
 
-def is_large(value: Any) -> bool:
-    """Whether a JSON value, or text or bytes, is large; looks at no more of it than it takes to tell."""
-    chars = count = 0
+def is_large(value: Any, *, chars: int = LARGE_CHARS, values: int = LARGE_VALUES) -> bool:
+    """Whether a JSON value, or text or bytes, is large; looks at no more of it than it takes to tell.
+
+    Args:
+        value: The value.
+        chars: Text from which it is.
+        values: Values from which it is.
+    """
+    text = count = 0
     stack = [value]
     while stack:
         node = stack.pop()
         count += 1
         if isinstance(node, (str, bytes)):
-            chars += len(node)
+            text += len(node)
         elif isinstance(node, dict):
-            if count + len(stack) + len(node) > LARGE_VALUES:
+            if count + len(stack) + len(node) > values:
                 return True
             stack.extend(node)
             stack.extend(node.values())
         elif isinstance(node, (list, tuple)):
-            if count + len(stack) + len(node) > LARGE_VALUES:
+            if count + len(stack) + len(node) > values:
                 return True
             stack.extend(node)
-        if chars > LARGE_CHARS or count > LARGE_VALUES:
+        if text > chars or count > values:
             return True
     return False
 

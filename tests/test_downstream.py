@@ -14,7 +14,7 @@ from servers.specs import faulty
 
 from mcp_bridge.downstream import connection as connection_module
 from mcp_bridge.downstream import supervisor as supervisor_module
-from mcp_bridge.downstream.arguments import ArgumentCheck, ArgumentError
+from mcp_bridge.downstream.arguments import ArgumentCheck, ArgumentError, UncheckedError
 from mcp_bridge.downstream.fleet import Fleet
 from mcp_bridge.downstream.lines import LineSplitter, Oversized
 from mcp_bridge.downstream.results import convert
@@ -691,28 +691,13 @@ def test_the_log_ring_keeps_the_end():
     assert ring.tail() == ["x" * 10]
 
 
-def test_a_schema_that_is_invalid_or_refers_elsewhere_checks_nothing():
-    for schema in (
-        {"type": 7},
-        {"$ref": "https://example.org/schema.json"},
-        {"$ref": "#/$defs/nowhere"},
-        {"$ref": "#"},
-        {"properties": {"a": {"$ref": "#/properties/a"}}},
-        {"$schema": "urn:unknown", "type": 7},
-    ):
-        ArgumentCheck(schema).check({"a": 1})
-
-
 def test_no_regular_expression_of_a_server_is_run_here():
     evil = "^(a+)+$"
-    schema = {
-        "properties": {"x": {"type": "string", "pattern": evil}},
-        "patternProperties": {evil: {"type": "integer"}},
-        "additionalProperties": False,
-    }
-    began = time.monotonic()
-    ArgumentCheck(schema).check({"x": "a" * 40 + "!", "a" * 40 + "!": "y"})
-    assert time.monotonic() - began < 1
+    ArgumentCheck({"properties": {"x": {"type": "string", "pattern": evil}}}).check({"x": "a" * 40 + "!"})
+    # Where types hang on it, what isn't checked isn't called.
+    named = {"patternProperties": {evil: {"type": "integer"}}, "additionalProperties": False}
+    with pytest.raises(UncheckedError):
+        ArgumentCheck(named).check({"a" * 40 + "!": "y"})
 
 
 def test_many_faults_are_summed_up_and_long_values_cut():

@@ -10,7 +10,7 @@ import anyio.to_thread
 
 from mcp_bridge.downstream import failures
 from mcp_bridge.downstream.aliases import nearest
-from mcp_bridge.downstream.arguments import ArgumentCheck, ArgumentError
+from mcp_bridge.downstream.arguments import ArgumentCheck, ArgumentError, UncheckedError
 from mcp_bridge.downstream.starting import first_ready, load_sdk
 from mcp_bridge.downstream.status import ServerStatus, State
 from mcp_bridge.errors import BridgeError
@@ -344,9 +344,9 @@ class DownstreamServer:
 
         Raises:
             BridgeError: `server_start_failed`, `server_unavailable`, `unknown_tool`, `bad_arguments` (refused
-                here or by the server), `tool_timeout`, `server_died`, `tool_cancelled` (the server was stopped
-                meanwhile), `result_too_large`, `bad_result` (not a tool result), `tool_failed` (a protocol error
-                as answer).
+                here or by the server), `arguments_unchecked`, `tool_timeout`, `server_died`,
+                `tool_cancelled` (the server was stopped meanwhile), `result_too_large`, `bad_result` (not a tool
+                result), `tool_failed` (a protocol error as answer).
         """
         connection = await self._ready()
         tool = self._by_name.get(name)
@@ -356,12 +356,24 @@ class DownstreamServer:
             tool = await self.find_tool(name)
             connection = await self._ready()
         arguments = arguments or {}
+        await self.check_arguments(tool, arguments)
+        return await self._call(connection, tool, arguments, self.spec.call_timeout if timeout is None else timeout)
+
+    async def check_arguments(self, tool: ToolInfo, arguments: dict[str, Any]) -> None:
+        """Return if a tool may be called with these arguments, by its schema.
+
+        Raises:
+            BridgeError: `bad_arguments`; `arguments_unchecked`: they can't be held against the schema.
+        """
         try:
-            self._check(tool).check(arguments)
+            await self._check(tool).run(arguments)
+        except UncheckedError as error:
+            message = f"{self.spec.name}.{tool.name}: the arguments can't be checked, so it isn't called: {error}"
+            hint = "Pass less, or have the server's author mend the tool's input schema."
+            raise failures.error(self.spec, "arguments_unchecked", message, hint=hint, tool=tool.name) from None
         except ArgumentError as error:
             message = f"{self.spec.name}.{tool.name}: {error}"
             raise failures.error(self.spec, "bad_arguments", message, tool=tool.name) from None
-        return await self._call(connection, tool, arguments, self.spec.call_timeout if timeout is None else timeout)
 
     def _check(self, tool: ToolInfo) -> ArgumentCheck:
         known = self._checks.get(tool.name)

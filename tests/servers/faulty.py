@@ -45,6 +45,13 @@ TOOLS = [
 ]
 if MODE == "many":
     TOOLS += [tool(f"tool_{number:04}", {"value": STRING}) for number in range(int(VALUE or "989"))]
+if MODE == "unchecked":
+    FORCE = {"properties": {"force": {"type": "boolean"}, "padding": {}}}
+    TOOLS += [
+        tool("padded") | {"inputSchema": {"type": "object", **FORCE}},
+        tool("elsewhere", {"force": {"$ref": "https://example.org/schema.json"}}),
+        tool("typeless", {"force": {"type": "truth"}}),
+    ]
 if MODE == "twins":
     TOOLS += [tool("a-b"), tool("a_b"), tool("a_b_2"), tool("a-b", description="a second one"), tool("class")]
 
