@@ -58,6 +58,26 @@ def is_large(value: Any, *, chars: int = LARGE_CHARS, values: int = LARGE_VALUES
     return False
 
 
+def is_over(value: Any, limit: int) -> bool:
+    """Whether a JSON value certainly takes more bytes as JSON than a limit; looks at no more of it than that takes.
+
+    Certainly: each character and each value is counted as one byte. What isn't over by this may be so by its bytes.
+    """
+    size = 0
+    stack = [value]
+    while stack and size <= limit:
+        node = stack.pop()
+        size += 1
+        if isinstance(node, str):
+            size += len(node) + 1
+        elif isinstance(node, dict):
+            size += sum(map(len, node)) + 2 * len(node)
+            stack.extend(node.values())
+        elif isinstance(node, (list, tuple)):
+            stack.extend(node)
+    return size > limit
+
+
 async def on_thread(function: Callable[..., T], *args: Any) -> T:
     """The result of a function that may take long, from a thread of the few for such work.
 

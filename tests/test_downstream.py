@@ -13,6 +13,7 @@ import pytest
 from servers.specs import faulty
 
 from mcp_bridge.downstream import connection as connection_module
+from mcp_bridge.downstream import listing_limits
 from mcp_bridge.downstream import supervisor as supervisor_module
 from mcp_bridge.downstream.arguments import ArgumentCheck, ArgumentError, UncheckedError
 from mcp_bridge.downstream.fleet import Fleet
@@ -537,7 +538,7 @@ async def test_a_thousand_tools_in_pages_all_arrive():
         assert await value(fleet, "faulty", "tool_0988", {"value": "x"}) == "called tool_0988"
 
 
-@pytest.mark.parametrize(("mode", "most"), [("endless", connection_module.MAX_TOOLS), ("circle", 22)])
+@pytest.mark.parametrize(("mode", "most"), [("endless", listing_limits.MAX_TOOLS), ("circle", 22)])
 async def test_a_listing_without_end_is_cut(mode, most):
     async with Fleet([faulty(mode)]) as fleet:
         assert 0 < len(await fleet.server("faulty").tools()) <= most

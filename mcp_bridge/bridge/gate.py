@@ -31,6 +31,7 @@ from mcp_bridge.kernel.references import WHOLE
 from mcp_bridge.kernel.values import ValueFaultError, normal
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.models.model import ModelError
+from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.budgets import Amounts, Budget, Share
 from mcp_bridge.policy.call import Call, ProgramRef, StepContext
 from mcp_bridge.policy.decision import decide
@@ -170,7 +171,7 @@ class Gate:
         if self._describing is None:
             # No patterns: an address in a description is no customer's.
             self._describing = Projector(self._secrets, self._references)
-        return self._describing.output(value)
+        return await off_loop(value, self._describing.output, value)
 
     # --- calls ---
 
@@ -308,7 +309,7 @@ class Gate:
 
     async def project(self, value: Any) -> Any:
         """As `program_run.Effects`."""
-        return (await self.projector()).output(value)
+        return await off_loop(value, (await self.projector()).output, value)
 
     def values_behind(self, value: Any) -> Mapping[str, Scalar]:
         """As `program_run.Effects`."""
@@ -438,10 +439,9 @@ class Gate:
     async def record_of(self, record: ExecutionRecord) -> None:
         """Hide in a script's record what must not be shown."""
         projector = await self.projector()
-        record.stdout, record.stderr = projector.output(record.stdout), projector.output(record.stderr)
-        record.value = projector.output(record.value)
-        record.error = projector.output(record.error)
-        record.displays = projector.output(record.displays)
+        for name in ("stdout", "stderr", "value", "error", "displays"):
+            shown = getattr(record, name)
+            setattr(record, name, await off_loop(shown, projector.output, shown))
 
     async def _tool(self, run: ProgramRun, effect: Effect, *, approved: bool) -> Outcome:
         chain = tuple(

@@ -47,6 +47,11 @@ LIVENESS_TIMEOUT = 5.0
 # A tool that isn't in a listing older than this is looked for in a new one.
 RELIST_AFTER = 5.0
 
+# After a new listing, the pause until the next, as a multiple of what it took: a server may say without end that its
+# tools have changed. Of one that lists quickly nobody notices.
+RELIST_PAUSE = 5.0
+RELIST_PAUSE_CAP = 10.0
+
 # What a new listing may take while a call waits for it.
 RELIST_TIMEOUT = 5.0
 
@@ -97,6 +102,7 @@ class DownstreamServer:
         self._by_name: dict[str, ToolInfo] = {}
         self._by_alias: dict[str, ToolInfo] = {}
         self._relisting: anyio.Event | None = None
+        self._relist_at = 0.0
         self._checking_life = False
         self._closed = False
         self._starts = 0
@@ -308,12 +314,18 @@ class DownstreamServer:
             await self._relisting.wait()
             return
         self._relisting = done = anyio.Event()
+        began = anyio.current_time()
         try:
+            if (wait := self._relist_at - began) > 0:
+                await anyio.sleep(wait)
+                began = anyio.current_time()
             with anyio.move_on_after(RELIST_TIMEOUT):
                 self._adopt(await connection.relist())
         except Exception as error:  # noqa: BLE001 - the old listing serves; a dead server shows at the next call
             logger.debug("listing %r anew failed: %r", self.spec.name, error)
         finally:
+            now = anyio.current_time()
+            self._relist_at = now + min(RELIST_PAUSE_CAP, RELIST_PAUSE * (now - began))
             self._relisting = None
             done.set()
 

@@ -24,7 +24,9 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp_types import ErrorData, JSONRPCError, JSONRPCRequest, jsonrpc_message_adapter
 
-from mcp_bridge.downstream.lines import LineSplitter, Oversized
+from mcp_bridge.downstream.lines import LineSplitter, Oversized, request_id_of
+from mcp_bridge.offload import off_loop, on_thread
+from mcp_bridge.wire.jsonrpc import MAX_VALUES, values_exceed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,10 +66,16 @@ _OVERSIZED_CODE = -32098
 
 
 class OversizedResult:
-    """Data of the error that stands in for an answer over the limit; no peer can send one."""
+    """Data of the error that stands in for an answer over the limit; no peer can send one.
 
-    def __init__(self, size: int) -> None:
+    Attributes:
+        size: Its bytes.
+        values: Whether it has too many values, and not too many bytes.
+    """
+
+    def __init__(self, size: int, *, values: bool = False) -> None:
         self.size = size
+        self.values = values
 
 
 class LogRing:
@@ -224,20 +232,28 @@ class _Messages:
 
     async def _take(self, line: bytes | Oversized) -> None:
         if isinstance(line, Oversized):
-            if line.request_id is None:
-                await self._transport.end_stream(f"it sent a message of {line.size} bytes that answers no known call")
-                return
-            error = ErrorData(code=_OVERSIZED_CODE, message="oversized", data=OversizedResult(line.size))
-            self._ready.append(SessionMessage(JSONRPCError(jsonrpc="2.0", id=line.request_id, error=error)))
+            await self._refuse(line.size, line.request_id)
+            return
+        if len(line) > MAX_VALUES and await on_thread(values_exceed, line, MAX_VALUES):
+            # As for a guest's frame: a few bytes are a value, and each takes its time and its memory.
+            await self._refuse(len(line), request_id_of(line), values=True)
             return
         line = line.strip()
         if not line:
             return
         if line[:1] == b"{":
             with suppress(ValueError):
-                self._ready.append(SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False)))
+                self._ready.append(await off_loop(line, _parsed, line))
                 return
         self._transport.log.add(b"(stdout) " + line[:_CHUNK] + b"\n")
+
+    async def _refuse(self, size: int, request_id: int | None, *, values: bool = False) -> None:
+        """Stand in for an answer that is over a limit."""
+        if request_id is None:
+            await self._transport.end_stream(f"it sent a message of {size} bytes that answers no known call")
+            return
+        error = ErrorData(code=_OVERSIZED_CODE, message="oversized", data=OversizedResult(size, values=values))
+        self._ready.append(SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=error)))
 
     async def receive(self) -> SessionMessage | Exception:
         try:
@@ -311,6 +327,10 @@ class _Sink:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+def _parsed(line: bytes) -> SessionMessage:
+    return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
 
 
 async def _drain(stream: ByteReceiveStream, log: LogRing | None) -> None:

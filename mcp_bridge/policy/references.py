@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.policy.json_walk import leaves
-from mcp_bridge.policy.uris import REFERENCE_ID_CHARS, TOMBSTONE, mentions, reference_uri
+from mcp_bridge.policy.uris import REFERENCE_ID_CHARS, REFERENCE_PREFIX, TOMBSTONE, mentions, reference_uri
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -149,7 +149,7 @@ class MemoryReferences:
             return {}
         found: dict[str, Scalar] = {}
         for text in leaves(value):
-            for mention in mentions(text, ()) if isinstance(text, str) else ():
+            for mention in mentions(text, ()) if isinstance(text, str) and REFERENCE_PREFIX in text else ():
                 kept = self._values.get(mention.reference or "")
                 if kept is not None:
                     found[mention.reference or ""] = kept
