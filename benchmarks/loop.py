@@ -118,5 +118,7 @@ async def _held(bridge: Bridge, code: str) -> float:
         raise RuntimeError(f"{record.status}: {record.error} {record.stderr[-500:]!r}")
     if "-v" in sys.argv:
         longest = max(watch.latest, key=lambda hold: hold.busy_seconds)
-        print(f"{watch.busiest * 1000:7.1f} ms {longest.cause} {record.error} {record.stdout[-200:]!r}", file=sys.stderr)
+        print(
+            f"{watch.busiest * 1000:7.1f} ms {longest.cause} {record.error} {record.stdout[-200:]!r}", file=sys.stderr
+        )
     return watch.busiest * 1000

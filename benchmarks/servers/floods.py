@@ -26,7 +26,9 @@ NAMES = ("echo", "text", "cards", "blocks", "values", "progress", "logs", "chang
 
 def tools() -> list[dict[str, Any]]:
     """Those that do something, one with a large schema, and a thousand others."""
-    many = [tool(f"tool_{number:04}", {"path": {"type": "string"}, "force": {"type": "boolean"}}) for number in range(1000)]
+    many = [
+        tool(f"tool_{number:04}", {"path": {"type": "string"}, "force": {"type": "boolean"}}) for number in range(1000)
+    ]
     return [*map(tool, NAMES), tool("large", LARGE), *many]
 
 

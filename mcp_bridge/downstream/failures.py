@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.wire.jsonrpc import MAX_VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -141,9 +140,9 @@ async def call_failure(
     what = f"{spec.name}.{tool.name}"
     if isinstance(cause, MCPError):
         if isinstance(cause.data, OversizedResult):
-            if cause.data.values:
-                message = f"{what} answered more than {MAX_VALUES} values; that is the limit."
-                return error(spec, "result_too_large", message, tool=tool.name, limit=MAX_VALUES)
+            if cause.data.parts:
+                message = f"{what} answered more than {cause.data.parts}, the limit."
+                return error(spec, "result_too_large", message, tool=tool.name, limit=cause.data.parts)
             message = f"{what} answered {cause.data.size} bytes; the limit is {limit}."
             return error(spec, "result_too_large", message, tool=tool.name, limit=limit)
         if connection.stopping is not None:
