@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.bridge import Bench
 from benchmarks.measure import Row
 from mcp_bridge import settings
 from mcp_bridge.bridge.governance import load_governance
@@ -21,7 +20,10 @@ from mcp_bridge.bridge.service import open_bridge
 from mcp_bridge.downstream.spec import ServerSpec
 
 if TYPE_CHECKING:
+    from benchmarks.bridge import Bench
     from mcp_bridge.bridge.service import Bridge
+
+REPOSITORY = Path(__file__).resolve().parent.parent
 
 GOAL_MS = 100.0
 
@@ -52,7 +54,7 @@ GUEST = {
     "2 MB of card numbers into a call": "await refused(call_tool('floods', 'echo', x=CARD * 120_000))",
     "a name of 15 MB": "await refused(programs.run('x' * 15_000_000))",
     "15 MB of text into a call": "await refused(call_tool('floods', 'echo', x='x' * 15_000_000))",
-    "200,000 numbers into a call": "await refused(call_tool('floods', 'echo', x=[n / 7 for n in range(200_000)]))",
+    "140,000 numbers into a call": "await refused(call_tool('floods', 'echo', x=[n / 7 for n in range(140_000)]))",
     "60,000 objects into a call": "await refused(call_tool('floods', 'echo', x=[{{'ab': 'cd'}}] * 60_000))",
     "a program of 5 MB": """
         steps = [STEP | {{"id": f"s{{i}}", "args": {{"text": "x" * 1000}}}} for i in range(5000)]
@@ -87,7 +89,7 @@ async def loop(bench: Bench) -> list[Row]:
         name="floods",
         command=sys.executable,
         args=("-m", "benchmarks.servers.floods"),
-        cwd=str(Path(__file__).resolve().parent.parent),
+        cwd=str(REPOSITORY),
     )
     quiet = logging.getLogger("mcp_bridge")
     level = quiet.level
@@ -114,7 +116,7 @@ async def _held(bridge: Bridge, code: str) -> float:
     margin = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
     with watched(LoopWatch(held_seconds=0.0005)) as watch:
         record = await bridge.run(HEAD + "\n".join(line[margin:] for line in lines) + "\n", timeout=120)
-    if record.status not in {"success", "error"} or (record.error and record.error.get("type") in {"NameError"}):
+    if record.status not in {"success", "error"} or (record.error and record.error.get("type") == "NameError"):
         raise RuntimeError(f"{record.status}: {record.error} {record.stderr[-500:]!r}")
     if "-v" in sys.argv:
         longest = max(watch.latest, key=lambda hold: hold.busy_seconds)

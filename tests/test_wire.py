@@ -219,7 +219,7 @@ def test_nesting_is_taken_to_the_limit_and_refused_beyond_it(opening):
     assert refused(deeper) == "frame_too_deep"
 
 
-@pytest.mark.parametrize("depth", [1000, 100_000, 200_000])
+@pytest.mark.parametrize("depth", [1000, 100_000, 140_000])
 def test_nesting_without_end_is_refused_and_breaks_nothing(depth):
     assert refused(frame(nested(depth))) == "frame_too_deep"
     assert refused(b"[" * depth) in {"frame_too_deep", "bad_frame"}

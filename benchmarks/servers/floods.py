@@ -1,4 +1,4 @@
-"""A server that sends as much as it may: results, notifications, listings, its standard error. Standard library only."""
+"""A server that sends as much as it may: results, notifications, listings, its standard error. Uses no package."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def call(name: str, token: Any) -> dict[str, Any]:
         case "blocks":
             result["content"] *= 10_000
         case "values":
-            result["structuredContent"] = {"values": [number / 7 for number in range(200_000)]}
+            result["structuredContent"] = {"values": [number / 7 for number in range(140_000)]}
         case "progress":
             for number in range(20_000):
                 notify("notifications/progress", {"progressToken": token or 1, "progress": number})

@@ -7,6 +7,7 @@ recorded. What is refused on the way has not happened, and says by which rule.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from contextlib import nullcontext
@@ -31,7 +32,7 @@ from mcp_bridge.kernel.references import WHOLE
 from mcp_bridge.kernel.values import ValueFaultError, normal
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.models.model import ModelError
-from mcp_bridge.offload import off_loop
+from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.policy.budgets import Amounts, Budget, Share
 from mcp_bridge.policy.call import Call, ProgramRef, StepContext
 from mcp_bridge.policy.decision import decide
@@ -215,11 +216,11 @@ class Gate:
             await self._record("denial", execution, path, place, by)
             raise decision.error()
         self._budget.count(decision)
-        shown = projector.trace(arguments)
         try:
+            shown = await off_loop(arguments, projector.trace, arguments)
             if decision.effect == "approve" and not approved:
                 await self._approve(decision, shown, execution, path, place, mark)
-            size = self._bytes_of(arguments)
+            size = await off_loop(arguments, self._bytes_of, arguments)
             reservation = self._budget.reserve(Amounts(calls=1, bytes=size))
         except BaseException:
             self._budget.uncount(decision)
@@ -238,14 +239,17 @@ class Gate:
             with nullcontext() if script is None else script.beginning(outcome):
                 await self._record("intent", execution, path, place, intent)
             try:
-                answered = await self._made(tool, projector.tool(arguments, names), raw=raw)
-                answered, given = self._shown(answered, projector, raw=raw)
+                resolved = await off_loop(arguments, projector.tool, arguments, names)
+                answered = await self._made(tool, resolved, raw=raw)
+                answered, given = await off_loop(
+                    [answered.value, answered.raw], functools.partial(self._shown, answered, projector, raw=raw)
+                )
                 if run:
                     self._share(run.execution).add(Amounts(bytes=given))
                 reservation.settle(Amounts(calls=1, bytes=size + given))
                 outcome |= success(answered, raw=raw)
             except BridgeError as exc:
-                error = projected(exc, projector)
+                error = await off_loop([exc.message, exc.details], projected, exc, projector)
                 outcome |= failure(error, raw=raw)
                 raise error from None
             finally:
@@ -271,9 +275,9 @@ class Gate:
             text = value if isinstance(value, str) or not raw else json.dumps(value)
             return Answered(value, {"content": [{"type": "text", "text": text}]}, called.pending)
         result = await self._fleet.call_tool(tool.server, tool.name, arguments, None)
-        from mcp_bridge.downstream.results import convert  # noqa: PLC0415  (needs the SDK, loaded by now)
+        from mcp_bridge.downstream.results import convert, is_long  # noqa: PLC0415  (needs the SDK, loaded by now)
 
-        converted = convert(result, tool)
+        converted = await on_thread(convert, result, tool) if is_long(result) else convert(result, tool)
         if converted["is_error"]:
             shown = converted["value"]
             message = shown if isinstance(shown, str) else "the tool reported an error without a text"
@@ -381,9 +385,8 @@ class Gate:
         return await self._llm(run, effect)
 
     async def _approval(self, run: ProgramRun, effect: Effect) -> Outcome:
-        question = (await self.projector()).trace(
-            {**effect.arguments, "program": run.program.name, "step": effect.step}
-        )
+        asked = {**effect.arguments, "program": run.program.name, "step": effect.step}
+        question: dict[str, Any] = await off_loop(asked, (await self.projector()).trace, asked)
         answer = await self._asker.ask(question) if self._asker else None
         if answer is None:
             return Outcome(effect.id, "pending")
@@ -394,7 +397,8 @@ class Gate:
     async def _llm(self, run: ProgramRun, effect: Effect) -> Outcome:
         projector = await self.projector()
         model = await self.model()
-        asked: dict[str, Any] = {"kind": "llm", "effect": effect.id, "arguments": projector.trace(effect.arguments)}
+        told = await off_loop(effect.arguments, projector.trace, effect.arguments)
+        asked: dict[str, Any] = {"kind": "llm", "effect": effect.id, "arguments": told}
         await self._record("intent", run.execution, effect.step, run.program.hash, asked)
         try:
             completion = await model.answer(effect.arguments, effect.timeout)
@@ -432,7 +436,10 @@ class Gate:
         found = await self._catalog.search(intent[:MAX_QUERY_CHARS], PLANNED_TOOLS, servers=self._allowed.keys())
         tools = [(f"{hit.tool.server}.{hit.tool.name}", describe.line(hit.tool)) for hit in found.hits]
         planned = await plan(
-            projector.model(intent), await self.model(), tools=projector.model(tools), validate=validate
+            await off_loop(intent, projector.model, intent),
+            await self.model(),
+            tools=await off_loop(tools, projector.model, tools),
+            validate=validate,
         )
         return planned.program
 
@@ -469,7 +476,7 @@ class Gate:
         if answered.pending:
             return Outcome(effect.id, "pending")
         try:
-            return Outcome(effect.id, "ok", normal(answered.value))
+            return Outcome(effect.id, "ok", await off_loop(answered.value, normal, answered.value))
         except ValueFaultError as exc:
             raise BridgeError("bad_result", f"The result is no JSON value: {exc}.") from None
 
