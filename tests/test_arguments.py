@@ -275,7 +275,7 @@ async def test_what_is_not_checked_does_not_reach_the_server():
             assert caught.value.code == code
             assert caught.value.details["tool"] == tool
         with pytest.raises(BridgeError) as caught:
-            await server.check_arguments(await server.find_tool("typeless"), {"force": "true"})
+            await server.check(await server.find_tool("typeless"), {"force": "true"})
         assert caught.value.code == "arguments_unchecked"
         assert "isn't called" in caught.value.message
         assert caught.value.hint

@@ -93,7 +93,7 @@ def test_a_value_over_the_border_of_two_windows_is_found(shift):
 
 
 def test_a_token_longer_than_a_window_is_found_whole():
-    token = f"eyJ{'a' * 3 * WINDOW_CHARS}.eyJ{'b' * 3 * WINDOW_CHARS}.{'c' * 3 * WINDOW_CHARS}"
+    token = f"{JWT.partition('.')[0]}.eyJ{'b' * 3 * WINDOW_CHARS}.{'c' * 3 * WINDOW_CHARS}"
     text = f"x {token} y {JWT}"
     assert [text[span.start : span.end] for span in find(EVERY, text)] == [token, JWT]
 
