@@ -1,0 +1,443 @@
+"""What the policy says of a call that has reached a tool, decided a second time.
+
+Nothing of `mcp_bridge` is imported: what is here follows from the README, PROGRAMS.md and SECURITY.md, and works on the
+policy as it was written and on what the tool got. Where the pages leave a choice, every answer that they allow is
+possible: an answer here is a set.
+
+- A condition gives yes, no, or no answer (`None`). It has none for values of types that it doesn't expect, nor where the
+  text of a secret would decide.
+- What a tool gets is completed by its defaults: they are what it will work with.
+"""
+
+from __future__ import annotations
+
+import itertools
+import keyword
+import re
+import unicodedata
+from dataclasses import dataclass, field
+from typing import Any
+
+YES = frozenset({True})
+NO = frozenset({False})
+UNANSWERED = frozenset({None})
+ANY = YES | NO | UNANSWERED
+
+
+# --- texts that hold a secret ---
+
+
+@dataclass(frozen=True)
+class Veiled:
+    """A text in which a secret stands: the parts that are known, in order, with a secret between each two."""
+
+    known: tuple[str, ...]
+
+    def may_be(self, text: str) -> bool:
+        """Whether some secret would make it this text."""
+        return re.fullmatch(".+".join(map(re.escape, self.known)), text, re.DOTALL) is not None
+
+    def surely_holds(self, text: str) -> bool:
+        return any(text in part for part in self.known)
+
+
+def veil(value: Any, plaintexts: dict[str, str]) -> Any:
+    """A value with what is secret in it unknown. Keys aren't looked at: no secret is ever put there."""
+    if isinstance(value, str):
+        parts = [value]
+        for plaintext in plaintexts.values():
+            parts = [piece for part in parts for piece in part.split(plaintext)]
+        return value if len(parts) == 1 else Veiled(tuple(parts))
+    if isinstance(value, dict):
+        return {name: veil(item, plaintexts) for name, item in value.items()}
+    return [veil(item, plaintexts) for item in value] if isinstance(value, list) else value
+
+
+def is_veiled(value: Any) -> bool:
+    """Whether there is a secret in a value."""
+    if isinstance(value, dict):
+        return any(is_veiled(item) for item in value.values())
+    return any(map(is_veiled, value)) if isinstance(value, list) else isinstance(value, Veiled)
+
+
+# --- JSON ---
+
+
+def kind(value: Any) -> str:
+    """The type of a value in JSON."""
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, (int, float)):
+        return "number"
+    if isinstance(value, (str, Veiled)):
+        return "string"
+    return "null" if value is None else "array" if isinstance(value, list) else "object"
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are one in JSON, in which `1` is `1.0` and not `true`."""
+    if kind(one) != kind(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+def valid(schema: dict[str, Any], value: Any) -> bool:
+    """Whether a value fits as much of JSON Schema as the cases use."""
+    wanted = schema.get("type")
+    fits = wanted is None or wanted == kind(value) or (wanted == "integer" and kind(value) == "number" and value == int(value))
+    if not fits or ("enum" in schema and not any(same(value, each) for each in schema["enum"])):
+        return False
+    if isinstance(value, dict):
+        known = schema.get("properties", {})
+        if any(name not in value for name in schema.get("required", ())):
+            return False
+        if schema.get("additionalProperties") is False and value.keys() - known.keys():
+            return False
+        return all(valid(known[name], item) for name, item in value.items() if name in known)
+    if isinstance(value, list) and "items" in schema:
+        return all(valid(schema["items"], item) for item in value)
+    return True
+
+
+def completed(schema: dict[str, Any], value: Any) -> Any:
+    """A value with the defaults of what was left out, in every object that is there."""
+    if not isinstance(value, dict):
+        return value
+    out = dict(value)
+    for name, inner in schema.get("properties", {}).items():
+        if name in out:
+            out[name] = completed(inner, out[name])
+        elif "default" in inner:
+            out[name] = inner["default"]
+    return out
+
+
+# --- names ---
+
+
+def alias(name: str, *, lower: bool = False) -> str:
+    """The Python identifier that a name has when there is no other near it."""
+    if lower:
+        name = unicodedata.normalize("NFKC", name.lower())
+    if not name.isidentifier() or unicodedata.normalize("NFKC", name) != name:
+        name = "".join(sign if sign.isascii() and (sign.isalnum() or sign == "_") else "_" for sign in name)
+    if name.startswith("__"):
+        name = "_" + name.lstrip("_")
+    if not name.strip("_"):
+        name = "unnamed"
+    name = f"_{name}" if name[0].isdigit() else name
+    return f"{name}_" if keyword.iskeyword(name) else name
+
+
+def aliases(names: list[str], *, lower: bool = False) -> dict[str, str]:
+    """The identifiers that names have beside each other: those that are one keep it, others make way."""
+    out = {name: name for name in names if alias(name, lower=lower) == name}
+    for name in sorted(set(names) - out.keys()):
+        base = candidate = alias(name, lower=lower)
+        number = 1
+        while candidate in out.values():
+            number += 1
+            candidate = f"{base}_{number}" if not base.endswith("_") else f"{base}{number}"
+        out[name] = candidate
+    return out
+
+
+def glob_fits(glob: str, text: str) -> bool:
+    """`*`, `?` and sets in brackets, sign by sign."""
+    if not glob:
+        return not text
+    if glob[0] == "*":
+        return any(glob_fits(glob[1:], text[skipped:]) for skipped in range(len(text) + 1))
+    if not text:
+        return False
+    if glob[0] == "[" and "]" in glob[2:]:
+        end = glob.index("]", 2)
+        members = glob[1:end]
+        fits = text[0] not in members[1:] if members[0] == "!" else text[0] in members
+        return fits and glob_fits(glob[end + 1 :], text[1:])
+    return glob[0] in {"?", text[0]} and glob_fits(glob[1:], text[1:])
+
+
+def folded(text: str) -> str:
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+
+
+# --- conditions, as the trees that they were generated as ---
+
+
+
+
+def follow(path: str, arguments: Any) -> Any:
+    """What a reference leads to; None where it leads nowhere."""
+    value = arguments
+    for name in path.split("."):
+        if isinstance(value, dict) and name in value:
+            value = value[name]
+        elif isinstance(value, list) and name.isascii() and name.isdecimal() and int(name) < len(value):
+            value = value[int(name)]
+        else:
+            return None
+    return value
+
+
+def written(value: Any) -> str:
+    """A scalar within a text."""
+    return str(value)
+
+
+def operand(tree: Any, arguments: Any) -> Any:
+    match tree:
+        case ("ref", path):
+            return follow(path, arguments)
+        case ("lit", value):
+            return value
+        case ("list", *items):
+            return [operand(item, arguments) for item in items]
+        case ("text", *pieces):
+            found: list[str] = [""]
+            for piece in pieces:
+                value = piece if isinstance(piece, str) else follow(piece[1], arguments)
+                if value is None and not isinstance(piece, str):
+                    value = f"${piece[1]}"
+                known = value.known if isinstance(value, Veiled) else (written(value),)
+                found[-1] += known[0]
+                found += known[1:]
+            return found[0] if len(found) == 1 else Veiled(tuple(found))
+    raise AssertionError(tree)
+
+
+def answers(tree: Any, arguments: Any) -> frozenset[bool | None]:
+    """Every answer that a condition may give."""
+    match tree:
+        case ("and", one, other):
+            return _joined(answers(one, arguments), answers(other, arguments), decides=False)
+        case ("or", one, other):
+            return _joined(answers(one, arguments), answers(other, arguments), decides=True)
+        case ("not", one):
+            return _negated(answers(one, arguments))
+        case ("ref" | "lit" | "text", *_):
+            value = operand(tree, arguments)
+            return YES | UNANSWERED if is_veiled(value) else frozenset({bool(value)})
+        case (sign, one, other):
+            return compare(sign, operand(one, arguments), operand(other, arguments))
+    raise AssertionError(tree)
+
+
+def _negated(found: frozenset[bool | None]) -> frozenset[bool | None]:
+    return frozenset(None if each is None else not each for each in found)
+
+
+def _joined(first: frozenset[Any], second: frozenset[Any], *, decides: bool) -> frozenset[bool | None]:
+    out: set[bool | None] = set()
+    for each in first:
+        if each is decides:
+            out.add(decides)
+        elif each is None:
+            # Whether the other side may still decide is nobody's promise.
+            out |= {None} | (second & {decides})
+        else:
+            out |= second
+    return frozenset(out)
+
+
+def compare(sign: str, one: Any, other: Any) -> frozenset[bool | None]:
+    """Every answer that a comparison may give."""
+    match sign:
+        case "==":
+            return equal(one, other)
+        case "!=":
+            return _negated(equal(one, other))
+        case "contains":
+            return contains(one, other)
+        case "in":
+            return among(one, other)
+        case "not in":
+            return _negated(among(one, other))
+    return ordered(sign, one, other)
+
+
+def equal(one: Any, other: Any) -> frozenset[bool | None]:
+    if isinstance(one, Veiled) and isinstance(other, Veiled):
+        return UNANSWERED
+    if isinstance(other, Veiled):
+        one, other = other, one
+    if isinstance(one, Veiled):
+        return UNANSWERED if isinstance(other, str) and one.may_be(other) else NO | UNANSWERED
+    if is_veiled(one) or is_veiled(other):
+        return NO | UNANSWERED
+    if kind(one) == kind(other) or one is None or other is None:
+        strict = same(one, other)
+        return frozenset({strict}) if strict == (one == other) else ANY
+    return ANY if one == other else NO | UNANSWERED
+
+
+def _leaves(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [*value, *(leaf for item in value.values() for leaf in _leaves(item))]
+    return [leaf for item in value for leaf in _leaves(item)] if isinstance(value, list) else [value]
+
+
+def contains(one: Any, other: Any) -> frozenset[bool | None]:
+    """`one contains other`: it must not be got past by wrapping a text into a list or an object."""
+    if isinstance(one, (list, dict)):
+        if is_veiled(one) or is_veiled(other):
+            return YES | UNANSWERED
+        leaves = _leaves(one)
+        hit = any(same(leaf, other) or (isinstance(leaf, str) and isinstance(other, str) and other in leaf) for leaf in leaves)
+        return YES | UNANSWERED if hit else NO | UNANSWERED
+    if kind(one) != "string" or kind(other) != "string":
+        return UNANSWERED
+    if isinstance(one, Veiled):
+        return YES | UNANSWERED if isinstance(other, str) and one.surely_holds(other) else UNANSWERED
+    if isinstance(other, Veiled):
+        return UNANSWERED if all(part in one for part in other.known) else NO | UNANSWERED
+    return frozenset({other in one})
+
+
+def among(one: Any, other: Any) -> frozenset[bool | None]:
+    """`one in other`."""
+    if isinstance(other, (str, Veiled)):
+        return contains(other, one)
+    if isinstance(other, dict):
+        return ANY
+    if not isinstance(other, list):
+        return UNANSWERED
+    if is_veiled(other):
+        return ANY
+    if isinstance(one, Veiled):
+        may = any(isinstance(item, str) and one.may_be(item) for item in other)
+        return UNANSWERED if may else NO | UNANSWERED
+    if is_veiled(one):
+        return NO | UNANSWERED
+    if any(same(one, item) for item in other):
+        return YES
+    if one in other:
+        return ANY
+    return NO if one is None or any(kind(one) == kind(item) for item in other) else NO | UNANSWERED
+
+
+def ordered(sign: str, one: Any, other: Any) -> frozenset[bool | None]:
+    if is_veiled(one) or is_veiled(other):
+        decided = any(isinstance(each, Veiled) and not each.known[0] for each in (one, other))
+        return UNANSWERED if decided else ANY
+    kinds = {kind(one), kind(other)}
+    if kinds in ({"number"}, {"string"}):
+        found = {"<": one < other, "<=": one <= other, ">": one > other, ">=": one >= other}[sign]
+        return frozenset({found})
+    return ANY if kinds <= {"number", "boolean"} or kinds == {"array"} else UNANSWERED
+
+
+# --- the decision ---
+
+
+@dataclass
+class Called:
+    """A call that is to be judged.
+
+    Attributes:
+        server, tool: The names under which it reached somebody.
+        servers: The configured names of all servers.
+        listed: The names of all tools that the server has listed.
+        arguments: What it got, completed by its defaults, secrets veiled.
+        hints: The tool's annotations.
+        program: The operator's program in whose text the step stands; None for anybody else's, and a script's own call.
+        made: How many calls each rule has let through before in this execution, at least.
+    """
+
+    server: str
+    tool: str
+    servers: list[str]
+    listed: list[str]
+    arguments: Any
+    hints: dict[str, Any] = field(default_factory=dict)
+    program: str | None = None
+    made: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def forms(self) -> set[str]:
+        """Every name by which a rule that restricts knows the tool, whatever else is listed beside it."""
+        server_names = {self.server, alias(self.server, lower=True), aliases([*self.servers, self.server], lower=True)[self.server]}
+        tool_names = {self.tool, alias(self.tool), aliases([*self.listed, self.tool])[self.tool]}
+        return {f"{server}.{tool}" for server in server_names for tool in tool_names}
+
+
+def covers(rule: dict[str, Any], called: Called) -> bool:
+    return any(
+        glob_fits(glob, form) or glob_fits(folded(glob), folded(form))
+        for glob in rule["tools"]
+        for form in called.forms
+    )
+
+
+def names_exactly(rule: dict[str, Any], called: Called) -> bool:
+    for glob in rule["tools"]:
+        server, _, tool = glob.partition(".")
+        if glob_fits(server, called.server) and glob_fits(tool, called.tool):
+            return True
+    return False
+
+
+Effects = frozenset[tuple[str, tuple[int, ...]]]
+
+
+def decisions(policy: dict[str, Any], called: Called) -> Effects:
+    """Every decision that the policy may come to: what it does, and the rules whose `max_calls` the call counts for."""
+    fitting = [(number, rule) for number, rule in enumerate(policy["rules"], 1) if covers(rule, called)]
+    possible = [sorted(answers(rule["tree"], called.arguments), key=str) if "tree" in rule else [True] for _, rule in fitting]
+    return frozenset(_decision(policy, fitting, combination, called) for combination in itertools.product(*possible))
+
+
+def effects(policy: dict[str, Any], called: Called) -> set[str]:
+    """As `decisions`, only what is done."""
+    return {effect for effect, _ in decisions(policy, called)}
+
+
+def _decision(
+    policy: dict[str, Any], fitting: list[tuple[int, dict[str, Any]]], known: tuple[bool | None, ...], called: Called
+) -> tuple[str, tuple[int, ...]]:
+    rows = [(number, rule, said) for (number, rule), said in zip(fitting, known, strict=True)]
+    if any(rule["effect"] == "deny" and said is not False for _, rule, said in rows):
+        return "deny", ()
+    asking: list[int] = []
+    effect, involved = _preset(policy, called), []
+    for number, rule, said in rows:
+        found = _by_rule(number, rule, said, called)
+        if found == "at least approve":
+            asking = asking or [number]
+        elif found != "pass":
+            effect, involved = found, [number]
+            break
+    if effect == "allow" and asking:
+        effect, involved = "approve", [*asking, *involved]
+    counted = tuple(number for number in involved if "max_calls" in policy["rules"][number - 1])
+    return effect, () if effect == "deny" else counted
+
+
+def _by_rule(number: int, rule: dict[str, Any], said: bool | None, called: Called) -> str:
+    used_up = "max_calls" in rule and called.made.get(number, 0) >= rule["max_calls"]
+    match rule["effect"]:
+        case "deny":
+            return "pass"
+        case "program":
+            permitted = called.program in rule["programs"] and said is True and not used_up
+            return "allow" if permitted else "deny"
+        case "approve":
+            if said is False:
+                return "pass"
+            return "deny" if used_up else "approve" if said else "at least approve"
+    if said is not True:
+        return "pass"
+    if not names_exactly(rule, called):
+        return "deny" if "max_calls" in rule else "pass"
+    return "deny" if used_up else "allow"
+
+
+def _preset(policy: dict[str, Any], called: Called) -> str:
+    believed = called.server in policy["trust_hints"] and called.hints.get("readOnlyHint") is True
+    if policy["preset"] in {"read-only", "approve-writes"} and believed and called.hints.get("destructiveHint") is not True:
+        return "allow"
+    return {"open": "allow", "locked": "deny", "read-only": "deny", "approve-writes": "approve"}[policy["preset"]]
