@@ -97,7 +97,7 @@ LOCAL_TOOLS: list[dict[str, Any]] = [
         "name": "run-query",
         "inputSchema": {
             "type": "object",
-            "properties": {"query": STRING, "tags": {"type": "array", "items": STRING, "default": ["all"]}, "options": {"default": None}},
+            "properties": {"query": STRING, "tags": {"type": "array", "items": STRING, "default": ["all"]}, "options": {"anyOf": [{"type": "object"}, {"type": "null"}], "default": None}},
             "required": ["query"],
             "additionalProperties": False,
         },
@@ -385,7 +385,7 @@ class _Generator:
         tool = rng.choice([attack.tool] * 4 + family)
         return rng.choice(
             [f"{server}.{tool}"] * 5
-            + [f"{server}.*", f"*.{tool}", "*.*", f"{server}.{tool[:3]}*", f"{server.upper()}.{tool.upper()}"]
+            + [f"{server}.*", f"*.{tool}", rng.choice(["*.*", f"{server}.*"]), f"{server}.{tool[:3]}*", f"{server.upper()}.{tool.upper()}"]
             + [f"{server.replace('-', '_')}.{tool.replace('-', '_').replace('.', '_').replace(' ', '_')}"] * 3
         )
 
@@ -420,7 +420,7 @@ class _Generator:
             number = value if isinstance(value, (int, float)) and abs(value) < 2**53 else rng.choice([0, 500, 1000])
             sign = rng.choice(["==", "!=", "<", "<=", ">", ">=", "in", "not in"])
             return (sign, reference, ("list", ("lit", number), ("lit", 1000)) if "in" in sign else ("lit", number))
-        text = value if isinstance(value, str) and _writable(value) else rng.choice(["DROP", "safe"])
+        text = value if isinstance(value, str) and len(value) <= 200 and _writable(value) else rng.choice(["DROP", "safe"])
         piece = rng.choice(["DROP", "drop", text, text[: len(text) // 2] or "DROP", "4111", *SECRETS.values()])
         return rng.choice(
             [

@@ -6,12 +6,13 @@ bridge has one policy. All write into one ledger.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import sys
 import tempfile
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +29,8 @@ from mcp_bridge.downstream.fleet import Fleet
 from mcp_bridge.downstream.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.events import Resume
-from mcp_bridge.kernel.program import parse
+from mcp_bridge.kernel.machine import UNDO_STEP
+from mcp_bridge.kernel.program import Retry, parse
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.policy.rules import read
@@ -43,7 +45,7 @@ from .guest import Engine, Guest, RefusedError
 from .shown import Shown, read_message
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from mcp_bridge.ledger.entries import Recorded
 
@@ -243,11 +245,21 @@ class World:
             return await _Run(self, case).run()
 
 
+@contextmanager
+def impatient() -> Iterator[None]:
+    """What undoes a step is tried again without a pause: most of it is denied here, and again each time."""
+    patient, UNDO_STEP.retry = UNDO_STEP.retry, Retry(3, (0, 0))
+    try:
+        yield
+    finally:
+        UNDO_STEP.retry = patient
+
+
 @asynccontextmanager
 async def world(folder: Path | None = None) -> AsyncIterator[World]:
     """Servers and a ledger, in a folder of memory where there is one."""
     memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if folder is None and memory.is_dir() else folder) as name:
+    with impatient(), tempfile.TemporaryDirectory(dir=memory if folder is None and memory.is_dir() else folder) as name:
         root = Path(name)
         specs = []
         for server in SERVERS:
@@ -337,12 +349,16 @@ class _Run:
         world, case = self.world, self.case
         await world.prepare(case)
         world.arrivals()
-        self.bridge = world.bridge(case, case.policy)
+        self._use(case.policy)
         await {"script": self.script, "programs": self.programs, "keys": self.keys}[case.kind]()
         for execution in {one for seen in self.outcome.seen for one in seen.executions}:
             self.outcome.entries[execution] = await self.bridge.programs.recorder.read(execution)
             self.outcome.values[execution] = await self.bridge.programs.store.values(execution)
         return self.outcome
+
+    def _use(self, policy: dict[str, Any]) -> None:
+        self.policy = policy
+        self.bridge = self.world.bridge(self.case, policy)
 
     async def _meanwhile(self) -> None:
         if self._while_asking is not None:
@@ -360,8 +376,8 @@ class _Run:
         elif change.when == "asking":
             self._while_asking = self.case.server, change
 
-    def _begin(self, attack: Attack, policy: dict[str, Any], scope: int, program: str | None = None) -> Seen:
-        seen = Seen(attack, policy=policy, scope=scope, program=program)
+    def _begin(self, attack: Attack, scope: int, program: str | None = None) -> Seen:
+        seen = Seen(attack, policy=self.policy, scope=scope, program=program)
         self.outcome.seen.append(seen)
         return seen
 
@@ -381,10 +397,10 @@ class _Run:
         begun: list[Seen] = []
         scope = anyio.CancelScope()
 
-        async def attacks(guest: Guest, wanted: list[Attack], policy: dict[str, Any]) -> None:
+        async def attacks(guest: Guest, wanted: list[Attack]) -> None:
             for attack in wanted:
                 await self._before(attack)
-                seen = self._begin(attack, policy, 0)
+                seen = self._begin(attack, 0)
                 begun.append(seen)
                 try:
                     await self._scripted(guest, attack, seen)
@@ -393,7 +409,7 @@ class _Run:
                 self._end(seen)
 
         async def first(guest: Guest) -> None:
-            await attacks(guest, case.attacks, case.policy)
+            await attacks(guest, case.attacks)
             if case.ending == BROKEN:
                 scope.cancel()
                 await anyio.sleep_forever()
@@ -411,15 +427,21 @@ class _Run:
         if case.ending == BROKEN:
             await self._goes_on(attacks, code, key, begun)
         elif case.ending == "run again":
+            world.engine.code = self._rehearsal
             await self.bridge.run(code, key=key, asker=self.client)
             self.outcome.again = world.arrivals()
         elif case.ending == "replayed":
             stored = await self.bridge.programs.stored(execution, PRINCIPAL)
-            try:
+            world.engine.code = self._rehearsal
+            with contextlib.suppress(BridgeError):
                 await self.bridge.replay_script(stored)
-            except BridgeError:
-                pass
             self.outcome.again = world.arrivals()
+
+    async def _rehearsal(self, guest: Guest) -> None:
+        """The same script again, which is to be answered from the record."""
+        for attack in self.case.attacks:
+            with contextlib.suppress(RefusedError):
+                await self._scripted(guest, attack, Seen(attack))
 
     def _end_unseen(self, begun: list[Seen]) -> None:
         if begun:
@@ -428,19 +450,14 @@ class _Run:
     async def _goes_on(self, attacks: Any, code: str, key: str | None, begun: list[Seen]) -> None:
         """The same again, which is answered from the record, and then more: under the policy that is in force now."""
         case, world = self.case, self.world
-        policy = case.later or case.policy
-        self.bridge = world.bridge(case, policy)
+        self._use(case.later or case.policy)
         before = len(begun)
         self.tampered = True  # what is recorded may be asked for by names that are gone
 
         async def second(guest: Guest) -> None:
-            for attack in case.attacks:
-                try:
-                    await self._scripted(guest, attack, Seen(attack))
-                except RefusedError:
-                    pass
+            await self._rehearsal(guest)
             self.outcome.again += world.arrivals()
-            await attacks(guest, case.attacks, policy)
+            await attacks(guest, case.attacks)
 
         world.engine.code = second
         await self.bridge.run(code, key=key, asker=self.client)
@@ -483,7 +500,7 @@ class _Run:
     async def programs(self) -> None:
         for number, attack in enumerate(self.case.attacks):
             await self._before(attack)
-            seen = self._begin(attack, self.case.policy, number)
+            seen = self._begin(attack, number)
             if attack.path == "operators" and number < len(operators(self.case)):
                 seen.program = f"ops{number}"
             try:
@@ -529,8 +546,8 @@ class _Run:
 
     async def _resumed(self, record: dict[str, Any], event: Resume | None, seen: Seen) -> dict[str, Any]:
         if self.case.later is not None:
-            self.bridge = self.world.bridge(self.case, self.case.later)
-            seen.policy = self.case.later
+            self._use(self.case.later)
+            seen.policy = self.policy
         asker = None if seen.attack.path == "suspended" else self.client
         return await self.bridge.resume_program(record["trace_id"], event, asker=asker)
 
@@ -542,7 +559,7 @@ class _Run:
         self.world.runs += 1
         key = f"order {self.world.runs}"
         program, context = operators(self.case)["ops0"], call_of(attack, written=False)[1]
-        by_agent = self._begin(attack, self.case.policy, 0)
+        by_agent = self._begin(attack, 0)
         records: list[dict[str, Any]] = []
 
         async def code(guest: Guest) -> None:
@@ -557,7 +574,7 @@ class _Run:
         await self.bridge.run(f"case {self.world.runs}", asker=self.client)
         self._end(by_agent)
         by_agent.executions += [record["trace_id"] for record in records]
-        seen = self._begin(attack, self.case.policy, 1, "ops0")
+        seen = self._begin(attack, 1, "ops0")
         try:
             record = await self.bridge.run_program("ops0", context, key, asker=self.client)
         except BridgeError as exc:

@@ -89,6 +89,8 @@ def valid(schema: dict[str, Any], value: Any) -> bool:
     """Whether a value fits as much of JSON Schema as the cases use."""
     wanted = schema.get("type")
     fits = wanted is None or wanted == kind(value) or (wanted == "integer" and kind(value) == "number" and value == int(value))
+    if "anyOf" in schema and not any(valid(each, value) for each in schema["anyOf"]):
+        return False
     if not fits or ("enum" in schema and not any(same(value, each) for each in schema["enum"])):
         return False
     if isinstance(value, dict):
@@ -360,7 +362,7 @@ class Called:
     @property
     def forms(self) -> set[str]:
         """Every name by which a rule that restricts knows the tool, whatever else is listed beside it."""
-        server_names = {self.server, alias(self.server, lower=True), aliases([*self.servers, self.server], lower=True)[self.server]}
+        server_names = {self.server, aliases([*self.servers, self.server], lower=True)[self.server]}
         tool_names = {self.tool, alias(self.tool), aliases([*self.listed, self.tool])[self.tool]}
         return {f"{server}.{tool}" for server in server_names for tool in tool_names}
 
