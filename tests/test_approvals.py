@@ -108,7 +108,7 @@ async def test_without_anybody_to_ask_a_program_is_suspended_and_decided_elsewhe
         text = printed(await bridge.run(resume))
         assert "suspended" in text
         (asked,) = await store.approvals(open_only=True)
-        assert asked.question["tool"] == "delete"
+        assert asked.question["tool"] == "local.delete"
         assert await store.decide(asked, {"approved": True, "by": "anna"})
         ended = await bridge.resume_program(trace_id)
         assert (ended["status"], ended["output"]) == ("success", "deleted b")

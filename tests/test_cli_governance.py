@@ -55,9 +55,9 @@ def test_a_call_that_waits_for_a_person_is_listed_and_shown_with_what_on_what_an
     assert (row["id"], row["execution"], row["status"]) == (short, asked.ident, "open")
     listed = asked.run("approvals", "list").out
     assert short in listed
-    assert 'delete {"name": "a"}' in listed
+    assert 'local.delete {"name": "a"}' in listed
     shown = asked.run("approvals", "show", short).out
-    for words in ("call of delete with", '>  "name": "a"', "program: wipe (the operator's)", "step: delete"):
+    for words in ("call of local.delete with", '>  "name": "a"', "program: wipe (the operator's)", "step: delete"):
         assert words in shown
     assert "has a person decide about local.delete, by rule 1. deletions are final." in shown
     assert f"mcp-bridge --config {asked.config} approvals approve {short}" in shown

@@ -79,7 +79,8 @@ async def test_the_everything_server_lists_and_calls(everything_server):
         assert "5" in str(await value(fleet, "everything", "get-sum", {"a": 2, "b": 3}))
         image = await value(fleet, "everything", "get-tiny-image")
         assert [block["mime_type"] for block in image if isinstance(block, dict)] == ["image/png"]
-        assert (await value(fleet, "everything", "get_sum", {"a": 2, "b": 3})) is not None, "by its alias"
+        assert (await fleet.server("everything").find_tool("get_sum")).name == "get-sum"
+        assert (await failure(fleet, "everything", "get_sum", {"a": 2, "b": 3})).code == "unknown_tool", "an alias"
         assert fleet.server("everything").status().protocol == "2025-11-25"
 
 
@@ -555,7 +556,8 @@ async def test_names_that_collide_are_told_apart_and_a_repeated_name_is_reported
         )
         for name in ("a-b", "a_b", "a_b_2"):
             assert await value(fleet, "faulty", name) == f"called {name}"
-            assert await value(fleet, "faulty", aliases[name]) == f"called {name}"
+            found = await fleet.server("faulty").find_tool(aliases[name])
+            assert await value(fleet, "faulty", found.name) == f"called {name}"
         assert "more than one tool of the name a-b" in fleet.server("faulty").listing.notices[0]
 
 

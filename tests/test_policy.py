@@ -704,9 +704,12 @@ def test_an_explanation_says_of_each_rule_why_it_did_or_did_not_match():
         ),
         (
             '  rule 3 ("large"), approve [my-git.*]: at least approve, its condition has no answer for these '
-            "arguments (these can't be compared so: str > int)"
+            "arguments (a value of the type string and one of the type number have no order)"
         ),
-        "  rule 4, allow [my-git.l*, my-git.log]: pass, its condition doesn't hold",
+        (
+            "  rule 4, allow [my-git.l*, my-git.log]: pass, its condition has no answer for these arguments (a value of "
+            "the type string is compared with one of the type number)"
+        ),
         "→ rule 5, program [my-git.log]: deny, the call is no step of a program",
         "  rule 6, allow [my-git.lo?]: allow, it is for this tool",
         '  the preset "locked": deny',

@@ -72,10 +72,16 @@ class NoAnswerError(Exception):
 def follow(path, arguments):
     value = arguments
     for name in path.split("."):
-        if not isinstance(value, dict) or name not in value:
+        if value is None:
             return None
-        value = value[name]
+        if not isinstance(value, dict):
+            raise NoAnswerError  # a server may read an object out of a text
+        value = value.get(name)
     return value
+
+
+def kind(value):
+    return "number" if type(value) in {int, float} else type(value).__name__
 
 
 def evaluate(tree, arguments):
@@ -87,19 +93,22 @@ def evaluate(tree, arguments):
         case ("not", one):
             return not evaluate(one, arguments)
         case ("==", path, literal):
-            return follow(path, arguments) == literal
+            value = follow(path, arguments)
+            if value is not None and kind(value) != kind(literal):
+                raise NoAnswerError
+            return value == literal
         case ("<=" | ">" as sign, path, literal):
             value = follow(path, arguments)
-            if isinstance(value, str) != isinstance(literal, str) or value is None or isinstance(value, dict):
+            if kind(value) != kind(literal):
                 raise NoAnswerError
             return value <= literal if sign == "<=" else value > literal
         case ("contains", path, literal):
             value = follow(path, arguments)
-            if isinstance(value, str) and not isinstance(literal, str):
-                raise NoAnswerError
-            if not isinstance(value, (str, dict)):
-                raise NoAnswerError
-            return literal in value
+            if isinstance(value, str) and isinstance(literal, str):
+                return literal in value
+            if isinstance(value, dict) and literal in value:
+                return True
+            raise NoAnswerError
     raise AssertionError(tree)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_bridge.bridge.program_record import refuse_erased, standing
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.policy.references import fill_in
 
 if TYPE_CHECKING:
     from mcp_bridge.ledger.store import Approval, ProgramStore, StoredExecution
@@ -22,12 +23,14 @@ class Asked:
     """A question, and the execution that waits for its answer.
 
     Attributes:
-        approval: The question.
+        approval: The question, as it is kept: projected.
         execution: Who asks; None for one that the record doesn't have.
+        question: The question, for the person: with the values behind references.
     """
 
     approval: Approval
     execution: StoredExecution | None
+    question: dict[str, Any]
 
     @property
     def status(self) -> str:
@@ -54,7 +57,8 @@ async def asked(
     """
     rows = await store.approvals(execution, open_only=open_only)
     known = {one: await store.execution(one) for one in dict.fromkeys(row.execution for row in rows)}
-    found = [Asked(row, known[row.execution]) for row in rows]
+    values = {one: await store.values(one) for one in known}
+    found = [Asked(row, known[row.execution], fill_in(row.question, values[row.execution])) for row in rows]
     return [row for row in found if row.execution is None or row.execution.principal == principal]
 
 

@@ -1,8 +1,9 @@
 """The gate: every call to the outside passes here, whichever way it comes.
 
-In this order: what is called is looked up; the policy decides; a person is asked, if the policy wants it; the budget is
-taken; the intent is recorded, durably; references are resolved; the call is made; its result is projected, counted and
-recorded. What is refused on the way has not happened, and says by which rule.
+In this order: what is called is looked up; references are resolved, and the tool's defaults put in; the policy decides
+on that; a person is asked, if the policy wants it, and shown that; the budget is taken; the intent is recorded,
+durably; the call is made, by exactly the name and in exactly the form that were decided on; its result is projected,
+counted and recorded. What is refused on the way has not happened, and says by which rule.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import logging
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
 
+from mcp_bridge.bridge.admission import Admission, ApprovalNeededError, Place, projected
 from mcp_bridge.bridge.governance import LOCAL
 from mcp_bridge.bridge.model_steps import ModelSteps, amounts, kernel_usage
 from mcp_bridge.bridge.names import split
@@ -32,9 +34,7 @@ from mcp_bridge.kernel.values import ValueFaultError, normal
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.models.model import ModelError
 from mcp_bridge.policy.budgets import Amounts, Budget, Share
-from mcp_bridge.policy.call import Call, ProgramRef, StepContext
-from mcp_bridge.policy.decision import decide
-from mcp_bridge.policy.globs import ToolNames
+from mcp_bridge.policy.call import ProgramRef, StepContext
 from mcp_bridge.policy.json_walk import leaves
 from mcp_bridge.policy.projection import Projector
 from mcp_bridge.policy.references import MemoryReferences
@@ -43,6 +43,7 @@ from mcp_bridge.policy.vault import Secrets
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from mcp_bridge.bridge.admission import Asker
     from mcp_bridge.bridge.governance import Governance
     from mcp_bridge.bridge.program_run import ProgramRun
     from mcp_bridge.bridge.record import ExecutionRecord
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
     from mcp_bridge.models.sampling import Sampler
     from mcp_bridge.policy.budgets import Usages
     from mcp_bridge.policy.call import Origin
-    from mcp_bridge.policy.decision import Decision
     from mcp_bridge.policy.references import Scalar
 
 logger = logging.getLogger(__name__)
@@ -72,13 +72,6 @@ LONGEST_WAIT_SECONDS = 30.0
 
 
 NO_MARK: Mapping[str, Any] = MappingProxyType({})
-
-
-class Asker(Protocol):
-    """Asks a person."""
-
-    async def ask(self, question: dict[str, Any]) -> bool | None:
-        """Whether the person approves; None if nobody can be asked now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +89,6 @@ class Answered:
     pending: bool = False
 
 
-class ApprovalNeededError(BridgeError):
-    """The policy wants a person asked, and nobody can be asked now. The call has not been made."""
-
-    def __init__(self, decision: Decision) -> None:
-        super().__init__("approval_needed", decision.message, hint="Nobody can be asked now.", tool=decision.tool)
-
-
 class Gate:
     """What one execution of a script, and of the programs that it runs, may do.
 
@@ -117,6 +103,7 @@ class Gate:
         key: Of the references that stand for this principal's sensitive values.
         asker: Asks a person, or None.
         sampler: Asks the client's model, or None.
+        keep_values: Keeps the values behind an execution's references, with what is recorded next.
     """
 
     def __init__(
@@ -132,6 +119,7 @@ class Gate:
         key: bytes,
         asker: Asker | None = None,
         sampler: Sampler | None = None,
+        keep_values: Callable[[str, Mapping[str, Scalar]], None] | None = None,
     ) -> None:
         self.execution = execution
         self._allowed = allowed
@@ -152,6 +140,8 @@ class Gate:
         self._model: ModelSteps | None = None
         self._asker = asker
         self._sampler = sampler
+        self._keep_values = keep_values
+        self._kept: set[tuple[str, str]] = set()
         self.script: ScriptRun | None = None
         """The script whose own calls pass here: it is told how each has ended."""
 
@@ -182,7 +172,7 @@ class Gate:
         step: StepContext | None = None,
         run: ProgramRun | None = None,
         effect: int | None = None,
-        approved: bool = False,
+        approved: Mapping[str, Any] | None = None,
         raw: bool = False,
         mark: Mapping[str, Any] = NO_MARK,
     ) -> Answered:
@@ -194,50 +184,48 @@ class Gate:
             step: The program's step that makes the call; None for a script's own.
             run: The program's execution, with `step`; its journal records the outcome.
             effect: The step's effect, with `run`.
-            approved: Whether a person has approved of it already.
+            approved: The question that a person has approved of already, or None.
             raw: Whether the whole result is wanted.
             mark: Of a script's own call, what its entries are to carry: `call`, its id; `asked`, its tool's name as it
                 was asked for; `raw`.
 
         Raises:
-            BridgeError: `denied`, `approval_needed`, `budget_…`, `secret_…`, `not_recorded`: it was not made. What a
-                failed call raises is projected as its result would be.
+            BridgeError: `denied`, `approval_needed`, `approval_outdated`, `tool_changed`, `budget_…`, `secret_…`,
+                `reference_…`, `not_recorded`: it was not made. What a failed call raises is projected as its result
+                would be.
         """
         projector = await self.projector()
-        names = ToolNames(tool.server, tool.name, tool.server_alias, tool.alias)
-        execution, place = (run.execution, run.program.hash) if run else (self.execution, None)
-        path = step.path if step else None
-        mark = {name: value for name, value in mark.items() if value != str(names)}
-        decision = decide(self._snapshot, Call(names, arguments, self._hints(tool), step, made=self._budget.made))
-        if decision.effect == "deny":
-            by = {"tool": str(names), "by": decision.decider, **mark}
-            await self._record("denial", execution, path, place, by)
-            raise decision.error()
-        self._budget.count(decision)
-        shown = projector.trace(arguments)
+        execution, program = (run.execution, run.program.hash) if run else (self.execution, None)
+        place = Place(execution, program, step.path if step else None, step, mark)
+        admission = Admission(
+            self._snapshot, self._budget, self._fleet, projector, self._recorder, self._keep, self._asker
+        )
+        admitted = await admission.admit(tool, arguments, place, approved)
+        names, decision, mark = admitted.names, admitted.decision, place.marks(admitted.names)
         try:
-            if decision.effect == "approve" and not approved:
-                await self._approve(decision, shown, execution, path, place, mark)
-            size = self._bytes_of(arguments)
+            size = self._bytes_of(admitted.sent)
             reservation = self._budget.reserve(Amounts(calls=1, bytes=size))
         except BaseException:
             self._budget.uncount(decision)
             raise
         with reservation:
-            intent: dict[str, Any] = {"kind": "tool", "tool": str(names), "arguments": shown, **mark}
+            intent: dict[str, Any] = {"kind": "tool", "tool": str(names), "arguments": admitted.asked, **mark}
+            if admitted.recorded != admitted.asked:
+                intent["sent"] = admitted.recorded
             if run:
                 self._share(run.execution).add(Amounts(calls=1, bytes=size), decision.counts)
                 intent["effect"] = effect
-                if effect is not None and not self._may_repeat(tool):
+                if effect is not None and not self._may_repeat(admitted.tool):
                     run.begins(effect)
             if decision.counts:
                 intent["rules"] = list(decision.counts)
             outcome: dict[str, Any] = {"kind": "tool", "tool": str(names), **mark, "status": TAKEN_BACK}
             script = None if run else self.script
             with nullcontext() if script is None else script.beginning(outcome):
-                await self._record("intent", execution, path, place, intent)
+                self._keep(execution, [admitted.asked, admitted.recorded])
+                await self._record("intent", execution, place.path, program, intent)
             try:
-                answered = await self._made(tool, projector.tool(arguments, names), raw=raw)
+                answered = await self._made(admitted.tool, admitted.sent, raw=raw)
                 answered, given = self._shown(answered, projector, raw=raw)
                 if run:
                     self._share(run.execution).add(Amounts(bytes=given))
@@ -269,7 +257,7 @@ class Gate:
             value = "PENDING" if called.pending else called.value
             text = value if isinstance(value, str) or not raw else json.dumps(value)
             return Answered(value, {"content": [{"type": "text", "text": text}]}, called.pending)
-        result = await self._fleet.call_tool(tool.server, tool.name, arguments, None)
+        result = await self._fleet.call_tool(tool.server, tool, arguments, None)
         from mcp_bridge.downstream.results import convert  # noqa: PLC0415  (needs the SDK, loaded by now)
 
         converted = convert(result, tool)
@@ -278,26 +266,6 @@ class Gate:
             message = shown if isinstance(shown, str) else "the tool reported an error without a text"
             raise BridgeError("tool_error", message, content=converted["raw"].get("content"), raw=converted["raw"])
         return Answered(converted["value"], converted["raw"])
-
-    async def _approve(
-        self,
-        decision: Decision,
-        arguments: Any,
-        execution: str,
-        path: str | None,
-        place: str | None,
-        mark: Mapping[str, Any],
-    ) -> None:
-        question = {"tool": decision.tool, "arguments": arguments, "why": decision.message}
-        answer = await self._asker.ask(question) if self._asker else None
-        if answer is None:
-            raise ApprovalNeededError(decision)
-        await self._record("decision", execution, path, place, {**question, **mark, "approved": answer})
-        if not answer:
-            raise BridgeError("denied", f"A person has denied {decision.tool}.", tool=decision.tool)
-
-    def _hints(self, tool: ToolInfo) -> Mapping[str, Any]:
-        return tool.annotations
 
     async def _record(
         self, kind: Any, execution: str, path: str | None, program: str | None, payload: dict[str, Any]
@@ -309,6 +277,16 @@ class Gate:
     async def project(self, value: Any) -> Any:
         """As `program_run.Effects`."""
         return (await self.projector()).output(value)
+
+    def _keep(self, execution: str, value: Any) -> None:
+        """Keep the values behind the references in what is recorded, so that it can be told what a tool was given."""
+        if self._keep_values is None:
+            return
+        found = self.values_behind(value)
+        new = {name: value for name, value in found.items() if (execution, name) not in self._kept}
+        if new:
+            self._keep_values(execution, new)
+            self._kept.update((execution, name) for name in new)
 
     def values_behind(self, value: Any) -> Mapping[str, Scalar]:
         """As `program_run.Effects`."""
@@ -345,7 +323,7 @@ class Gate:
         believed = tool.server == LOCAL or tool.server in self._snapshot.trust_hints
         return believed and tool.annotations.get("idempotentHint") is True
 
-    async def perform(self, run: ProgramRun, effect: Effect, *, approved: bool = False) -> Outcome:
+    async def perform(self, run: ProgramRun, effect: Effect, *, approved: Mapping[str, Any] | None = None) -> Outcome:
         """Do what a program asks for, as `program_run.Effects`."""
         number = effect.id
         try:
@@ -353,6 +331,7 @@ class Gate:
         except TimeoutError:
             return Outcome(number, "timeout")
         except ApprovalNeededError as exc:
+            run.questions[number] = exc.question
             return Outcome(number, "pending", code=APPROVAL, message=exc.message)
         except BridgeError as exc:
             return Outcome(number, "denied" if exc.code == "denied" else "failed", None, exc.code, str(exc))
@@ -361,7 +340,7 @@ class Gate:
             logger.exception("effect %s of %s failed", number, run.execution)
             return Outcome(number, "failed", None, "internal_error", "the bridge met an internal error")
 
-    async def _perform(self, run: ProgramRun, effect: Effect, *, approved: bool) -> Outcome:
+    async def _perform(self, run: ProgramRun, effect: Effect, *, approved: Mapping[str, Any] | None) -> Outcome:
         match effect.kind:
             case "tool":
                 return await self._tool(run, effect, approved=approved)
@@ -380,13 +359,14 @@ class Gate:
         return await self._llm(run, effect)
 
     async def _approval(self, run: ProgramRun, effect: Effect) -> Outcome:
-        question = (await self.projector()).trace(
-            {**effect.arguments, "program": run.program.name, "step": effect.step}
-        )
-        answer = await self._asker.ask(question) if self._asker else None
+        projector = await self.projector()
+        asked = {**effect.arguments, "program": run.program.name, "step": effect.step}
+        question = projector.trace(asked)
+        answer = await self._asker.ask(projector.person(asked, "the question")) if self._asker else None
         if answer is None:
             return Outcome(effect.id, "pending")
         decision = {"approved": answer, "by": "client"}
+        self._keep(run.execution, question)
         await self._record("decision", run.execution, effect.step, run.program.hash, question | decision)
         return Outcome(effect.id, "ok", decision)
 
@@ -443,7 +423,7 @@ class Gate:
         record.error = projector.output(record.error)
         record.displays = projector.output(record.displays)
 
-    async def _tool(self, run: ProgramRun, effect: Effect, *, approved: bool) -> Outcome:
+    async def _tool(self, run: ProgramRun, effect: Effect, *, approved: Mapping[str, Any] | None) -> Outcome:
         chain = tuple(
             ProgramRef(self._origin(run, name, program), program.hash, name or program.name)
             for name, program in run.machine.programs_of(effect.id)
@@ -502,16 +482,3 @@ def success(answered: Answered, *, raw: bool) -> dict[str, Any]:
     """An answer as a part of an outcome."""
     told = {"status": "ok", "value": answered.raw if raw else answered.value}
     return told | {"pending": True} if answered.pending else told
-
-
-def projected(error: BridgeError, projector: Projector) -> BridgeError:
-    """An error in which no secret is."""
-    details = projector.output(error.details)
-    shown = BridgeError(
-        error.code,
-        projector.output(error.message),
-        hint=None if error.hint is None else projector.output(error.hint),
-        private=error.private,
-    )
-    shown.details = details if isinstance(details, dict) else {}
-    return shown

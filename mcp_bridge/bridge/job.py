@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mcp_bridge.bridge.admission import Asker
     from mcp_bridge.bridge.execution import Progress
-    from mcp_bridge.bridge.gate import Asker
     from mcp_bridge.ledger.store import StoredExecution
     from mcp_bridge.models.sampling import Sampler
 

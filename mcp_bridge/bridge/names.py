@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mcp_bridge.downstream.aliases import nearest
+from mcp_bridge.downstream.aliases import derive, nearest
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.policy.globs import ToolNames
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from mcp_bridge.downstream.tools import ToolInfo
+
 
 PRINCIPAL = "local"
 """Whose executions are those of a bridge that one person has started."""
+
+
+def tool_names(tool: ToolInfo) -> ToolNames:
+    """A tool's names, for the policy."""
+    return ToolNames(
+        tool.server, tool.name, tool.server_alias, tool.alias, derive(tool.server, lower=True), derive(tool.name)
+    )
 
 
 def resolve(name: str, allowed: Mapping[str, str]) -> str:

@@ -15,6 +15,7 @@ from mcp_bridge.bridge.approvals import asked
 from mcp_bridge.bridge.program_record import standing, told
 from mcp_bridge.bridge.record import Status as ScriptStatus
 from mcp_bridge.bridge.recovery import replay
+from mcp_bridge.bridge.viewing import as_sent
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel import program as programs
 from mcp_bridge.kernel import state
@@ -185,6 +186,7 @@ class Overview:
         wanted = execution.id, await overview.version(self.database)
         if self._read != wanted:
             found = await overview.entries(self.database, execution.id)
+            found = as_sent(found, await self.store.values(execution.id))
             self._read, self._entries = wanted, found
         return self._entries
 

@@ -62,14 +62,8 @@ def _waiting(run: ProgramRun, effect: Effect) -> dict[str, Any]:
         row["settle"] = doubts.settled_with(run.execution, effect.id)
     elif run.machine.pending[effect.id] == APPROVAL:
         row["kind"] = "approval"
-        row["question"] = {
-            "tool": effect.name,
-            "arguments": effect.arguments,
-            "step": effect.step,
-            "program": run.program.name,
-        }
-        if effect.id in run.reasons:
-            row["question"]["why"] = run.reasons[effect.id]
+        asked = run.questions.get(effect.id) or {"tool": effect.name, "arguments": effect.arguments}
+        row["question"] = {**asked, "step": effect.step, "program": run.program.name}
     return row
 
 

@@ -40,8 +40,8 @@ logger = logging.getLogger(__name__)
 class Effects(Protocol):
     """Does what programs ask for. The gate."""
 
-    async def perform(self, run: ProgramRun, effect: Effect, *, approved: bool = False) -> Outcome:
-        """Do it, or refuse it; with `approved` a person has been asked.
+    async def perform(self, run: ProgramRun, effect: Effect, *, approved: Mapping[str, Any] | None = None) -> Outcome:
+        """Do it, or refuse it; `approved` is the question that a person has approved of.
 
         Its outcome is projected already: both machines take it as it is. Raises nothing but cancellation.
         """
@@ -98,12 +98,12 @@ class ProgramRun:
     Attributes:
         execution: Its id, which is its trace's too.
         effects: Does what it asks for.
-        reasons: Why a person is to be asked, by the effects that wait for it.
+        questions: What a person is to be asked about calls, by the effects that wait for it.
         violated: What the guest did, or None.
         resumed: Whether its machine has been restored.
         moved: Whether its machine has taken an event here.
         waited: Rows of its record of an earlier suspension: what waited then is due when it was due then.
-        approved: Effects whose calls a person has allowed.
+        approved: The questions about calls that a person has allowed, by their effects.
         doubts: Rows of the effects that are in doubt, by their numbers.
         unresolved: Rows of those that were, when the machine wanted them no more: nobody has said what happened.
     """
@@ -129,8 +129,8 @@ class ProgramRun:
         self.resumed = False
         self.moved = False
         self.waited: Sequence[dict[str, Any]] = ()
-        self.reasons: dict[int, str] = {}
-        self.approved: set[int] = set()
+        self.questions: dict[int, dict[str, Any]] = {}
+        self.approved: dict[int, dict[str, Any]] = {}
         self.doubts: dict[int, dict[str, Any]] = {}
         self.unresolved: list[dict[str, Any]] = []
         self.effects = effects
@@ -200,7 +200,7 @@ class ProgramRun:
         elif decision["approved"]:
             approved: Outcome | None = None
             try:
-                approved = await self.effects.perform(self, effect, approved=True)
+                approved = await self.effects.perform(self, effect, approved=self.approved.get(number, {}))
             finally:
                 if approved is None and number in self._begun:
                     self.doubt(number)
@@ -298,7 +298,7 @@ class ProgramRun:
         with anyio.CancelScope() as scope:
             self._scopes[number] = scope
             try:
-                outcome = await self.effects.perform(self, effect, approved=number in self.approved)
+                outcome = await self.effects.perform(self, effect, approved=self.approved.get(number))
             finally:
                 del self._scopes[number]
                 if outcome is None:
@@ -323,8 +323,6 @@ class ProgramRun:
 
     def _end(self, outcome: Outcome) -> Outcome:
         """Apply an outcome; what was applied: of one that no machine can take, that it failed."""
-        if outcome.status == "pending" and outcome.message:
-            self.reasons[outcome.effect] = outcome.message
         if outcome.effect in self.machine.waiting or outcome.effect in self.machine.deadlines:
             try:
                 self._apply(outcome)

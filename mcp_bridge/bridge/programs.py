@@ -270,7 +270,7 @@ class Programs(ProgramLibrary):
         )
         run.resumed, run.waited = True, (stored.record or {}).get("waiting", ())
         decided = await self.store.approvals(stored.id)
-        run.approved = {row.effect for row in decided if row.decision and row.decision["approved"]}
+        run.approved = {row.effect: row.question for row in decided if row.decision and row.decision["approved"]}
         began, unsettled = doubts.begun(history), doubts.unsettled(history)
         run.unresolved = [began[number] for number in sorted(unsettled - machine.waiting.keys()) if number in began]
         for effect, _ in machine.awaited():

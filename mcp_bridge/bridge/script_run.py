@@ -329,8 +329,8 @@ class ScriptRun:
             if call in self._answered:
                 return  # it was taken back
             self._answered.add(call)
-        if (value := payload.get("value", payload.get("details"))) is not None:
-            self._store.keep_values(self.execution, self._projection.values_behind(value))
+        told = [payload.get("arguments"), payload.get("value", payload.get("details"))]
+        self._store.keep_values(self.execution, self._projection.values_behind(told))
         self._recorder.post(Entry("outcome", self.execution, payload, None, self._policy_hash))
 
     # --- programs that it drives ---

@@ -191,7 +191,9 @@ class Scripts:
         try:
             with anyio.CancelScope(shield=True):
                 # Once it is kept it has to be somebody's, who takes down its end.
-                added = await self.store.add(row, None, self._entry("start", execution, start | _named(key)))
+                added = await self.store.add(
+                    row, gate.values_behind(start["code"]), self._entry("start", execution, start | _named(key))
+                )
         finally:
             if not added:
                 del self._under_way[execution]

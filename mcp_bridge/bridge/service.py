@@ -47,8 +47,9 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
+    from mcp_bridge.bridge.admission import Asker
     from mcp_bridge.bridge.doubts import Settlement
-    from mcp_bridge.bridge.gate import Asker, Gate
+    from mcp_bridge.bridge.gate import Gate
     from mcp_bridge.bridge.program_run import ProgramRun
     from mcp_bridge.bridge.programs import Programs
     from mcp_bridge.bridge.record import ExecutionRecord
@@ -417,6 +418,8 @@ class Bridge:
             hmac.digest(self._key, f"references\0{PRINCIPAL}".encode(), "sha256"),
             asker,
             sampler,
+            # A replay keeps nothing: it makes no call.
+            None if recorder else self.programs.store.keep_values,
         )
 
     def _check(self, code: str, timeout: float | None) -> ExecutionLimits:

@@ -5,17 +5,19 @@ The command line and the trace viewer show the same, each in its way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from mcp_bridge.kernel.machine import IN_DOUBT
 from mcp_bridge.ledger.entries import TOMBSTONE
 from mcp_bridge.ledger.overview import DAMAGED
+from mcp_bridge.policy.references import fill_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from mcp_bridge.ledger.entries import Recorded
+    from mcp_bridge.policy.references import Scalar
 
 RowKind = Literal[
     "start",
@@ -51,7 +53,7 @@ class TimelineRow:
         step: The path of the program's step, or None.
         status: `ok`, `failed`, `timeout`, `denied`, `pending`, `interrupted`, `UNDER_WAY`, …; empty where there's none.
         seconds: How long it took; None where it has no end, or no length.
-        given: What it was given, projected; None where that's nothing.
+        given: What it was given; None where that's nothing.
         value: What it gave, projected.
         error: `code` and `message`, or None.
         usage: Tokens and cost of a model's answer, or None.
@@ -97,6 +99,26 @@ class Totals:
     tokens: int = 0
     cost_usd: float = 0
     seconds: float = 0
+
+
+def as_sent(entries: Iterable[Recorded], values: Mapping[str, Scalar | None]) -> list[Recorded]:
+    """Entries whose calls and decisions have the arguments that the tool got: for the operator, and never for an agent.
+
+    Args:
+        entries: An execution's.
+        values: The values behind its references, by their ids.
+    """
+    return [_as_sent(row, values) if row.entry.kind in {"intent", "decision"} else row for row in entries]
+
+
+def _as_sent(row: Recorded, values: Mapping[str, Scalar | None]) -> Recorded:
+    payload = dict(row.entry.payload)
+    if "sent" in payload:
+        payload["arguments"] = payload.pop("sent")
+    for name in ("arguments", "details", "message"):
+        if name in payload:
+            payload[name] = fill_in(payload[name], values)
+    return replace(row, entry=replace(row.entry, payload=payload))
 
 
 def timeline(entries: Sequence[Recorded]) -> list[TimelineRow]:

@@ -80,7 +80,7 @@ def show(ctx: typer.Context, approval: Id, config: Config = None, as_json: Json 
             print_json(_record(row, ident))
             return common.OK
         showing.tell(f"{ident}: {row.status}, asked {showing.moment(row.approval.asked)}")
-        for line in showing.question(row.approval.question, row.execution.origin if row.execution else ""):
+        for line in showing.question(row.question, row.execution.origin if row.execution else ""):
             showing.tell(f"  {line}")
         _tell_decision(row)
         if row.status == "open":
@@ -177,14 +177,14 @@ async def _find(database: Database, ident: str) -> tuple[Asked, str]:
 
 
 def _gist(row: Asked) -> str:
-    question = row.approval.question
+    question = row.question
     if "tool" in question:
         return escaped(f"{question['tool']} {showing.short_value(question.get('arguments') or {})}")
     return escaped(showing.short_value(question.get("message", "")))
 
 
 def _place(row: Asked) -> str:
-    question = row.approval.question
+    question = row.question
     whose = f" ({row.execution.origin}'s)" if row.execution else ""
     return escaped(f"{question.get('program', '')}{whose}: {question.get('step', '')}")
 
@@ -204,7 +204,7 @@ def _record(row: Asked, ident: str) -> dict[str, Any]:
         "effect": row.approval.effect,
         "status": row.status,
         "asked": row.approval.asked,
-        "question": row.approval.question,
+        "question": row.question,
         "decided": row.approval.decided,
         "decision": row.approval.decision,
     }

@@ -15,7 +15,7 @@ import anyio.to_thread
 from mcp_bridge.cli import common, showing
 
 if TYPE_CHECKING:
-    from mcp_bridge.bridge.gate import Asker
+    from mcp_bridge.bridge.admission import Asker
 
 TERMINAL = "/dev/tty"
 

@@ -134,14 +134,14 @@ def show(
 
     def work() -> int:
         from mcp_bridge.bridge.program_record import standing, told  # noqa: PLC0415
-        from mcp_bridge.bridge.viewing import timeline, totals  # noqa: PLC0415
+        from mcp_bridge.bridge.viewing import as_sent, timeline, totals  # noqa: PLC0415
         from mcp_bridge.ledger.recorder import SqliteRecorder  # noqa: PLC0415
         from mcp_bridge.ledger.store import ProgramStore  # noqa: PLC0415
 
         async def found(database: Database) -> tuple[StoredExecution, str, list[Recorded]]:
             store = ProgramStore(database)
             row = await inputs.execution(store, execution)
-            entries = await SqliteRecorder(database).read(row.id)
+            entries = as_sent(await SqliteRecorder(database).read(row.id), await store.values(row.id))
             return row, await inputs.short(store, row.id), entries
 
         row, ident, entries = in_record(common.load(named).settings, found)

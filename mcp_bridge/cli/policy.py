@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from mcp_bridge.bridge.names import tool_names
 from mcp_bridge.cli import common, inputs, showing
 from mcp_bridge.cli.opening import finish, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.tools import ToolInfo
     from mcp_bridge.kernel.program import Program, Step
     from mcp_bridge.policy.call import StepContext
-    from mcp_bridge.policy.globs import ToolNames
     from mcp_bridge.policy.rules import Policy, Source
     from mcp_bridge.policy.snapshot import PolicySnapshot
     from mcp_bridge.settings import Loaded
@@ -199,18 +199,12 @@ def _unknown_tools(
             meant = [name for name, alias in servers.items() if glob.may_fit(name, alias, reading)]
             if not meant or any(name not in listed for name in meant):
                 continue
-            tools = [_names(tool) for name in meant for tool in listed[name]]
+            tools = [tool_names(tool) for name in meant for tool in listed[name]]
             if not any(glob.names(tool) if reading == "narrow" else glob.covers(tool) for tool in tools):
                 path = ("rules", index, "tools")
                 line = read.source.line(path)
                 where = f"{read.source.file}, line {line}: " if line else ""
                 yield f"{where}{shown_place(path)}: {text!r} fits no tool of {', '.join(meant)}.", line
-
-
-def _names(tool: ToolInfo) -> ToolNames:
-    from mcp_bridge.policy.globs import ToolNames  # noqa: PLC0415
-
-    return ToolNames(tool.server, tool.name, tool.server_alias, tool.alias)
 
 
 @policy.command(
@@ -241,6 +235,7 @@ def explain(
 
         from mcp_bridge.policy import explain as explaining  # noqa: PLC0415
         from mcp_bridge.policy.call import Call  # noqa: PLC0415
+        from mcp_bridge.policy.schemas import with_defaults  # noqa: PLC0415
 
         arguments = inputs.json_object(args, "--args")
         if step is not None and program is None:
@@ -250,7 +245,15 @@ def explain(
         servers, listed, _ = anyio.run(_tools, common.configure(config or ctx.obj), start)
         found = _tool(tool, servers, listed)
         context = None if program is None else _context(loaded, program, step, found)
-        call = Call(_names(found), arguments, found.annotations, context)
+        filled = with_defaults(found.input_schema, arguments)
+        call = Call(
+            tool_names(found),
+            filled.arguments,
+            found.annotations,
+            context,
+            schema=found.input_schema,
+            complete=filled.whole,
+        )
         explained = explaining.explain(read.snapshot, call)
         if as_json:
             print_json(explained.record())

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.spec import ServerSpec
     from mcp_bridge.downstream.status import ServerStatus
-    from mcp_bridge.downstream.tools import Listing
+    from mcp_bridge.downstream.tools import Listing, ToolInfo
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class Fleet:
     async def call_tool(
         self,
         server: str,
-        tool: str,
+        tool: ToolInfo | str,
         arguments: dict[str, Any] | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> CallToolResult:

@@ -16,7 +16,7 @@ from mcp_bridge.downstream.status import ServerStatus, State
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from mcp_types import CallToolResult
 
@@ -296,11 +296,14 @@ class DownstreamServer:
             await self._relist(connection)
             tool = self._by_name.get(name) or self._by_alias.get(name)
         if tool is None:
-            close = nearest(name, [*self._by_name, *self._by_alias])
-            hint = f"Did you mean {', '.join(close)}?" if close else None
-            message = f"server {self.spec.name!r} has no tool {name!r}."
-            raise failures.error(self.spec, "unknown_tool", message, hint=hint, tool=name, nearest=close)
+            raise self._unknown(name, [*self._by_name, *self._by_alias])
         return tool
+
+    def _unknown(self, name: str, options: Iterable[str]) -> BridgeError:
+        close = nearest(name, options)
+        hint = f"Did you mean {', '.join(close)}?" if close else None
+        message = f"server {self.spec.name!r} has no tool {name!r}."
+        return failures.error(self.spec, "unknown_tool", message, hint=hint, tool=name, nearest=close)
 
     async def _relist(self, connection: Connection) -> None:
         """List anew, once however many ask; a server that can't keeps its old listing."""
@@ -325,16 +328,49 @@ class DownstreamServer:
 
     # Calling.
 
+    async def listed(self, name: str) -> ToolInfo:
+        """The tool of exactly this name, as the server lists it now; starts the server if need be.
+
+        Raises:
+            BridgeError: `server_start_failed`, `server_unavailable`, `unknown_tool`.
+        """
+        return (await self._listed(name))[0]
+
+    async def _listed(self, name: str) -> tuple[ToolInfo, Connection]:
+        connection = await self._ready()
+        if connection.stale:
+            await self._relist(connection)
+        tool = self._by_name.get(name)
+        if tool is None and anyio.current_time() - connection.listed_at > RELIST_AFTER:
+            await self._relist(connection)
+            tool = self._by_name.get(name)
+        if tool is None:
+            raise self._unknown(name, self._by_name)
+        # Listing anew may have found it dead.
+        return tool, await self._ready()
+
+    def check(self, tool: ToolInfo, arguments: dict[str, Any]) -> None:
+        """Whether arguments fit a tool's schema.
+
+        Raises:
+            BridgeError: `bad_arguments`.
+        """
+        try:
+            self._check(tool).check(arguments)
+        except ArgumentError as error:
+            message = f"{self.spec.name}.{tool.name}: {error}"
+            raise failures.error(self.spec, "bad_arguments", message, tool=tool.name) from None
+
     async def call_tool(
         self,
-        name: str,
+        tool: ToolInfo | str,
         arguments: dict[str, Any] | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> CallToolResult:
         """Call a tool, starting the server if need be.
 
         Args:
-            name: The tool's name, or its alias.
+            tool: As it was listed and judged: by another name, or listed otherwise, it isn't called. Or its name alone.
             arguments: By their names in the schema.
             timeout: Seconds the call may take once the server is up (its start has a limit of its own); the
                 configured `call_timeout` by default.
@@ -343,25 +379,20 @@ class DownstreamServer:
             What the server answered; it may say `is_error`.
 
         Raises:
-            BridgeError: `server_start_failed`, `server_unavailable`, `unknown_tool`, `bad_arguments` (refused
-                here or by the server), `tool_timeout`, `server_died`, `tool_cancelled` (the server was stopped
+            BridgeError: `server_start_failed`, `server_unavailable`, `unknown_tool`, `tool_changed`, `bad_arguments`
+                (refused here or by the server), `tool_timeout`, `server_died`, `tool_cancelled` (the server was stopped
                 meanwhile), `result_too_large`, `bad_result` (not a tool result), `tool_failed` (a protocol error
                 as answer).
         """
-        connection = await self._ready()
-        tool = self._by_name.get(name)
-        if tool is None or connection.stale:
-            if connection.stale:
-                await self._relist(connection)
-            tool = await self.find_tool(name)
-            connection = await self._ready()
+        listed, connection = await self._listed(tool if isinstance(tool, str) else tool.name)
+        if not isinstance(tool, str) and listed != tool:
+            message = f"{self.spec.name} lists {tool.name} in another form than when the call was decided."
+            raise failures.error(
+                self.spec, "tool_changed", message, hint="Nothing was called. Call it again.", tool=tool.name
+            )
         arguments = arguments or {}
-        try:
-            self._check(tool).check(arguments)
-        except ArgumentError as error:
-            message = f"{self.spec.name}.{tool.name}: {error}"
-            raise failures.error(self.spec, "bad_arguments", message, tool=tool.name) from None
-        return await self._call(connection, tool, arguments, self.spec.call_timeout if timeout is None else timeout)
+        self.check(listed, arguments)
+        return await self._call(connection, listed, arguments, self.spec.call_timeout if timeout is None else timeout)
 
     def _check(self, tool: ToolInfo) -> ArgumentCheck:
         known = self._checks.get(tool.name)

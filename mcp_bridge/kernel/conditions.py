@@ -9,7 +9,7 @@ becomes a tree of the functions in this module.
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from mcp_bridge.kernel.references import MISSING, NAME, Lookup, Template, TextTooLongError
@@ -59,7 +59,9 @@ _TOKENS = re.compile(
     re.VERBOSE,
 )
 _WORDS = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
-_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+Comparison = Callable[[Any, Any], Any]
+
+COMPARISONS: Mapping[str, Comparison] = {
     "==": operator.eq,
     "!=": operator.ne,
     ">": operator.gt,
@@ -79,18 +81,23 @@ class Condition:
 
     Args:
         text: The condition.
+        comparisons: What its signs (`==`, `contains`, …) mean; each may raise `ConditionError`.
+        truth: Whether a value counts as true; may raise `ConditionError`.
 
     Raises:
         ConditionSyntaxError: It is none.
     """
 
-    __slots__ = ("_node", "roots", "text")
+    __slots__ = ("_node", "_truth", "roots", "text")
 
-    def __init__(self, text: str) -> None:
+    def __init__(
+        self, text: str, comparisons: Mapping[str, Comparison] = COMPARISONS, truth: Callable[[Any], bool] = bool
+    ) -> None:
         if len(text) > MAX_CHARS:
             raise ConditionSyntaxError(f"the condition has {len(text)} characters; the limit is {MAX_CHARS}", MAX_CHARS)
         self.text = text
-        parser = _Parser(text)
+        self._truth = truth
+        parser = _Parser(text, comparisons, truth)
         self._node = parser.whole()
         self.roots = frozenset(parser.roots)
         """The first names of its references."""
@@ -102,7 +109,7 @@ class Condition:
             ConditionError: The values can't be compared so.
         """
         try:
-            return bool(self._node(lookup))
+            return self._truth(self._node(lookup))
         except TextTooLongError as exc:
             raise ConditionError(str(exc)) from None
 
@@ -110,8 +117,10 @@ class Condition:
 class _Parser:
     """Recursive descent; the depth of the recursion is bounded by `MAX_DEPTH`, chains are loops."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, comparisons: Mapping[str, Comparison], truth: Callable[[Any], bool]) -> None:
         self._text = text
+        self._comparisons = comparisons
+        self._truth = truth
         self._tokens = _tokens(text)
         self._index = 0
         self._depth = 0
@@ -122,7 +131,7 @@ class _Parser:
             raise ConditionSyntaxError("the condition is empty", 0)
         node = self._or()
         if (token := self._peek()) is not None:
-            if token.kind == "operator" or token.text in _COMPARISONS:
+            if token.kind == "operator" or token.text in COMPARISONS:
                 raise ConditionSyntaxError("comparisons can't be chained: join them with 'and'", token.position)
             raise ConditionSyntaxError(f"nothing joins {_shown(token)} to what comes before", token.position)
         return node
@@ -141,13 +150,13 @@ class _Parser:
         nodes = [self._and()]
         while self._take("or"):
             nodes.append(self._and())
-        return _first(nodes, decides=True)
+        return _first(nodes, self._truth, decides=True)
 
     def _and(self) -> _Node:
         nodes = [self._not()]
         while self._take("and"):
             nodes.append(self._not())
-        return _first(nodes, decides=False)
+        return _first(nodes, self._truth, decides=False)
 
     def _not(self) -> _Node:
         count = 0
@@ -156,8 +165,8 @@ class _Parser:
         node = self._comparison()
         if not count:
             return node
-        wanted = count % 2 == 0
-        return lambda lookup: bool(node(lookup)) is wanted
+        wanted, truth = count % 2 == 0, self._truth
+        return lambda lookup: truth(node(lookup)) is wanted
 
     def _comparison(self) -> _Node:
         left = self._operand()
@@ -165,11 +174,11 @@ class _Parser:
             name = "not in"
         else:
             token = self._peek()
-            if token is None or token.text not in _COMPARISONS:
+            if token is None or token.text not in COMPARISONS:
                 return left
             name = token.text
             self._index += 1
-        return _compare(name, left, self._operand())
+        return _compare(name, self._comparisons[name], left, self._operand())
 
     def _operand(self) -> _Node:
         token = self._peek()
@@ -282,7 +291,7 @@ def _nothing(_root: str, _path: tuple[str, ...]) -> Any:
     return MISSING
 
 
-def _first(nodes: list[_Node], *, decides: bool) -> _Node:
+def _first(nodes: list[_Node], truth: Callable[[Any], bool], *, decides: bool) -> _Node:
     """The first value that is true (or false), else the last one."""
     if len(nodes) == 1:
         return nodes[0]
@@ -291,16 +300,14 @@ def _first(nodes: list[_Node], *, decides: bool) -> _Node:
         value = None
         for part in nodes:
             value = part(lookup)
-            if bool(value) is decides:
+            if truth(value) is decides:
                 break
         return value
 
     return node
 
 
-def _compare(name: str, left: _Node, right: _Node) -> _Node:
-    function = _COMPARISONS[name]
-
+def _compare(name: str, function: Comparison, left: _Node, right: _Node) -> _Node:
     def node(lookup: Lookup) -> Any:
         one, other = left(lookup), right(lookup)
         try:

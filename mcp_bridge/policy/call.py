@@ -53,11 +53,13 @@ class Call:
 
     Attributes:
         names: The tool's, from the catalogue: never as the caller wrote them.
-        arguments: Normal JSON, under the names that the tool's schema has, as the tool is going to get them, except
-            that references to the vault are still references.
+        arguments: JSON under the names that the tool's schema has, as the tool is going to get them: with its defaults,
+            and with the values behind references. A text that holds a secret is a `comparisons.Unknown`.
         hints: The tool's annotations, as its server claims them.
         step: None for a call that the agent's script makes itself.
         made: From a rule's number to the calls that it has let through in this execution.
+        schema: The JSON Schema of the tool's arguments, as its server claims it.
+        complete: Whether all of the tool's defaults are among the arguments: else what isn't there isn't known.
     """
 
     names: ToolNames
@@ -65,3 +67,5 @@ class Call:
     hints: Mapping[str, Any] = field(default_factory=dict)
     step: StepContext | None = None
     made: Mapping[int, int] = field(default_factory=dict)
+    schema: Mapping[str, Any] = field(default_factory=dict)
+    complete: bool = True

@@ -105,7 +105,7 @@ def _finding(rule: CompiledRule, call: Call, made: Decision) -> RuleFinding:
         verdict, cause = rule.judge(call, reading)
         why = cause.value
         if cause is Cause.NO_ANSWER:
-            why += f" ({rule.problem(call.arguments)})"
+            why += f" ({rule.problem(call)})"
         if cause is Cause.OTHER_NAME:
             why += f": {call.names}"
     return RuleFinding(

@@ -31,12 +31,16 @@ class ToolNames(NamedTuple):
         tool: Its name in the server's own list.
         server_alias: The server's Python identifier.
         alias: The tool's Python identifier.
+        server_derived: What its server's identifier would be without any other server; empty for the same.
+        derived: What the tool's identifier would be without any other tool; empty for the same.
     """
 
     server: str
     tool: str
     server_alias: str
     alias: str
+    server_derived: str = ""
+    derived: str = ""
 
     def __str__(self) -> str:
         return f"{self.server}.{self.tool}"
@@ -73,10 +77,11 @@ class ToolGlob:
 
     def covers(self, tool: ToolNames) -> bool:
         """The broad reading."""
+        # The derived names stay when a neighbour has taken the alias: a rule doesn't lose its tool by that.
         return any(
-            self._joined.match(name) or self._folded.match(_fold(name))
-            for server in {tool.server, tool.server_alias}
-            for name in (f"{server}.{tool.tool}", f"{server}.{tool.alias}")
+            self._joined.match(f"{server}.{name}") or self._folded.match(_fold(f"{server}.{name}"))
+            for server in {tool.server, tool.server_alias, tool.server_derived or tool.server_alias}
+            for name in {tool.tool, tool.alias, tool.derived or tool.alias}
         )
 
     def includes(self, other: ToolGlob) -> bool:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from mcp_bridge.kernel.conditions import Condition, ConditionError
 from mcp_bridge.kernel.references import MISSING, walk
+from mcp_bridge.policy import schemas
+from mcp_bridge.policy.comparisons import STRICT, Unannounced, truth
 from mcp_bridge.policy.globs import ToolGlob
 from mcp_bridge.policy.rules import is_hash
 
@@ -63,7 +65,7 @@ class CompiledRule:
         self.number = number
         self.rule = rule
         self._globs = [ToolGlob(text) for text in rule.tools]
-        self._condition = None if rule.when is None else Condition(rule.when)
+        self._condition = None if rule.when is None else Condition(rule.when, STRICT, truth)
         self._hashes = {program if is_hash(program) else pins[program] for program in rule.programs}
 
     @property
@@ -90,7 +92,7 @@ class CompiledRule:
         rule = self.rule
         fitted = Cause.APPLIES
         if self._condition is not None:
-            fitted = self._asked(call.arguments)
+            fitted = self._asked(call)
         match rule.effect:
             case "deny":
                 return Finding("pass" if fitted is Cause.CONDITION_FAILS else "deny", fitted)
@@ -107,10 +109,10 @@ class CompiledRule:
                 return Finding("deny", Cause.USED_UP) if self._used_up(call) else Finding("allow", fitted)
         return Finding("pass", fitted)
 
-    def problem(self, arguments: Mapping[str, Any]) -> str | None:
-        """Why its condition has no answer for these arguments; None if it has one."""
+    def problem(self, call: Call) -> str | None:
+        """Why its condition has no answer for a call's arguments; None if it has one."""
         try:
-            self._holds(arguments)
+            self._holds(call)
         except ConditionError as exc:
             return str(exc)
         return None
@@ -139,18 +141,38 @@ class CompiledRule:
     def _used_up(self, call: Call) -> bool:
         return self.rule.max_calls is not None and call.made.get(self.number, 0) >= self.rule.max_calls
 
-    def _asked(self, arguments: Mapping[str, Any]) -> Cause:
+    def _asked(self, call: Call) -> Cause:
         try:
-            return Cause.CONDITION_HOLDS if self._holds(arguments) else Cause.CONDITION_FAILS
+            return Cause.CONDITION_HOLDS if self._holds(call) else Cause.CONDITION_FAILS
         except ConditionError:
             return Cause.NO_ANSWER
 
-    def _holds(self, arguments: Mapping[str, Any]) -> bool:
+    def _holds(self, call: Call) -> bool:
         def lookup(root: str, path: tuple[str, ...]) -> Any:
-            value = arguments.get(root, MISSING)
-            return value if value is MISSING else walk(value, path, of_step=False)
+            return _argument(call, root, path)
 
         return self._condition is None or self._condition.holds(lookup)
+
+
+def _argument(call: Call, root: str, path: tuple[str, ...]) -> Any:
+    """A value among a call's arguments, or `MISSING`.
+
+    Raises:
+        ConditionError: The path leads into a text or a number, of which a server may well read an object; or nothing is
+            there, and whether the tool has a default for it isn't known.
+    """
+    value = call.arguments.get(root, MISSING)
+    for name in path:
+        if value is MISSING or value is None:
+            break
+        if not isinstance(value, (dict, list)) and name != "output":
+            raise ConditionError(f"${root} is asked for its {name!r}, and is no object there")
+        value = walk(value, (name,), of_step=False)
+    if value is MISSING and not call.complete:
+        raise ConditionError(f"whether its tool has a default for ${root} isn't known")
+    if isinstance(value, list) and not schemas.announces_array(call.schema, (root, *path)):
+        return Unannounced(value)
+    return value
 
 
 _UNFIT = frozenset({Cause.CONDITION_FAILS, Cause.NO_ANSWER})

@@ -16,6 +16,8 @@ Text is looked at as it is: a value that is encoded is not found, save in JSON, 
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
@@ -168,29 +170,64 @@ def _api_keys(text: str, match: re.Match[str]) -> Iterator[Span]:
     yield Span(*match.span())
 
 
+def _jwts(_: str, match: re.Match[str]) -> Iterator[Span]:
+    """Only what has a header that is one (RFC 7519 section 5, RFC 7515 section 4.1.1)."""
+    header = match[0].partition(".")[0]
+    try:
+        read = json.loads(base64.urlsafe_b64decode(header + "=" * (-len(header) % 4)))
+    except (ValueError, RecursionError):
+        return
+    if isinstance(read, dict) and ("alg" in read or "enc" in read):
+        yield Span(*match.span())
+
+
 def _whole(_: str, match: re.Match[str]) -> Iterator[Span]:
     yield Span(*match.span())
 
 
-_PEM_EDGE = "-----"
+# A line break, in a file or escaped in JSON; and what may stand between lines.
+_BREAK = r"(?:\s|\\[rn]){0,4}+"
 
-# Before it there may be headers. What is said of such keys in prose is none.
-_BASE64_RUN = re.compile("[A-Za-z0-9+/=]{20}")
+# Headers of RFC 1421 and of OpenPGP (RFC 9580 section 6.2.2), those whose values are no free text.
+_PEM_HEADERS = re.compile(
+    rf"(?:{_BREAK}(?:Proc-Type: 4,[A-Z-]{{5,20}}|DEK-Info: [A-Z0-9-]{{3,30}},[0-9A-Fa-f]{{8,64}}"
+    rf"|Version: [A-Za-z]{{3,20}} v?[0-9.]{{1,20}}(?: \([A-Za-z0-9 ./-]{{1,40}}\))?))*+"
+)
 
-# Of one that was cut short, in a file or in JSON.
-_PEM_BODY = re.compile(r"(?:(?:\s|\\[rn]){0,4}+[A-Za-z0-9+/=]{20,}+)++")
+# All of it, or the beginning of one that was cut short.
+_PEM_BODY = re.compile(rf"(?:{_BREAK}[A-Za-z0-9+/]{{4,}}+={{0,2}})++(?:{_BREAK}=[A-Za-z0-9+/]{{4}}(?![A-Za-z0-9+/=]))?")
+
+_NO_BASE64 = re.compile(r"\\[rn]|[^A-Za-z0-9+/]")
+
+_MIN_PEM_CHARS = 40
+"""Of a key's base64: the shortest, an Ed25519 key in PKCS #8, has 64."""
 
 
 def _private_keys(text: str, match: re.Match[str]) -> Iterator[Span]:
-    start, body = match.span()
-    end = text.find(_PEM_EDGE, body, body + MAX_PEM_CHARS)
-    if end >= 0 and text.startswith("END ", end + len(_PEM_EDGE)):
-        if _BASE64_RUN.search(text, body, end) is None:
-            return
-        closed = text.find(_PEM_EDGE, end + len(_PEM_EDGE), end + 100)
-        yield Span(start, closed + len(_PEM_EDGE) if closed >= 0 else end)
-    elif cut := _PEM_BODY.match(text, body):
-        yield Span(start, cut.end())
+    start, begun = match.span()
+    headers = _PEM_HEADERS.match(text, begun, begun + MAX_PEM_CHARS)
+    begins = headers.end() if headers else begun
+    body = _PEM_BODY.match(text, begins, begun + MAX_PEM_CHARS)
+    if body is None or not _is_key(match[0], text[begun:begins], _NO_BASE64.sub("", body[0])):
+        return
+    end = re.compile(rf"{_BREAK}-----END [A-Z0-9 ]{{0,70}}-----").match(text, body.end())
+    yield Span(start, end.end() if end else body.end())
+
+
+def _is_key(label: str, headers: str, body: str) -> bool:
+    """Whether base64 is, or begins as, a key of the label's kind: its first bytes say so."""
+    if len(body) < _MIN_PEM_CHARS:
+        return False
+    data = base64.b64decode(body[: len(body) // 4 * 4])
+    if "DEK-Info" in headers:
+        return True
+    if "PGP" in label:
+        # A packet's first bit is set (RFC 9580 section 4.2); of a key the tag is 5.
+        return data[0] in {0x94, 0x95, 0x96, 0xC5}
+    if "OPENSSH" in label:
+        return data.startswith(b"openssh-key-v1\0")
+    # A SEQUENCE in DER (X.690), which begins with a version, an algorithm, or both.
+    return data[:1] == b"\x30" and data[1] not in {0, 0x80} and bool({0x02, 0x30} & set(data[2:6]))
 
 
 # logo@2x.png, getty@tty1.service, name@archive.tar.gz
@@ -252,7 +289,7 @@ BUILT_IN: dict[PatternName, Pattern] = {
             r"eyJ(?:(?<![A-Za-z0-9_-]eyJ)|(?<=\\[nrt]eyJ))[A-Za-z0-9_-]{8,}+"
             r"\.eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*+"
         ),
-        _whole,
+        _jwts,
         hint="eyJ",
     ),
     "private_key": Pattern(

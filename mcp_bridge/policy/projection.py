@@ -6,6 +6,8 @@
 | `trace` | what is recorded | as output | as output | their references, so that hashes stay as they are |
 | `model` | prompts | as output | as output | `[REDACTED_TOMBSTONE]` |
 | `tool` | a tool that is about to be called | plaintext, where granted | the values | the call fails |
+| `judged` | rules | not known | the values | not known |
+| `person` | who is asked | as output | the values | the call fails |
 
 A prompt shows references and not a blank, so that a model can tell two customers apart, and say which one is meant.
 """
@@ -16,6 +18,7 @@ import re
 from typing import TYPE_CHECKING, Any, overload
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.policy.comparisons import Unknown
 from mcp_bridge.policy.json_walk import TooDeepError, leaves, rebuild
 from mcp_bridge.policy.masking import Masker
 from mcp_bridge.policy.patterns import BUILT_IN, find
@@ -132,19 +135,65 @@ class Projector:
             BridgeError: `secret_denied`, `secret_missing`, `reference_erased`, `reference_unknown`,
                 `arguments_too_deep`.
         """
+        return _rebuilt(
+            arguments,
+            lambda text: self._resolved(text, tool),
+            lambda name: str(self._resolved(name, tool, key=True)),
+            tool,
+        )
 
-        def resolved(leaf: Any) -> Any:
-            return self._resolved(leaf, tool) if isinstance(leaf, str) else leaf
+    def judged(self, arguments: Any, tool: ToolNames) -> Any:
+        """The arguments as rules see them: with the values behind references; a text that holds a secret is `Unknown`.
 
-        def key(name: str) -> str:
-            return str(self._resolved(name, tool, key=True))
+        So is one with a reference behind which there is no value, or none any more: `tool` refuses it.
 
-        try:
-            return rebuild(arguments, resolved, key, max_depth=MAX_DEPTH)
-        except TooDeepError:
-            raise BridgeError(
-                "arguments_too_deep", f"The arguments of {tool} nest deeper than {MAX_DEPTH} levels."
-            ) from None
+        Args:
+            arguments: JSON; not changed. Where nothing in it is `Unknown`, the result is what `tool` gives.
+            tool: The names of the tool that is called.
+
+        Raises:
+            BridgeError: `arguments_too_deep`.
+        """
+        return _rebuilt(arguments, self._seen, lambda name: self._seen(name, key=True), tool)
+
+    def person(self, arguments: Any, tool: ToolNames | str) -> Any:
+        """The arguments for a person who is asked: as `judged`, with references in the place of secrets.
+
+        Raises:
+            BridgeError: `arguments_too_deep`.
+        """
+
+        def told(text: str) -> Any:
+            seen = self._seen(text)
+            whole = seen.text if isinstance(seen, Unknown) else seen
+            return self._masker.mask(whole) if isinstance(whole, str) else whole
+
+        return _rebuilt(arguments, told, lambda name: self._masker.mask(self._seen(name, key=True)), tool)
+
+    def _seen(self, text: str, *, key: bool = False) -> Any:
+        pieces: list[str] = []
+        known: list[list[str]] = [[]]
+        done = 0
+        for mention in mentions(text, self._ids):
+            value = self._value_seen(mention)
+            if value is not None and mention.start == 0 and mention.end == len(text):
+                return str(value) if key else value
+            before, itself = text[done : mention.start], text[mention.start : mention.end]
+            pieces += (before, itself if value is None else str(value))
+            known[-1] += pieces[-2:] if value is not None else [before]
+            if value is None:
+                known.append([])
+            done = mention.end
+        pieces.append(text[done:])
+        known[-1].append(text[done:])
+        whole = "".join(pieces) if len(pieces) > 1 else text
+        return whole if key or len(known) == 1 else Unknown(whole, tuple(map("".join, known)))
+
+    def _value_seen(self, mention: Mention) -> Scalar | None:
+        reference = mention.reference
+        if reference is None or reference not in self._references or self._references.is_erased(reference):
+            return None
+        return self._references.resolve(reference)
 
     def _resolved(self, text: str, tool: ToolNames, *, key: bool = False) -> Scalar:
         pieces: list[str] = []
@@ -271,6 +320,20 @@ class Projector:
             return self._references.put(value, self._subject)
         except BridgeError:
             return REDACTED
+
+
+def _rebuilt(arguments: Any, text: Callable[[str], Any], key: Callable[[str], str], tool: ToolNames | str) -> Any:
+    """Arguments with their texts and the keys of their objects replaced.
+
+    Raises:
+        BridgeError: `arguments_too_deep`.
+    """
+    try:
+        return rebuild(arguments, lambda leaf: text(leaf) if isinstance(leaf, str) else leaf, key, max_depth=MAX_DEPTH)
+    except TooDeepError:
+        raise BridgeError(
+            "arguments_too_deep", f"The arguments of {tool} nest deeper than {MAX_DEPTH} levels."
+        ) from None
 
 
 def _texts(value: Any, least: float) -> Iterator[str]:

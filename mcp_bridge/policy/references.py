@@ -14,7 +14,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.policy.json_walk import leaves
+from mcp_bridge.policy.json_walk import leaves, rebuild
 from mcp_bridge.policy.uris import REFERENCE_ID_CHARS, TOMBSTONE, mentions, reference_uri
 
 if TYPE_CHECKING:
@@ -89,6 +89,36 @@ def reference_id(key: bytes, value: Scalar) -> str:
     message = f"mcp-bridge reference\0{type(value).__name__}\0{value}".encode("utf-8", "surrogatepass")
     mac = hmac.digest(key, message, "sha256")[: REFERENCE_ID_CHARS * 5 // 8]
     return base64.b32encode(mac).decode().lower()
+
+
+def fill_in(value: Any, values: Mapping[str, Scalar | None]) -> Any:
+    """A projected value as it was before, for a person: with values in the place of their references.
+
+    Args:
+        value: JSON; not changed.
+        values: By the ids of their references; None behind one that was erased. Other references stay.
+    """
+    if not values:
+        return value
+
+    def whole(leaf: Any) -> Any:
+        return filled(leaf) if isinstance(leaf, str) else leaf
+
+    def filled(text: str) -> Any:
+        pieces: list[str] = []
+        done = 0
+        for mention in mentions(text, ()):
+            if mention.reference is None or mention.reference not in values:
+                continue
+            known = values[mention.reference]
+            found = TOMBSTONE if known is None else known
+            if mention.start == 0 and mention.end == len(text):
+                return found
+            pieces += (text[done : mention.start], str(found))
+            done = mention.end
+        return "".join((*pieces, text[done:])) if pieces else text
+
+    return rebuild(value, whole, lambda name: str(filled(name)))
 
 
 class MemoryReferences:

@@ -188,7 +188,7 @@ def _base64(data: bytes | None) -> str | None:
 
 def question(row: Asked) -> dict[str, Any]:
     """A question to a person, all of it: what isn't seen isn't approved."""
-    approval, asks = row.approval, row.approval.question
+    approval, asks = row.approval, row.question
     decision = approval.decision or {}
     is_call = "tool" in asks
     return {
