@@ -10,7 +10,7 @@ from collections import Counter
 
 import anyio
 
-from .campaign import Failure, campaign
+from .campaign import Failure, Found, campaign
 
 
 def main() -> int:
@@ -20,6 +20,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the number of the first")
     parser.add_argument("--only", type=int, help="the number of the only one")
     parser.add_argument("--failures", type=int, default=10, help="after how many to stop")
+    parser.add_argument("--but", action="append", default=[], help="a kind of violation to pass over; may be repeated")
     parser.add_argument("--whole", action="store_true", help="show failures as they were found, not made smaller")
     asked = parser.parse_args()
     numbers = range(asked.first, asked.first + asked.cases) if asked.only is None else range(asked.only, asked.only + 1)
@@ -28,7 +29,17 @@ def main() -> int:
     def tell(done: int) -> None:
         print(f"{done} cases, {done / (time.monotonic() - began):.0f} a second", file=sys.stderr)
 
-    found = anyio.run(lambda: campaign(asked.seed, numbers, asked.failures, smaller=not asked.whole, tell=tell))
+    async def attacked() -> Found:
+        return await campaign(
+            asked.seed,
+            numbers,
+            asked.failures,
+            smaller=not asked.whole,
+            wanted=lambda violation: violation.kind not in asked.but,
+            tell=tell,
+        )
+
+    found = anyio.run(attacked)
     for failure in found.failures:
         show(failure)
     print(f"{found.cases} cases, {found.attacks} attacks, {found.arrivals} calls made in {time.monotonic() - began:.0f} s")

@@ -40,7 +40,7 @@ from mcp_bridge.server.questions import Questions
 from mcp_bridge.settings import Settings
 
 from .arguments import Erased, Hidden, Secret, clear, in_the_clear, joined, mapped, parts
-from .generator import GRANTS, LOCAL_TOOLS, SECRETS, SERVERS, SOURCE_TOOLS, TICKET
+from .generator import GRANTS, LOCAL_TOOLS, PEM, SECRETS, SERVERS, SOURCE_TOOLS, TICKET
 from .guest import Engine, Guest, RefusedError
 from .shown import Shown, read_message
 
@@ -110,6 +110,7 @@ class Outcome:
         again: What reached tools when nothing was to be done anew.
         entries: The executions' entries.
         values: The values behind the references in them, by execution.
+        mistaken: Values that aren't sensitive, and that references were made of.
         spent: Whether an operator's run was given what an agent's had come to.
     """
 
@@ -117,6 +118,7 @@ class Outcome:
     again: list[Arrival] = field(default_factory=list)
     entries: dict[str, list[Recorded]] = field(default_factory=dict)
     values: dict[str, dict[str, Any]] = field(default_factory=dict)
+    mistaken: list[str] = field(default_factory=list)
     spent: bool = False
 
 
@@ -488,6 +490,8 @@ class _Run:
                     known[part] = part.value
             else:
                 known[part] = await self.bridge.latest.project(part.value)
+            if part.value == PEM and "DROP" not in known[part]:
+                self.outcome.mistaken.append(PEM)
             if isinstance(part, Erased):
                 self.bridge.latest._references.erase(str(known[part]).rpartition("/")[2])
         return mapped(
@@ -538,7 +542,7 @@ class _Run:
             self.tampered = True
             await self.world.change(self.case.server, change)
         for question in await approvals.asked(store, PRINCIPAL, record["trace_id"]):
-            told = question.approval.question
+            told = question.question
             seen.shown.append(Shown(told["tool"], told["arguments"], approved=self.case.person is True))
             if self.case.person is not None:
                 await approvals.decide(store, question, approved=self.case.person, by="anna", comment=None)

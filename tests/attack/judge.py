@@ -53,14 +53,17 @@ class _Judge:
     def violations(self) -> list[Violation]:
         if self.outcome.again:
             self.fault("done twice", f"{self.outcome.again}")
+        if self.outcome.mistaken:
+            self.fault("mistaken", f"taken for something sensitive: {self.outcome.mistaken}")
         if self.outcome.spent:
+            # Whatever else this run should have done, it hasn't.
             self.fault("key spent", "the operator's run was given an agent's execution")
         for seen in self.outcome.seen:
             reached = [arrival for arrival in seen.arrivals if arrival.server != "src"]
             for arrival in seen.arrivals:
                 self.arrival(seen, arrival)
             self.record(seen)
-            if not reached:
+            if not reached and not self.outcome.spent:
                 self.missing(seen)
             elif len(reached) > 1:
                 self.fault("done twice", f"{reached}")
@@ -103,6 +106,7 @@ class _Judge:
             SERVERS,
             listed,
             veil(completed(tool.get("inputSchema", {}), arguments), SECRETS),
+            tool.get("inputSchema", {}),
             tool.get("annotations", {}),
             seen.program,
             dict(self.made.get(seen.scope, {})),
@@ -122,7 +126,7 @@ class _Judge:
         name, arguments = f"{arrival.server}.{arrival.tool}", hidden(arrival.arguments)
         waiting = [shown for shown in seen.shown if shown.approved and not shown.used]
         for shown in waiting:
-            if shown.tool == name and shown.arguments is not CUT and same(shown.arguments, arguments):
+            if shown.tool == name and shown.arguments is not CUT and alike(shown.arguments, arguments):
                 shown.used = True
                 self.decided(seen, arrival, told)
                 return
@@ -157,12 +161,13 @@ class _Judge:
             values = self.outcome.values[execution]
             for row in self.outcome.entries[execution]:
                 payload = row.entry.payload
-                if row.entry.kind == kind and "tool" in payload and "arguments" in payload and payload.get("kind", "tool") == "tool":
-                    found.append((payload["tool"], resolved(payload["arguments"], values), payload))
+                if row.entry.kind == kind and "arguments" in payload and payload.get("kind", "tool") == "tool":
+                    given = payload.get("sent", payload["arguments"])
+                    found.append((payload["tool"], resolved(given, values), payload))
         return found
 
     def is_of(self, row: tuple[str, Any, dict[str, Any]], arrival: Arrival) -> bool:
-        return row[0] == f"{arrival.server}.{arrival.tool}" and same(row[1], hidden(arrival.arguments))
+        return row[0] == f"{arrival.server}.{arrival.tool}" and alike(row[1], hidden(arrival.arguments))
 
     # --- what should have arrived ---
 
@@ -209,6 +214,16 @@ class _Judge:
                 return False
         # Of two policies both would have to allow it.
         return self.case.later is None
+
+
+def without_null(arguments: Any) -> Any:
+    """Arguments without those that are null: to a rule and to a person those are as if left out."""
+    return {name: value for name, value in arguments.items() if value is not None} if isinstance(arguments, dict) else arguments
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two calls' arguments are the same."""
+    return same(without_null(one), without_null(other))
 
 
 def hidden(arguments: Any) -> Any:

@@ -29,9 +29,15 @@ ANY = YES | NO | UNANSWERED
 
 @dataclass(frozen=True)
 class Veiled:
-    """A text in which a secret stands: the parts that are known, in order, with a secret between each two."""
+    """A text in which a secret stands.
+
+    Attributes:
+        known: The parts that are known, in order, with a secret between each two.
+        text: The text with the reference to the secret in its place.
+    """
 
     known: tuple[str, ...]
+    text: str
 
     def may_be(self, text: str) -> bool:
         """Whether some secret would make it this text."""
@@ -44,10 +50,11 @@ class Veiled:
 def veil(value: Any, plaintexts: dict[str, str]) -> Any:
     """A value with what is secret in it unknown. Keys aren't looked at: no secret is ever put there."""
     if isinstance(value, str):
-        parts = [value]
-        for plaintext in plaintexts.values():
+        parts, text = [value], value
+        for name, plaintext in plaintexts.items():
             parts = [piece for part in parts for piece in part.split(plaintext)]
-        return value if len(parts) == 1 else Veiled(tuple(parts))
+            text = text.replace(plaintext, f"vault://secret/{name}")
+        return value if len(parts) == 1 else Veiled(tuple(parts), text)
     if isinstance(value, dict):
         return {name: veil(item, plaintexts) for name, item in value.items()}
     return [veil(item, plaintexts) for item in value] if isinstance(value, list) else value
@@ -175,6 +182,11 @@ def folded(text: str) -> str:
 
 def follow(path: str, arguments: Any) -> Any:
     """What a reference leads to; None where it leads nowhere."""
+    return _followed(path, arguments)[0]
+
+
+def _followed(path: str, arguments: Any) -> tuple[Any, bool]:
+    """As `follow`, and whether it has led into what has no parts: a server may see some in it."""
     value = arguments
     for name in path.split("."):
         if isinstance(value, dict) and name in value:
@@ -182,8 +194,18 @@ def follow(path: str, arguments: Any) -> Any:
         elif isinstance(value, list) and name.isascii() and name.isdecimal() and int(name) < len(value):
             value = value[int(name)]
         else:
-            return None
-    return value
+            return None, value is not None and not isinstance(value, (dict, list))
+    return value, False
+
+
+def _leads_astray(tree: Any, arguments: Any) -> bool:
+    """Whether a reference in an operand has led into what has no parts."""
+    match tree:
+        case ("ref", path):
+            return _followed(path, arguments)[1]
+        case ("text" | "list", *pieces):
+            return any(_leads_astray(piece, arguments) for piece in pieces if not isinstance(piece, str))
+    return False
 
 
 def written(value: Any) -> str:
@@ -200,33 +222,52 @@ def operand(tree: Any, arguments: Any) -> Any:
         case ("list", *items):
             return [operand(item, arguments) for item in items]
         case ("text", *pieces):
-            found: list[str] = [""]
+            found, text = [""], ""
             for piece in pieces:
                 value = piece if isinstance(piece, str) else follow(piece[1], arguments)
                 if value is None and not isinstance(piece, str):
                     value = f"${piece[1]}"
                 known = value.known if isinstance(value, Veiled) else (written(value),)
+                text += value.text if isinstance(value, Veiled) else known[0]
                 found[-1] += known[0]
                 found += known[1:]
-            return found[0] if len(found) == 1 else Veiled(tuple(found))
+            return text if len(found) == 1 else Veiled(tuple(found), text)
     raise AssertionError(tree)
 
 
-def answers(tree: Any, arguments: Any) -> frozenset[bool | None]:
-    """Every answer that a condition may give."""
+def announces_list(schema: dict[str, Any], path: str) -> bool:
+    """Whether a tool's schema says that there is a list where a reference leads."""
+    for name in path.split("."):
+        schema = schema.get("properties", {}).get(name, schema.get("items", {}) if name.isdecimal() else {})
+    return schema.get("type") == "array"
+
+
+def answers(tree: Any, arguments: Any, schema: dict[str, Any]) -> frozenset[bool | None]:
+    """Every answer that a condition on arguments of a schema may give."""
     match tree:
-        case ("and", one, other):
-            return _joined(answers(one, arguments), answers(other, arguments), decides=False)
-        case ("or", one, other):
-            return _joined(answers(one, arguments), answers(other, arguments), decides=True)
+        case ("and" | "or" as word, one, other):
+            return _joined(answers(one, arguments, schema), answers(other, arguments, schema), decides=word == "or")
         case ("not", one):
-            return _negated(answers(one, arguments))
+            return _negated(answers(one, arguments, schema))
         case ("ref" | "lit" | "text", *_):
             value = operand(tree, arguments)
-            return YES | UNANSWERED if is_veiled(value) else frozenset({bool(value)})
+            unsure = UNANSWERED if _leads_astray(tree, arguments) or _is_word(value) else frozenset[bool | None]()
+            return YES | UNANSWERED if is_veiled(value) else unsure | {bool(value)}
         case (sign, one, other):
-            return compare(sign, operand(one, arguments), operand(other, arguments))
+            unsure = UNANSWERED if _leads_astray(one, arguments) or _leads_astray(other, arguments) else frozenset()
+            left, right = operand(one, arguments), operand(other, arguments)
+            if sign in {"in", "not in"} and other[0] == "ref" and isinstance(right, list):
+                found = contains(right, left, announced=announces_list(schema, other[1]))
+                return unsure | (found if sign == "in" else _negated(found))
+            if sign == "contains" and one[0] == "ref":
+                return unsure | contains(left, right, announced=announces_list(schema, one[1]))
+            return unsure | compare(sign, left, right)
     raise AssertionError(tree)
+
+
+def _is_word(value: Any) -> bool:
+    """Whether a text may be read as a boolean, and so be true where it is false."""
+    return isinstance(value, str) and value.strip().casefold() in {"true", "false", "yes", "no", "on", "off", "t", "f", "y", "n", "0", "1"}
 
 
 def _negated(found: frozenset[bool | None]) -> frozenset[bool | None]:
@@ -268,12 +309,15 @@ def equal(one: Any, other: Any) -> frozenset[bool | None]:
     if isinstance(other, Veiled):
         one, other = other, one
     if isinstance(one, Veiled):
+        if other == one.text:
+            return YES | UNANSWERED  # which secret it is was written there, and is none
         return UNANSWERED if isinstance(other, str) and one.may_be(other) else NO | UNANSWERED
     if is_veiled(one) or is_veiled(other):
         return NO | UNANSWERED
     if kind(one) == kind(other) or one is None or other is None:
         strict = same(one, other)
-        return frozenset({strict}) if strict == (one == other) else ANY
+        unsure = UNANSWERED if not strict and isinstance(one, (list, dict)) else frozenset[bool | None]()
+        return unsure | {strict} if strict == (one == other) else ANY
     return ANY if one == other else NO | UNANSWERED
 
 
@@ -283,11 +327,16 @@ def _leaves(value: Any) -> list[Any]:
     return [leaf for item in value for leaf in _leaves(item)] if isinstance(value, list) else [value]
 
 
-def contains(one: Any, other: Any) -> frozenset[bool | None]:
-    """`one contains other`: it must not be got past by wrapping a text into a list or an object."""
+def contains(one: Any, other: Any, *, announced: bool = False) -> frozenset[bool | None]:
+    """`one contains other`: it must not be got past by wrapping a text into a list or an object.
+
+    Of a list that is `announced` it asks for one of the list's values.
+    """
     if isinstance(one, (list, dict)):
         if is_veiled(one) or is_veiled(other):
             return YES | UNANSWERED
+        if announced:
+            return UNANSWERED | {any(same(item, other) for item in one)}
         leaves = _leaves(one)
         hit = any(same(leaf, other) or (isinstance(leaf, str) and isinstance(other, str) and other in leaf) for leaf in leaves)
         return YES | UNANSWERED if hit else NO | UNANSWERED
@@ -311,6 +360,8 @@ def among(one: Any, other: Any) -> frozenset[bool | None]:
     if is_veiled(other):
         return ANY
     if isinstance(one, Veiled):
+        if one.text in other:
+            return YES | UNANSWERED
         may = any(isinstance(item, str) and one.may_be(item) for item in other)
         return UNANSWERED if may else NO | UNANSWERED
     if is_veiled(one):
@@ -345,6 +396,7 @@ class Called:
         servers: The configured names of all servers.
         listed: The names of all tools that the server has listed.
         arguments: What it got, completed by its defaults, secrets veiled.
+        schema: Of the tool's arguments.
         hints: The tool's annotations.
         program: The operator's program in whose text the step stands; None for anybody else's, and a script's own call.
         made: How many calls each rule has let through before in this execution, at least.
@@ -355,6 +407,7 @@ class Called:
     servers: list[str]
     listed: list[str]
     arguments: Any
+    schema: dict[str, Any] = field(default_factory=dict)
     hints: dict[str, Any] = field(default_factory=dict)
     program: str | None = None
     made: dict[int, int] = field(default_factory=dict)
@@ -363,16 +416,20 @@ class Called:
     def forms(self) -> set[str]:
         """Every name by which a rule that restricts knows the tool, whatever else is listed beside it."""
         server_names = {self.server, aliases([*self.servers, self.server], lower=True)[self.server]}
-        tool_names = {self.tool, alias(self.tool), aliases([*self.listed, self.tool])[self.tool]}
-        return {f"{server}.{tool}" for server in server_names for tool in tool_names}
+        return {f"{server}.{tool}" for server in server_names for tool in self.tool_names}
+
+    @property
+    def other_forms(self) -> set[str]:
+        """Names by which it may know it, too: that of a server which the operator has given another's alias."""
+        return {f"{alias(self.server, lower=True)}.{tool}" for tool in self.tool_names}
+
+    @property
+    def tool_names(self) -> set[str]:
+        return {self.tool, alias(self.tool), aliases([*self.listed, self.tool])[self.tool]}
 
 
-def covers(rule: dict[str, Any], called: Called) -> bool:
-    return any(
-        glob_fits(glob, form) or glob_fits(folded(glob), folded(form))
-        for glob in rule["tools"]
-        for form in called.forms
-    )
+def covers(rule: dict[str, Any], forms: set[str]) -> bool:
+    return any(glob_fits(glob, form) or glob_fits(folded(glob), folded(form)) for glob in rule["tools"] for form in forms)
 
 
 def names_exactly(rule: dict[str, Any], called: Called) -> bool:
@@ -383,13 +440,21 @@ def names_exactly(rule: dict[str, Any], called: Called) -> bool:
     return False
 
 
+NOT_FOR_IT = "not for it"
+
 Effects = frozenset[tuple[str, tuple[int, ...]]]
 
 
 def decisions(policy: dict[str, Any], called: Called) -> Effects:
     """Every decision that the policy may come to: what it does, and the rules whose `max_calls` the call counts for."""
-    fitting = [(number, rule) for number, rule in enumerate(policy["rules"], 1) if covers(rule, called)]
-    possible = [sorted(answers(rule["tree"], called.arguments), key=str) if "tree" in rule else [True] for _, rule in fitting]
+    forms, others = called.forms, called.other_forms
+    fitting, possible = [], []
+    for number, rule in enumerate(policy["rules"], 1):
+        surely = covers(rule, forms)
+        if surely or covers(rule, others):
+            said: set[Any] = set(answers(rule["tree"], called.arguments, called.schema)) if "tree" in rule else {True}
+            fitting.append((number, rule))
+            possible.append(said if surely else said | {NOT_FOR_IT})
     return frozenset(_decision(policy, fitting, combination, called) for combination in itertools.product(*possible))
 
 
@@ -401,7 +466,7 @@ def effects(policy: dict[str, Any], called: Called) -> set[str]:
 def _decision(
     policy: dict[str, Any], fitting: list[tuple[int, dict[str, Any]]], known: tuple[bool | None, ...], called: Called
 ) -> tuple[str, tuple[int, ...]]:
-    rows = [(number, rule, said) for (number, rule), said in zip(fitting, known, strict=True)]
+    rows = [(*row, said) for row, said in zip(fitting, known, strict=True) if said != NOT_FOR_IT]
     if any(rule["effect"] == "deny" and said is not False for _, rule, said in rows):
         return "deny", ()
     asking: list[int] = []
