@@ -1,0 +1,39 @@
+"""An MCP server that lists what a file says, anew each time it starts, and writes down what exactly reaches its tools.
+
+`recording.py LISTING CALLS`: a JSON array of tools; and a file to which each call is appended as a line of JSON. A tool
+answers with its arguments. `relist` announces that the tools have changed.
+"""
+
+import json
+import pathlib
+import sys
+
+listing, calls = map(pathlib.Path, sys.argv[1:])
+
+
+def send(**message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+
+
+for line in sys.stdin:
+    message = json.loads(line)
+    method, params = message["method"], message.get("params") or {}
+    if "id" not in message:
+        continue
+    body = {"error": {"code": -32601, "message": "Method not found"}}
+    if method == "initialize":
+        capabilities = {"tools": {"listChanged": True}}
+        info = {"name": "recording", "version": "1"}
+        body = {"result": {"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": info}}
+    elif method == "ping":
+        body = {"result": {}}
+    elif method == "tools/list":
+        body = {"result": {"tools": json.loads(listing.read_text())}}
+    elif method == "tools/call":
+        with calls.open("a") as file:
+            file.write(json.dumps({"tool": params["name"], "arguments": params.get("arguments")}) + "\n")
+        if params["name"] == "relist":
+            send(method="notifications/tools/list_changed")
+        told = json.dumps(params.get("arguments"))
+        body = {"result": {"content": [{"type": "text", "text": told}], "structuredContent": params.get("arguments")}}
+    send(id=message["id"], **body)
