@@ -11,6 +11,7 @@ from collections import Counter
 import anyio
 
 from .campaign import Failure, Found, campaign
+from .generator import FOCUSES
 
 
 def main() -> int:
@@ -20,6 +21,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the number of the first")
     parser.add_argument("--only", type=int, help="the number of the only one")
     parser.add_argument("--failures", type=int, default=10, help="after how many to stop")
+    parser.add_argument("--focus", choices=FOCUSES, default="", help="what there is to be more of")
     parser.add_argument("--but", action="append", default=[], help="a kind of violation to pass over; may be repeated")
     parser.add_argument("--whole", action="store_true", help="show failures as they were found, not made smaller")
     asked = parser.parse_args()
@@ -34,6 +36,7 @@ def main() -> int:
             asked.seed,
             numbers,
             asked.failures,
+            focus=asked.focus,
             smaller=not asked.whole,
             wanted=lambda violation: violation.kind not in asked.but,
             tell=tell,

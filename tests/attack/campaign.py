@@ -63,6 +63,7 @@ async def campaign(
     numbers: Iterable[int],
     max_failures: int = 1,
     *,
+    focus: str = "",
     smaller: bool = True,
     wanted: Callable[[Violation], bool] = lambda _: True,
     tell: Callable[[int], None] = lambda _: None,
@@ -73,6 +74,7 @@ async def campaign(
         seed: What they follow from.
         numbers: Which.
         max_failures: How many failures to look for.
+        focus: What there is to be more of.
         smaller: Whether to make failures smaller.
         wanted: Which violations count.
         tell: Told now and then how many are done.
@@ -80,7 +82,7 @@ async def campaign(
     found = Found()
     async with world() as place:
         for number in numbers:
-            case = generate(seed, number)
+            case = generate(seed, number, focus)
             outcome = await place.run(case)
             found.cases += 1
             found.attacks += len(outcome.seen)

@@ -124,6 +124,10 @@ HOST_PATHS = {
 }
 """How a program comes to a call. `suspended` has nobody there to ask, and a decision taken elsewhere."""
 
+KEY_PATHS = {"inline": 2, "by name": 2, "without a sandbox": 1, "narrowed": 1, "script": 1}
+"""How an agent comes by a key that the operator uses as well: with a program that is the operator's, word for word, or
+by its name; as the MCP tool that runs programs; with no servers; with a script."""
+
 ENDINGS = {"": 12, "run again": 1, "replayed": 1, "broken off": 2}
 """What becomes of a script with an idempotency key."""
 
@@ -190,15 +194,20 @@ class Case:
     later: dict[str, Any] | None = None
 
 
-def generate(seed: int, number: int) -> Case:
-    """The case of this seed and number."""
-    return _Generator(random.Random(f"{seed}/{number}"), number).case()  # noqa: S311 - for cases, not for secrets
+FOCUSES = ["", "keys", "changes", "sizes", "types", "approvals"]
+"""What there may be more of than by itself."""
+
+
+def generate(seed: int, number: int, focus: str = "") -> Case:
+    """The case of this seed and number, one of FOCUSES in mind."""
+    return _Generator(random.Random(f"{seed}/{number}"), number, focus).case()  # noqa: S311 - for cases, not for secrets
 
 
 @dataclass
 class _Generator:
     rng: random.Random
     number: int
+    focus: str
     server: str = ""
     tools: list[dict[str, Any]] = field(default_factory=list)
 
@@ -212,10 +221,10 @@ class _Generator:
         rng = self.rng
         self.server = rng.choice(TARGETS)
         self.tools = self.listing()
-        kind = self.weighted({"script": 20, "programs": 16, "keys": 1})
-        paths = SCRIPT_PATHS if kind == "script" else HOST_PATHS
+        kind = self.weighted({"script": 20, "programs": 16, "keys": 1000 if self.focus == "keys" else 1})
+        paths = {"script": SCRIPT_PATHS, "programs": HOST_PATHS, "keys": KEY_PATHS}[kind]
         count = 1 if kind == "keys" else rng.choice([1, 1, 2, 3])
-        attacks = [self.attack("operators" if kind == "keys" else self.weighted(paths)) for _ in range(count)]
+        attacks = [self.attack(self.weighted(paths)) for _ in range(count)]
         person = rng.choice([True, True, True, False, None])
         ending = self.weighted(ENDINGS) if kind == "script" else ""
         later = self.policy(attacks) if (ending == "broken off" or kind == "programs") and self.chance(0.3) else None
@@ -234,6 +243,8 @@ class _Generator:
         rng = self.rng
         chosen = rng.sample(sorted(PROPERTIES), rng.randint(2, 5))
         properties = {each: copy.deepcopy(rng.choice(PROPERTIES[each])) for each in chosen}
+        if self.focus == "types":
+            properties["query"] = properties["force"] = {}
         schema: dict[str, Any] = {"type": "object", "properties": properties}
         required = [each for each in chosen if "default" not in properties[each] and self.chance(0.3)]
         if required:
@@ -272,19 +283,19 @@ class _Generator:
             kinds = {"boolean": not schema.get("default", False), "integer": 7, "string": "DROP TABLE users"}
             if "enum" not in schema and schema.get("type") in kinds and self.chance(0.7):
                 properties[name] = {**schema, "default": kinds[schema["type"]]}
-        if self.chance(0.3):
+        if self.chance(0.6):
             properties.setdefault("force", {"type": "boolean", "default": True})
 
     # --- attacks ---
 
     def attack(self, path: str) -> Attack:
         rng = self.rng
-        local = self.chance(0.2)
+        local = self.chance(0.0 if self.focus == "changes" else 0.2)
         tool = rng.choice(LOCAL_TOOLS if local else self.tools)
         server = "local" if local else self.server
         arguments = self.arguments(tool["inputSchema"], path)
         change = None
-        if not local and self.chance(0.2):
+        if not local and self.chance(0.9 if self.focus == "changes" else 0.2):
             change = self.change(tool, "suspended" if path == "suspended" else rng.choice(["before", "before", "asking"]))
         name = tool["name"]
         if self.chance(0.1):
@@ -295,11 +306,12 @@ class _Generator:
 
     def arguments(self, schema: dict[str, Any], path: str) -> dict[str, Any]:
         given: dict[str, Any] = {}
+        odd = 0.6 if self.focus == "types" else 0.15
         for name, inner in schema.get("properties", {}).items():
             left_out = 0.5 if "default" in inner else 0.0 if name in schema.get("required", ()) else 0.3
             if not self.chance(left_out):
-                given[name] = self.value(inner) if self.chance(0.85) else self.odd(inner)
-        if self.chance(0.02) and schema.get("additionalProperties") is not False:
+                given[name] = self.odd(inner) if self.chance(odd) else self.value(inner)
+        if self.chance(0.4 if self.focus == "sizes" else 0.02) and schema.get("additionalProperties") is not False:
             given["pad"] = "x" * self.rng.choice([5_000, 5_000, 20_000, 300_000])
         elif self.chance(0.02) and schema.get("additionalProperties") is not False:
             given["more"] = self.value({})
@@ -322,6 +334,8 @@ class _Generator:
             case "string":
                 return rng.choice(schema["enum"]) if "enum" in schema and self.chance(0.8) else self.text()
         choice = rng.randrange(6)
+        if self.focus == "types" and choice > 1:
+            return rng.choice([[self.text()], {"a": self.text()}, [[self.text()]]])
         if choice == 0:
             return {self.key(): self.value({}) for _ in range(rng.choice([1, 2]))}
         if choice == 1:
@@ -368,7 +382,8 @@ class _Generator:
 
     def rule(self, attack: Attack) -> dict[str, Any]:
         rng = self.rng
-        effect = self.weighted({"deny": 9, "approve": 6, "allow": 5, "program": 2})
+        asked = 40 if self.focus == "approvals" else 6
+        effect = self.weighted({"deny": 9, "approve": asked, "allow": 5, "program": 2})
         rule: dict[str, Any] = {"tools": sorted({self.glob(attack) for _ in range(rng.choice([1, 1, 2]))}), "effect": effect}
         if effect == "program":
             rule["programs"] = [rng.choice(["ops0", "ops1"])]
@@ -399,12 +414,13 @@ class _Generator:
 
     def comparison(self, attack: Attack) -> Any:
         rng = self.rng
-        listed = {tool["name"]: tool for tool in [*self.tools, *LOCAL_TOOLS]}
-        known = listed.get(attack.tool, self.tools[0])["inputSchema"]["properties"]
+        changed = attack.change.tools if attack.change else []
+        listed = [tool for tool in [*self.tools, *LOCAL_TOOLS, *changed] if tool["name"] == attack.tool]
+        known = {name: one for tool in listed or self.tools[:1] for name, one in tool["inputSchema"]["properties"].items()}
         name = rng.choice([*known, *attack.arguments, *known])
         schema, value = known.get(name, {}), in_the_clear(attack.arguments.get(name, known.get(name, {}).get("default")))
         path = name
-        while isinstance(value, (dict, list)) and value and self.chance(0.6):
+        while isinstance(value, (dict, list)) and value and self.chance(0.1 if self.focus == "types" else 0.6):
             step = rng.choice([each for each in value if str(each).isalnum()] or [""]) if isinstance(value, dict) else "0"
             if not step or not step.isascii():
                 break

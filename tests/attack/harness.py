@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import json
 import os
 import sys
@@ -47,6 +48,7 @@ from .shown import Shown, read_message
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
+    from mcp_bridge.bridge.record import ExecutionRecord
     from mcp_bridge.ledger.entries import Recorded
 
     from .generator import Attack, Case, Change
@@ -57,6 +59,10 @@ DEADLINE_SECONDS = 60.0
 """For one case: far above what any takes."""
 
 BROKEN = "broken off"
+
+NOBODY: dict[str, Any] = {}
+OPERATOR: dict[str, Any] = {"starter": "operator"} if "starter" in inspect.signature(Bridge.run).parameters else NOBODY
+"""Who has something begun."""
 
 
 @dataclass
@@ -111,6 +117,7 @@ class Outcome:
         entries: The executions' entries.
         values: The values behind the references in them, by execution.
         mistaken: Values that aren't sensitive, and that references were made of.
+        narrowed: Whether the first of the attacks was made without any servers.
         spent: Whether an operator's run was given what an agent's had come to.
     """
 
@@ -119,6 +126,7 @@ class Outcome:
     entries: dict[str, list[Recorded]] = field(default_factory=dict)
     values: dict[str, dict[str, Any]] = field(default_factory=dict)
     mistaken: list[str] = field(default_factory=list)
+    narrowed: bool = False
     spent: bool = False
 
 
@@ -384,6 +392,7 @@ class _Run:
         return seen
 
     def _end(self, seen: Seen) -> None:
+        """Take down what was seen of an attack since it began."""
         seen.arrivals += self.world.arrivals()
         seen.shown += self.client.shown
         self.client.shown = []
@@ -558,36 +567,62 @@ class _Run:
     # --- keys ---
 
     async def keys(self) -> None:
-        """An agent runs the operator's program as its own, and the operator runs it under the same key."""
+        """An agent uses a key for what the operator then uses it for."""
         (attack,) = self.case.attacks
         self.world.runs += 1
         key = f"order {self.world.runs}"
-        program, context = operators(self.case)["ops0"], call_of(attack, written=False)[1]
         by_agent = self._begin(attack, 0)
-        records: list[dict[str, Any]] = []
-
-        async def code(guest: Guest) -> None:
-            try:
-                records.append(await guest.drive(program if attack.written else "ops0", context, key))
-            except RefusedError as exc:
-                by_agent.error = exc.code
-
-        if not attack.written:
-            by_agent.program = "ops0"
-        self.world.engine.code = code
-        await self.bridge.run(f"case {self.world.runs}", asker=self.client)
-        self._end(by_agent)
-        by_agent.executions += [record["trace_id"] for record in records]
-        seen = self._begin(attack, 1, "ops0")
         try:
-            record = await self.bridge.run_program("ops0", context, key, asker=self.client)
+            by_agent.executions += await self._keyed_by_agent(attack, key, by_agent)
+        except (BridgeError, RefusedError) as exc:
+            by_agent.error = exc.code
+        self._end(by_agent)
+        seen = self._begin(attack, 1, None if attack.path == "script" else "ops0")
+        try:
+            if attack.path == "script":
+                execution = (await self._keyed_script(attack, key, seen, OPERATOR)).execution
+            else:
+                context = call_of(attack, written=False)[1]
+                record = await self.bridge.run_program("ops0", context, key, asker=self.client, **OPERATOR)
+                execution, seen.error = record["trace_id"], _error_of(record)
         except BridgeError as exc:
             seen.error = exc.code
         else:
-            seen.executions.append(record["trace_id"])
-            self.outcome.spent = record["trace_id"] in by_agent.executions
-            seen.error = _error_of(record)
+            seen.executions.append(execution)
+            self.outcome.spent = execution in by_agent.executions
         self._end(seen)
+
+    async def _keyed_by_agent(self, attack: Attack, key: str, seen: Seen) -> list[str]:
+        """What an agent does with a key; the executions that it has by that."""
+        context = call_of(attack, written=False)[1]
+        if attack.path == "script":
+            return [(await self._keyed_script(attack, key, seen)).execution]
+        asked: Any = "ops0" if attack.path in {"by name", "narrowed"} else operators(self.case)["ops0"]
+        if attack.path == "without a sandbox":
+            return [(await self.bridge.run_program(asked, context, key, asker=self.client))["trace_id"]]
+        if asked == "ops0":
+            seen.program = "ops0"
+        records: list[dict[str, Any]] = []
+
+        async def code(guest: Guest) -> None:
+            with contextlib.suppress(RefusedError):
+                records.append(await guest.drive(asked, context, key))
+
+        self.world.engine.code = code
+        servers = [] if attack.path == "narrowed" else None
+        self.outcome.narrowed = servers is not None
+        await self.bridge.run(f"case {self.world.runs}", servers=servers, asker=self.client)
+        return [record["trace_id"] for record in records]
+
+    async def _keyed_script(self, attack: Attack, key: str, seen: Seen, starter: Any = NOBODY) -> ExecutionRecord:
+        async def code(guest: Guest) -> None:
+            try:
+                await self._scripted(guest, attack, seen)
+            except RefusedError as exc:
+                seen.error = exc.code
+
+        self.world.engine.code = code
+        return await self.bridge.run(f"case {self.world.runs}", key=key, asker=self.client, **starter)
 
 
 def _told(part: Any) -> Any:

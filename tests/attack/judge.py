@@ -63,7 +63,8 @@ class _Judge:
             for arrival in seen.arrivals:
                 self.arrival(seen, arrival)
             self.record(seen)
-            if not reached and not self.outcome.spent:
+            kept_away = self.outcome.narrowed and seen is self.outcome.seen[0]
+            if not reached and not self.outcome.spent and not kept_away:
                 self.missing(seen)
             elif len(reached) > 1:
                 self.fault("done twice", f"{reached}")

@@ -235,6 +235,12 @@ def operand(tree: Any, arguments: Any) -> Any:
     raise AssertionError(tree)
 
 
+def _writes_out(tree: Any, arguments: Any) -> bool:
+    """Whether a list or an object is written out within a text: how is not for us to say."""
+    pieces = tree[1:] if tree[0] == "text" else ()
+    return any(isinstance(follow(piece[1], arguments), (list, dict)) for piece in pieces if not isinstance(piece, str))
+
+
 def announces_list(schema: dict[str, Any], path: str) -> bool:
     """Whether a tool's schema says that there is a list where a reference leads."""
     for name in path.split("."):
@@ -253,6 +259,8 @@ def answers(tree: Any, arguments: Any, schema: dict[str, Any]) -> frozenset[bool
             value = operand(tree, arguments)
             unsure = UNANSWERED if _leads_astray(tree, arguments) or _is_word(value) else frozenset[bool | None]()
             return YES | UNANSWERED if is_veiled(value) else unsure | {bool(value)}
+        case (_, one, other) if _writes_out(one, arguments) or _writes_out(other, arguments):
+            return ANY
         case (sign, one, other):
             unsure = UNANSWERED if _leads_astray(one, arguments) or _leads_astray(other, arguments) else frozenset()
             left, right = operand(one, arguments), operand(other, arguments)
