@@ -45,7 +45,9 @@ def main() -> int:
     found = anyio.run(attacked)
     for failure in found.failures:
         show(failure)
-    print(f"{found.cases} cases, {found.attacks} attacks, {found.arrivals} calls made in {time.monotonic() - began:.0f} s")
+    print(
+        f"{found.cases} cases, {found.attacks} attacks, {found.arrivals} calls made in {time.monotonic() - began:.0f} s"
+    )
     print("ends:", dict(found.ends.most_common()))
     print("violations:", dict(Counter(each.kind for one in found.failures for each in one.violations)))
     return 1 if found.failures else 0
@@ -56,7 +58,7 @@ def show(failure: Failure) -> None:
     print(f"--- seed {failure.seed}, case {failure.case.number}: --seed {failure.seed} --only {failure.case.number}")
     for violation in failure.violations:
         print(f"{violation.kind}: {violation.told}")
-    pprint.pprint(failure.case, width=150)
+    print(pprint.pformat(failure.case, width=150))
 
 
 if __name__ == "__main__":

@@ -137,16 +137,21 @@ def candidates(case: Case) -> Iterator[Case]:
             other = copy.deepcopy(case)
             setattr(other, name, value)
             yield other
+    yield from _simpler_attacks(case)
+    for index in range(len(case.tools) if len(case.tools) > 1 else 0):
+        yield without(lambda one: one.tools, index)
+    for index, rule in enumerate(case.policy["rules"]):
+        for glob in range(len(rule["tools"]) if len(rule["tools"]) > 1 else 0):
+            yield without(lambda one, index=index: one.policy["rules"][index]["tools"], glob)
+
+
+def _simpler_attacks(case: Case) -> Iterator[Case]:
     for index, attack in enumerate(case.attacks):
         if attack.change is not None:
             other = copy.deepcopy(case)
             other.attacks[index].change = None
             yield other
         for name in attack.arguments:
-            yield without(lambda one, index=index: one.attacks[index].arguments, name)
-    for index in range(len(case.tools) if len(case.tools) > 1 else 0):
-        yield without(lambda one: one.tools, index)
-    for index, rule in enumerate(case.policy["rules"]):
-        if len(rule["tools"]) > 1:
-            for glob in range(len(rule["tools"])):
-                yield without(lambda one, index=index: one.policy["rules"][index]["tools"], glob)
+            other = copy.deepcopy(case)
+            del other.attacks[index].arguments[name]
+            yield other

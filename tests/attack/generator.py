@@ -38,7 +38,7 @@ SENSITIVE = [
     PEM,
     GENUINE_PEM,
 ]
-PLAIN = ["DROP TABLE users", "SELECT 1", "safe", "drop", "", "/", "/tmp", "größe", "ＤＲＯＰ", "D\u200bROP", "a $ b", "$path", "'\"", "\u202eDROP", "\n", "\U0001f4a3"]  # fmt: skip
+PLAIN = ["DROP TABLE users", "SELECT 1", "safe", "drop", "", "/", "/tmp", "größe", "\uff24\uff32\uff2f\uff30", "D\u200bROP", "a $ b", "$path", "'\"", "\u202eDROP", "\n", "\U0001f4a3"]  # fmt: skip
 
 BOOLEAN, STRING, INTEGER = {"type": "boolean"}, {"type": "string"}, {"type": "integer"}
 OPTIONS = {
@@ -63,7 +63,7 @@ PROPERTIES: dict[str, list[dict[str, Any]]] = {
     "anything": [{}],
 }
 FAMILIES = [
-    ["wipe_all", "wipe-all", "wipe.all", "Wipe_All", "ｗipe_all", "wipe all"],
+    ["wipe_all", "wipe-all", "wipe.all", "Wipe_All", "\uff57ipe_all", "wipe all"],
     ["transfer", "Transfer", "trans-fer", "trans_fer"],
     ["find", "find_2", "find-2"],
     ["größe", "GRÖSSE", "grosse"],
@@ -296,7 +296,9 @@ class _Generator:
         arguments = self.arguments(tool["inputSchema"], path)
         change = None
         if not local and self.chance(0.9 if self.focus == "changes" else 0.2):
-            change = self.change(tool, "suspended" if path == "suspended" else rng.choice(["before", "before", "asking"]))
+            change = self.change(
+                tool, "suspended" if path == "suspended" else rng.choice(["before", "before", "asking"])
+            )
         name = tool["name"]
         if self.chance(0.1):
             name = rng.choice([name.replace("-", "_").replace(".", "_").replace(" ", "_"), name.lower()])
@@ -350,7 +352,9 @@ class _Generator:
         )
 
     def key(self) -> Any:
-        return self.rng.choice(["a", "force", "größe", Text((Hidden("TKDROP"),)), Text(("k ", Hidden("4111 1111 1111 1111")))])
+        return self.rng.choice(
+            ["a", "force", "größe", Text((Hidden("TKDROP"),)), Text(("k ", Hidden("4111 1111 1111 1111")))]
+        )
 
     def text(self) -> Any:
         rng = self.rng
@@ -361,12 +365,16 @@ class _Generator:
         if choice < 0.6:
             return Text((hidden,))
         if choice < 0.8:
-            return Text((rng.choice(["", "SELECT 1 /* ", "to "]), hidden, rng.choice([" */", " ", " or ", "."]), hidden))
+            return Text(
+                (rng.choice(["", "SELECT 1 /* ", "to "]), hidden, rng.choice([" */", " ", " or ", "."]), hidden)
+            )
         if choice < 0.9:
             return Text((Secret(rng.choice(sorted(SECRETS))),))
         if choice < 0.95:
             return Text((rng.choice(["token ", "x", "DROP "]), Secret("alpha"), rng.choice(["", " DROP", "\n"])))
-        return Text(rng.choice([(Unknown("abcdefgh23456777"),), ("x ", Unknown("zzzzzzzzzzzzzzzz")), (Erased("TKGONE"),)]))
+        return Text(
+            rng.choice([(Unknown("abcdefgh23456777"),), ("x ", Unknown("zzzzzzzzzzzzzzzz")), (Erased("TKGONE"),)])
+        )
 
     # --- policies ---
 
@@ -384,7 +392,10 @@ class _Generator:
         rng = self.rng
         asked = 40 if self.focus == "approvals" else 6
         effect = self.weighted({"deny": 9, "approve": asked, "allow": 5, "program": 2})
-        rule: dict[str, Any] = {"tools": sorted({self.glob(attack) for _ in range(rng.choice([1, 1, 2]))}), "effect": effect}
+        rule: dict[str, Any] = {
+            "tools": sorted({self.glob(attack) for _ in range(rng.choice([1, 1, 2]))}),
+            "effect": effect,
+        }
         if effect == "program":
             rule["programs"] = [rng.choice(["ops0", "ops1"])]
         if effect != "deny" and self.chance(0.15):
@@ -400,7 +411,13 @@ class _Generator:
         tool = rng.choice([attack.tool] * 4 + family)
         return rng.choice(
             [f"{server}.{tool}"] * 5
-            + [f"{server}.*", f"*.{tool}", rng.choice(["*.*", f"{server}.*"]), f"{server}.{tool[:3]}*", f"{server.upper()}.{tool.upper()}"]
+            + [
+                f"{server}.*",
+                f"*.{tool}",
+                rng.choice(["*.*", f"{server}.*"]),
+                f"{server}.{tool[:3]}*",
+                f"{server.upper()}.{tool.upper()}",
+            ]
             + [f"{server.replace('-', '_')}.{tool.replace('-', '_').replace('.', '_').replace(' ', '_')}"] * 3
         )
 
@@ -416,27 +433,45 @@ class _Generator:
         rng = self.rng
         changed = attack.change.tools if attack.change else []
         listed = [tool for tool in [*self.tools, *LOCAL_TOOLS, *changed] if tool["name"] == attack.tool]
-        known = {name: one for tool in listed or self.tools[:1] for name, one in tool["inputSchema"]["properties"].items()}
+        known = {
+            name: one for tool in listed or self.tools[:1] for name, one in tool["inputSchema"]["properties"].items()
+        }
         name = rng.choice([*known, *attack.arguments, *known])
-        schema, value = known.get(name, {}), in_the_clear(attack.arguments.get(name, known.get(name, {}).get("default")))
+        schema, value = (
+            known.get(name, {}),
+            in_the_clear(attack.arguments.get(name, known.get(name, {}).get("default"))),
+        )
         path = name
         while isinstance(value, (dict, list)) and value and self.chance(0.1 if self.focus == "types" else 0.6):
-            step = rng.choice([each for each in value if str(each).isalnum()] or [""]) if isinstance(value, dict) else "0"
+            step = (
+                rng.choice([each for each in value if str(each).isalnum()] or [""]) if isinstance(value, dict) else "0"
+            )
             if not step or not step.isascii():
                 break
             path, value = f"{path}.{step}", value[step] if isinstance(value, dict) else value[0]
         if name == "options" and self.chance(0.5):
-            path, value = rng.choice([("options.deep", True), ("options.level", 3), ("options.target", "DROP"), ("options.more.force", True)])
+            path, value = rng.choice(
+                [("options.deep", True), ("options.level", 3), ("options.target", "DROP"), ("options.more.force", True)]
+            )
         reference = ("ref", path)
         if isinstance(value, (dict, list)):
             value = next((leaf for leaf in _leaves(value) if leaf is not None), "DROP")
         if isinstance(value, bool) or schema.get("type") == "boolean":
-            return rng.choice([("==", reference, ("lit", self.chance(0.7))), ("!=", reference, ("lit", self.chance(0.5))), reference, ("not", reference)])
+            return rng.choice(
+                [
+                    ("==", reference, ("lit", self.chance(0.7))),
+                    ("!=", reference, ("lit", self.chance(0.5))),
+                    reference,
+                    ("not", reference),
+                ]
+            )
         if isinstance(value, (int, float)) or schema.get("type") in {"integer", "number"}:
             number = value if isinstance(value, (int, float)) and abs(value) < 2**53 else rng.choice([0, 500, 1000])
             sign = rng.choice(["==", "!=", "<", "<=", ">", ">=", "in", "not in"])
             return (sign, reference, ("list", ("lit", number), ("lit", 1000)) if "in" in sign else ("lit", number))
-        text = value if isinstance(value, str) and len(value) <= 200 and _writable(value) else rng.choice(["DROP", "safe"])
+        text = (
+            value if isinstance(value, str) and len(value) <= 200 and _writable(value) else rng.choice(["DROP", "safe"])
+        )
         piece = rng.choice(["DROP", "drop", text, text[: len(text) // 2] or "DROP", "4111", *SECRETS.values()])
         return rng.choice(
             [

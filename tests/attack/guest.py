@@ -91,7 +91,9 @@ class Guest:
             if effect.kind == "cancel":
                 continue
             told = await self.ask(messages.ProgramEffect(began["execution"], effect.id))
-            outcome = Outcome(effect.id, told["status"], told.get("value"), told.get("code", ""), told.get("message", ""))
+            outcome = Outcome(
+                effect.id, told["status"], told.get("value"), told.get("code", ""), told.get("message", "")
+            )
             queue += machine.apply(outcome)
         finish = messages.ProgramFinish(began["execution"], hashlib.sha256(state.dump(machine)).hexdigest())
         return dict(await self.ask(finish)) | {"steps": [state.row_json(row) for row in machine.rows]}

@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 import mcp_types as types
 
 from mcp_bridge.bridge import approvals
@@ -40,15 +41,18 @@ from mcp_bridge.sandbox.owner import owner_label
 from mcp_bridge.server.questions import Questions
 from mcp_bridge.settings import Settings
 
-from .arguments import Erased, Hidden, Secret, clear, in_the_clear, joined, mapped, parts
+from .arguments import Erased, Hidden, Secret, clear, joined, mapped, parts
 from .generator import GRANTS, LOCAL_TOOLS, PEM, SECRETS, SERVERS, SOURCE_TOOLS, TICKET
 from .guest import Engine, Guest, RefusedError
+from .programs import call_of, operators, program_of
+from .scripts import code_of
 from .shown import Shown, read_message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from mcp_bridge.bridge.record import ExecutionRecord
+    from mcp_bridge.bridge.service import Prepared
     from mcp_bridge.ledger.entries import Recorded
 
     from .generator import Attack, Case, Change
@@ -133,8 +137,10 @@ class Outcome:
 class Client(Questions):
     """A client's person, asked as any client's is, who says what the case wants."""
 
-    def __init__(self, answer: bool | None, meanwhile: Callable[[], Any]) -> None:
-        capabilities = types.ClientCapabilities(elicitation=types.ElicitationCapability(form=types.FormElicitationCapability()))
+    def __init__(self, meanwhile: Callable[[], Any], *, answer: bool | None) -> None:
+        capabilities = types.ClientCapabilities(
+            elicitation=types.ElicitationCapability(form=types.FormElicitationCapability())
+        )
         session = SimpleNamespace(client_capabilities=capabilities)
         super().__init__(SimpleNamespace(session=session))  # type: ignore[arg-type]
         self.answer = answer
@@ -168,6 +174,8 @@ class World:
         self.database = database
         self.tasks = tasks
         self.engine = Engine(tasks)
+        self.containers: Prepared | None = None
+        """Where scripts run, if not in this process."""
         self.settings = Settings(state_dir=folder)
         self.listings: list[list[dict[str, Any]]] = [LOCAL_TOOLS]
         self.runs = 0
@@ -199,7 +207,7 @@ class World:
             await found._connection.call("__control", {"listing": listing, "announce": announce})
             with anyio.fail_after(DEADLINE_SECONDS):
                 while announce and not found.stale:
-                    await anyio.sleep(0)
+                    await anyio.lowlevel.checkpoint()
 
     async def prepare(self, case: Case) -> None:
         """Have a server list a case's tools, and the bridge know them."""
@@ -244,7 +252,7 @@ class World:
         )
         self.fleet._listeners.clear()
         bridge = CaseBridge(self.settings, self.fleet, self.tasks, self.database, governance)
-        bridge._prepared = self.engine.prepared()
+        bridge._prepared = self.containers or self.engine.prepared()
         for name, server in self.fleet.servers.items():
             bridge.catalog._tools[name] = server.listing.tools if server.listing else ()
         return bridge
@@ -287,62 +295,6 @@ async def world(folder: Path | None = None) -> AsyncIterator[World]:
             tasks.cancel_scope.cancel()
 
 
-# --- programs ---
-
-GIVE = {"id": "first", "type": "tool", "tool": "src.give", "args": {"value": "x"}}
-
-
-def _escaped(tree: Any) -> Any:
-    """As a program's text, in which a dollar sign is written twice."""
-    if isinstance(tree, str):
-        return tree.replace("$", "$$")
-    if isinstance(tree, dict):
-        return {name: _escaped(value) for name, value in tree.items()}
-    return [_escaped(value) for value in tree] if isinstance(tree, list) else tree
-
-
-def call_of(attack: Attack, *, written: bool | None = None, root: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
-    """A step that makes the attack's call, and the context for it."""
-    given = in_the_clear(attack.arguments)
-    if attack.written if written is None else written:
-        args, context = _escaped(given), {}
-    else:
-        names = {name: f"a{number}" for number, name in enumerate(given)}
-        args = {name: f"${root}{names[name]}" for name in given}
-        context = {names[name]: value for name, value in given.items()}
-    return {"id": "hit", "type": "tool", "tool": f"{attack.server}.{attack.tool}", "args": args}, context
-
-
-def operators(case: Case) -> dict[str, Any]:
-    """The operator's programs: one for each of the first attacks, which takes its arguments from the context."""
-    found = {f"ops{number}": {"name": f"ops{number}", "steps": [GIVE]} for number in range(2)}
-    for number, attack in enumerate(case.attacks[:2]):
-        found[f"ops{number}"] = {"name": f"ops{number}", "steps": [call_of(attack, written=False)[0]]}
-    return found
-
-
-def program_of(attack: Attack) -> tuple[Any, dict[str, Any]]:
-    """A program that comes to the attack's call by its path, and its context."""
-    hit, context = call_of(attack)
-    inner = {name: f"${name}" for name in context}
-    match attack.path:
-        case "nested":
-            deep = {"id": "deep", "type": "program", "context": inner, "program": {"steps": [hit]}}
-            return {"steps": [{"id": "sub", "type": "program", "context": inner, "program": {"steps": [deep]}}]}, context
-        case "map":
-            step = {name: value for name, value in hit.items() if name != "id"}
-            return {"steps": [{"id": "each", "type": "map", "over": [1], "step": step}]}, context
-        case "parallel":
-            return {"steps": [{"id": "fan", "type": "parallel", "parallel_steps": [hit, {**GIVE, "id": "other"}]}]}, context
-        case "compensation":
-            undo = {"tool": hit["tool"], "args": hit["args"]}
-            return {"steps": [{**GIVE, "compensate": undo}, {**GIVE, "id": "last", "tool": "src.fail"}]}, context
-        case "resumed":
-            hit, payload = call_of(attack, root="__webhook__.")
-            return {"steps": [{"id": "wait", "type": "wait", "event": "go"}, hit]}, payload
-    return {"steps": [hit]}, context
-
-
 # --- one case ---
 
 
@@ -352,7 +304,7 @@ class _Run:
         self.case = case
         self.outcome = Outcome()
         self.tampered = False
-        self.client = Client(case.person, self._meanwhile)
+        self.client = Client(self._meanwhile, answer=case.person)
         self._while_asking: tuple[str, Change] | None = None
 
     async def run(self) -> Outcome:
@@ -360,7 +312,8 @@ class _Run:
         await world.prepare(case)
         world.arrivals()
         self._use(case.policy)
-        await {"script": self.script, "programs": self.programs, "keys": self.keys}[case.kind]()
+        script = self.script if world.containers is None else self.contained
+        await {"script": script, "programs": self.programs, "keys": self.keys}[case.kind]()
         for execution in {one for seen in self.outcome.seen for one in seen.executions}:
             self.outcome.entries[execution] = await self.bridge.programs.recorder.read(execution)
             self.outcome.values[execution] = await self.bridge.programs.store.values(execution)
@@ -508,6 +461,17 @@ class _Run:
             lambda text: joined([known[part] if part in known else _told(part) for part in text.parts]),
         )
 
+    async def contained(self) -> None:
+        """The attacks of a script, each in a container of its own, by what the guest offers a script."""
+        for number, attack in enumerate(self.case.attacks):
+            await self._before(attack)
+            seen = self._begin(attack, number)
+            record = await self.bridge.run(code_of(attack), asker=self.client)
+            told = json.loads(record.stdout.decode().splitlines()[-1]) if record.status == "success" else {}
+            seen.error = told.get("error") or (None if told else record.status)
+            seen.executions += [record.execution, *told.get("traces", ())]
+            self._end(seen)
+
     # --- programs ---
 
     async def programs(self) -> None:
@@ -528,7 +492,16 @@ class _Run:
         payload = None
         if attack.path == "saved":
             await self.bridge.programs.save("saved", program, PRINCIPAL)
-            program = {"steps": [{"id": "sub", "type": "program", "program": "saved", "context": {name: f"${name}" for name in context}}]}
+            program = {
+                "steps": [
+                    {
+                        "id": "sub",
+                        "type": "program",
+                        "program": "saved",
+                        "context": {name: f"${name}" for name in context},
+                    }
+                ]
+            }
         elif seen.program is not None:
             program, context = seen.program, call_of(attack, written=False)[1]
         elif attack.path == "resumed":

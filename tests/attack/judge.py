@@ -219,7 +219,11 @@ class _Judge:
 
 def without_null(arguments: Any) -> Any:
     """Arguments without those that are null: to a rule and to a person those are as if left out."""
-    return {name: value for name, value in arguments.items() if value is not None} if isinstance(arguments, dict) else arguments
+    return (
+        {name: value for name, value in arguments.items() if value is not None}
+        if isinstance(arguments, dict)
+        else arguments
+    )
 
 
 def alike(one: Any, other: Any) -> bool:

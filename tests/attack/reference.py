@@ -95,7 +95,11 @@ def same(one: Any, other: Any) -> bool:
 def valid(schema: dict[str, Any], value: Any) -> bool:
     """Whether a value fits as much of JSON Schema as the cases use."""
     wanted = schema.get("type")
-    fits = wanted is None or wanted == kind(value) or (wanted == "integer" and kind(value) == "number" and value == int(value))
+    fits = (
+        wanted is None
+        or wanted == kind(value)
+        or (wanted == "integer" and kind(value) == "number" and value == int(value))
+    )
     if "anyOf" in schema and not any(valid(each, value) for each in schema["anyOf"]):
         return False
     if not fits or ("enum" in schema and not any(same(value, each) for each in schema["enum"])):
@@ -176,8 +180,6 @@ def folded(text: str) -> str:
 
 
 # --- conditions, as the trees that they were generated as ---
-
-
 
 
 def follow(path: str, arguments: Any) -> Any:
@@ -275,7 +277,20 @@ def answers(tree: Any, arguments: Any, schema: dict[str, Any]) -> frozenset[bool
 
 def _is_word(value: Any) -> bool:
     """Whether a text may be read as a boolean, and so be true where it is false."""
-    return isinstance(value, str) and value.strip().casefold() in {"true", "false", "yes", "no", "on", "off", "t", "f", "y", "n", "0", "1"}
+    return isinstance(value, str) and value.strip().casefold() in {
+        "true",
+        "false",
+        "yes",
+        "no",
+        "on",
+        "off",
+        "t",
+        "f",
+        "y",
+        "n",
+        "0",
+        "1",
+    }
 
 
 def _negated(found: frozenset[bool | None]) -> frozenset[bool | None]:
@@ -346,7 +361,9 @@ def contains(one: Any, other: Any, *, announced: bool = False) -> frozenset[bool
         if announced:
             return UNANSWERED | {any(same(item, other) for item in one)}
         leaves = _leaves(one)
-        hit = any(same(leaf, other) or (isinstance(leaf, str) and isinstance(other, str) and other in leaf) for leaf in leaves)
+        hit = any(
+            same(leaf, other) or (isinstance(leaf, str) and isinstance(other, str) and other in leaf) for leaf in leaves
+        )
         return YES | UNANSWERED if hit else NO | UNANSWERED
     if kind(one) != "string" or kind(other) != "string":
         return UNANSWERED
@@ -437,7 +454,9 @@ class Called:
 
 
 def covers(rule: dict[str, Any], forms: set[str]) -> bool:
-    return any(glob_fits(glob, form) or glob_fits(folded(glob), folded(form)) for glob in rule["tools"] for form in forms)
+    return any(
+        glob_fits(glob, form) or glob_fits(folded(glob), folded(form)) for glob in rule["tools"] for form in forms
+    )
 
 
 def names_exactly(rule: dict[str, Any], called: Called) -> bool:
@@ -492,7 +511,7 @@ def _decision(
     return effect, () if effect == "deny" else counted
 
 
-def _by_rule(number: int, rule: dict[str, Any], said: bool | None, called: Called) -> str:
+def _by_rule(number: int, rule: dict[str, Any], said: Any, called: Called) -> str:
     used_up = "max_calls" in rule and called.made.get(number, 0) >= rule["max_calls"]
     match rule["effect"]:
         case "deny":
@@ -513,6 +532,10 @@ def _by_rule(number: int, rule: dict[str, Any], said: bool | None, called: Calle
 
 def _preset(policy: dict[str, Any], called: Called) -> str:
     believed = called.server in policy["trust_hints"] and called.hints.get("readOnlyHint") is True
-    if policy["preset"] in {"read-only", "approve-writes"} and believed and called.hints.get("destructiveHint") is not True:
+    if (
+        policy["preset"] in {"read-only", "approve-writes"}
+        and believed
+        and called.hints.get("destructiveHint") is not True
+    ):
         return "allow"
     return {"open": "allow", "locked": "deny", "read-only": "deny", "approve-writes": "approve"}[policy["preset"]]
