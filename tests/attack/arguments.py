@@ -1,7 +1,8 @@
 """What a caller passes: JSON with references in it.
 
 A tree is JSON in which a text, or the name of a field, may also be a `Text`, whose parts stand for what isn't written
-out: `Hidden` (a sensitive value behind `vault://ref/…`), `Secret`, `Unknown` and `Erased` (references without a value).
+out: `Hidden` (a sensitive value behind `vault://ref/…`), `Secret`, and what has no value here: `Unknown`, `Erased`,
+`Foreign`.
 """
 
 from __future__ import annotations
@@ -37,6 +38,13 @@ class Unknown:
 @dataclass(frozen=True)
 class Erased:
     """A reference to a value that was erased since."""
+
+    value: str
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A reference that another execution was given."""
 
     value: str
 
@@ -91,7 +99,7 @@ def clear(part: Any) -> Any:
             return f"vault://secret/{name}"
         case Unknown(name):
             return f"vault://ref/{name}"
-        case Erased():
+        case Erased() | Foreign():
             return "vault://ref/" + "a" * 16
     return part
 
@@ -102,7 +110,7 @@ def meant(tree: Any, plaintexts: dict[str, str]) -> Any:
     Raises:
         UnsendableError: Nothing.
     """
-    if parts(tree, Unknown) or parts(tree, Erased):
+    if any(parts(tree, kind) for kind in (Unknown, Erased, Foreign)):
         raise UnsendableError
     told = plaintexts.__getitem__
     return mapped(tree, lambda text: joined([told(p.name) if isinstance(p, Secret) else clear(p) for p in text.parts]))

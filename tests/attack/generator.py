@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from .arguments import Erased, Hidden, Secret, Text, Unknown, in_the_clear
+from .arguments import Erased, Foreign, Hidden, Secret, Text, Unknown, in_the_clear
 
 SERVERS = ["bank", "my-shop", "my_shop", "src"]
 """The configured servers. `src` has the tools `give` and `fail` and is not attacked."""
@@ -61,6 +61,7 @@ PROPERTIES: dict[str, list[dict[str, Any]]] = {
     "options": [OPTIONS],
     "mode": [{"type": "string", "enum": ["safe", "drop"], "default": "drop"}],
     "anything": [{}],
+    "TKMODE": [STRING, {"type": "boolean", "default": True}],
 }
 FAMILIES = [
     ["wipe_all", "wipe-all", "wipe.all", "Wipe_All", "\uff57ipe_all", "wipe all"],
@@ -108,8 +109,9 @@ SOURCE_TOOLS: list[dict[str, Any]] = [
     {"name": "fail", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}},
 ]
 
-SCRIPT_PATHS = {"call": 12, "raw": 2, "session": 4, "echoed": 3}
-"""How a script comes to a call: by itself, for the whole result, by a program that it drives, with what a tool echoed."""
+SCRIPT_PATHS = {"call": 12, "raw": 2, "session": 4, "echoed": 3, "together": 1, "left": 2}
+"""How a script comes to a call: by itself; for the whole result; by a program that it drives; with what a tool echoed;
+twice at the same time; by a program that it leaves suspended, and that somebody else goes on with."""
 
 HOST_PATHS = {
     "step": 4,
@@ -121,8 +123,10 @@ HOST_PATHS = {
     "compensation": 2,
     "resumed": 2,
     "suspended": 6,
+    "asked first": 2,
 }
-"""How a program comes to a call. `suspended` has nobody there to ask, and a decision taken elsewhere."""
+"""How a program comes to a call. `suspended` has nobody there to ask, and a decision taken elsewhere; `asked first`
+has a step that asks a person, and shows what is going to be passed."""
 
 KEY_PATHS = {"inline": 2, "by name": 2, "without a sandbox": 1, "narrowed": 1, "script": 1}
 """How an agent comes by a key that the operator uses as well: with a program that is the operator's, word for word, or
@@ -180,6 +184,7 @@ class Case:
         attacks: One after the other.
         kind: `script`, `programs`, `keys`.
         ending: As ENDINGS.
+        servers: Those that a script is given; None for all.
         later: The policy in force when something goes on; None for the same.
     """
 
@@ -192,6 +197,7 @@ class Case:
     kind: str
     ending: str = ""
     later: dict[str, Any] | None = None
+    servers: list[str] | None = None
 
 
 FOCUSES = ["", "keys", "changes", "sizes", "types", "approvals"]
@@ -228,7 +234,11 @@ class _Generator:
         person = rng.choice([True, True, True, False, None])
         ending = self.weighted(ENDINGS) if kind == "script" else ""
         later = self.policy(attacks) if (ending == "broken off" or kind == "programs") and self.chance(0.3) else None
-        return Case(self.number, self.server, self.tools, self.policy(attacks), person, attacks, kind, ending, later)
+        policy = self.policy(attacks)
+        case = Case(self.number, self.server, self.tools, policy, person, attacks, kind, ending, later)
+        if kind == "script" and self.chance(0.1):
+            case.servers = rng.choice([[], ["src"], [self.server, "src"], ["local", "src"]])
+        return case
 
     # --- listings ---
 
@@ -313,6 +323,10 @@ class _Generator:
             left_out = 0.5 if "default" in inner else 0.0 if name in schema.get("required", ()) else 0.3
             if not self.chance(left_out):
                 given[name] = self.odd(inner) if self.chance(odd) else self.value(inner)
+        if "TKMODE" in given and self.chance(0.5):
+            # By a reference to the name, or twice.
+            value = given["TKMODE"] if self.chance(0.3) else given.pop("TKMODE")
+            given[Text((Hidden("TKMODE"),))] = value if self.chance(0.7) else self.value(schema["properties"]["TKMODE"])  # type: ignore[index]
         if self.chance(0.4 if self.focus == "sizes" else 0.02) and schema.get("additionalProperties") is not False:
             given["pad"] = "x" * self.rng.choice([5_000, 5_000, 20_000, 300_000])
         elif self.chance(0.02) and schema.get("additionalProperties") is not False:
@@ -325,7 +339,7 @@ class _Generator:
             case "boolean":
                 return self.chance(0.5)
             case "integer":
-                return rng.choice([0, 1, 500, 1000, 1001, -1, 2**53 + 1, 10**20])
+                return rng.choice([0, 1, 500, 1000, 1000.0, 1001, -1, -0.0, 2**53 + 1, 10**20])
             case "number":
                 return rng.choice([0, 0.5, 1.5, 1000, 1e21])
             case "array":
@@ -348,7 +362,10 @@ class _Generator:
         """What a condition, and mostly a schema, doesn't expect."""
         text = self.text()
         return self.rng.choice(
-            ["true", "True", 1, [text], {"a": text}, {self.key(): 1}, None, [[text]], "1000", self.value({}), text]
+            [
+                *("true", "True", 1, None, "1000", text, [text], [[text]]),
+                *({"a": text}, {self.key(): 1}, self.value({}), nested(text, self.rng.choice([10, 45, 55, 100]))),
+            ]
         )
 
     def key(self) -> Any:
@@ -373,7 +390,14 @@ class _Generator:
         if choice < 0.95:
             return Text((rng.choice(["token ", "x", "DROP "]), Secret("alpha"), rng.choice(["", " DROP", "\n"])))
         return Text(
-            rng.choice([(Unknown("abcdefgh23456777"),), ("x ", Unknown("zzzzzzzzzzzzzzzz")), (Erased("TKGONE"),)])
+            rng.choice(
+                [
+                    (Unknown("abcdefgh23456777"),),
+                    ("x ", Unknown("zzzzzzzzzzzzzzzz")),
+                    (Erased("TKGONE"),),
+                    (Foreign("TKFOREIGN"),),
+                ]
+            )
         )
 
     # --- policies ---
@@ -436,11 +460,9 @@ class _Generator:
         known = {
             name: one for tool in listed or self.tools[:1] for name, one in tool["inputSchema"]["properties"].items()
         }
-        name = rng.choice([*known, *attack.arguments, *known])
-        schema, value = (
-            known.get(name, {}),
-            in_the_clear(attack.arguments.get(name, known.get(name, {}).get("default"))),
-        )
+        given = in_the_clear(attack.arguments)
+        name = rng.choice([*known, *given, *known])
+        schema, value = known.get(name, {}), given.get(name, known.get(name, {}).get("default"))
         path = name
         while isinstance(value, (dict, list)) and value and self.chance(0.1 if self.focus == "types" else 0.6):
             step = (
@@ -490,6 +512,13 @@ class _Generator:
                 reference,
             ]
         )
+
+
+def nested(value: Any, depth: int) -> Any:
+    """A value within so many lists."""
+    for _ in range(depth):
+        value = [value]
+    return value
 
 
 def _leaves(value: Any) -> list[Any]:

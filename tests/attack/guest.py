@@ -20,6 +20,7 @@ from mcp_bridge.kernel.machine import Machine
 from mcp_bridge.kernel.program import unbundle
 from mcp_bridge.sandbox.engine import ExitStatus
 from mcp_bridge.wire import jsonrpc, messages
+from mcp_bridge.wire.errors import LocalMessageError
 from mcp_bridge.wire.framing import LineDecoder
 
 if TYPE_CHECKING:
@@ -55,20 +56,35 @@ class Guest:
         Raises:
             RefusedError: The host's error.
         """
-        self._number += 1
-        request = jsonrpc.Request(self._number, messages.NAMES[type(params)], messages.encode_params(params))
-        await self._out.send(jsonrpc.encode(request))
-        while True:
-            while not self._lines:
-                self._lines += self._decoder.feed(await self._in.receive())
-            answer = jsonrpc.decode(self._lines.pop(0))
-            if isinstance(answer, (jsonrpc.Response, jsonrpc.ErrorResponse)) and answer.id == self._number:
-                break
-        if (call := getattr(params, "call", None)) is not None:
-            await self._out.send(jsonrpc.encode(messages.notification(messages.CallTaken(call))))
+        (answer,) = await self.ask_all(params)
         if isinstance(answer, jsonrpc.ErrorResponse):
             raise RefusedError(answer)
         return answer.result
+
+    async def ask_all(self, *asked: Any) -> list[Any]:
+        """The answers to requests that are under way at the same time."""
+        waiting: dict[int, Any] = {}
+        for params in asked:
+            self._number += 1
+            waiting[self._number] = params
+            request = jsonrpc.Request(self._number, messages.NAMES[type(params)], messages.encode_params(params))
+            try:
+                frame = jsonrpc.encode(request)
+            except LocalMessageError as exc:
+                # A guest that sent it all the same would be ended, and with it the attacks that follow.
+                raise RefusedError(jsonrpc.ErrorResponse(0, 0, str(exc), {"code": exc.code})) from None
+            await self._out.send(frame)
+        answers: dict[int, Any] = {}
+        while len(answers) < len(waiting):
+            while not self._lines:
+                self._lines += self._decoder.feed(await self._in.receive())
+            answer = jsonrpc.decode(self._lines.pop(0))
+            if not isinstance(answer, (jsonrpc.Response, jsonrpc.ErrorResponse)) or answer.id not in waiting:
+                continue
+            answers[answer.id] = answer
+            if (call := getattr(waiting[answer.id], "call", None)) is not None:
+                await self._out.send(jsonrpc.encode(messages.notification(messages.CallTaken(call))))
+        return [answers[number] for number in waiting]
 
     def name(self) -> messages.CallId:
         """A name for a call: the next one of the main task."""

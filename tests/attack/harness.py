@@ -40,8 +40,9 @@ from mcp_bridge.policy.snapshot import freeze
 from mcp_bridge.sandbox.owner import owner_label
 from mcp_bridge.server.questions import Questions
 from mcp_bridge.settings import Settings
+from mcp_bridge.wire import messages
 
-from .arguments import Erased, Hidden, Secret, clear, joined, mapped, parts
+from .arguments import Erased, Foreign, Hidden, Secret, clear, joined, mapped, parts
 from .generator import GRANTS, LOCAL_TOOLS, PEM, SECRETS, SERVERS, SOURCE_TOOLS, TICKET
 from .guest import Engine, Guest, RefusedError
 from .programs import call_of, operators, program_of
@@ -97,6 +98,7 @@ class Seen:
         program: The operator's program in whose text the step stands, or None.
         policy: The policy in force when it was made.
         scope: Of the executions that share what a rule's `max_calls` counts.
+        left: The program that its script has left suspended, or None.
         tampered: Whether a listing has changed in the case so far.
     """
 
@@ -108,6 +110,7 @@ class Seen:
     program: str | None = None
     policy: dict[str, Any] = field(default_factory=dict)
     scope: int = 0
+    left: str | None = None
     tampered: bool = False
 
 
@@ -381,31 +384,44 @@ class _Run:
         world.engine.code = first
         execution = None
         with scope:
-            execution = (await self.bridge.run(code, key=key, asker=self.client)).execution
+            execution = (await self.bridge.run(code, key=key, asker=self.client, servers=case.servers)).execution
         if execution is None:
             # Whatever its end, its entries are those of whoever goes on.
             execution = self.bridge.latest.execution
         for seen in begun:
             seen.executions.append(execution)
         self._end_unseen(begun)
+        for seen in begun:
+            if seen.left is not None:
+                await self._go_on_with(seen)
         if case.ending == BROKEN:
             await self._goes_on(attacks, code, key, begun)
-        elif case.ending == "run again":
+        elif case.ending:
             world.engine.code = self._rehearsal
-            await self.bridge.run(code, key=key, asker=self.client)
+            await self._again(code, key, execution)
             self.outcome.again = world.arrivals()
-        elif case.ending == "replayed":
+
+    async def _again(self, code: str, key: str | None, execution: str) -> None:
+        if self.case.ending == "run again":
+            await self.bridge.run(code, key=key, asker=self.client, servers=self.case.servers)
+        else:
             stored = await self.bridge.programs.stored(execution, PRINCIPAL)
-            world.engine.code = self._rehearsal
             with contextlib.suppress(BridgeError):
                 await self.bridge.replay_script(stored)
-            self.outcome.again = world.arrivals()
 
     async def _rehearsal(self, guest: Guest) -> None:
         """The same script again, which is to be answered from the record."""
         for attack in self.case.attacks:
             with contextlib.suppress(RefusedError):
                 await self._scripted(guest, attack, Seen(attack))
+
+    async def _go_on_with(self, seen: Seen) -> None:
+        """Somebody else goes on with a program that a script has left suspended."""
+        try:
+            seen.error = _error_of(await self.bridge.resume_program(seen.left or "", Resume("go"), asker=self.client))
+        except BridgeError as exc:
+            seen.error = exc.code
+        self._end(seen)
 
     def _end_unseen(self, begun: list[Seen]) -> None:
         if begun:
@@ -424,28 +440,37 @@ class _Run:
             await attacks(guest, case.attacks)
 
         world.engine.code = second
-        await self.bridge.run(code, key=key, asker=self.client)
+        await self.bridge.run(code, key=key, asker=self.client, servers=case.servers)
         self._end_unseen(begun)
         for seen in begun[before:]:
             seen.executions += begun[0].executions
 
     async def _scripted(self, guest: Guest, attack: Attack, seen: Seen) -> None:
-        if attack.path == "session":
-            hit, context = call_of(attack)
-            record = await guest.drive({"steps": [hit]}, context)
+        if attack.path in {"session", "left"}:
+            record = await guest.drive(*program_of(attack))
             seen.executions.append(record["trace_id"])
             seen.error = _error_of(record)
+            if record["status"] == "suspended":
+                seen.left = record["trace_id"]
             return
         arguments = await self._referred(guest, attack)
+        if attack.path == "together":
+            calls = [messages.ToolCall(attack.server, attack.tool, arguments, call=guest.name()) for _ in range(2)]
+            answers = await guest.ask_all(*calls)
+            seen.error = next((answer.data["code"] for answer in answers if hasattr(answer, "data")), None)
+            return
         await guest.call(attack.server, attack.tool, arguments, raw=attack.path == "raw")
 
     async def _referred(self, guest: Guest, attack: Attack) -> dict[str, Any]:
         """Arguments with references in the place of sensitive values, as something has given them to the script."""
         known: dict[Any, Any] = {}
-        for part in [*parts(attack.arguments, Hidden), *parts(attack.arguments, Erased)]:
+        for part in [part for kind in (Hidden, Erased, Foreign) for part in parts(attack.arguments, kind)]:
             if part in known:
                 continue
-            if attack.path == "echoed" and isinstance(part.value, str):
+            if isinstance(part, Foreign):
+                gate = self.bridge._gate("0" * 16, {})
+                known[part] = await gate.project(part.value)
+            elif attack.path == "echoed" and isinstance(part.value, str):
                 try:
                     known[part] = (await guest.call("src", "give", {"value": part.value}))["value"]
                 except RefusedError:
@@ -466,7 +491,7 @@ class _Run:
         for number, attack in enumerate(self.case.attacks):
             await self._before(attack)
             seen = self._begin(attack, number)
-            record = await self.bridge.run(code_of(attack), asker=self.client)
+            record = await self.bridge.run(code_of(attack), asker=self.client, servers=self.case.servers)
             told = json.loads(record.stdout.decode().splitlines()[-1]) if record.status == "success" else {}
             seen.error = told.get("error") or (None if told else record.status)
             seen.executions += [record.execution, *told.get("traces", ())]
@@ -535,7 +560,11 @@ class _Run:
             self._use(self.case.later)
             seen.policy = self.policy
         asker = None if seen.attack.path == "suspended" else self.client
-        return await self.bridge.resume_program(record["trace_id"], event, asker=asker)
+        found = await self.bridge.resume_program(record["trace_id"], event, asker=asker)
+        with contextlib.suppress(BridgeError):
+            # Once more: what has been done isn't done again.
+            await self.bridge.resume_program(record["trace_id"], event, asker=asker)
+        return found
 
     # --- keys ---
 

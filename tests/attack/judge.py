@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .arguments import Hidden, Secret, UnsendableError, in_the_clear, meant, parts
 from .generator import GRANTS, LOCAL_TOOLS, SECRETS, SERVERS, SOURCE_TOOLS
+from .programs import MESSAGE
 from .reference import Called, completed, decisions, glob_fits, same, valid, veil
 from .shown import CUT
 
@@ -23,6 +24,10 @@ MAX_SHOWN_CHARS = 2000
 
 MAX_CHECKED_CHARS = 100_000
 """Arguments up to this are checked, and so may be refused for nothing but their form."""
+
+
+TIMES = {"together": 2, "map": 2}
+"""How often an attack by a path makes its call, if not once."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,7 @@ class _Judge:
             kept_away = self.outcome.narrowed and seen is self.outcome.seen[0]
             if not reached and not self.outcome.spent and not kept_away:
                 self.missing(seen)
-            elif len(reached) > 1:
+            elif len(reached) > TIMES.get(seen.attack.path, 1):
                 self.fault("done twice", f"{reached}")
         return self.found
 
@@ -85,6 +90,10 @@ class _Judge:
         if REFERENCE.search(str(arrival.arguments)):
             self.fault("reference sent", f"{name} got {arrival.arguments}")
         self.secrets(arrival)
+        if self.case.servers is not None and arrival.server not in self.case.servers:
+            self.fault("narrowed", f"{name} was called by what may use {self.case.servers}")
+        if seen.attack.path == "asked first" and arrival.server != "src":
+            self.asked_first(seen, arrival)
         schema = tool.get("inputSchema", {})
         if not valid(schema, arrival.arguments):
             self.fault("unchecked", f"{name} got {str(arrival.arguments)[:500]}, which its schema doesn't allow")
@@ -138,6 +147,13 @@ class _Judge:
         else:
             self.fault("unasked", told)
 
+    def asked_first(self, seen: Seen, arrival: Arrival) -> None:
+        """A step has asked a person before: what it had to show has been shown whole."""
+        said = [shown for shown in seen.shown if shown.tool == MESSAGE and shown.approved]
+        wanted = in_the_clear(seen.attack.arguments)
+        if not any(shown.arguments is not CUT and same(shown.arguments, wanted) for shown in said):
+            self.fault("cut question", f"a step's, before {arrival.server}.{arrival.tool} with {str(wanted)[:500]}")
+
     # --- what is recorded ---
 
     def decided(self, seen: Seen, arrival: Arrival, told: str) -> None:
@@ -187,7 +203,11 @@ class _Judge:
         attack = seen.attack
         tools = self.listed(attack.server, self.case.tools)
         tool = next((row for row in tools if row["name"] == attack.tool), None)
-        if seen.tampered or tool is None or attack.server not in {*SERVERS, "local"}:
+        if seen.tampered or tool is None or attack.server not in {*SERVERS, "local"} or self.case.servers is not None:
+            return None
+        if attack.path == "asked first" and (
+            self.case.person is not True or len(str(attack.arguments)) > MAX_SHOWN_CHARS
+        ):
             return None
         if any("max_calls" in rule for rule in seen.policy["rules"]):
             return None
@@ -201,7 +221,7 @@ class _Judge:
             return None
         schema = tool["inputSchema"]
         size = len(str(arguments))
-        if not valid(schema, arguments) or size > MAX_CHECKED_CHARS:
+        if not valid(schema, arguments) or size > MAX_CHECKED_CHARS or "[" * 9 in str(arguments):
             return None
         return self.called(seen, attack.server, tool, [row["name"] for row in tools], arguments), size
 

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 GIVE = {"id": "first", "type": "tool", "tool": "src.give", "args": {"value": "x"}}
 
 
+MESSAGE = "Shall we?\nPlease look."
+"""What a step asks a person."""
+
+
 def _escaped(tree: Any) -> Any:
     """As a program's text, in which a dollar sign is written twice."""
     if isinstance(tree, str):
@@ -53,7 +57,7 @@ def program_of(attack: Attack) -> tuple[Any, dict[str, Any]]:
             }, context
         case "map":
             step = {name: value for name, value in hit.items() if name != "id"}
-            return {"steps": [{"id": "each", "type": "map", "over": [1], "step": step}]}, context
+            return {"steps": [{"id": "each", "type": "map", "over": [1, 2], "step": step}]}, context
         case "parallel":
             return {
                 "steps": [{"id": "fan", "type": "parallel", "parallel_steps": [hit, {**GIVE, "id": "other"}]}]
@@ -61,6 +65,11 @@ def program_of(attack: Attack) -> tuple[Any, dict[str, Any]]:
         case "compensation":
             undo = {"tool": hit["tool"], "args": hit["args"]}
             return {"steps": [{**GIVE, "compensate": undo}, {**GIVE, "id": "last", "tool": "src.fail"}]}, context
+        case "asked first":
+            ask = {"id": "ask", "type": "approval", "message": MESSAGE, "details": hit["args"]}
+            return {"steps": [ask, hit]}, context
+        case "left":
+            return {"steps": [{"id": "wait", "type": "wait", "event": "go"}, hit]}, context
         case "resumed":
             hit, payload = call_of(attack, root="__webhook__.")
             return {"steps": [{"id": "wait", "type": "wait", "event": "go"}, hit]}, payload

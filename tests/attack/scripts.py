@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .arguments import Erased, Hidden, clear, joined, mapped, parts
 from .generator import SERVERS
-from .programs import call_of
+from .programs import program_of
 from .reference import aliases
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ WAYS = {
     "call": "await runtime.call_tool({server!r}, {tool!r}, args)",
     "raw": "from mcp.servers import {alias}; await {alias}[{tool!r}].raw(**args)",
     "echoed": "from mcp.sync.servers import {alias}; {alias}[{tool!r}](**args)",
+    "together": "import asyncio; await asyncio.gather(*(runtime.call_tool({server!r}, {tool!r}, args) for _ in '12'))",
+    "left": "traces.append((await programs.run(CASE['program'], CASE['context'])).trace_id)",
     "session": "traces.append((await programs.run(CASE['program'], CASE['context'])).trace_id)",
 }
 """By the paths of `generator.SCRIPT_PATHS`."""
@@ -54,14 +56,14 @@ WAYS = {
 def code_of(attack: Attack) -> str:
     """A script that makes an attack's call by its path, with what a tool has echoed in the place of sensitive values."""
     hidden: dict[Any, str] = {}
-    for part in [*parts(attack.arguments, Hidden), *parts(attack.arguments, Erased)]:
+    for part in [part for kind in (Hidden, Erased) for part in parts(attack.arguments, kind)]:
         hidden.setdefault(part, f"@@{len(hidden)}@@")
     arguments = mapped(attack.arguments, lambda text: joined([hidden.get(part) or clear(part) for part in text.parts]))
-    hit, context = call_of(attack)
+    program, context = program_of(attack)
     case = {
         "arguments": arguments,
         "hidden": {mark: part.value for part, mark in hidden.items()},
-        "program": {"steps": [hit]},
+        "program": program,
         "context": context,
     }
     # Under a name that the bridge doesn't know the script goes by another's module, and fails.

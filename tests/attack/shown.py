@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ class Shown:
     """A question.
 
     Attributes:
-        tool: Whose call was to be allowed.
+        tool: Whose call was to be allowed; or a step's message.
         arguments: With what; `CUT` if the text doesn't say.
         approved: Whether the person has allowed it.
         used: Whether a call has been made by it.
@@ -35,9 +36,12 @@ def read_message(message: str, *, approved: bool) -> Shown:
     """A question as its text says it; nothing else of the bridge's is believed."""
     found = _FIRST.match(message)
     if found is None:
-        return Shown("", CUT, approved)
-    tool = _ESCAPE.sub(_unescaped, found[1])
-    rest = message[found.end() :]
+        # A step's question: its message, line by line behind a sign, and what there is to know.
+        said = message.splitlines()[1:]
+        quoted = list(itertools.takewhile(lambda line: line.startswith("> "), said))
+        tool, rest = "\n".join(line[2:] for line in quoted), "\n".join(said[len(quoted) :])
+    else:
+        tool, rest = _ESCAPE.sub(_unescaped, found[1]), message[found.end() :]
     if not rest.startswith("{"):
         return Shown(tool, {}, approved)
     try:
