@@ -350,7 +350,8 @@ class DownstreamServer:
 
     async def _listed(self, name: str) -> tuple[ToolInfo, Connection]:
         connection = await self._ready()
-        if connection.stale:
+        if connection.stale or self._relisting is not None:
+            # What is listed anew for another call is so for this one.
             await self._relist(connection)
         tool = self._by_name.get(name)
         if tool is None and anyio.current_time() - connection.listed_at > RELIST_AFTER:
