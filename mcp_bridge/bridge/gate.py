@@ -167,7 +167,7 @@ class Gate:
     async def described(self, value: Any) -> Any:
         """What servers say of themselves and their tools, without the secrets that they were given."""
         await self.projector()
-        if not self._secrets.plaintexts:
+        if not self._secrets.hidden:
             return value
         if self._describing is None:
             # No patterns: an address in a description is no customer's.
@@ -385,7 +385,7 @@ class Gate:
         question = (await self.projector()).trace(
             {**effect.arguments, "program": run.program.name, "step": effect.step}
         )
-        answer = await self._asker.ask(question) if self._asker else None
+        answer = await self._asker.ask({**question, "origin": run.origin}) if self._asker else None
         if answer is None:
             return Outcome(effect.id, "pending")
         decision = {"approved": answer, "by": "client"}

@@ -102,12 +102,16 @@ class Programs(ProgramLibrary):
             starter: Who has it begun.
 
         Raises:
-            BridgeError: As `find`; `bad_context`, `context_too_large`; `bad_key`; `key_conflict`: the key belongs to
-                another program or context, or to one of another origin, or perhaps to another starter.
+            BridgeError: As `find`; `reserved_name`: as `check_program`; `bad_context`, `context_too_large`; `bad_key`;
+                `key_conflict`: the key belongs to another program or context, or to one of another origin, or perhaps
+                to another starter.
         """
         if isinstance(key, str):
             key = Key(key, starter)
         found = await self.find(asked, principal)
+        if starter == "agent" == found.origin:
+            # Saved before there was such a check, or never saved.
+            self.check_program(found.program)
         context = checked_context(context)
         request = self._request(found.program, context)
         return await once(
