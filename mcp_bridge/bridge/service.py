@@ -34,7 +34,7 @@ from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore, StoredExecution
-from mcp_bridge.private_files import private_directory, private_key
+from mcp_bridge.private_files import private_key, state_directory
 from mcp_bridge.sandbox.cli_engine import CliEngine
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, Engine, Limits, SandboxProcess, SandboxSpec
 from mcp_bridge.sandbox.image import ENVIRONMENT, ImageInfo, ImageRequest, ensure_image
@@ -517,7 +517,7 @@ async def open_bridge(
         BridgeError: `database_unusable`, `database_busy`, `database_newer`, `ledger_damaged`, `key_missing`,
             `key_unusable`, `keyring_missing`, `state_unusable`.
     """
-    private_directory(settings.state_dir, durable=True)
+    state_directory(settings.state_dir, durable=True)
     if governance is None:
         governance = load_governance({}, None, Path.cwd(), settings.state_dir)
     refuse_local(governance, specs)
@@ -569,7 +569,7 @@ async def prepare(
     Raises:
         BridgeError: As `Bridge.prepare`.
     """
-    private_directory(settings.state_dir, durable=True)
+    state_directory(settings.state_dir, durable=True)
     report = await _probe(settings, notify, refresh=refresh)
     image = await _image(settings, *report.choice.invocation, notify)
     return Prepared(report, CliEngine(report.choice, settings.state_dir), image)
@@ -581,7 +581,7 @@ async def choose_engine(settings: Settings) -> RuntimeChoice:
     Raises:
         BridgeError: As `Bridge.prepare`.
     """
-    private_directory(settings.state_dir, durable=True)
+    state_directory(settings.state_dir, durable=True)
     return (await _probe(settings, None, refresh=False)).choice
 
 
