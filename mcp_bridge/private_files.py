@@ -154,10 +154,13 @@ def private_directory(path: Path, *, durable: bool = False) -> Path:
 
 
 def _made(path: Path, *, durable: bool) -> Path:
-    new = [made for made in (path, *path.parents) if durable and not made.exists()]
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for made in new:
+        new = [made for made in (path, *path.parents) if not made.exists()]
+        # One by one: `parents` would make those above with the mode that the umask leaves.
+        for made in reversed(new[1:]):
+            made.mkdir(mode=0o700, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
+        for made in new if durable else ():
             sync_directory(made.parent)
     except OSError as exc:
         raise _unusable(path, exc) from None

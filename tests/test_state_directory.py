@@ -5,10 +5,11 @@ import stat
 
 import pytest
 
+from mcp_bridge.downstream.store import ListingStore
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.witness import open_witness
-from mcp_bridge.private_files import private_file, state_directory
+from mcp_bridge.private_files import private_directory, private_file, state_directory
 
 NOBODY = 65534
 
@@ -153,3 +154,21 @@ def test_a_command_says_what_is_wrong_with_it_and_how_to_mend_it(desk):
     (desk.state / "something").touch()
     desk.says("program", "run", "clean", code=1, words=["state_unsafe", "chmod 700", "MCP_BRIDGE_STATE_DIR"])
     assert [path.name for path in desk.state.iterdir()] == ["something"]
+
+
+def test_what_is_made_above_and_in_it_is_closed_too(tmp_path):
+    before = os.umask(0o022)
+    try:
+        state_directory(tmp_path / "a" / "state")
+        private_directory(tmp_path / "a" / "state" / "files" / "one")
+        ListingStore(tmp_path / "b" / "state" / "catalog").save("key", ())
+    finally:
+        os.umask(before)
+    assert {mode(path) for path in tmp_path.rglob("*") if path.is_dir()} == {0o700}
+
+
+def test_a_listing_is_kept_in_no_directory_of_others(opened, caplog):
+    (opened / "Documents").touch()
+    ListingStore(opened / "catalog").save("key", ())
+    assert "cannot cache" in caplog.text
+    assert [path.name for path in opened.iterdir()] == ["Documents"]
