@@ -144,6 +144,8 @@ class Gate:
         self._sampler = sampler
         self._keep_values = keep_values
         self._kept: set[tuple[str, str]] = set()
+        self.servers: frozenset[str] | None = None
+        """The servers that it was narrowed to; None if it wasn't."""
         self.script: ScriptRun | None = None
         """The script whose own calls pass here: it is told how each has ended."""
 
@@ -157,7 +159,7 @@ class Gate:
     async def described(self, value: Any) -> Any:
         """What servers say of themselves and their tools, without the secrets that they were given."""
         await self.projector()
-        if not self._secrets.plaintexts:
+        if not self._secrets.hidden:
             return value
         if self._describing is None:
             # No patterns: an address in a description is no customer's.
@@ -309,14 +311,14 @@ class Gate:
     def _share(self, execution: str) -> Share:
         return self._shares.setdefault(execution, Share(self._budget))
 
-    async def repeatable(self, effect: Effect) -> bool:
+    async def repeatable(self, run: ProgramRun, effect: Effect) -> bool:
         """As `program_run.Effects`."""
-        return effect.kind != "tool" or await self.is_repeatable(effect.name)
+        return effect.kind != "tool" or await self.is_repeatable(effect.name, run.servers)
 
-    async def is_repeatable(self, name: str) -> bool:
+    async def is_repeatable(self, name: str, servers: frozenset[str] | None = None) -> bool:
         """Whether a tool's call that may have happened may be made again."""
         try:
-            tool = await self._find(name)
+            tool = await self._find(name, servers)
         except BridgeError:
             return False
         return self._may_repeat(tool)
@@ -368,7 +370,8 @@ class Gate:
         question: dict[str, Any] = await off_loop(asked, projector.trace, asked)
         answer = None
         if self._asker is not None:
-            answer = await self._asker.ask(await off_loop(asked, projector.person, asked, "the question"))
+            shown = await off_loop(asked, projector.person, asked, "the question")
+            answer = await self._asker.ask({**shown, "origin": run.origin})
         if answer is None:
             return Outcome(effect.id, "pending")
         decision = {"approved": answer, "by": "client"}
@@ -437,7 +440,7 @@ class Gate:
             ProgramRef(self._origin(run, name, program), program.hash, name or program.name)
             for name, program in run.machine.programs_of(effect.id)
         )
-        tool = await self._find(effect.name)
+        tool = await self._find(effect.name, run.servers)
         try:
             with nullcontext() if effect.timeout is None else anyio.fail_after(effect.timeout):
                 answered = await self.call(
@@ -469,13 +472,21 @@ class Gate:
         known = self._governance.programs.get(name)
         return "operator" if known is not None and known.hash == program.hash else "agent"
 
-    async def _find(self, name: str) -> ToolInfo:
-        """`server.tool`, or the plain name of one of the operator's tools."""
-        own = self._governance.registry.tools if LOCAL in self._allowed else {}
+    async def _find(self, name: str, servers: frozenset[str] | None = None) -> ToolInfo:
+        """`server.tool`, or the plain name of one of the operator's tools.
+
+        Args:
+            name: As a step has it.
+            servers: Those that are left to its program; None for all that this gate has.
+        """
+        allowed = self._allowed
+        if servers is not None:
+            allowed = {server: alias for server, alias in allowed.items() if server in servers}
+        own = self._governance.registry.tools if LOCAL in allowed else {}
         if name in own:
             return await self._catalog.tool(LOCAL, name)
         try:
-            server, tool = split(name, self._allowed)
+            server, tool = split(name, allowed)
         except BridgeError:
             if "." in name:
                 raise

@@ -9,6 +9,8 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mcp_bridge.bridge.lookalikes import skeleton
+from mcp_bridge.bridge.shown import exactly
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.policy.patterns import projection_from_toml
 from mcp_bridge.policy.rules import NOWHERE, Policy, Source, read
@@ -108,10 +110,11 @@ def refuse_local(governance: Governance, specs: Sequence[ServerSpec]) -> None:
         BridgeError: `bad_config`.
     """
     for spec in specs:
-        if governance.registry.tools and spec.name.casefold() == LOCAL:
+        if governance.registry.tools and skeleton(spec.name) == skeleton(LOCAL):
             raise BridgeError(
                 "bad_config",
-                f"The server {spec.name!r} of {spec.source} has the name of the operator's own tools.",
+                f"The server '{exactly(spec.name)}' of {spec.source} has the name of the operator's own tools,"
+                " or one that looks like it.",
                 hint="Give the server another name.",
                 file=spec.source,
             )

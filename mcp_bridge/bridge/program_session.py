@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from mcp_bridge.bridge.once import Key
 from mcp_bridge.bridge.program_record import standing, told
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel import program as programs
@@ -21,11 +22,14 @@ if TYPE_CHECKING:
     from mcp_bridge.bridge.program_library import Planner
     from mcp_bridge.bridge.program_run import Effects, ProgramRun
     from mcp_bridge.bridge.programs import Programs
+    from mcp_bridge.ledger.store import KeySpace, Starter
 
 logger = logging.getLogger(__name__)
 
 MAX_RUNS = 10_000
 """Programs that one sandbox may have under way."""
+
+_OF_CALLS: Mapping[Starter, KeySpace] = {"agent": "agent/call", "operator": "operator/call"}
 
 _CLOSED_AT_ONCE = 32
 """Of the programs that a sandbox leaves unfinished, so many are undone and kept at a time."""
@@ -42,6 +46,7 @@ class Session:
         planner: Writes programs.
         ended: Told the record of each that it has driven to where it can't go on.
         left: Told of each that it has left before.
+        starter: Who has begun the script.
     """
 
     def __init__(
@@ -53,6 +58,8 @@ class Session:
         planner: Planner,
         ended: Callable[[str, dict[str, Any]], None] | None = None,
         left: Callable[[str], None] | None = None,
+        *,
+        starter: Starter = "agent",
     ) -> None:
         self._service = service
         self._script = script
@@ -61,16 +68,30 @@ class Session:
         self._principal = principal
         self._ended = ended
         self._left = left
+        self._starter: Starter = starter
         self._runs: dict[str, ProgramRun] = {}
         self._under_way: dict[str, set[anyio.Event]] = {}
         """Of each run, the ends of its effects that are under way."""
 
-    async def start(self, asked: Any, context: dict[str, Any], key: str | None) -> dict[str, Any]:
-        """The result of `program.start`."""
+    async def start(
+        self, asked: Any, context: dict[str, Any], key: str | None, *, of_call: bool = False
+    ) -> dict[str, Any]:
+        """The result of `program.start`.
+
+        Args:
+            asked: The program, or its name.
+            context: Names and values.
+            key: Idempotency key.
+            of_call: Whether the key was made of the call's place in the script, and not given by it.
+        """
         if len(self._runs) >= MAX_RUNS:
             raise BridgeError("too_many_programs", f"{MAX_RUNS} programs are under way.", hint="Await some of them.")
         self.holds(context)
-        began = await self._service.start(asked, context, key, self._principal, self._effects)
+        named: Key | None = None
+        if key is not None:
+            # A key that a script gives is never one of these, whatever it is called.
+            named = Key(key, self._starter if not of_call else _OF_CALLS[self._starter])
+        began = await self._service.start(asked, context, named, self._principal, self._effects, self._starter)
         if isinstance(began, StoredExecution):
             return {"record": self._told(began)}
         return self._driven(began)

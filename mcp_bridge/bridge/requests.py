@@ -75,7 +75,14 @@ class Requests:
         self._gate = gate
         self._script = script
         self._programs = Session(
-            programs, gate.execution, PRINCIPAL, gate, gate.plan, script.program_ended, script.program_left
+            programs,
+            gate.execution,
+            PRINCIPAL,
+            gate,
+            gate.plan,
+            script.program_ended,
+            script.program_left,
+            starter=script.starter,
         )
         self.calls = 0
         self._artifact_turn = anyio.Lock()
@@ -125,8 +132,11 @@ class Requests:
                 return await self._programs.answer(request)
             case messages.ProgramStart() if request.idempotency_key is None:
                 key = self._script.key_of(request.call)
-                keyed = request._replace(idempotency_key=key)
-                return await self._named("program", request, lambda _: self._programs.answer(keyed))
+                return await self._named(
+                    "program",
+                    request,
+                    lambda _: self._programs.start(request.program, request.context, key, of_call=True),
+                )
             case messages.ProgramResume():
                 return await self._named("program", request, lambda _: self._resume(request))
         return await self._named("program", request, lambda _: self._programs.answer(request))

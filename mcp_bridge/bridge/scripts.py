@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import anyio
 
-from mcp_bridge.bridge.once import Executions, once
+from mcp_bridge.bridge.once import Executions, Key, once
 from mcp_bridge.bridge.program_record import standing
 from mcp_bridge.bridge.record import ExecutionRecord
 from mcp_bridge.bridge.script_past import Past, spent
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mcp_bridge.bridge.keep import ArtifactWriter
     from mcp_bridge.bridge.script_past import PastCall
     from mcp_bridge.ledger.recorder import Recorder
-    from mcp_bridge.ledger.store import ProgramStore
+    from mcp_bridge.ledger.store import ProgramStore, Starter
 
 logger = logging.getLogger(__name__)
 
@@ -115,9 +115,10 @@ class Scripts:
         found = await once(
             self.store,
             self._principal,
-            key,
+            None if key is None else Key(key, job.starter),
             request,
             runs,
+            origin="agent",
             under_way=self._under_way,
             retry_failed=self._retry_failed,
         )
@@ -163,18 +164,21 @@ class Scripts:
         """Begin an execution; None if its key has one already."""
         execution = secrets.token_hex(8)
         gate = self._surroundings.gate(execution, job)
-        servers = None if job.servers is None else list(job.servers)
+        # As they are resolved now: another server may have that name by the time that the script goes on.
+        servers = None if gate.servers is None else sorted(gate.servers)
         start: dict[str, Any] = {
             "code": await gate.project(job.code),
             "hash": hashlib.sha256(job.code.encode()).hexdigest(),
             "servers": servers,
             "timeout": job.timeout,
+            "starter": job.starter,
         }
         row = StoredExecution(
             id=execution,
             kind="script",
             principal=self._principal,
             key=key,
+            key_space="" if key is None else job.starter,
             request=request,
             status="running",
             program=request,
@@ -197,7 +201,7 @@ class Scripts:
         finally:
             if not added:
                 del self._under_way[execution]
-        return Begun(self._script(execution, gate, key), gate, job) if added else None
+        return Begun(self._script(execution, gate, key, job.starter), gate, job) if added else None
 
     async def go_on(self, known: StoredExecution, job: Job) -> Begun | ExecutionRecord | None:
         """Go on with an execution whose process has died; None if another was quicker.
@@ -217,7 +221,7 @@ class Scripts:
             gate.adopt_script(await self.store.values(known.id), spent(history, self._policy_hash))
             # Now: no call passes another that waits for it while it is compared with what is recorded.
             await gate.projector()
-            script = self._script(known.id, gate, known.key, Past(history))
+            script = self._script(known.id, gate, known.key, known.starter, Past(history))
             doubts = await in_doubt(script.past, gate)
             if not doubts:
                 return Begun(script, gate, job)
@@ -291,8 +295,12 @@ class Scripts:
             finally:
                 self._under_way.pop(execution).set()
 
-    def _script(self, execution: str, gate: Gate, key: str | None, past: Past | None = None) -> ScriptRun:
-        script = ScriptRun(execution, self.store, self.recorder, gate, self._policy_hash, past, key=key)
+    def _script(
+        self, execution: str, gate: Gate, key: str | None, starter: Starter, past: Past | None = None
+    ) -> ScriptRun:
+        script = ScriptRun(
+            execution, self.store, self.recorder, gate, self._policy_hash, past, key=key, starter=starter
+        )
         gate.script = script
         return script
 
@@ -313,6 +321,10 @@ class _Runs(NamedTuple):
 
     async def go_on(self, known: StoredExecution) -> Begun | ExecutionRecord | None:
         return await self.scripts.go_on(known, self.job)
+
+    async def may_be_operators(self, known: StoredExecution) -> bool:
+        # With the same servers the same was allowed.
+        return bool(known.bundle["servers"] == (None if self.job.servers is None else list(self.job.servers)))
 
 
 def _named(key: str | None) -> dict[str, Any]:

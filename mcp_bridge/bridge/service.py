@@ -35,7 +35,7 @@ from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore, StoredExecution
-from mcp_bridge.private_files import private_directory, private_key
+from mcp_bridge.private_files import private_key, state_directory
 from mcp_bridge.sandbox.cli_engine import CliEngine
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, Engine, Limits, SandboxProcess, SandboxSpec
 from mcp_bridge.sandbox.image import ENVIRONMENT, ImageInfo, ImageRequest, ensure_image
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.spec import ServerSpec
     from mcp_bridge.kernel.events import Resume
     from mcp_bridge.ledger.recorder import Recorder
+    from mcp_bridge.ledger.store import Starter
     from mcp_bridge.models.sampling import Sampler
     from mcp_bridge.policy.budgets import Usages
     from mcp_bridge.sandbox.flags import RuntimeChoice
@@ -173,6 +174,7 @@ class Bridge:
         servers: Sequence[str] | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
         key: str | None = None,
+        starter: Starter = "agent",
         progress: Progress | None = None,
         notify: Callable[[str], None] | None = None,
         asker: Asker | None = None,
@@ -186,6 +188,7 @@ class Bridge:
             timeout: Seconds of its own time.
             key: Idempotency key: it runs once, whoever asks for it how often; who asks later gets what it gave. One
                 whose process has died goes on.
+            starter: Who asks. The keys of agents are others than those of operators.
             progress: Told what the script reports.
             notify: Told what takes time before it starts.
             asker: Asks a person; without one, what needs approval is suspended or refused.
@@ -196,14 +199,18 @@ class Bridge:
                 `unknown_server`, `bad_key`, `key_conflict`. No working sandbox: as `prepare` and
                 `SandboxProcess.wait`.
         """
-        job = Job(code, servers, timeout, progress, notify, asker, sampler, time.monotonic())
+        job = Job(code, servers, timeout, progress, notify, asker, sampler, time.monotonic(), starter)
         self._check(code, timeout)
         self._start_line("", job)
         return await self.scripts.run(job, key)
 
     def gate(self, execution: str, job: Job, recorder: Recorder | None = None) -> Gate:
         """As `scripts.Surroundings`."""
-        return self._gate(execution, self._narrow(job.servers), job.asker, job.sampler, recorder)
+        allowed = self._narrow(job.servers)
+        gate = self._gate(execution, allowed, job.asker, job.sampler, recorder)
+        if job.servers is not None:
+            gate.servers = frozenset(allowed)
+        return gate
 
     @property
     def max_artifact_size(self) -> int:
@@ -268,6 +275,7 @@ class Bridge:
         context: dict[str, Any] | None = None,
         key: str | None = None,
         *,
+        starter: Starter = "agent",
         asker: Asker | None = None,
         sampler: Sampler | None = None,
     ) -> dict[str, Any]:
@@ -277,6 +285,7 @@ class Bridge:
             program: An object, or the name of one.
             context: Names and values.
             key: Idempotency key.
+            starter: As `run`.
             asker: As `run`.
             sampler: As `run`.
 
@@ -289,7 +298,7 @@ class Bridge:
         from mcp_bridge.bridge.program_record import told  # noqa: PLC0415
 
         gate = self._gate(secrets.token_hex(8), self._narrow(None), asker, sampler)
-        run = await self.programs.start(program, context or {}, key, PRINCIPAL, gate)
+        run = await self.programs.start(program, context or {}, key, PRINCIPAL, gate, starter)
         return told(run) if isinstance(run, StoredExecution) else await self._driven(run)
 
     async def resume_program(
@@ -514,7 +523,7 @@ async def open_bridge(
         BridgeError: `database_unusable`, `database_busy`, `database_newer`, `ledger_damaged`, `key_missing`,
             `key_unusable`, `keyring_missing`, `state_unusable`.
     """
-    private_directory(settings.state_dir, durable=True)
+    state_directory(settings.state_dir, durable=True)
     if governance is None:
         governance = load_governance({}, None, Path.cwd(), settings.state_dir)
     refuse_local(governance, specs)
@@ -568,7 +577,7 @@ async def prepare(
     Raises:
         BridgeError: As `Bridge.prepare`.
     """
-    private_directory(settings.state_dir, durable=True)
+    state_directory(settings.state_dir, durable=True)
     report = await _probe(settings, notify, refresh=refresh)
     image = await _image(settings, *report.choice.invocation, notify)
     return Prepared(report, CliEngine(report.choice, settings.state_dir), image)
@@ -580,7 +589,7 @@ async def choose_engine(settings: Settings) -> RuntimeChoice:
     Raises:
         BridgeError: As `Bridge.prepare`.
     """
-    private_directory(settings.state_dir, durable=True)
+    state_directory(settings.state_dir, durable=True)
     return (await _probe(settings, None, refresh=False)).choice
 
 

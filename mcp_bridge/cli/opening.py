@@ -102,11 +102,11 @@ def in_record(settings: Settings, work: Callable[[Database], Awaitable[T]]) -> T
     from mcp_bridge.bridge.keep import Files  # noqa: PLC0415
     from mcp_bridge.ledger.database import Database  # noqa: PLC0415
     from mcp_bridge.ledger.schema import FILE_NAME  # noqa: PLC0415
-    from mcp_bridge.private_files import private_directory  # noqa: PLC0415
+    from mcp_bridge.private_files import state_directory  # noqa: PLC0415
     from mcp_bridge.sandbox.owner import owner_label  # noqa: PLC0415
 
     async def opened() -> T:
-        private_directory(settings.state_dir, durable=True)
+        state_directory(settings.state_dir, durable=True)
         async with Database(settings.state_dir / FILE_NAME, settings.ledger.master_key, owner_label()) as database:
             await tidy(database, Files(settings.state_dir), settings.ledger)
             return await work(database)

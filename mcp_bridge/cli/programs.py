@@ -76,7 +76,7 @@ def _driven(
     from mcp_bridge.cli.asking import terminal  # noqa: PLC0415
 
     async def driven(bridge: Bridge) -> tuple[dict[str, Any], str]:
-        record = await bridge.run_program(asked, values, key, asker=terminal())
+        record = await bridge.run_program(asked, values, key, starter="operator", asker=terminal())
         return record, await inputs.short(bridge.programs.store, record["trace_id"])
 
     record, ident = in_bridge(configuration, driven)

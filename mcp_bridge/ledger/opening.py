@@ -22,7 +22,7 @@ from mcp_bridge.ledger.schema import MIGRATIONS, migrate
 from mcp_bridge.ledger.sealing import damaged, master_key, wrong_master
 from mcp_bridge.ledger.signing import Signer, Verifier
 from mcp_bridge.ledger.trust import KeyEvent
-from mcp_bridge.private_files import private_key, sync_directory
+from mcp_bridge.private_files import private_database, private_key, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,6 +68,7 @@ def open_to_write(path: Path, master: str | Sequence[str]) -> tuple[sqlite3.Conn
 def connect(path: Path, master: str | Sequence[str] | None = None) -> sqlite3.Connection:
     """As `open_to_write`, without the log's keys: of a new file's log there is nothing yet."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    private_database(path)
     with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as reader:
         # The last connection to leave writes the log of changes into the file, whatever it found there; this one can't.
         # What else is wrong, the one that writes finds out: this one can't undo what was cut off, either.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from mcp_bridge.ledger.entries import TOMBSTONE
 from mcp_bridge.ledger.log import INSERT_KEY
@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 
 ERASED = "erased"
 """The status of an execution whose data was erased."""
+
+Starter: TypeAlias = Literal["operator", "agent"]
+"""Who has an execution begun: a person at the command line, or whoever talks to the MCP server or is in a sandbox."""
+
+KeySpace: TypeAlias = Literal["", "agent", "operator", "agent/call", "operator/call"]
+"""Whose an idempotency key is: the same key of two starters is two keys, and so are one that a script gives and one
+that is made of the place of a call in it. The empty space is the only one that version 0.1.0 had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,7 @@ class StoredExecution:
         changed: When it was last written, likewise.
         subject: Whose data it holds, for erasure. Only there to be kept: it is never read again.
         is_held: Of a running one, whether a process that calls itself as its owner uses the store. Only read.
+        key_space: Whose its key is.
     """
 
     id: str
@@ -101,6 +109,12 @@ class StoredExecution:
     changed: float = 0.0
     subject: str = ""
     is_held: bool = False
+    key_space: KeySpace = ""
+
+    @property
+    def starter(self) -> Starter:
+        """Who has begun it, as far as its key tells; of one that tells nothing, an agent."""
+        return "operator" if self.key_space.startswith("operator") else "agent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,11 +240,15 @@ class ProgramStore:
                 execution.id,
                 execution.kind,
                 execution.principal,
-                None if key is None else self._key_mac(execution.principal, key),
+                None if key is None else self._key_mac(execution.principal, key, execution.key_space),
                 execution.request,
                 execution.status,
                 execution.program,
-                seal(execution.id, "bundle", {"key": key, "bundle": execution.bundle}),
+                seal(
+                    execution.id,
+                    "bundle",
+                    {"key": key, "space": execution.key_space, "bundle": execution.bundle},
+                ),
                 execution.origin,
                 execution.owner,
                 None if execution.state is None else seal_bytes(execution.id, "state", execution.state),
@@ -330,14 +348,32 @@ class ProgramStore:
         found = await self._executions("WHERE id = ?", (execution,))
         return found[0] if found else None
 
-    async def by_key(self, principal: str, key: str) -> StoredExecution | None:
+    async def by_key(self, principal: str, key: str, space: KeySpace = "") -> StoredExecution | None:
         """By idempotency key.
+
+        Args:
+            principal: Whose executions.
+            key: The key.
+            space: Whose key; by default one that version 0.1.0 has kept.
 
         Raises:
             BridgeError: `ledger_damaged`.
         """
-        found = await self._executions("WHERE principal = ? AND key = ?", (principal, self._key_mac(principal, key)))
+        mac = self._key_mac(principal, key, space)
+        found = await self._executions("WHERE principal = ? AND key = ?", (principal, mac))
         return found[0] if found else None
+
+    async def holders(self, execution: str) -> list[str]:
+        """The scripts that have something of an execution: those that have begun it, gone on with it or read of it.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        subject = held_of(self._database.master, execution)
+        rows = await self._database.read("SELECT * FROM holders WHERE subject = ?", (subject,))
+        for row in rows:
+            self._check("holders", row)
+        return [holder for holder, *_ in rows]
 
     async def executions(
         self, principal: str | None, limit: int, statuses: Collection[str] = ()
@@ -465,8 +501,9 @@ class ProgramStore:
         rows = await self._database.read("SELECT wrapped FROM data_keys WHERE execution = ?", (execution,))
         return self._database.master.open(execution, rows[0][0]) if rows and rows[0][0] is not None else None
 
-    def _key_mac(self, principal: str, key: str) -> str:
-        return self._database.master.mac("idempotency key", principal, key).hex()
+    def _key_mac(self, principal: str, key: str, space: KeySpace) -> str:
+        words = ("idempotency key", principal, key, *((space,) if space else ()))
+        return self._database.master.mac(*words).hex()
 
     def _check(self, table: str, row: Any) -> None:
         check_row(self._database.master, table, row)
@@ -493,5 +530,8 @@ def _execution(row: list[Any], key: DataKey | None) -> StoredExecution:
         owner,
         key.open(state, label_of(identity, "state")) if key is not None and state is not None else None,
         open_sealed(key, record, label_of(identity, "record")),
-        *row[12:15],
+        row[12],
+        row[13],
+        row[14],
+        key_space=opened.get("space", ""),
     )

@@ -11,6 +11,10 @@ tools = ["postgres.query"]
 
 [secrets.signing-key]
 keyring = true                  # or in the system's keyring
+
+[secrets.door]
+file = true
+masked = false                  # a PIN: its tools get it, and it is hidden nowhere
 ```
 """
 
@@ -27,6 +31,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.policy.globs import ToolGlob
 from mcp_bridge.policy.masking import MIN_SECRET_CHARS
 from mcp_bridge.policy.secret_stores import SecretFile, SystemKeyring
+from mcp_bridge.policy.strength import MIN_BITS, bits
 from mcp_bridge.policy.toml_tables import bad_config, decode
 from mcp_bridge.policy.uris import REFERENCE_PREFIX, SECRET_ID, SECRET_PREFIX
 
@@ -42,7 +47,11 @@ Source = Literal["env", "file", "keyring"]
 
 
 class SecretConfig(BaseModel):
-    """One `[secrets.NAME]` table: exactly one source, and the tools that may receive the secret."""
+    """One `[secrets.NAME]` table: exactly one source, and the tools that may receive the secret.
+
+    What isn't `masked` may be as short as a PIN. It isn't looked for in anything that comes back: to look for what can
+    be guessed is to say whether a guess is right.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -50,6 +59,7 @@ class SecretConfig(BaseModel):
     file: bool = False
     keyring: bool = False
     tools: tuple[str, ...] = ()
+    masked: bool = True
 
     @field_validator("env")
     @classmethod
@@ -156,11 +166,18 @@ class Secrets:
         plaintexts: Those that can be had, by id.
         grants: For every configured secret, which tools may receive it.
         problems: Why a configured secret can't be had, by id.
+        unmasked: Ids of those that are hidden nowhere.
     """
 
     plaintexts: Mapping[str, str] = field(default_factory=dict, repr=False)
     grants: Mapping[str, tuple[ToolGlob, ...]] = field(default_factory=dict, repr=False)
     problems: Mapping[str, BridgeError] = field(default_factory=dict, repr=False)
+    unmasked: frozenset[str] = frozenset()
+
+    @property
+    def hidden(self) -> Mapping[str, str]:
+        """The plaintexts in whose place their references are shown, by id."""
+        return {name: plaintext for name, plaintext in self.plaintexts.items() if name not in self.unmasked}
 
     @property
     def ids(self) -> frozenset[str]:
@@ -195,15 +212,31 @@ class Secrets:
         return plaintext
 
 
-def check_secret(secret_id: str, plaintext: str) -> None:
-    """Say whether a value can be a secret: it must be possible to find and mask it without shredding what is around it.
+def check_secret(secret_id: str, plaintext: str, *, masked: bool = True) -> None:
+    """Say whether a value can be a secret.
+
+    It must be possible to find and mask it without shredding what is around it, and without telling what it is.
+
+    Args:
+        secret_id: Its id.
+        plaintext: The value.
+        masked: Whether it is to be masked.
 
     Raises:
         BridgeError: `bad_secret`, which doesn't repeat the value.
     """
-    why = _unfit(secret_id, plaintext)
+    why = _unfit(secret_id, plaintext) or (_unmaskable(secret_id, plaintext) if masked else None)
     if why:
         raise BridgeError("bad_secret", why, secret=secret_id)
+    if masked and bits(plaintext) < MIN_BITS:
+        raise BridgeError(
+            "bad_secret",
+            f"The value of the secret {secret_id!r} can be guessed: code that tries all of its kind would see which of"
+            " them is masked.",
+            hint="Use a longer one, of more kinds of characters. If it can't be another,"
+            f" masked = false in [secrets.{secret_id}] gives it to its tools, and hides it nowhere.",
+            secret=secret_id,
+        )
 
 
 def _unfit(secret_id: str, plaintext: str) -> str | None:
@@ -212,18 +245,23 @@ def _unfit(secret_id: str, plaintext: str) -> str | None:
     what = f"The value of the secret {secret_id!r}"
     if not plaintext.strip():
         return f"{what} is empty."
-    if len(plaintext.strip()) < MIN_SECRET_CHARS:
-        return f"{what} is shorter than {MIN_SECRET_CHARS} characters, which would be found in any text."
     if len(plaintext) > MAX_SECRET_CHARS:
         return f"{what} is longer than {MAX_SECRET_CHARS} characters."
-    if len(set(plaintext.strip())) == 1:
-        return f"{what} is one character repeated, which would be found in any text."
     if plaintext in SECRET_PREFIX or plaintext in REFERENCE_PREFIX or "vault://" in plaintext:
         return f"{what} is, or holds, a part of what references look like."
     try:
         plaintext.encode()
     except UnicodeEncodeError:
         return f"{what} is not Unicode text."
+    return None
+
+
+def _unmaskable(secret_id: str, plaintext: str) -> str | None:
+    what = f"The value of the secret {secret_id!r}"
+    if len(plaintext.strip()) < MIN_SECRET_CHARS:
+        return f"{what} is shorter than {MIN_SECRET_CHARS} characters, which would be found in any text."
+    if len(set(plaintext.strip())) == 1:
+        return f"{what} is one character repeated, which would be found in any text."
     return None
 
 
@@ -263,7 +301,8 @@ class Vault:
                 problems[name] = error
         grants = {name: tuple(map(ToolGlob, config.tools)) for name, config in self._configs.items()}
         self.known = {**self.known, **plaintexts}
-        return Secrets(MappingProxyType(plaintexts), MappingProxyType(grants), MappingProxyType(problems))
+        unmasked = frozenset(name for name, config in self._configs.items() if not config.masked)
+        return Secrets(MappingProxyType(plaintexts), MappingProxyType(grants), MappingProxyType(problems), unmasked)
 
     def status(self) -> list[SecretStatus]:
         """Every secret that is configured or in the file, sorted by id."""
@@ -298,7 +337,8 @@ class Vault:
             BridgeError: `bad_secret`, `secret_elsewhere` (the configuration names another source), and as
                 `SecretFile.set` and `SystemKeyring.set`.
         """
-        check_secret(secret_id, plaintext)
+        config = self._configs.get(secret_id)
+        check_secret(secret_id, plaintext, masked=config is None or config.masked)
         where = self._store_of(secret_id, store)
         (self._keyring if where == "keyring" else self._file).set(secret_id, plaintext)
         return where
@@ -347,5 +387,5 @@ class Vault:
             value, hint = self._keyring.get(name), f"Keep it with: mcp-bridge secret set {name}"
         if not value:
             raise BridgeError("secret_missing", f"There is no value for the secret {name!r}.", hint=hint)
-        check_secret(name, value)
+        check_secret(name, value, masked=config.masked)
         return value
