@@ -38,7 +38,9 @@ def servers(**commands):
 
 
 def test_our_toml_wins_over_local_over_project_over_user_scope(find):
-    user = servers(a="user", b="user", c="user", d="user") | {"projects": {"CWD": servers(a="local", b="local")}}
+    user = servers(a="user", b="user", c="user", d="user") | {
+        "projects": {"CWD": servers(a="local", b="local") | {"enabledMcpjsonServers": ["a", "b", "c"]}}
+    }
     found = find({"a": {"command": "own"}}, user=user, project=servers(a="project", b="project", c="project"))
     commands = {name: (spec.command, spec.scope) for name, spec in found.servers.items()}
     assert commands == {
@@ -61,7 +63,7 @@ def test_client_files_are_left_alone_when_they_are_switched_off(find):
 
 
 def test_a_project_server_that_was_refused_in_the_client_is_disabled(find):
-    user = {"projects": {"CWD": {"disabledMcpjsonServers": ["a"]}}}
+    user = {"projects": {"CWD": {"enableAllProjectMcpServers": True, "disabledMcpjsonServers": ["a"]}}}
     found = find(user=user, project=servers(a="x", b="x"))
     assert {name: spec.enabled for name, spec in found.servers.items()} == {"a": False, "b": True}
 

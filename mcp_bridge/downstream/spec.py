@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ServerType = Literal["stdio", "http", "sse"]
 Era = Literal["auto", "legacy", "2026-07-28"]
-Scope = Literal["config", "local", "project", "user"]
+Scope = Literal["config", "folder", "local", "project", "user"]
 
 TYPES: tuple[ServerType, ...] = ("stdio", "http", "sse")
 ERAS: tuple[Era, ...] = ("auto", "legacy", "2026-07-28")
@@ -49,7 +49,8 @@ class ServerSpec:
         era: Protocol era to speak; `auto` probes.
         enabled: False for a server that is listed but never started.
         source: The file it came from.
-        scope: Which kind of file that is; `project` files come with a checkout and so from others.
+        scope: Which kind of file that is; `folder` (our own TOML) and `project` files come with a checkout, and so from
+            others.
         problem: Why it can't be used as configured, or None.
     """
 
