@@ -165,10 +165,11 @@ def _agreed() -> bool:
             "Nothing was trusted: there is no terminal to ask in.",
             hint="Run it in a terminal, or with --yes once you have looked at what is there.",
         )
-    sys.stdout.write("Trust exactly this content? A changed byte asks again. [y/N] ")
     sys.stdout.flush()
     # What was typed before the question was read is no answer to it.
     termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    sys.stdout.write("Trust exactly this content? A changed byte asks again. [y/N] ")
+    sys.stdout.flush()
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
