@@ -160,6 +160,8 @@ def discovered(loaded: settings.Loaded) -> Discovery:
         folder=folder.servers if folder else {},
         folder_file=(folder.file if folder else None) or "",
         trust=loaded.trust,
+        shelter=loaded.settings.state_dir.absolute(),
+        everywhere=not loaded.named,
     )
     notice(found.passed_over)
     return found

@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from mcp_bridge.downstream.itself import runs_the_bridge
+from mcp_bridge.downstream.runners import sheltered
 from mcp_bridge.downstream.spec import Scope, ServerSpec, ServerType, spec_from_toml
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.workspace.content import MAX_FILE_BYTES, PROJECT_NAME, content_of, read_regular, why
@@ -334,6 +335,8 @@ def discover(
     folder: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     folder_file: str | Path = "",
     trust: TrustStore | None = None,
+    shelter: Path | None = None,
+    everywhere: bool = False,
 ) -> Discovery:
     """Find every configured server.
 
@@ -349,6 +352,8 @@ def discover(
         folder: The `[servers.NAME]` tables of the folder's TOML, which the user has trusted.
         folder_file: Where these came from.
         trust: What the user has trusted; None for nothing.
+        shelter: A directory of ours for servers that are configured for every folder (see `runners`).
+        everywhere: Whether `tables` are for every folder, too.
 
     Returns:
         Servers by name, what was wrong in clients' files, and what was left out.
@@ -374,5 +379,7 @@ def discover(
                 Skipped(name, file, "it is this bridge; a bridge behind itself would start itself for ever.")
             )
             continue
+        if shelter is not None and (spec.scope == "user" or (everywhere and spec.scope == "config")):
+            spec = sheltered(spec, shelter)
         found.servers[name] = spec
     return found
