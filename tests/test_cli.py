@@ -346,7 +346,8 @@ def test_an_unreadable_configuration_in_its_usual_place_is_named(setup):
     file.parent.mkdir(parents=True)
     file.write_bytes(b"\x00")
     file.chmod(0)
-    says(setup.run("run", "-c", "1", config=False), 2, "bad_config", "config.toml")
+    env = {"XDG_CONFIG_HOME": str(setup.home / ".config")}
+    says(setup.run("run", "-c", "1", config=False, env=env), 2, "bad_config", "config.toml")
 
 
 def test_without_an_engine_it_says_what_is_missing(setup, tmp_path):

@@ -160,7 +160,7 @@ def discovered(loaded: settings.Loaded) -> Discovery:
         folder=folder.servers if folder else {},
         folder_file=(folder.file if folder else None) or "",
         trust=loaded.trust,
-        shelter=loaded.settings.state_dir.absolute(),
+        shelter=Path.home(),
         everywhere=not loaded.named,
     )
     notice(found.passed_over)

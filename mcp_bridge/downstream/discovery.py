@@ -352,7 +352,7 @@ def discover(
         folder: The `[servers.NAME]` tables of the folder's TOML, which the user has trusted.
         folder_file: Where these came from.
         trust: What the user has trusted; None for nothing.
-        shelter: A directory of ours for servers that are configured for every folder (see `runners`).
+        shelter: The user's own directory, for servers that are configured for every folder (see `runners`).
         everywhere: Whether `tables` are for every folder, too.
 
     Returns:

@@ -28,7 +28,7 @@ def sheltered(spec: ServerSpec, directory: Path) -> ServerSpec:
 
     Args:
         spec: A server that is configured for every folder.
-        directory: One of ours, absolute, with neither `node_modules` nor an `.npmrc`.
+        directory: The user's own, which is there: what `npx` may look at in place of the folder.
     """
     if spec.type != "stdio" or spec.cwd is not None:
         return spec
