@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from mcp_bridge.downstream.discovery import discover, expand
 from mcp_bridge.downstream.itself import runs_the_bridge
 from mcp_bridge.downstream.spec import ServerSpec, spec_from_toml
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.workspace.content import Content
 
 
 @pytest.fixture
@@ -414,7 +416,7 @@ def test_a_project_that_names_the_bridge_alone_is_nothing_to_speak_of(find):
 
 def test_the_users_toml_goes_before_the_folders_and_the_folders_servers_are_told_apart(find):
     own, folder = {"a": {"command": "own"}}, {"a": {"command": "theirs"}, "b": {"command": "theirs"}}
-    found = find(own, folder=folder, folder_file="mcp-bridge.toml")
+    found = find(own, folder=folder, trusted=Content(Path("/folder/mcp-bridge.toml"), b""))
     assert {name: spec.command for name, spec in found.servers.items()} == {"a": "own", "b": "theirs"}
     assert found.strangers == {"b"}
 

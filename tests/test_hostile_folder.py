@@ -10,6 +10,7 @@ import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import anyio
 import hostile_folder
 import pytest
 import typer
@@ -453,6 +454,29 @@ def test_a_change_between_the_look_and_the_import_is_not_imported(trusting, monk
     program.write_text(program.read_text() + "\n")
     with pytest.raises(BridgeError, match="what was trusted"):
         govern(loaded.layers, loaded.settings.state_dir)
+    assert not trusting.checkout.marks
+
+
+def test_a_server_that_is_started_late_is_still_what_was_trusted(trusting):
+    from mcp_bridge import settings
+    from mcp_bridge.downstream.catalog import Catalog
+    from mcp_bridge.downstream.fleet import Fleet
+
+    assert trusting.run("trust", "--yes").exit_code == 0
+    specs = common.discovered(settings.load()).servers
+    assert all("evil.sh" in str(spec.scripts) for spec in specs.values())
+    script = trusting.checkout.folder / "evil.sh"
+    script.write_text(script.read_text() + "\n")
+
+    async def listed():
+        async with Fleet(specs.values()) as fleet:
+            catalog = Catalog(fleet, trusting.tmp)
+            await catalog.search("", 1, wait=30)
+            return [status.error for status in catalog.servers()]
+
+    errors = anyio.run(listed)
+    assert len(errors) == 2
+    assert all("isn't what was trusted any more" in error for error in errors)
     assert not trusting.checkout.marks
 
 

@@ -158,7 +158,7 @@ def discovered(loaded: settings.Loaded) -> Discovery:
         client_configs=loaded.settings.client_configs,
         allow_self_server=loaded.settings.allow_self_server,
         folder=folder.servers if folder else {},
-        folder_file=(folder.file if folder else None) or "",
+        trusted=folder.trusted if folder else None,
         trust=loaded.trust,
         shelter=Path.home(),
         everywhere=not loaded.named,

@@ -23,7 +23,15 @@ from mcp_bridge.downstream.itself import runs_the_bridge
 from mcp_bridge.downstream.runners import sheltered
 from mcp_bridge.downstream.spec import Scope, ServerSpec, ServerType, spec_from_toml
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.workspace.content import MAX_FILE_BYTES, PROJECT_NAME, content_of, read_regular, why
+from mcp_bridge.workspace.content import (
+    MAX_FILE_BYTES,
+    PROJECT_NAME,
+    Content,
+    content_of,
+    read_regular,
+    scripts_of,
+    why,
+)
 from mcp_bridge.workspace.trust import PassedOver, Status, TrustStore, passed_over
 
 if TYPE_CHECKING:
@@ -287,6 +295,11 @@ def _claude_code(cwd: Path, home: Path, found: Discovery, trust: TrustStore | No
         yield _spec_from_client(name, entry, str(user_file), "user")
 
 
+def _scripts(entry: Any, base: Path, files: Mapping[str, str]) -> dict[str, str]:
+    """The folder's files that a server's command names, with what is trusted of them."""
+    return {str(path): files.get(str(path), "not there") for path in scripts_of(entry, base)}
+
+
 def _project(cwd: Path, approvals: _Approvals, found: Discovery, trust: TrustStore | None) -> Iterator[ServerSpec]:
     """The servers of the folder's `.mcp.json` that take part, and those that the user has refused, which are off."""
     file = cwd.resolve() / PROJECT_NAME
@@ -302,9 +315,12 @@ def _project(cwd: Path, approvals: _Approvals, found: Discovery, trust: TrustSto
     reason: str | None = None
     if trust is not None:
         status, reason = trust.status(file, data)
+    files: Mapping[str, str] = {}
     if trust is not None and status == "trusted":
         try:
-            status = "trusted" if trust.agrees(content_of(file, data, content)) else "changed"
+            whole = content_of(file, data, content)
+            status = "trusted" if trust.agrees(whole) else "changed"
+            files = whole.files
         except BridgeError as error:
             status, reason = "unusable", error.message.removesuffix(".")
     unapproved = []
@@ -312,7 +328,9 @@ def _project(cwd: Path, approvals: _Approvals, found: Discovery, trust: TrustSto
         spec = _spec_from_client(name, entry, str(file), "project")
         if name in approvals.refused:
             yield replace(spec, enabled=False)
-        elif status == "trusted" or approvals.allow(name):
+        elif status == "trusted":
+            yield replace(spec, scripts=_scripts(entry, file.parent, files))
+        elif approvals.allow(name):
             yield spec
         elif spec.problem is None and not runs_the_bridge(spec.command, spec.args):
             unapproved.append(name)
@@ -333,7 +351,7 @@ def discover(
     allow_self_server: bool = False,
     runs_itself: Callable[[str, tuple[str, ...]], bool] = runs_the_bridge,
     folder: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
-    folder_file: str | Path = "",
+    trusted: Content | None = None,
     trust: TrustStore | None = None,
     shelter: Path | None = None,
     everywhere: bool = False,
@@ -350,7 +368,7 @@ def discover(
         allow_self_server: Keep servers that are this bridge.
         runs_itself: Tells whether a command line runs this bridge.
         folder: The `[servers.NAME]` tables of the folder's TOML, which the user has trusted.
-        folder_file: Where these came from.
+        trusted: What exactly is trusted of the folder, its file included.
         trust: What the user has trusted; None for nothing.
         shelter: The user's own directory, for servers that are configured for every folder (see `runners`).
         everywhere: Whether `tables` are for every folder, too.
@@ -363,7 +381,10 @@ def discover(
     """
     found = Discovery()
     own = [spec_from_toml(name, table, config_file) for name, table in tables.items()]
-    own += [replace(spec_from_toml(name, table, folder_file), scope="folder") for name, table in folder.items()]
+    for name, table in folder.items():
+        assert trusted is not None  # noqa: S101 - a folder's tables are there with what is trusted
+        spec = spec_from_toml(name, table, trusted.file)
+        own.append(replace(spec, scope="folder", scripts=_scripts(table, trusted.file.parent, trusted.files)))
     theirs = list(_claude_code(cwd, home, found, trust)) if client_configs else []
     for unexpanded in [*own, *theirs]:
         name, file = unexpanded.name, unexpanded.source

@@ -52,6 +52,8 @@ class ServerSpec:
         scope: Which kind of file that is; `folder` (our own TOML) and `project` files come with a checkout, and so from
             others.
         problem: Why it can't be used as configured, or None.
+        scripts: Of a server that comes with a folder: from the folder's files that its command names to the trusted
+            SHA-256 of each. It is started with these alone, however long after the look.
     """
 
     name: str
@@ -69,6 +71,7 @@ class ServerSpec:
     source: str = ""
     scope: Scope = "config"
     problem: str | None = None
+    scripts: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return (

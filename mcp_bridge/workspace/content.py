@@ -211,14 +211,37 @@ def _scripts(table: Mapping[str, Any], base: Path) -> Iterator[Path]:
     """Files of the folder that its servers' commands, and that for the master key, name."""
     for key in ("servers", "mcpServers"):
         for server in _table(table, key).values():
-            if isinstance(server, dict):
-                cwd = server.get("cwd")
-                args = server.get("args")
-                words = [server.get("command"), *(args if isinstance(args, list) else ())]
-                yield from _named(words, base / cwd if isinstance(cwd, str) else base, base)
+            yield from scripts_of(server, base)
     command = _table(table, "ledger").get("master_key")
     if isinstance(command, list):
         yield from _named(command, base, base)
+
+
+def scripts_of(server: Any, base: Path) -> Iterator[Path]:
+    """Files of the folder that a server's command names.
+
+    Args:
+        server: Its entry, undecoded, its variables as they are.
+        base: The folder.
+    """
+    if isinstance(server, dict):
+        cwd, args = server.get("cwd"), server.get("args")
+        words = [server.get("command"), *(args if isinstance(args, list) else ())]
+        yield from _named(words, base / cwd if isinstance(cwd, str) else base, base)
+
+
+def changed(files: Mapping[str, str]) -> str | None:
+    """The first of some files whose bytes aren't those any more.
+
+    Args:
+        files: From paths to SHA-256 hashes, as `Content.files`.
+    """
+    for path, hashed in files.items():
+        found = _Gathering(Path(path))
+        found.add(Path(path))
+        if found.files[path] != hashed:
+            return path
+    return None
 
 
 def _named(words: Iterable[Any], cwd: Path, base: Path) -> Iterator[Path]:
