@@ -177,7 +177,14 @@ class User:
 
 
 @pytest.fixture
-def user(tmp_path, monkeypatch):
+def unimported():
+    """What a folder's tools are called is theirs: another test's modules of these names aren't meant."""
+    for name in [name for name in sys.modules if name.startswith("evil_")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def user(tmp_path, monkeypatch, unimported):
     config = tmp_path / "config/mcp-bridge"
     for name, text in (("config.toml", USERS_CONFIG), (f"tools/my_tool_{uuid.uuid4().hex}.py", USERS_TOOL), ("programs/p.yaml", USERS_PROGRAM)):  # fmt: skip
         (config / name).parent.mkdir(parents=True, exist_ok=True)
@@ -631,6 +638,44 @@ def test_what_makes_no_sense_is_not_trusted(user):
     ended = user.run("trust", user.tmp / "home", "--yes")
     assert (ended.exit_code, "nothing_to_trust" in ended.stderr) == (2, True)
     assert user.json("trust", "--list") == {"trusted": []}
+
+
+def test_more_folders_than_are_looked_through_are_not_trusted(user, monkeypatch):
+    from mcp_bridge.workspace import content
+
+    monkeypatch.setattr(content, "MAX_FOLDERS", 20)
+    for number in range(30):
+        (user.checkout.folder / f"tools/d{number}").mkdir()
+    (user.checkout.folder / "tools/d1/again").symlink_to(user.checkout.folder / "tools")
+    assert "folder_too_large" in user.run("trust", "--yes").stderr
+    monkeypatch.undo()
+    os.chdir(user.checkout.folder)
+
+
+def test_both_policies_are_told(trusting):
+    assert trusting.run("trust", "--yes").exit_code == 0
+    explained = trusting.json("policy explain", "local.look")
+    assert (explained["effect"], explained["rule"], explained["floor"]["effect"]) == ("deny", 2, "allow")
+    shown = trusting.run("policy explain", "local.look").stdout
+    assert "your own policy:" in shown
+    assert "the folder's policy, which decides:" in shown
+    shown = trusting.run("policy show").stdout
+    assert shown.index("1. allow: local.*") < shown.index("2. deny: local.look")
+    assert trusting.run("policy check").exit_code == 0
+    findings = {row["code"]: row for row in json.loads(trusting.run("doctor", "--json").stdout)["findings"]}
+    assert "over your own" in findings["configuration"]["message"]
+    assert "untrusted_file" not in findings
+
+
+def test_the_record_of_what_was_done_has_the_hash_of_both(trusting):
+    assert trusting.run("trust", "--yes").exit_code == 0
+    policy = trusting.json("policy show")["hash"]
+    ended = trusting.run("program run", "looking")
+    assert ended.exit_code == 1, "the folder denies what the user's own policy allows"
+    assert trusting.run("audit export", trusting.tmp / EXPORT).exit_code == 0
+    exported = (trusting.tmp / EXPORT).read_text()
+    assert policy in exported
+    assert trusting.policy not in exported
 
 
 def test_more_than_a_person_can_look_at_is_not_trusted(user):

@@ -95,7 +95,7 @@ class _Formatter(logging.Formatter):
 class Configuration(NamedTuple):
     """The settings, the file they came from, the servers, and the operator's word if there is any in a file.
 
-    `passed_over` has the folder's files that take no part.
+    `passed_over` has the folder's files that take no part; `floor` is the user's own file beneath a folder's.
     """
 
     settings: settings.Settings
@@ -103,6 +103,7 @@ class Configuration(NamedTuple):
     discovery: Discovery
     governance: Governance | None = None
     passed_over: tuple[PassedOver, ...] = ()
+    floor: Path | None = None
 
 
 def load(file: Path | None, *, folder: bool = True) -> settings.Loaded:
@@ -187,7 +188,8 @@ def configure(file: Path | None) -> Configuration:
 
         governance = govern(loaded.layers, loaded.settings.state_dir, strangers(loaded, found))
     passed_over = (*loaded.passed_over, *found.passed_over)
-    return Configuration(loaded.settings, loaded.file, found, governance, passed_over)
+    floor = loaded.layers[0].file if len(loaded.layers) > 1 else None
+    return Configuration(loaded.settings, loaded.file, found, governance, passed_over, floor)
 
 
 def refuse_nesting(configuration: Configuration | settings.Loaded) -> None:

@@ -93,6 +93,9 @@ class ServerSpec:
             self.url,
             sorted(self.headers.items()),
         ]
+        if self.scripts:
+            # The same relative command is another server in another folder, and after a change.
+            identity.append(sorted(self.scripts.items()))
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
 

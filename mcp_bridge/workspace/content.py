@@ -28,6 +28,9 @@ MAX_FILE_BYTES = 1 << 20
 MAX_FILES = 2000
 """That one configuration file makes the bridge load: a person is to look at the list."""
 
+MAX_FOLDERS = 5000
+"""That are looked through for such files: `path = ["/"]` is soon written."""
+
 MAX_LOADED_BYTES = 256 << 20
 """Of all of these together: they are hashed at every start."""
 
@@ -118,14 +121,14 @@ class _Gathering:
         if str(path) in self.files:
             return
         if len(self.files) >= MAX_FILES:
-            raise self._too_large(f"more than {MAX_FILES} files")
+            raise self.too_large(f"more than {MAX_FILES} files")
         hashed = hashlib.sha256()
         try:
             with _opened(path) as file:
                 while chunk := file.read(_CHUNK):
                     self._bytes += len(chunk)
                     if self._bytes > MAX_LOADED_BYTES:
-                        raise self._too_large(f"more than {MAX_LOADED_BYTES} bytes")
+                        raise self.too_large(f"more than {MAX_LOADED_BYTES} bytes")
                     hashed.update(chunk)
         except OSError as exc:
             # Not left out: what can't be read now might be read later.
@@ -133,7 +136,7 @@ class _Gathering:
             return
         self.files[str(path)] = hashed.hexdigest()
 
-    def _too_large(self, what: str) -> BridgeError:
+    def too_large(self, what: str) -> BridgeError:
         return BridgeError(
             "folder_too_large",
             f"{self._file} would have the bridge load {what}: too much to trust at a look.",
@@ -157,7 +160,7 @@ def content_of(file: Path, data: bytes, table: Mapping[str, Any]) -> Content:
     found = _Gathering(file)
     base = file.parent
     for folder in _folders(table, "tools", base):
-        for path in _modules(folder):
+        for path in _modules(folder, found):
             found.add(path)
     for folder in _folders(table, "programs", base):
         for path in _entries(folder):
@@ -189,7 +192,7 @@ def _entries(folder: Path) -> list[Path]:
         return []
 
 
-def _modules(folder: Path) -> Iterator[Path]:
+def _modules(folder: Path, gathering: _Gathering) -> Iterator[Path]:
     """Every file of Python in a folder and in what can be a package in it; links are followed, once."""
     seen: set[tuple[int, int]] = set()
     waiting = [folder]
@@ -200,6 +203,8 @@ def _modules(folder: Path) -> Iterator[Path]:
             if (status.st_dev, status.st_ino) in seen:
                 continue
             seen.add((status.st_dev, status.st_ino))
+            if len(seen) > MAX_FOLDERS:
+                raise gathering.too_large(f"modules of more than {MAX_FOLDERS} folders")
             for entry in _entries(here):
                 if entry.suffix == ".py":
                     yield entry
