@@ -342,10 +342,12 @@ def test_what_is_wrong_in_the_configuration_is_named(setup):
 
 def test_an_unreadable_configuration_in_its_usual_place_is_named(setup):
     # Root reads whatever the mode says: what only looks like TOML stands for it there.
-    file = setup.home / "mcp-bridge.toml"
+    file = setup.home / ".config/mcp-bridge/config.toml"
+    file.parent.mkdir(parents=True)
     file.write_bytes(b"\x00")
     file.chmod(0)
-    says(setup.run("run", "-c", "1", config=False), 2, "bad_config", "mcp-bridge.toml")
+    env = {"XDG_CONFIG_HOME": str(setup.home / ".config")}
+    says(setup.run("run", "-c", "1", config=False, env=env), 2, "bad_config", "config.toml")
 
 
 def test_without_an_engine_it_says_what_is_missing(setup, tmp_path):

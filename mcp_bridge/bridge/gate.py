@@ -326,7 +326,7 @@ class Gate:
     def _may_repeat(self, tool: ToolInfo) -> bool:
         """Whether two calls do no more than one, by a word that is believed."""
         # A server's own counts where the operator says so.
-        believed = tool.server == LOCAL or tool.server in self._snapshot.trust_hints
+        believed = tool.server == LOCAL or self._snapshot.believes(tool.server)
         return believed and tool.annotations.get("idempotentHint") is True
 
     async def perform(self, run: ProgramRun, effect: Effect, *, approved: Mapping[str, Any] | None = None) -> Outcome:

@@ -76,7 +76,10 @@ def verify(
             settings = common.load(config or ctx.obj).settings
             facts = verifying.verify_here(settings, keys, notes)
         else:
-            facts = verifying.verify_given(file, keys, notes, lambda: common.load(config or ctx.obj).settings)
+            # Looking at a stranger's file, perhaps in a stranger's folder: that has no say.
+            facts = verifying.verify_given(
+                file, keys, notes, lambda: common.load(config or ctx.obj, folder=False).settings
+            )
         if as_json:
             print_json({"status": "verified" if facts["authenticated"] else "unauthenticated", **facts})
         else:
@@ -117,7 +120,7 @@ def prove(
             data = verifying.prove_here(common.load(config or ctx.obj).settings, entry, payload=payload)
         else:
             data = verifying.prove_by(
-                file, keys, entry, lambda: common.load(config or ctx.obj).settings, payload=payload
+                file, keys, entry, lambda: common.load(config or ctx.obj, folder=False).settings, payload=payload
             )
         # Of a ledger that was damaged it may be none.
         proofs.verify(data, keys)
@@ -276,7 +279,7 @@ def publish(
 
             if acknowledge:
                 await kept.acknowledge(database)
-            publishing = await publisher(database, loaded.settings.ledger, common.base_of(loaded))
+            publishing = await publisher(database, loaded.settings.ledger, loaded.layers[-1].base)
             return dict(await publishing.publish_now())
 
         states = in_record(loaded.settings, published)

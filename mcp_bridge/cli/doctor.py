@@ -32,7 +32,11 @@ def doctor(config: Path | None, *, as_json: bool) -> int:
     status = common.OK
     try:
         configuration = common.configure(config)
-        find("ok", "configuration", f"Configuration: {configuration.file or 'no file, defaults'}.")
+        over = f", over your own, {configuration.floor}" if configuration.floor else ""
+        find("ok", "configuration", f"Configuration: {configuration.file or 'no file, defaults'}{over}.")
+        for file in configuration.passed_over:
+            names = f" Left out: {', '.join(file.servers)}." if file.servers else ""
+            find("warning", file.code, f"{file.message}{names}", file.hint)
         with console.status("Probing the container engine…"):
             prepared = anyio.run(_prepare, configuration)
         findings += [finding.record() for finding in prepared.report.findings]

@@ -44,7 +44,8 @@ def witness(config: Path | None, listen: str, logs: Sequence[str], name: str | N
             raise BridgeError(
                 "bad_argument", f"--log: {exc.message}", hint="Take the key that the log's bridge shows."
             ) from None
-    loaded = common.load(config)
+    # Its key and what it has seen are the same wherever it is started.
+    loaded = common.load(config, folder=False)
     state_dir = state_directory(loaded.settings.state_dir)
     with ExitStack() as open_things:
         socket = open_things.enter_context(listening(host, port))

@@ -158,6 +158,34 @@ class SecretStatus:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What holds the user's own grants where a folder's configuration takes part as well.
+
+    Attributes:
+        grants: Of the user's own secrets that the folder's configuration names too: its globs. A tool has to be named
+            by both.
+        strangers: Servers that the folder configures. What the user has granted by name they get only if it is in
+            `grants`, since the name may have been meant for another server.
+        owned: The user's own secrets.
+    """
+
+    grants: Mapping[str, tuple[ToolGlob, ...]] = field(default_factory=dict)
+    strangers: frozenset[str] = frozenset()
+    owned: frozenset[str] = frozenset()
+
+    def allow(self, secret_id: str, tool: ToolNames) -> bool:
+        """Whether a tool that has been granted a secret may have it."""
+        globs = self.grants.get(secret_id)
+        if globs is not None:
+            return any(glob.names(tool) for glob in globs)
+        return secret_id not in self.owned or tool.server not in self.strangers
+
+
+UNBOUNDED = Bounds()
+"""Of one configuration alone."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Secrets:
     """The secrets as they were at one moment. No `repr` shows a value.
@@ -167,12 +195,14 @@ class Secrets:
         grants: For every configured secret, which tools may receive it.
         problems: Why a configured secret can't be had, by id.
         unmasked: Ids of those that are hidden nowhere.
+        bounds: What else holds the grants.
     """
 
     plaintexts: Mapping[str, str] = field(default_factory=dict, repr=False)
     grants: Mapping[str, tuple[ToolGlob, ...]] = field(default_factory=dict, repr=False)
     problems: Mapping[str, BridgeError] = field(default_factory=dict, repr=False)
     unmasked: frozenset[str] = frozenset()
+    bounds: Bounds = UNBOUNDED
 
     @property
     def hidden(self) -> Mapping[str, str]:
@@ -192,7 +222,8 @@ class Secrets:
                 missing is in `private`.
         """
         globs = self.grants.get(secret_id)
-        if globs is not None and not any(glob.names(tool) for glob in globs):
+        granted = globs is not None and any(glob.names(tool) for glob in globs)
+        if globs is not None and not (granted and self.bounds.allow(secret_id, tool)):
             raise BridgeError(
                 "secret_denied",
                 f"The tool {tool} may not receive the secret {secret_id!r}.",
@@ -272,15 +303,21 @@ class Vault:
         configs: The `[secrets.NAME]` tables.
         state_dir: Where the file is.
         environ: The environment.
+        bounds: What else holds their grants.
 
     Attributes:
         known: The plaintexts that have been read so far, by id.
     """
 
     def __init__(
-        self, configs: Mapping[str, SecretConfig], state_dir: Path, environ: Mapping[str, str] | None = None
+        self,
+        configs: Mapping[str, SecretConfig],
+        state_dir: Path,
+        environ: Mapping[str, str] | None = None,
+        bounds: Bounds = UNBOUNDED,
     ) -> None:
         self._configs = configs
+        self._bounds = bounds
         self._file = SecretFile(state_dir)
         self._keyring = SystemKeyring()
         self._environ = os.environ if environ is None else environ
@@ -302,7 +339,9 @@ class Vault:
         grants = {name: tuple(map(ToolGlob, config.tools)) for name, config in self._configs.items()}
         self.known = {**self.known, **plaintexts}
         unmasked = frozenset(name for name, config in self._configs.items() if not config.masked)
-        return Secrets(MappingProxyType(plaintexts), MappingProxyType(grants), MappingProxyType(problems), unmasked)
+        return Secrets(
+            MappingProxyType(plaintexts), MappingProxyType(grants), MappingProxyType(problems), unmasked, self._bounds
+        )
 
     def status(self) -> list[SecretStatus]:
         """Every secret that is configured or in the file, sorted by id."""
