@@ -1,9 +1,10 @@
 """Erasure: the key of an execution is destroyed, and with it everything that was kept of what it was given and gave.
 
 The log keeps its entries, so that every root and proof of before holds; an entry says what was erased, when and by
-whom. Nothing of the key is left in the file: SQLite overwrites what is deleted, and the write-ahead log, which holds
-pages as they were, is emptied. That is taken down as unfinished business in the same transaction, and finished at the
-next start if this process doesn't live to do it.
+whom. What can't be read any more is then removed, a few megabytes in a transaction, and its space is given back. Nothing
+of the key is left in the file: SQLite overwrites what is deleted, and the write-ahead log, which holds pages as they
+were, is emptied. All that is taken down as unfinished business in the transaction that destroys the key, and finished at
+the next start if this process doesn't live to do it.
 """
 
 from __future__ import annotations
@@ -35,6 +36,25 @@ EXECUTIONS_AN_ENTRY = 500
 
 CHECKPOINT_SECONDS = 30.0
 """How long to wait for those who read the write-ahead log."""
+
+STEP_BYTES = 4 << 20
+"""Of payloads that are removed in one transaction; what is removed is overwritten."""
+
+ROWS_A_STEP = 2000
+PAGES_A_STEP = 1024
+_ROW_BYTES = 200
+
+_INCREMENTAL = 2
+"""https://www.sqlite.org/pragma.html#pragma_auto_vacuum"""
+
+_PURGE = (
+    (
+        "SELECT sequence, length(sealed) FROM payloads JOIN entries USING (sequence) WHERE execution = ? LIMIT ?",
+        "DELETE FROM payloads WHERE sequence = ?",
+    ),
+    ("SELECT id, size FROM pieces WHERE execution = ? LIMIT ?", "DELETE FROM pieces WHERE id = ?"),
+)
+"""What finds rows of an execution, with their bytes, and what removes one."""
 
 _POLL_SECONDS = 0.05
 _TRY_MS = 500
@@ -100,6 +120,7 @@ async def erase(
     else:
         erased = await database.transact(work)
     if erased.executions or erased.references:
+        await purge(database, erased.executions)
         await empty_journal(database)
     return erased
 
@@ -142,11 +163,62 @@ async def finish(database: Database, remove: Callable[[str], None], seconds: flo
     if not rows:
         return
     for _, value in rows:
-        for execution in json.loads(value):
+        executions = json.loads(value)
+        for execution in executions:
             remove(execution)
+        await purge(database, executions)
+    await give_back(database)
     await empty_journal(database, seconds)
     for name, _ in rows:
         await database.write("DELETE FROM meta WHERE name = ?", (name,))
+
+
+async def purge(database: Database, executions: Iterable[str]) -> None:
+    """Remove the payloads of executions whose keys are destroyed, a few at a time: others write in between.
+
+    Raises:
+        BridgeError: As `Database.transact`.
+    """
+    left = list(executions)
+    while left:
+        await database.transact(lambda transaction: _purge_some(transaction, left))
+
+
+def _purge_some(transaction: Transaction, left: list[str]) -> None:
+    do = transaction.connection.execute
+    room = STEP_BYTES
+    while left and room > 0:
+        for find, remove in _PURGE:
+            for row, size in do(find, (left[-1], ROWS_A_STEP)).fetchall():
+                do(remove, (row,))
+                room -= size + _ROW_BYTES
+                if room <= 0:
+                    return
+        if not any(do(find, (left[-1], 1)).fetchone() for find, _ in _PURGE):
+            left.pop()
+            room -= _ROW_BYTES
+
+
+async def give_back(database: Database) -> None:
+    """Give the file's unused pages back to the file system, a few at a time. Of a file of 0.1.0: none.
+
+    Raises:
+        BridgeError: As `Database.transact`.
+    """
+    while await database.transact(_give_back_some):
+        pass
+
+
+def _give_back_some(transaction: Transaction) -> bool:
+    """Whether there are more."""
+    do = transaction.connection.execute
+    if do("PRAGMA auto_vacuum").fetchone()[0] != _INCREMENTAL:
+        return False
+    before: int = do("PRAGMA freelist_count").fetchone()[0]
+    if before:
+        do(f"PRAGMA incremental_vacuum({PAGES_A_STEP})").fetchall()
+    left: int = do("PRAGMA freelist_count").fetchone()[0]
+    return 0 < left < before
 
 
 async def empty_journal(database: Database, seconds: float | None = None) -> None:
@@ -244,7 +316,6 @@ def _erase(transaction: Transaction, execution: str) -> None:
     (subject,) = do("SELECT subject FROM data_keys WHERE execution = ?", (execution,)).fetchone()
     mac = transaction.log.master.mac("data_keys", execution, subject, None)
     do("UPDATE data_keys SET wrapped = NULL, mac = ? WHERE execution = ?", (mac, execution))
-    do("DELETE FROM payloads WHERE sequence IN (SELECT sequence FROM entries WHERE execution = ?)", (execution,))
     do("UPDATE reference_values SET value = NULL WHERE execution = ?", (execution,))
     do("UPDATE approvals SET question = NULL, decision = NULL WHERE execution = ?", (execution,))
     do(
