@@ -1,10 +1,10 @@
 """Erasure: the key of an execution is destroyed, and with it everything that was kept of what it was given and gave.
 
 The log keeps its entries, so that every root and proof of before holds; an entry says what was erased, when and by
-whom. What can't be read any more is then removed, a few megabytes in a transaction, and its space is given back. Nothing
-of the key is left in the file: SQLite overwrites what is deleted, and the write-ahead log, which holds pages as they
-were, is emptied. All that is taken down as unfinished business in the transaction that destroys the key, and finished at
-the next start if this process doesn't live to do it.
+whom. What can't be read any more is then removed, a few megabytes in a transaction, and its space is given back.
+Nothing of the key is left in the file: SQLite overwrites what is deleted, and the write-ahead log, which holds pages as
+they were, is emptied. All that is taken down as unfinished business in the transaction that destroys the key, and
+finished at the next start if this process doesn't live to do it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from mcp_bridge.ledger.beside import UNFINISHED
 from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.store import ERASED, held_of
+from mcp_bridge.ledger.turns import in_turn
 
 if TYPE_CHECKING:
     import sqlite3
@@ -205,20 +206,21 @@ async def give_back(database: Database) -> None:
     Raises:
         BridgeError: As `Database.transact`.
     """
-    while await database.transact(_give_back_some):
+    while await database.outside(_give_back_some):
         pass
 
 
-def _give_back_some(transaction: Transaction) -> bool:
+def _give_back_some(connection: sqlite3.Connection) -> bool:
     """Whether there are more."""
-    do = transaction.connection.execute
-    if do("PRAGMA auto_vacuum").fetchone()[0] != _INCREMENTAL:
+
+    def unused() -> int:
+        return int(connection.execute("PRAGMA freelist_count").fetchone()[0])
+
+    if connection.execute("PRAGMA auto_vacuum").fetchone()[0] != _INCREMENTAL or not (before := unused()):
         return False
-    before: int = do("PRAGMA freelist_count").fetchone()[0]
-    if before:
-        do(f"PRAGMA incremental_vacuum({PAGES_A_STEP})").fetchall()
-    left: int = do("PRAGMA freelist_count").fetchone()[0]
-    return 0 < left < before
+    # A script's statements are done to their end: `execute` would take one step, and so give back one page.
+    in_turn(lambda: connection.executescript(f"PRAGMA incremental_vacuum({PAGES_A_STEP})"))
+    return 0 < unused() < before
 
 
 async def empty_journal(database: Database, seconds: float | None = None) -> None:
