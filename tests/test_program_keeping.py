@@ -53,6 +53,9 @@ class Tools:
     def adopt(self, execution, values, spent):
         self.references.adopt(values)
 
+    def records(self, execution):
+        """No run is counted here."""
+
     async def repeatable(self, effect):
         return False
 

@@ -61,6 +61,9 @@ class Effects(Protocol):
             spent: What it has used of its limits, as `Budget.adopt` takes it.
         """
 
+    def records(self, execution: str) -> None:
+        """What is recorded of an execution counts for the run that these are the effects of."""
+
     async def repeatable(self, effect: Effect) -> bool:
         """Whether an effect that may have happened may be done again."""
 

@@ -107,7 +107,8 @@ class Scripts:
         """Run a script, or give what its key's run has given.
 
         Raises:
-            BridgeError: As `once`; `erased`: what the key's run has given was erased. As `Surroundings.sandboxed`.
+            BridgeError: As `once`; `erased`: what the key's run has given was erased; `ledger_full`. As
+                `Surroundings.sandboxed`.
         """
         # With the kind of what is asked for: no program has the same.
         request = hmac.digest(self._key, b"script\0" + job.code.encode(), "sha256").hex()
@@ -163,6 +164,8 @@ class Scripts:
         """Begin an execution; None if its key has one already."""
         execution = secrets.token_hex(8)
         gate = self._surroundings.gate(execution, job)
+        if gate.allowance is not None:
+            await gate.allowance.require()
         servers = None if job.servers is None else list(job.servers)
         start: dict[str, Any] = {
             "code": await gate.project(job.code),
@@ -212,6 +215,8 @@ class Scripts:
         try:
             history = await self.recorder.read(known.id)
             gate = self._surroundings.gate(known.id, job)
+            if gate.allowance is not None:
+                gate.allowance.stored = await self.store.recorded_bytes(known.id)
             gate.adopt_script(await self.store.values(known.id), spent(history, self._policy_hash))
             # Now: no call passes another that waits for it while it is compared with what is recorded.
             await gate.projector()
@@ -292,6 +297,7 @@ class Scripts:
     def _script(self, execution: str, gate: Gate, key: str | None, past: Past | None = None) -> ScriptRun:
         script = ScriptRun(execution, self.store, self.recorder, gate, self._policy_hash, past, key=key)
         gate.script = script
+        script.room = gate.room
         return script
 
     def _entry(self, kind: Any, execution: str, payload: dict[str, Any]) -> Entry:

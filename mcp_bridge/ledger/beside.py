@@ -162,8 +162,8 @@ class Beside:
         connection, master = ledger.connection, ledger.master
         key: tuple[str, DataKey] | None = None
         for execution, name, size, sealed, wrapped in connection.execute(
-            "SELECT execution, name, size, CAST(sealed AS BLOB), wrapped FROM pieces LEFT JOIN data_keys USING (execution)"
-            " ORDER BY execution"
+            "SELECT execution, name, size, CAST(sealed AS BLOB), wrapped FROM pieces"
+            " LEFT JOIN data_keys USING (execution) ORDER BY execution"
         ):
             if size != len(sealed) or (wrapped is None and execution not in self._unfinished):
                 raise damaged(f"a piece of a payload of {execution!r:.60} is of another size, or its key is destroyed")

@@ -33,7 +33,19 @@ if TYPE_CHECKING:
 
 What = Literal["execution", "subject", "reference", "age"]
 
-EXECUTIONS_AN_ENTRY = 500
+EXECUTIONS_AN_ENTRY = 100
+"""Also in one transaction, of what is erased by its age."""
+
+EXECUTIONS_AT_ONCE = 50
+"""That are erased before it is seen whether there is room."""
+
+_ENDED = "status <> ? AND (status NOT IN ('running', 'suspended', 'interrupted') OR (kind = 'script' AND key IS NULL))"
+"""What can go on hasn't ended. A script without a key can't, once its process has died. The parameter is ERASED."""
+
+_OLD = (
+    f"SELECT changed, id FROM executions WHERE {_ENDED} AND changed < ? AND (changed, id) > (?, ?)"  # noqa: S608
+    " ORDER BY changed, id LIMIT ?"
+)
 
 CHECKPOINT_SECONDS = 30.0
 """How long to wait for those who read the write-ahead log."""
@@ -131,21 +143,80 @@ async def _erase_old(
 ) -> Erased:
     """In parts: others write in between."""
     erased: list[str] = []
-    last = ""
+    last = (-1.0, "")
     while True:
 
-        def work(transaction: Transaction, after: str = last) -> tuple[list[str], list[str]]:
-            found = _old(transaction, before, after)
+        def work(
+            transaction: Transaction, after: tuple[float, str] = last
+        ) -> tuple[list[tuple[float, str]], list[str]]:
+            rows = transaction.connection.execute(_OLD, (ERASED, before, *after, EXECUTIONS_AN_ENTRY)).fetchall()
+            found = [execution for _, execution in rows]
             running = set(_running(transaction, found, under_way))
-            chosen = [one for one in found if one not in running]
+            chosen = [one for one in found if one not in running and not _is_needed(transaction, one)]
             _erase_all(transaction, chosen, told)
-            return found, chosen
+            return rows, chosen
 
+        if not await database.read(_OLD, (ERASED, before, *last, 1)):
+            # Nobody is held up for nothing.
+            return Erased(tuple(erased))
         found, chosen = await database.transact(work)
         erased += chosen
         if len(found) < EXECUTIONS_AN_ENTRY:
             return Erased(tuple(erased))
         last = found[-1]
+
+
+async def erase_ended(
+    database: Database, chosen: Sequence[str], *, by: str, under_way: Callable[[str, str], bool]
+) -> Erased:
+    """Erase some executions, as far as they have ended and nothing that can go on needs them.
+
+    Args:
+        database: The store.
+        chosen: Their ids.
+        by: Who wants it.
+        under_way: As `erase`.
+
+    Raises:
+        BridgeError: As `Database.transact`.
+    """
+    told = {"what": "age", "by": by, "reason": None, "at": time.time()}
+
+    def work(transaction: Transaction) -> list[str]:
+        found = [one for one in chosen if _has_ended(transaction, one)]
+        running = set(_running(transaction, found, under_way))
+        going = [one for one in found if one not in running and not _is_needed(transaction, one)]
+        _erase_all(transaction, going, told)
+        return going
+
+    erased = await database.transact(work)
+    await purge(database, erased)
+    return Erased(tuple(erased))
+
+
+def _has_ended(transaction: Transaction, execution: str) -> bool:
+    query = f"SELECT 1 FROM executions WHERE id = ? AND {_ENDED}"  # noqa: S608 - a constant
+    return transaction.connection.execute(query, (execution, ERASED)).fetchone() is not None
+
+
+async def next_to_go(database: Database, large: int) -> list[str]:
+    """Executions that have ended, those first that have more than `large` bytes, then those first that ended first."""
+    found = await database.read(
+        # The sum is made by an index alone.
+        "SELECT id FROM (SELECT execution, sum(size) AS total FROM pieces GROUP BY execution HAVING total > ?2)"  # noqa: S608
+        f" JOIN executions ON id = execution WHERE {_ENDED.replace('?', '?1')} ORDER BY changed LIMIT 1",
+        (ERASED, large),
+    )
+    if not found:
+        query = f"SELECT id FROM executions WHERE {_ENDED} ORDER BY changed LIMIT {EXECUTIONS_AT_ONCE}"  # noqa: S608
+        found = await database.read(query, (ERASED,))
+    return [execution for (execution,) in found]
+
+
+async def unended(database: Database) -> set[str]:
+    """Ids of the executions that are under way or can go on."""
+    query = f"SELECT id FROM executions WHERE NOT ({_ENDED})"  # noqa: S608 - a constant
+    return {execution for (execution,) in await database.read(query, ("",))}
 
 
 async def finish(database: Database, remove: Callable[[str], None], seconds: float | None = None) -> None:
@@ -270,16 +341,14 @@ def _chosen(transaction: Transaction, database: Database, what: What, name: str)
     return sorted(one for one in found if do(is_there, (one,)).fetchone())
 
 
-def _old(transaction: Transaction, before: float, after: str) -> list[str]:
-    """Executions that have ended before a time, after one in the order of their ids."""
-    # What can go on hasn't ended. A script without a key can't, once its process has died.
+def _is_needed(transaction: Transaction, execution: str) -> bool:
+    """Whether an execution that can go on may ask what came of this one: it has started it, or read of it."""
     rows = transaction.connection.execute(
-        "SELECT id FROM executions WHERE id > ? AND changed < ? AND status <> ?"
-        " AND (status NOT IN ('running', 'suspended', 'interrupted') OR (kind = 'script' AND key IS NULL))"
-        " ORDER BY id LIMIT ?",
-        (after, before, ERASED, EXECUTIONS_AN_ENTRY),
+        "SELECT 1 FROM holders JOIN executions ON id = holder WHERE subject = ?"
+        " AND status IN ('running', 'suspended', 'interrupted') AND (kind = 'program' OR key IS NOT NULL) LIMIT 1",
+        (held_of(transaction.log.master, execution),),
     )
-    return [execution for (execution,) in rows]
+    return rows.fetchone() is not None
 
 
 def _with_holders(transaction: Transaction, master: MasterKey, executions: Iterable[str]) -> set[str]:

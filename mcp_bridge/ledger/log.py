@@ -100,6 +100,8 @@ class Log:
         self.origin = origin
         self.signer = signer
         self._reload = reload
+        self.is_new = False
+        """Whether this process has begun it."""
         self._version = -1
         self._frontier = Frontier()
         self._time = 0

@@ -125,9 +125,10 @@ def _log(connection: sqlite3.Connection, directory: Path, source: str | Sequence
     # The key's file, and the head that says which key it is, change under that lock, and are read under it.
     turns.take_first_turn(connection)
     try:
-        if not _is_begun(connection):
+        if is_new := not _is_begun(connection):
             _begin(connection, directory, source)
         log = _continued(connection, directory, master or master_key(source, directory, make=False))
+        log.is_new = is_new
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:

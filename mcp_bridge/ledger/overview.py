@@ -119,7 +119,8 @@ def _entries(connection: sqlite3.Connection, master: MasterKey, execution: str, 
             if number == 0 and wrapped is not None:
                 pieces = pieces_of(connection, execution, master.open(execution, wrapped))
             leaf = decode(data)
-            found.append(recorded(leaf, payload_of(leaf, sealed, pieces)))
+            payload = payload_of(leaf, sealed, pieces)
+            found.append(recorded(leaf, None if payload is None else payload.value()))
         except BridgeError as exc:
             content = {DAMAGED: exc.message}
             when = leaf.time / 1e6 if leaf else found[-1].time if found else 0.0

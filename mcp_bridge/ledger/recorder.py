@@ -86,7 +86,8 @@ class SqliteRecorder:
             if not found and wrapped is not None:
                 pieces = pieces_of(connection, execution, self._database.master.open(execution, wrapped))
             leaf = decode(data)
-            found.append(recorded(leaf, payload_of(leaf, sealed, pieces)))
+            payload = payload_of(leaf, sealed, pieces)
+            found.append(recorded(leaf, None if payload is None else payload.value()))
         return found
 
 
@@ -102,9 +103,9 @@ def pieces_of(connection: sqlite3.Connection, execution: str, key: DataKey) -> P
     return Pieces(execution, key, fetch)
 
 
-def recorded(leaf: Leaf, payload: Payload | None) -> Recorded:
-    """An entry and its payload, as they are read."""
-    content: dict[str, Any] = {"erased": TOMBSTONE} if payload is None else payload.value()
+def recorded(leaf: Leaf, content: dict[str, Any] | None) -> Recorded:
+    """An entry and its payload, as they are read; None for one that is erased."""
+    content = {"erased": TOMBSTONE} if content is None else content
     kind: Kind = leaf.kind  # type: ignore[assignment]  # `decode` has seen to it
     entry = Entry(kind, leaf.execution, content, leaf.step, leaf.policy, leaf.program)
     return Recorded(leaf.sequence, leaf.time / 1e6, entry)

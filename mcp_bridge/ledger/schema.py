@@ -98,6 +98,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) STRICT""",
         # With the size: what an execution takes is added up without a look at the table.
         "CREATE UNIQUE INDEX pieces_by_name ON pieces (execution, name, size)",
+        "CREATE INDEX executions_by_change ON executions (changed, id)",
         """CREATE TRIGGER pieces_are_not_replaced BEFORE INSERT ON pieces
             WHEN EXISTS (SELECT 1 FROM pieces WHERE id = NEW.id)
                 OR EXISTS (SELECT 1 FROM pieces WHERE execution = NEW.execution AND name = NEW.name)

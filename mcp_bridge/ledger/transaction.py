@@ -68,6 +68,11 @@ class Statement:
     otherwise: Sequence[tuple[str, Sequence[Any]]] = ()
     changed: int = 0
 
+    @property
+    def size(self) -> int:
+        """Bytes of what is to be sealed."""
+        return sum(len(value.data) for value in self.parameters if type(value) is Seal)
+
 
 @dataclass(slots=True)
 class Append:
@@ -80,6 +85,11 @@ class Append:
 
     posted: Posted
     after: Statement | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of its payload."""
+        return self.posted.size
 
 
 Item: TypeAlias = "Statement | Append"
