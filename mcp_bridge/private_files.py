@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import stat
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -192,6 +194,23 @@ def write_private(path: Path, data: bytes, *, durable: bool = False) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[int]:
+    """Have a file, which is made if it isn't there, to oneself among all processes; its descriptor, to read and write.
+
+    Raises:
+        OSError: As the system gives it.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        # A file system without locks has one bridge, or is at its users' risk.
+        with suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def sync_directory(path: Path) -> None:

@@ -23,6 +23,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.config import LedgerConfig
+from mcp_bridge.sizes import Size, parse_size
 from mcp_bridge.toml_lines import line_of
 from mcp_bridge.workspace.content import CONFIG_NAME, real_folder
 from mcp_bridge.workspace.trust import PassedOver, TrustStore, trusted
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mcp_bridge.workspace.content import Content
+
+__all__ = ["Loaded", "Settings", "load", "parse_size"]
 
 ENV_PREFIX = "MCP_BRIDGE_"
 FILE_NAME = CONFIG_NAME
@@ -68,25 +71,11 @@ BOUNDS = (
 PERMISSIONS = ("client_configs", "allow_self_server")
 """Settings that are off if the user's own file has them off, whatever a folder's says."""
 
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
-
-
-def parse_size(value: Any) -> int:
-    """Bytes from an integer or a text such as `512m`, `64 MiB`, `1g` (powers of 1024)."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    match = _SIZE.fullmatch(str(value).strip())
-    if match is None:
-        raise ValueError("a size is a number of bytes, or text such as '512m' or '1g'")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
-
 
 def _listed(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
-Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 

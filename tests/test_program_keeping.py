@@ -55,6 +55,9 @@ class Tools:
     def adopt(self, execution, values, spent):
         self.references.adopt(values)
 
+    def records(self, execution):
+        """No run is counted here."""
+
     async def repeatable(self, run, effect):
         return False
 

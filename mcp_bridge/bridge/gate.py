@@ -44,6 +44,7 @@ from mcp_bridge.policy.vault import Secrets
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from mcp_bridge.bridge.admission import Asker
     from mcp_bridge.bridge.governance import Governance
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from mcp_bridge.kernel.events import OutcomeStatus
     from mcp_bridge.kernel.format import Fault
     from mcp_bridge.kernel.program import Program
+    from mcp_bridge.ledger.allowance import Allowance
     from mcp_bridge.ledger.recorder import Recorder
     from mcp_bridge.models.sampling import Sampler
     from mcp_bridge.policy.budgets import Usages
@@ -106,6 +108,7 @@ class Gate:
         asker: Asks a person, or None.
         sampler: Asks the client's model, or None.
         keep_values: Keeps the values behind an execution's references, with what is recorded next.
+        allowance: What may be recorded of it all; None for any.
     """
 
     def __init__(
@@ -122,8 +125,10 @@ class Gate:
         asker: Asker | None = None,
         sampler: Sampler | None = None,
         keep_values: Callable[[str, Mapping[str, Scalar]], None] | None = None,
+        allowance: Allowance | None = None,
     ) -> None:
         self.execution = execution
+        self.allowance = allowance
         self._allowed = allowed
         self._governance = governance
         self._snapshot = governance.snapshot
@@ -195,9 +200,35 @@ class Gate:
 
         Raises:
             BridgeError: `denied`, `approval_needed`, `approval_outdated`, `tool_changed`, `budget_…`, `secret_…`,
-                `reference_…`, `not_recorded`: it was not made. What a failed call raises is projected as its result
-                would be.
+                `reference_…`, `record_limit`, `ledger_full`, `not_recorded`: it was not made. What a failed call raises
+                is projected as its result would be.
         """
+        async with self.room(undoes=path_undoes(step)):
+            return await self._called(
+                tool, arguments, step=step, run=run, effect=effect, approved=approved, raw=raw, mark=mark
+            )
+
+    def room(self, *, undoes: bool = False) -> AbstractAsyncContextManager[None]:
+        """As `Allowance.room`."""
+        return nullcontext() if self.allowance is None else self.allowance.room(undoes=undoes)
+
+    def records(self, execution: str) -> None:
+        """As `program_run.Effects`."""
+        if self.allowance is not None:
+            self.allowance.counts(execution)
+
+    async def _called(
+        self,
+        tool: ToolInfo,
+        arguments: dict[str, Any],
+        *,
+        step: StepContext | None,
+        run: ProgramRun | None,
+        effect: int | None,
+        approved: Mapping[str, Any] | None,
+        raw: bool,
+        mark: Mapping[str, Any],
+    ) -> Answered:
         projector = await self.projector()
         execution, program = (run.execution, run.program.hash) if run else (self.execution, None)
         place = Place(execution, program, step.path if step else None, step, mark)
@@ -380,6 +411,10 @@ class Gate:
         return Outcome(effect.id, "ok", decision)
 
     async def _llm(self, run: ProgramRun, effect: Effect) -> Outcome:
+        async with self.room():
+            return await self._asked(run, effect)
+
+    async def _asked(self, run: ProgramRun, effect: Effect) -> Outcome:
         projector = await self.projector()
         model = await self.model()
         told = await off_loop(effect.arguments, projector.trace, effect.arguments)
@@ -496,6 +531,11 @@ class Gate:
         if not tool:
             raise BridgeError("unknown_tool", f"{name[:100]!r} is a server; a step names server.tool.")
         return await self._catalog.tool(server, tool)
+
+
+def path_undoes(step: StepContext | None) -> bool:
+    """Whether a call undoes what a step has done."""
+    return step is not None and step.path.endswith(".compensate")
 
 
 def success(answered: Answered, *, raw: bool) -> dict[str, Any]:

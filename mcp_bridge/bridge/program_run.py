@@ -65,6 +65,9 @@ class Effects(Protocol):
             spent: What it has used of its limits, as `Budget.adopt` takes it.
         """
 
+    def records(self, execution: str) -> None:
+        """What is recorded of an execution counts for the run that these are the effects of."""
+
     async def repeatable(self, run: ProgramRun, effect: Effect) -> bool:
         """Whether an effect of a program that may have happened may be done again."""
 

@@ -162,6 +162,7 @@ class Programs(ProgramLibrary):
             subject=subject,
         )
         self._under_way[run.execution] = anyio.Event()
+        effects.records(run.execution)
         # A reference may stand in the program itself, and the step be done by another process.
         values = effects.values_behind([context, row.bundle])
         began: dict[str, Any] = {"context": context, "effects": [effect.id for effect in machine.effects]}
@@ -303,6 +304,7 @@ class Programs(ProgramLibrary):
         """An execution as its process left it, or lost it."""
         assert stored.state is not None  # noqa: S101 - it can go on
         history = await self.recorder.read(stored.id)
+        effects.records(stored.id)
         effects.adopt(stored.id, await self.store.values(stored.id), spent(history, self.policy_hash))
         machine = _restored(stored, stored.state)
         doubtful = replay(machine, stored.state, history)

@@ -107,7 +107,8 @@ class Scripts:
         """Run a script, or give what its key's run has given.
 
         Raises:
-            BridgeError: As `once`; `erased`: what the key's run has given was erased. As `Surroundings.sandboxed`.
+            BridgeError: As `once`; `erased`: what the key's run has given was erased; `ledger_full`. As
+                `Surroundings.sandboxed`.
         """
         # With the kind of what is asked for: no program has the same.
         request = hmac.digest(self._key, b"script\0" + job.code.encode(), "sha256").hex()
@@ -164,6 +165,8 @@ class Scripts:
         """Begin an execution; None if its key has one already."""
         execution = secrets.token_hex(8)
         gate = self._surroundings.gate(execution, job)
+        if gate.allowance is not None:
+            await gate.allowance.require()
         # As they are resolved now: another server may have that name by the time that the script goes on.
         servers = None if gate.servers is None else sorted(gate.servers)
         start: dict[str, Any] = {
@@ -218,6 +221,8 @@ class Scripts:
         try:
             history = await self.recorder.read(known.id)
             gate = self._surroundings.gate(known.id, job)
+            if gate.allowance is not None:
+                gate.allowance.stored = await self.store.recorded_bytes(known.id)
             gate.adopt_script(await self.store.values(known.id), spent(history, self._policy_hash))
             # Now: no call passes another that waits for it while it is compared with what is recorded.
             await gate.projector()
@@ -302,6 +307,7 @@ class Scripts:
             execution, self.store, self.recorder, gate, self._policy_hash, past, key=key, starter=starter
         )
         gate.script = script
+        script.room = gate.room
         return script
 
     def _entry(self, kind: Any, execution: str, payload: dict[str, Any]) -> Entry:

@@ -20,7 +20,8 @@ import anyio
 
 from mcp_bridge.bridge import bundle
 from mcp_bridge.bridge.channel import ChannelLimits, start_line
-from mcp_bridge.bridge.erasing import keep_tidy, tidy
+from mcp_bridge.bridge.erasing import keep_tidy, make_room, tidy
+from mcp_bridge.bridge.erasing import sweep as sweep_files
 from mcp_bridge.bridge.execution import MAX_VALUE_BYTES, Execution, ExecutionLimits, Progress
 from mcp_bridge.bridge.governance import LOCAL, Governance, load_governance, refuse_local
 from mcp_bridge.bridge.job import Job
@@ -95,7 +96,7 @@ class Bridge:
         self.settings = settings
         self.fleet = fleet
         self.catalog = Catalog(fleet, settings.state_dir)
-        self.files = Files(settings.state_dir)
+        self.files = Files(settings.state_dir, settings.ledger.max_files_size)
         self._memories = Memories(settings.state_dir)
         self.loop_watch = LoopWatch()
         """What has held up this bridge's event loop."""
@@ -418,6 +419,8 @@ class Bridge:
     ) -> Gate:
         from mcp_bridge.bridge.gate import Gate  # noqa: PLC0415
 
+        allowance = self._database.allowance()
+        allowance.counts(execution)
         return Gate(
             execution,
             PRINCIPAL,
@@ -432,6 +435,7 @@ class Bridge:
             sampler,
             # A replay keeps nothing: it makes no call.
             None if recorder else self.programs.store.keep_values,
+            allowance,
         )
 
     def _check(self, code: str, timeout: float | None) -> ExecutionLimits:
@@ -497,7 +501,7 @@ class Bridge:
         try:
             for container in await sweep(engine):
                 logger.warning("removed the container %s of a bridge that is gone", container)
-            self.files.sweep()
+            await sweep_files(self._database, self.files, self.settings.ledger)
         except (BridgeError, OSError) as exc:
             logger.warning("the sweep for left-over containers failed: %s", exc)
 
@@ -529,12 +533,17 @@ async def open_bridge(
     refuse_local(governance, specs)
     with masked_logs(governance.vault), watched() as watch:
         async with (
-            Database(settings.state_dir / FILE_NAME, settings.ledger.master_key, owner_label()) as database,
+            Database(
+                settings.state_dir / FILE_NAME, settings.ledger.master_key, owner_label(), settings.ledger.quota
+            ) as database,
             Fleet(specs, idle_timeout=settings.runtime_idle_timeout) as fleet,
             anyio.create_task_group() as tasks,
         ):
-            files = Files(settings.state_dir)
+            files = Files(settings.state_dir, settings.ledger.max_files_size)
+            if database.is_new:
+                logger.warning("a ledger begins in %s. %s", settings.state_dir, settings.ledger.retention())
             await tidy(database, files, settings.ledger)
+            database.reclaim = functools.partial(make_room, database, files, settings.ledger)
             async with _looked_after(database, files, settings, governance.base, tasks):
                 # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
                 bridge = Bridge(settings, fleet, tasks, database, governance)
@@ -559,8 +568,7 @@ async def _looked_after(
         with tidying:
             await keep_tidy(database, files, settings.ledger)
 
-    if settings.ledger.keep_payloads_days is not None:
-        tasks.start_soon(look_for_what_is_old)
+    tasks.start_soon(look_for_what_is_old)
     try:
         yield
     finally:

@@ -38,6 +38,9 @@ NEXT_KEY_FILE = "checkpoint.key.next"
 
 ORIGIN = "mcp-code-bridge"
 
+MAX_JOURNAL_BYTES = 16 << 20
+"""Of the write-ahead log, once what is in it has been written into the file."""
+
 _LOST = (
     "Without it the log can't go on as the same signer's. If it is lost for good: mcp-bridge audit rotate-key --lost."
 )
@@ -76,7 +79,12 @@ def connect(path: Path, master: str | Sequence[str] | None = None) -> sqlite3.Co
     connection = sqlite3.connect(path, timeout=turns.BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     try:
         refuse_newer(connection, path)
+        if connection.execute("PRAGMA page_count").fetchone()[0] == 0:
+            # It is too late when there is a table.
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         turns.use_wal(connection, turns.BUSY_SECONDS)
+        # What a large transaction has made of the journal isn't kept when it is written into the file.
+        connection.execute(f"PRAGMA journal_size_limit = {MAX_JOURNAL_BYTES}")
         connection.execute("PRAGMA synchronous = FULL")
         # What is deleted is overwritten: the key of an execution that is erased must be nowhere.
         connection.execute("PRAGMA secure_delete = ON")
@@ -118,9 +126,10 @@ def _log(connection: sqlite3.Connection, directory: Path, source: str | Sequence
     # The key's file, and the head that says which key it is, change under that lock, and are read under it.
     turns.take_first_turn(connection)
     try:
-        if not _is_begun(connection):
+        if is_new := not _is_begun(connection):
             _begin(connection, directory, source)
         log = _continued(connection, directory, master or master_key(source, directory, make=False))
+        log.is_new = is_new
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
@@ -242,7 +251,7 @@ def _begin(connection: sqlite3.Connection, directory: Path, source: str | Sequen
     log = Log(master, origin, signer, lambda _: signer)
     log.begin(connection)
     event = KeyEvent("made", signer.vkey)
-    write_entries(connection, log, [Posted(time.time_ns() // 1000, Entry("key", LEDGER), event.encode())])
+    write_entries(connection, log, [Posted.of(Entry("key", LEDGER), (event.encode(),), time.time_ns() // 1000)])
     log.finish(connection)
 
 

@@ -322,6 +322,16 @@ class ProgramStore:
         )
         return changed == 1
 
+    async def recorded_bytes(self, execution: str) -> int:
+        """How much is kept of what an execution has recorded."""
+        rows = await self._database.read(
+            "SELECT (SELECT coalesce(sum(length(sealed)), 0) FROM entries JOIN payloads USING (sequence)"
+            " WHERE execution = ?1) + (SELECT coalesce(sum(size), 0) FROM pieces WHERE execution = ?1)",
+            (execution,),
+        )
+        size: int = rows[0][0]
+        return size
+
     async def interrupt(self, execution: str) -> None:
         """Of a running one that can't be taken down as it stands: it goes on by its entries."""
         await self._database.write(
