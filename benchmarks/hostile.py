@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ from benchmarks.bridge import COMMAND, Bench, client, ours
 from benchmarks.measure import Row, load, table
 from mcp_bridge import settings
 from mcp_bridge.bridge.service import prepare
+from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.sandbox.engine import OWNER_LABEL
 from mcp_bridge.sandbox.owner import Owner
 
@@ -79,8 +80,14 @@ MAX_RATIO = 3.0
 MAX_RSS = 300
 """MiB of the bridge's process."""
 
-MAX_DISK = 1024
-"""MiB of its state directory, where the settings name no quota."""
+MAX_HOLD = 100.0
+"""Milliseconds of its own processor time that the bridge's event loop may work at one thing."""
+
+QUOTAS = {"max_size": 1024, "max_run_size": 128, "max_files_size": 256}
+"""MiB in `[ledger]`: of what its file holds, of what a run records, of artifacts and cut outputs."""
+
+OTHER_DISK = 384
+"""MiB for what has quotas that no setting names (memories and saved programs, 64 each), SQLite's log, and caches."""
 
 STOP_DISK = 8192
 """MiB of state at which the attacks are ended before their time, so that no disk is filled by a benchmark."""
@@ -131,6 +138,38 @@ def of_any_moment(took: Sequence[float], pause: float) -> list[float]:
             out.append(missed)
             missed -= pause
     return out
+
+
+HELD = re.compile(
+    r"the event loop was held for (\d+) ms \((\d+) ms of processor time\), the (\d+)\. time by (.*)", re.MULTILINE
+)
+"""What the bridge logs of its event loop (`mcp_bridge.bridge.loop_watch`), once a cause and minute."""
+
+
+@dataclass
+class Hold:
+    """What the bridge's log says of one cause that has held its event loop.
+
+    Attributes:
+        times: How often at least.
+        longest: Milliseconds by the clock, of those that were logged.
+        busiest: Milliseconds of processor time, of those that were logged.
+    """
+
+    times: int = 0
+    longest: int = 0
+    busiest: int = 0
+
+
+def holds(log: str) -> dict[str, Hold]:
+    """What has held the event loop, by its cause: the functions that were seen at work."""
+    found: dict[str, Hold] = {}
+    for longest, busy, times, cause in HELD.findall(log):
+        hold = found.setdefault(cause, Hold())
+        hold.times = max(hold.times, int(times))
+        hold.longest = max(hold.longest, int(longest))
+        hold.busiest = max(hold.busiest, int(busy))
+    return found
 
 
 @dataclass
@@ -275,6 +314,7 @@ class Soak:
     made: dict[str, AttackStats] = field(default_factory=dict)
     disk: list[tuple[float, float]] = field(default_factory=list)
     rss: list[tuple[float, float]] = field(default_factory=list)
+    held: dict[str, Hold] = field(default_factory=dict)
     stopped: str = ""
 
     @property
@@ -309,6 +349,8 @@ class Soak:
     def _environment(self) -> dict[str, str]:
         tables = ['structured = "always"', "max_output_chars = 1000000", f"wall_timeout = {RUN_SECONDS}"]
         tables += ["[tools]", 'modules = ["benchmarks.tools"]', "entry_points = false"]
+        known = LedgerConfig.model_fields
+        tables += ["[ledger]", *(f'{name} = "{size}m"' for name, size in QUOTAS.items() if name in known)]
         for name in SERVERS:
             command = hostile_server(name, self.scale)
             tables += [f"[servers.{name}]", f"command = {json.dumps(command[0])}", f"args = {json.dumps(command[1:])}"]
@@ -340,19 +382,20 @@ class Soak:
                 await anyio.to_thread.run_sync(monitor.sample)
                 tasks.cancel_scope.cancel()
         self.disk, self.rss = monitor.disk, monitor.rss
+        self.held = holds(log.read_text("utf-8", "replace"))
         rows = self._rows(quiet, after, control, hostile)
+        busiest = max((hold.busiest for hold in self.held.values()), default=0)
+        note = "Processor time of the loop's own thread, as the bridge has logged it; the causes are below."
+        rows.append(Row("event loop, longest hold", busiest, None, "ms", "", "≤ 100", busiest <= MAX_HOLD, note))
         note = f"The bridge's process was at work for {share:.0%} of the time of one processor."
         rows.append(
             Row("host, RSS, highest", peak, idle, "MiB", "before the attacks", "< 300 MiB", peak < MAX_RSS, note)
         )
-        most, quota = max(size for _, size in self.disk), self._quota()
+        most, quota = max(size for _, size in self.disk), sum(QUOTAS.values()) - QUOTAS["max_run_size"] + OTHER_DISK
         note = f"MiB over time: {_thinned(self.disk)}.{self.stopped}"
         met = most <= quota and not self.stopped
         rows.append(Row("state on disk, most", most, quota, "MiB", "its quota", "within it", met, note))
         return rows, monitor
-
-    def _quota(self) -> float:
-        return float(MAX_DISK)
 
     # The phases.
 
@@ -489,6 +532,9 @@ class Soak:
         for name, made in sorted(self.made.items(), key=lambda item: -item[1].silence):
             ends = ", ".join(f"{code} {count:,}" for code, count in made.ends.most_common())
             lines.append(f"| {name} | {made.times} | {made.longest:.1f} s | {made.silence:,.0f} ms | {ends} |")
+        lines += ["", "| what held the event loop | times | longest | processor time |", "|---|---|---|---|"]
+        for cause, hold in sorted(self.held.items(), key=lambda item: -item[1].busiest):
+            lines.append(f"| {cause} | {hold.times} | {hold.longest:,} ms | {hold.busiest:,} ms |")
         return "\n".join(lines)
 
     def record(self) -> dict[str, Any]:
@@ -497,7 +543,8 @@ class Soak:
             name: {"times": made.times, "longest_s": made.longest, "silence_ms": made.silence, "ends": dict(made.ends)}
             for name, made in self.made.items()
         }
-        return {"attacks": attacks, "disk_mib": self.disk, "rss_mib": self.rss}
+        held = {cause: asdict(hold) for cause, hold in self.held.items()}
+        return {"attacks": attacks, "held": held, "disk_mib": self.disk, "rss_mib": self.rss}
 
 
 class _AttributedSilences(list[float]):
