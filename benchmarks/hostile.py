@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import random
-import re
 import shutil
 import sys
 import tempfile
@@ -31,6 +30,8 @@ from mcp_types import ListToolsRequest, ListToolsResult
 from benchmarks.attacks import ATTACKS, SERVERS, hostile_server, outcome
 from benchmarks.bridge import COMMAND, Bench, client, ours
 from benchmarks.measure import Row, load, table
+from benchmarks.processes import Hold, ProcessMonitor, descendants, holds
+from benchmarks.victim import COMPUTING, PAUSE_SECONDS, VICTIM, Phase, of_any_moment, percentile
 from mcp_bridge import settings
 from mcp_bridge.bridge.service import prepare
 from mcp_bridge.ledger.config import LedgerConfig
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
     from mcp import Client
 
     from benchmarks.attacks import Attack
-
-MEBIBYTE = 1 << 20
 
 MINUTES = 2.0
 
@@ -72,7 +71,7 @@ VICTIM_SECONDS = 15.0
 LEFT_SECONDS = 30.0
 """For everything that was started to be gone."""
 
-SAMPLE_SECONDS = 1.0
+MISSED = "Calls that the victim couldn't make while it waited for one are counted, as if it called all the time."
 
 MAX_RATIO = 3.0
 """Of the victim's p99 to its quiet one."""
@@ -92,106 +91,6 @@ OTHER_DISK = 384
 STOP_DISK = 8192
 """MiB of state at which the attacks are ended before their time, so that no disk is filled by a benchmark."""
 
-PAUSE_SECONDS = 0.01
-"""Between two turns of the victim."""
-
-MISSED = "Calls that the victim couldn't make while it waited for one are counted, as if it called all the time."
-
-VICTIM = """
-import asyncio, json, time
-from mcp.servers import good, local
-END, took, failed = time.monotonic() + {seconds}, {{"server": [], "tool": []}}, []
-while time.monotonic() < END:
-    for name, call in (("server", lambda: good.echo(text="t")), ("tool", lambda: local.audit(step="s"))):
-        began = time.perf_counter()
-        try: await call()
-        except Exception as exc: failed.append(repr(exc)[:200])
-        took[name].append(round((time.perf_counter() - began) * 1000, 2))
-    await asyncio.sleep({pause})
-print(json.dumps([took, failed[:20]]))
-"""
-
-COMPUTING = """
-import time
-END = time.monotonic() + {seconds}
-while time.monotonic() < END: pass
-"""
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value that so much of them is at most; 0 of none."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
-
-
-def of_any_moment(took: Sequence[float], pause: float) -> list[float]:
-    """Milliseconds that calls would have taken that were begun all the time, one each `pause`.
-
-    A script that calls one by one makes a single call while the bridge is silent for a minute, and so 99 of 100 of its
-    calls may be quick: those that it couldn't make meanwhile are added (Tene, "How NOT to measure latency").
-    """
-    out: list[float] = []
-    for each in took:
-        out.append(each)
-        missed = each - pause
-        while missed >= pause:
-            out.append(missed)
-            missed -= pause
-    return out
-
-
-HELD = re.compile(
-    r"the event loop was held for (\d+) ms \((\d+) ms of processor time\), the (\d+)\. time by (.*)", re.MULTILINE
-)
-"""What the bridge logs of its event loop (`mcp_bridge.bridge.loop_watch`), once a cause and minute."""
-
-
-@dataclass
-class Hold:
-    """What the bridge's log says of one cause that has held its event loop.
-
-    Attributes:
-        times: How often at least.
-        longest: Milliseconds by the clock, of those that were logged.
-        busiest: Milliseconds of processor time, of those that were logged.
-    """
-
-    times: int = 0
-    longest: int = 0
-    busiest: int = 0
-
-
-def holds(log: str) -> dict[str, Hold]:
-    """What has held the event loop, by its cause: the functions that were seen at work."""
-    found: dict[str, Hold] = {}
-    for longest, busy, times, cause in HELD.findall(log):
-        hold = found.setdefault(cause, Hold())
-        hold.times = max(hold.times, int(times))
-        hold.longest = max(hold.longest, int(longest))
-        hold.busiest = max(hold.busiest, int(busy))
-    return found
-
-
-@dataclass
-class Phase:
-    """What the victim saw of one time.
-
-    Attributes:
-        took: Milliseconds of its calls, by their kind.
-        silences: Milliseconds that the bridge took to answer the smallest question of a client.
-        failed: Calls and runs of the victim's that failed, in words.
-        runs: How many runs it had.
-    """
-
-    took: dict[str, list[float]] = field(default_factory=lambda: {"server": [], "tool": []})
-    silences: list[float] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
-    runs: int = 0
-
-    def __add__(self, other: Phase) -> Phase:
-        took = {kind: self.took[kind] + other.took[kind] for kind in self.took}
-        return Phase(took, self.silences + other.silences, self.failed + other.failed, self.runs + other.runs)
-
 
 @dataclass
 class AttackStats:
@@ -201,95 +100,6 @@ class AttackStats:
     ends: Counter[str] = field(default_factory=Counter)
     longest: float = 0.0
     silence: float = 0.0
-
-
-class ProcessMonitor:
-    """The bridge's process, its state, and everything that it has started."""
-
-    def __init__(self, pid: int, state_dir: Path) -> None:
-        self.pid = pid
-        self._state_dir = state_dir
-        self._began = time.monotonic()
-        self._seen: dict[int, str] = {}
-        self.disk: list[tuple[float, float]] = []
-        self.rss: list[tuple[float, float]] = []
-
-    async def watch(self) -> None:
-        """Sample until cancelled."""
-        while True:
-            await anyio.to_thread.run_sync(self.sample)
-            await anyio.sleep(SAMPLE_SECONDS)
-
-    def sample(self) -> None:
-        now = round(time.monotonic() - self._began, 1)
-        self.rss.append((now, self.status("VmRSS")))
-        self.disk.append((now, _used(self._state_dir)))
-        for pid in _descendants(self.pid):
-            if pid not in self._seen and (started := _started(pid)):
-                self._seen[pid] = started
-
-    def status(self, name: str) -> float:
-        """MiB of a line of its `/proc/PID/status`; 0 if it is gone."""
-        try:
-            found = re.search(rf"^{name}:\s+(\d+) kB", Path(f"/proc/{self.pid}/status").read_text(), re.MULTILINE)
-        except OSError:
-            return 0.0
-        return int(found[1]) / 1024 if found else 0.0
-
-    def processor_seconds(self) -> float:
-        """Of the bridge's own process; of those that it starts, not."""
-        try:
-            values = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return 0.0
-        return (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
-
-    def forget_peak(self) -> None:
-        """Begin the mark of the highest memory anew (proc(5), clear_refs)."""
-        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
-
-    def left(self) -> list[str]:
-        """Processes that it has started, at any depth, and that are still there; those with its own among them."""
-        seen = {**self._seen, self.pid: ""}
-        return [
-            f"process {pid}" for pid, started in seen.items() if (now := _started(pid)) and started in {now, ""} and now
-        ]
-
-
-def _started(pid: int) -> str:
-    """When a process was started, by which it is told from another of its number; empty if it is gone."""
-    try:
-        values = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if values[0] in {"Z", "X"} else values[19]
-
-
-def _descendants(pid: int) -> list[int]:
-    children: dict[int, list[int]] = {}
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit():
-            try:
-                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-            children.setdefault(parent, []).append(int(path.name))
-    found, todo = [], [pid]
-    while todo:
-        found += (more := children.get(todo.pop(), []))
-        todo += more
-    return found
-
-
-def _used(folder: Path) -> float:
-    """MiB of the disk that a folder takes."""
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.lstat().st_blocks * 512
-        except OSError:
-            continue
-    return total / MEBIBYTE
 
 
 @dataclass
@@ -360,11 +170,11 @@ class Soak:
 
     async def _phases(self) -> tuple[list[Row], ProcessMonitor]:
         log = self.bench.work / "hostile.log"
-        before = set(_descendants(os.getpid()))
+        before = set(descendants(os.getpid()))
         async with client(
             [COMMAND], self._environment(), log=log, mode="legacy", read_timeout=ANSWER_SECONDS
         ) as bridge:
-            (pid,) = [pid for pid in _descendants(os.getpid()) if pid not in before and _is_bridge(pid)]
+            (pid,) = [pid for pid in descendants(os.getpid()) if pid not in before and _is_bridge(pid)]
             monitor = ProcessMonitor(pid, self.state_dir)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(monitor.watch)
