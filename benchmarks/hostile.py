@@ -302,17 +302,17 @@ class Soak:
             ]
             # As often as the victim calls when it is alone.
             pause = PAUSE_SECONDS * 1000 + 2 * percentile(alone.took[kind], 0.5)
-            any_moment = [percentile(of_any_moment(phase.took[kind], pause), 0.99) for phase in (hostile, alone)]
-            met = any_moment[0] <= MAX_RATIO * any_moment[1]
-            rows.append(Row("… p99 of any moment", *any_moment, "ms", "alone", "≤ 3", met, MISSED))
+            ours_, peer = (percentile(of_any_moment(phase.took[kind], pause), 0.99) for phase in (hostile, alone))
+            met = ours_ <= MAX_RATIO * peer
+            rows.append(Row("… p99 of any moment", ours_, peer, "ms", "alone", "≤ 3", met, MISSED))
             for name, share in (("p50", 0.5), ("p99.9", 0.999), ("the longest", 1.0)):
-                values = [percentile(phase.took[kind], share) for phase in (hostile, alone)]
-                rows.append(Row(f"… {name}", *values, "ms", "alone"))
+                ours_, peer = (percentile(phase.took[kind], share) for phase in (hostile, alone))
+                rows.append(Row(f"… {name}", ours_, peer, "ms", "alone"))
             first, last = percentile(quiet.took[kind], 0.99), percentile(after.took[kind], 0.99)
             rows.append(Row("… p99 after the attacks", last, first, "ms", "before them"))
         for name, share in (("longest silence", 1.0), ("silence, p99", 0.99)):
-            values = [percentile(phase.silences, share) for phase in (hostile, control)]
-            rows.append(Row(f"bridge, {name}", *values, "ms", computing))
+            ours_, peer = (percentile(phase.silences, share) for phase in (hostile, control))
+            rows.append(Row(f"bridge, {name}", ours_, peer, "ms", computing))
         failed = [*alone.failed, *control.failed, *hostile.failed]
         words = "; ".join(dict.fromkeys(failed))[:1000]
         kinds, every = len(self.made), len(self.attacks)

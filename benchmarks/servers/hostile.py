@@ -246,9 +246,9 @@ def listing(cursor: str | None) -> dict[str, Any]:
     if MODE == "thousands":
         start, of_page = int(cursor or "0"), 1_000
         names = {f"p{n}": {"type": "string", "maxLength": n} for n in range(100)}
-        page = {"tools": [tool(f"tool_{n}", names) for n in range(start, min(start + of_page, scaled(5_000)))]}
+        listed = [tool(f"tool_{n}", names) for n in range(start, min(start + of_page, scaled(5_000)))]
         more = {"nextCursor": str(start + of_page)} if start + of_page < scaled(5_000) else {}
-        return page | more
+        return {"tools": listed, **more}
     if MODE == "shifting":
         return {"tools": [tool("shift"), *(tool(f"t{n}_{time.monotonic_ns()}") for n in range(scaled(1_000)))]}
     return {"tools": [tool(name) for name in (*TOOLS, "fault", "work")]}
