@@ -344,7 +344,9 @@ class Soak:
             lines.append(f"| {name} | {made.times} | {made.longest:.1f} s | {made.silence:,.0f} ms | {ends} |")
         lines += ["", "| what held the event loop | times | longest | processor time |", "|---|---|---|---|"]
         for cause, hold in sorted(self.held.items(), key=lambda item: -item[1].busiest):
-            lines.append(f"| {cause} | {hold.times} | {hold.longest:,} ms | {hold.busiest:,} ms |")
+            # From inside out; the package's name is in all of them.
+            functions = " < ".join(each.removeprefix("mcp_bridge.") for each in cause.split(" < ")[:5])
+            lines.append(f"| {functions} | {hold.times} | {hold.longest:,} ms | {hold.busiest:,} ms |")
         return "\n".join(lines)
 
     def record(self) -> dict[str, Any]:
