@@ -72,7 +72,6 @@ class Requests:
             gate.plan,
             script.program_ended,
             script.program_left,
-            starter=script.starter,
         )
         self.calls = 0
 
