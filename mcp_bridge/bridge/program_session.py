@@ -22,14 +22,11 @@ if TYPE_CHECKING:
     from mcp_bridge.bridge.program_library import Planner
     from mcp_bridge.bridge.program_run import Effects, ProgramRun
     from mcp_bridge.bridge.programs import Programs
-    from mcp_bridge.ledger.store import KeySpace, Starter
 
 logger = logging.getLogger(__name__)
 
 MAX_RUNS = 10_000
 """Programs that one sandbox may have under way."""
-
-_OF_CALLS: Mapping[Starter, KeySpace] = {"agent": "agent/call", "operator": "operator/call"}
 
 _CLOSED_AT_ONCE = 32
 """Of the programs that a sandbox leaves unfinished, so many are undone and kept at a time."""
@@ -46,7 +43,6 @@ class Session:
         planner: Writes programs.
         ended: Told the record of each that it has driven to where it can't go on.
         left: Told of each that it has left before.
-        starter: Who has begun the script.
     """
 
     def __init__(
@@ -58,8 +54,6 @@ class Session:
         planner: Planner,
         ended: Callable[[str, dict[str, Any]], None] | None = None,
         left: Callable[[str], None] | None = None,
-        *,
-        starter: Starter = "agent",
     ) -> None:
         self._service = service
         self._script = script
@@ -68,7 +62,6 @@ class Session:
         self._principal = principal
         self._ended = ended
         self._left = left
-        self._starter: Starter = starter
         self._runs: dict[str, ProgramRun] = {}
         self._under_way: dict[str, set[anyio.Event]] = {}
         """Of each run, the ends of its effects that are under way."""
@@ -87,11 +80,10 @@ class Session:
         if len(self._runs) >= MAX_RUNS:
             raise BridgeError("too_many_programs", f"{MAX_RUNS} programs are under way.", hint="Await some of them.")
         self.holds(context)
-        named: Key | None = None
-        if key is not None:
-            # A key that a script gives is never one of these, whatever it is called.
-            named = Key(key, self._starter if not of_call else _OF_CALLS[self._starter])
-        began = await self._service.start(asked, context, named, self._principal, self._effects, self._starter)
+        # Whoever has the script run: what is in a sandbox is an agent. And a key that a script gives is never one that
+        # is made for it, whatever it is called.
+        named = None if key is None else Key(key, "call" if of_call else "agent")
+        began = await self._service.start(asked, context, named, self._principal, self._effects)
         if isinstance(began, StoredExecution):
             return {"record": self._told(began)}
         return self._driven(began)

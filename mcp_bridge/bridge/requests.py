@@ -82,7 +82,6 @@ class Requests:
             gate.plan,
             script.program_ended,
             script.program_left,
-            starter=script.starter,
         )
         self.calls = 0
         self._artifact_turn = anyio.Lock()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.bridge.script_past import PastCall
     from mcp_bridge.ledger.recorder import Recorder
-    from mcp_bridge.ledger.store import ProgramStore, Starter
+    from mcp_bridge.ledger.store import ProgramStore
     from mcp_bridge.policy.references import Scalar
 
 logger = logging.getLogger(__name__)
@@ -138,7 +138,6 @@ class ScriptRun:
         past: What is recorded of it already.
         key: Its idempotency key, or None.
         live: Whether what isn't recorded is done; else it is a divergence.
-        starter: Who has begun it.
 
     Attributes:
         halt: To be set: ends the sandbox. Called once, when a divergence has been met.
@@ -157,10 +156,8 @@ class ScriptRun:
         *,
         key: str | None = None,
         live: bool = True,
-        starter: Starter = "agent",
     ) -> None:
         self.execution = execution
-        self.starter: Starter = starter
         self.key = key
         self.live = live
         self.past = past or Past()

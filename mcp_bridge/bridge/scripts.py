@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mcp_bridge.bridge.keep import ArtifactWriter
     from mcp_bridge.bridge.script_past import PastCall
     from mcp_bridge.ledger.recorder import Recorder
-    from mcp_bridge.ledger.store import ProgramStore, Starter
+    from mcp_bridge.ledger.store import ProgramStore
 
 logger = logging.getLogger(__name__)
 
@@ -204,7 +204,7 @@ class Scripts:
         finally:
             if not added:
                 del self._under_way[execution]
-        return Begun(self._script(execution, gate, key, job.starter), gate, job) if added else None
+        return Begun(self._script(execution, gate, key), gate, job) if added else None
 
     async def go_on(self, known: StoredExecution, job: Job) -> Begun | ExecutionRecord | None:
         """Go on with an execution whose process has died; None if another was quicker.
@@ -226,7 +226,7 @@ class Scripts:
             gate.adopt_script(await self.store.values(known.id), spent(history, self._policy_hash))
             # Now: no call passes another that waits for it while it is compared with what is recorded.
             await gate.projector()
-            script = self._script(known.id, gate, known.key, known.starter, Past(history))
+            script = self._script(known.id, gate, known.key, Past(history))
             doubts = await in_doubt(script.past, gate)
             if not doubts:
                 return Begun(script, gate, job)
@@ -300,12 +300,8 @@ class Scripts:
             finally:
                 self._under_way.pop(execution).set()
 
-    def _script(
-        self, execution: str, gate: Gate, key: str | None, starter: Starter, past: Past | None = None
-    ) -> ScriptRun:
-        script = ScriptRun(
-            execution, self.store, self.recorder, gate, self._policy_hash, past, key=key, starter=starter
-        )
+    def _script(self, execution: str, gate: Gate, key: str | None, past: Past | None = None) -> ScriptRun:
+        script = ScriptRun(execution, self.store, self.recorder, gate, self._policy_hash, past, key=key)
         gate.script = script
         script.room = gate.room
         return script

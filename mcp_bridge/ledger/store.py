@@ -30,9 +30,9 @@ ERASED = "erased"
 Starter: TypeAlias = Literal["operator", "agent"]
 """Who has an execution begun: a person at the command line, or whoever talks to the MCP server or is in a sandbox."""
 
-KeySpace: TypeAlias = Literal["", "agent", "operator", "agent/call", "operator/call"]
-"""Whose an idempotency key is: the same key of two starters is two keys, and so are one that a script gives and one
-that is made of the place of a call in it. The empty space is the only one that version 0.1.0 had."""
+KeySpace: TypeAlias = Literal["", "agent", "operator", "call"]
+"""Whose an idempotency key is: the same key of two starters is two keys, and so are one that is given and one that is
+made of the place of a call in a script. The empty space is the only one that version 0.1.0 had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class StoredExecution:
     @property
     def starter(self) -> Starter:
         """Who has begun it, as far as its key tells; of one that tells nothing, an agent."""
-        return "operator" if self.key_space.startswith("operator") else "agent"
+        return "operator" if self.key_space == "operator" else "agent"
 
 
 @dataclass(frozen=True, slots=True)
