@@ -332,6 +332,8 @@ def _laid_over(own: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
             values[key] = min(own[key], table[key], key=_number)
         elif key in PERMISSIONS:
             values[key] = own[key] if not _permits(key, own) else table[key]
+    if "timeout" in table and "max_timeout" in own:
+        values["timeout"] = min(table["timeout"], own["max_timeout"], key=_number)
     if "ledger" in own and "ledger" in table:
         values["ledger"] = own["ledger"] | table["ledger"]
     return values

@@ -244,6 +244,8 @@ def test_a_folder_raises_no_bound_of_the_users(files):
     assert (found.settings.memory, found.settings.max_calls, found.settings.pids) == (64 << 20, 5, 90)
     assert found.settings.timeout == 4, "a default, which bounds nothing"
     assert files("", "memory = '2g'").settings.memory == 2 << 30
+    found = files("max_timeout = 60", "max_timeout = 600\ntimeout = 300")
+    assert (found.settings.timeout, found.settings.max_timeout) == (60, 60)
 
 
 @pytest.mark.parametrize(("own", "folder"), list(itertools.product(["true", "false", "'0'"], ["true", "false"])))

@@ -648,8 +648,6 @@ def test_more_folders_than_are_looked_through_are_not_trusted(user, monkeypatch)
         (user.checkout.folder / f"tools/d{number}").mkdir()
     (user.checkout.folder / "tools/d1/again").symlink_to(user.checkout.folder / "tools")
     assert "folder_too_large" in user.run("trust", "--yes").stderr
-    monkeypatch.undo()
-    os.chdir(user.checkout.folder)
 
 
 def test_both_policies_are_told(trusting):

@@ -19,6 +19,7 @@ from mcp_bridge.workspace.content import (
     PROJECT_NAME,
     Content,
     content_of,
+    project_table,
     read_regular,
     real_folder,
     why,
@@ -106,10 +107,9 @@ def _project(data: bytes, file: Path) -> dict[str, Any]:
         table = json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as exc:
         raise BridgeError("bad_config", f"{file} is not valid JSON: {exc}.", file=str(file)) from None
-    servers = table.get("mcpServers", {}) if isinstance(table, dict) else None
-    if not isinstance(servers, dict):
+    if not isinstance(table, dict) or not isinstance(table.get("mcpServers", {}), dict):
         raise BridgeError("bad_config", f"{file} has no object of mcpServers.", file=str(file))
-    return {"mcpServers": servers}
+    return project_table(table)
 
 
 def _described(asked: _Asked, loaded: settings.Loaded) -> Iterator[str]:

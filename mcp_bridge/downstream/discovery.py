@@ -28,6 +28,7 @@ from mcp_bridge.workspace.content import (
     PROJECT_NAME,
     Content,
     content_of,
+    project_table,
     read_regular,
     scripts_of,
     why,
@@ -318,7 +319,7 @@ def _project(cwd: Path, approvals: _Approvals, found: Discovery, trust: TrustSto
     files: Mapping[str, str] = {}
     if trust is not None and status == "trusted":
         try:
-            whole = content_of(file, data, content)
+            whole = content_of(file, data, project_table(content))
             status = "trusted" if trust.agrees(whole) else "changed"
             files = whole.files
         except BridgeError as error:

@@ -171,6 +171,11 @@ def content_of(file: Path, data: bytes, table: Mapping[str, Any]) -> Content:
     return Content(file, data, found.files)
 
 
+def project_table(content: Any) -> dict[str, Any]:
+    """Of what a project's JSON says, what is read: its servers."""
+    return {"mcpServers": dict(_table(content, "mcpServers"))}
+
+
 def _table(container: Any, key: str) -> Mapping[str, Any]:
     value = container.get(key) if isinstance(container, dict) else None
     return value if isinstance(value, dict) else {}
