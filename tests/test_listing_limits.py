@@ -135,6 +135,33 @@ async def test_a_server_that_says_without_end_that_its_tools_change_is_not_liste
         assert asked == 1
 
 
+async def test_others_get_their_turn_in_a_flood_of_notifications():
+    async with Fleet([faulty("noisy")]) as fleet:
+        await fleet.server("faulty").start()
+        turns = 0
+
+        async def victim():
+            nonlocal turns
+            while True:
+                turns += 1
+                await anyio.lowlevel.checkpoint()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(victim)
+            await fleet.call_tool("faulty", "noise", {})
+            tasks.cancel_scope.cancel()
+        # 20,000 notifications in chunks of 64 KiB that hold 700 each: there were two turns in each.
+        assert turns > 20_000 / 32 / 2
+
+
+async def test_a_result_of_too_many_blocks_is_refused():
+    async with Fleet([faulty("noisy")]) as fleet:
+        with pytest.raises(BridgeError) as caught:
+            await fleet.call_tool("faulty", "blocks", {})
+        assert caught.value.code == "result_too_large"
+        assert "4000 content" in caught.value.message
+
+
 # --- what is made of it ---
 
 
