@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -107,14 +106,12 @@ class ProgramLibrary:
         self.check_name(name)
         found = await self.find(asked, principal)
         row = SavedProgram(name, found.program.hash, programs.bundle(found.program), time.time())
-        count, characters = await self.store.saved(principal, but=name)
-        if count >= MAX_SAVED or characters + len(json.dumps(row.data)) > MAX_SAVED_CHARS:
+        if not await self.store.save_program(principal, row, MAX_SAVED, MAX_SAVED_CHARS):
             raise BridgeError(
                 "too_many_programs",
                 f"Saved programs are limited to {MAX_SAVED}, and to {MAX_SAVED_CHARS} characters together.",
                 hint="Delete some.",
             )
-        await self.store.save_program(principal, row)
         return {"hash": found.program.hash}
 
     def check_name(self, name: str) -> None:
