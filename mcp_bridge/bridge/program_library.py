@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -146,14 +145,12 @@ class ProgramLibrary:
         self.check_program(found.program)
         data = programs.bundle(found.program)
         row = SavedProgram(name, found.program.hash, data, time.time())
-        count, characters = await self.store.saved(principal, but=name)
-        if count >= MAX_SAVED or characters + len(await off_loop(data, json.dumps, data)) > MAX_SAVED_CHARS:
+        if not await self.store.save_program(principal, row, MAX_SAVED, MAX_SAVED_CHARS):
             raise BridgeError(
                 "too_many_programs",
                 f"Saved programs are limited to {MAX_SAVED}, and to {MAX_SAVED_CHARS} characters together.",
                 hint="Delete some.",
             )
-        await self.store.save_program(principal, row)
         return {"hash": found.program.hash}
 
     def check_name(self, name: str) -> None:

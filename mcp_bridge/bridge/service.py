@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from mcp_bridge.bridge.scripts import Begun, Scripts
     from mcp_bridge.downstream.spec import ServerSpec
     from mcp_bridge.kernel.events import Resume
+    from mcp_bridge.ledger.allowance import Measured
     from mcp_bridge.ledger.recorder import Recorder
     from mcp_bridge.ledger.store import Starter
     from mcp_bridge.models.sampling import Sampler
@@ -111,6 +112,10 @@ class Bridge:
         self._places = anyio.Semaphore(settings.max_concurrent)
         self._preparing = anyio.Lock()
         self._prepared: Prepared | None = None
+
+    def measured(self) -> Measured:
+        """How large the ledger is."""
+        return self._database.measured
 
     # What runs scripts and programs is loaded when the first one comes: a server that is asked for its tools alone
     # starts sooner.

@@ -17,6 +17,7 @@ from mcp_bridge.errors import BridgeError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mcp_bridge.ledger.allowance import Measured
     from mcp_bridge.ledger.database import Database
     from mcp_bridge.ledger.publisher import TargetState
 
@@ -252,6 +253,32 @@ def stats(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
             if row["conflict"]:
                 when = showing.moment(row["conflict"]["time"])
                 showing.tell(f"  ALARM of {when}: {row['conflict']['message']}")
+        return common.OK
+
+    finish(work, as_json=as_json)
+
+
+@audit.command(epilog="Example:\n\nmcp-bridge audit compact")
+def compact(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
+    """Write the ledger's file anew, as small as what is in it; no bridge may use it meanwhile.
+
+    A file that version 0.1.0 has begun gives the space of what is erased back only after this; others do by themselves.
+    """
+
+    def work() -> int:
+        from mcp_bridge.ledger import compacting  # noqa: PLC0415
+        from mcp_bridge.sandbox.owner import owner_label  # noqa: PLC0415
+        from mcp_bridge.sizes import shown_size  # noqa: PLC0415
+
+        async def compacted(database: Database) -> tuple[Measured, Measured]:
+            return await compacting.compact(database, owner_label())
+
+        before, after = in_record(common.load(config or ctx.obj).settings, compacted)
+        was, now = before.used + before.unused, after.used + after.unused
+        if as_json:
+            print_json({"before_bytes": was, "after_bytes": now})
+        else:
+            showing.tell(f"the ledger had {shown_size(was)}, and has {shown_size(now)}")
         return common.OK
 
     finish(work, as_json=as_json)

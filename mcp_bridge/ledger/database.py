@@ -236,10 +236,9 @@ class Database:
             async with self._reclaiming:
                 # Somebody else may have had it done meanwhile.
                 if self._full(more) is not None and time.monotonic() - self._reclaimed > RECLAIM_SECONDS:
-                    try:
-                        await self.reclaim()
-                        await self.measure()
-                    finally:
+                    await self.reclaim()
+                    await self.measure()
+                    if self._full(more) is not None:
                         self._reclaimed = time.monotonic()
         if (error := self._full(more)) is not None:
             raise error

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import turns
 from mcp_bridge.ledger.codec import LEDGER
+from mcp_bridge.ledger.compacting import compact_small
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.log import INSERT_ENTRY, INSERT_PAYLOAD, Log, Posted
 from mcp_bridge.ledger.merkle import empty_root
@@ -92,6 +93,7 @@ def connect(path: Path, master: str | Sequence[str] | None = None) -> sqlite3.Co
             migrate(connection)
             # Another process may have been quicker, and of a later version.
             refuse_newer(connection, path)
+            compact_small(connection, path)
     except BaseException:
         connection.close()
         raise

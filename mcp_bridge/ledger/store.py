@@ -149,17 +149,29 @@ class ProgramStore:
 
     # --- saved programs ---
 
-    async def save_program(self, principal: str, program: SavedProgram) -> None:
-        """Keep a program, in the place of one with the same name."""
-        data = Seal(
-            LIBRARY + principal, json.dumps(program.data).encode(), label_of("program", principal, program.name)
-        )
-        await self._database.write(
-            "INSERT INTO programs (principal, name, hash, data, saved) VALUES (?, ?, ?, ?, ?) ON CONFLICT"
+    async def save_program(
+        self, principal: str, program: SavedProgram, most: int = 1 << 31, most_bytes: int = 1 << 62
+    ) -> bool:
+        """Keep a program, in the place of one with the same name; False if there would be too many.
+
+        Args:
+            principal: Whose.
+            program: It.
+            most: How many there may be.
+            most_bytes: How many bytes they may have.
+        """
+        text: str = await off_loop(program.data, json.dumps, program.data)
+        data = Seal(LIBRARY + principal, text.encode(), label_of("program", principal, program.name))
+        # In the statement itself: another process may save one at the same time.
+        changed = await self._database.write(
+            "INSERT INTO programs (principal, name, hash, data, saved) SELECT ?1, ?2, ?3, ?4, ?5"
+            " WHERE (SELECT count(*) < ?6 AND coalesce(sum(length(data)), 0) + length(?4) <= ?7 FROM programs"
+            " WHERE principal = ?1 AND name <> ?2) ON CONFLICT"
             " (principal, name) DO UPDATE SET hash = excluded.hash, data = excluded.data, saved = excluded.saved",
-            (principal, program.name, program.hash, data, program.saved),
+            (principal, program.name, program.hash, data, program.saved, most, most_bytes),
             ("programs", "principal = ? AND name = ?", (principal, program.name)),
         )
+        return changed == 1
 
     async def programs(self, principal: str) -> list[SavedProgram]:
         """By name.
@@ -202,14 +214,6 @@ class ProgramStore:
             "SELECT name, hash, saved, length(data) FROM programs WHERE principal = ? ORDER BY name", (principal,)
         )
         return [ProgramHead(*row) for row in rows]
-
-    async def saved(self, principal: str, but: str) -> tuple[int, int]:
-        """How many programs are kept beside the one of a name, and how many bytes they have."""
-        rows = await self._database.read(
-            "SELECT count(*), coalesce(sum(length(data)), 0) FROM programs WHERE principal = ? AND name <> ?",
-            (principal, but),
-        )
-        return rows[0][0], rows[0][1]
 
     async def delete_program(self, principal: str, name: str) -> None:
         """Forget it. Its executions and what is recorded of them stay."""
