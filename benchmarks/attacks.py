@@ -434,12 +434,13 @@ while True:
         """
 while True:
     at_once([("catalog.search", {"query": "tool echo noop work page schema " * 30, "limit": 100})] * 64)
-    at_once([("catalog.search", {"query": "q " * scaled(2 << 20)})] * 4)
     at_once([("catalog.search", {"query": "\\\" OR * NEAR( -a:b ^" * 20, "strict": True})] * 16)
     at_once([("catalog.servers", {})] * 64)
     if not more(): break
+at_once([("catalog.search", {"query": "q " * scaled(2 << 20)})] * 4)
 """,
         servers=("hostile", "schema", "thousands"),
+        ends=STOPPED | {"protocol_error"},
     ),
     Attack(
         "secrets guessed, ten thousand at a time",
