@@ -23,6 +23,8 @@ from mcp_bridge.guest.channel import Channel
 from mcp_bridge.wire import jsonrpc
 
 SECONDS, SCALE = {seconds}, {scale}
+# A little less than a frame may hold.
+VALUES = int(jsonrpc.MAX_VALUES * 0.9 * SCALE)
 CHANNEL = next(each for each in gc.get_objects() if isinstance(each, Channel))
 TALLY = collections.Counter()
 BEGAN = time.monotonic()
@@ -209,21 +211,21 @@ while True:
         ends=STOPPED | {"protocol_error"},
     ),
     Attack(
-        "programs that are invalid in 100,000 places",
+        "programs that are invalid everywhere",
         """
-steps = [{"id": f"s{n}", "type": "tool", "nonsense": n, "next_step": f"s{n * 7}x"} for n in range(scaled(100_000))]
+steps = [{"id": f"s{n}", "type": "tool", "nonsense": n, "next_step": f"s{n * 7}x"} for n in range(VALUES // 12)]
 while True:
     ask("program.validate", program=program("p", *steps))
-    ask("program.validate", program=[[[]]] * scaled(300_000))
+    ask("program.validate", program=[[[]]] * (VALUES // 4))
     ask("program.save", name="bad", program=program("p", *steps))
     if not more(): break
 """,
     ),
     Attack(
-        "programs of 90,000 steps",
+        "programs of as many steps as a frame holds",
         """
 steps = [{"id": f"s{n}", "type": "condition", "condition": "$a == 1", "then": f"s{n + 1}", "otherwise": f"s{n // 2}"}
-         for n in range(scaled(90_000))] + [step(f"s{scaled(90_000)}", "end")]
+         for n in range(VALUES // 12)] + [step(f"s{VALUES // 12}", "end")]
 while True:
     ask("program.validate", program=program("p", *steps))
     ask("program.save", name="long", program=program("p", *steps))
@@ -238,7 +240,7 @@ while True:
 big = "s" * scaled(2 << 20)
 steps = [step(f"s{n}", f"{n}", output_key=f"o{n}") for n in range(scaled(300))]
 while True:
-    run(program("p", *steps), {"big": [big, [{"n": n} for n in range(scaled(50_000))]]})
+    run(program("p", *steps), {"big": [big, [{"n": n} for n in range(VALUES // 4)]]})
     if not more(): break
 """,
     ),
@@ -263,7 +265,7 @@ wide = [{"id": f"c{n}", "type": "condition", "condition": "$x in $many", "then":
 while True:
     ask("program.start", program=program("p", loop, step("b", "1")), context={"text": text})
     ask("program.start", program=program("p", *wide, step("b", "1")),
-        context={"x": [[1]], "many": [[[n]] for n in range(scaled(200_000))]})
+        context={"x": [[1]], "many": [[[n]] for n in range(VALUES // 6)]})
     if not more(): break
 """,
     ),
@@ -312,10 +314,10 @@ while True:
 """,
     ),
     Attack(
-        "a million small values as arguments",
+        "as many small values as a frame holds",
         """
-wide = [[n] for n in range(scaled(400_000))]
-keys = {f"k{n}": n for n in range(scaled(300_000))}
+wide = [[n] for n in range(VALUES // 3)]
+keys = {f"k{n}": n for n in range(VALUES // 3)}
 while True:
     tool("good", "noop", wide=wide)
     tool("schema", "work", **keys)
@@ -345,6 +347,14 @@ while True:
         "frames nested 100,000 deep",
         """
 raw(b'{"jsonrpc":"2.0","id":7,"method":"tool.call","params":' + b'{"a":' * 100_000 + b"0" + b"}" * 100_000 + b"}\\n")
+while True: time.sleep(1)
+""",
+        ends=frozenset({"protocol_error"}),
+    ),
+    Attack(
+        "a frame of more values than it may hold",
+        """
+raw(frame(id=7, method="program.validate", params={"program": [0] * (jsonrpc.MAX_VALUES * 2)}))
 while True: time.sleep(1)
 """,
         ends=frozenset({"protocol_error"}),
@@ -434,12 +444,13 @@ while True:
         """
 while True:
     at_once([("catalog.search", {"query": "tool echo noop work page schema " * 30, "limit": 100})] * 64)
-    at_once([("catalog.search", {"query": "q " * scaled(2 << 20)})] * 4)
     at_once([("catalog.search", {"query": "\\\" OR * NEAR( -a:b ^" * 20, "strict": True})] * 16)
     at_once([("catalog.servers", {})] * 64)
     if not more(): break
+at_once([("catalog.search", {"query": "q " * scaled(2 << 20)})] * 4)
 """,
         servers=("hostile", "schema", "thousands"),
+        ends=STOPPED | {"protocol_error"},
     ),
     Attack(
         "secrets guessed, ten thousand at a time",

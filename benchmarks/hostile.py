@@ -68,6 +68,9 @@ ANSWER_SECONDS = 600.0
 VICTIM_SECONDS = 15.0
 """Of one of the victim's runs; it has one after the other."""
 
+REFUSED_SECONDS = 0.5
+"""Before the next run, where the bridge has refused one: no benchmark floods it."""
+
 LEFT_SECONDS = 30.0
 """For everything that was started to be gone."""
 
@@ -260,6 +263,8 @@ class Soak:
                 del under_way[place]
                 made.times += 1
                 made.longest = max(made.longest, time.monotonic() - began)
+            if time.monotonic() - began < REFUSED_SECONDS:
+                await anyio.sleep(REFUSED_SECONDS)
             if monitor.disk and monitor.disk[-1][1] > STOP_DISK:
                 self.stopped = f" The attacks were ended early: there were {STOP_DISK} MiB on the disk."
 
@@ -281,6 +286,7 @@ class Soak:
                 took, failed = json.loads(result["stdout"])
             except (KeyError, ValueError, TypeError):
                 phase.failed.append(f"a run: {result.get('status')} {result.get('error')}")
+                await anyio.sleep(REFUSED_SECONDS)
                 continue
             phase.failed += failed
             for kind, values in took.items():
