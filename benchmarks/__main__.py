@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from benchmarks import calls, gateway, governed, kernel, ledger, peer, registered, start, store, tokens
+from benchmarks import calls, gateway, governed, kernel, ledger, loop, peer, registered, start, store, tokens
 from benchmarks.bridge import Bench
 from benchmarks.measure import Row, load, table
 
@@ -29,6 +29,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Awaitable[list[Row]]]] = {
     "gateway": gateway.gateway,
     "ledger": ledger.ledger,
     "store": store.store,
+    "loop": loop.loop,
     "tokens": tokens.tokens,
     "start": start.start,
     "memory": start.memory,

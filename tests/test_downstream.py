@@ -13,8 +13,9 @@ import pytest
 from servers.specs import faulty
 
 from mcp_bridge.downstream import connection as connection_module
+from mcp_bridge.downstream import listing_limits
 from mcp_bridge.downstream import supervisor as supervisor_module
-from mcp_bridge.downstream.arguments import ArgumentCheck, ArgumentError
+from mcp_bridge.downstream.arguments import ArgumentCheck, ArgumentError, UncheckedError
 from mcp_bridge.downstream.fleet import Fleet
 from mcp_bridge.downstream.lines import LineSplitter, Oversized
 from mcp_bridge.downstream.results import convert
@@ -538,7 +539,7 @@ async def test_a_thousand_tools_in_pages_all_arrive():
         assert await value(fleet, "faulty", "tool_0988", {"value": "x"}) == "called tool_0988"
 
 
-@pytest.mark.parametrize(("mode", "most"), [("endless", connection_module.MAX_TOOLS), ("circle", 22)])
+@pytest.mark.parametrize(("mode", "most"), [("endless", listing_limits.MAX_TOOLS), ("circle", 22)])
 async def test_a_listing_without_end_is_cut(mode, most):
     async with Fleet([faulty(mode)]) as fleet:
         assert 0 < len(await fleet.server("faulty").tools()) <= most
@@ -693,28 +694,13 @@ def test_the_log_ring_keeps_the_end():
     assert ring.tail() == ["x" * 10]
 
 
-def test_a_schema_that_is_invalid_or_refers_elsewhere_checks_nothing():
-    for schema in (
-        {"type": 7},
-        {"$ref": "https://example.org/schema.json"},
-        {"$ref": "#/$defs/nowhere"},
-        {"$ref": "#"},
-        {"properties": {"a": {"$ref": "#/properties/a"}}},
-        {"$schema": "urn:unknown", "type": 7},
-    ):
-        ArgumentCheck(schema).check({"a": 1})
-
-
 def test_no_regular_expression_of_a_server_is_run_here():
     evil = "^(a+)+$"
-    schema = {
-        "properties": {"x": {"type": "string", "pattern": evil}},
-        "patternProperties": {evil: {"type": "integer"}},
-        "additionalProperties": False,
-    }
-    began = time.monotonic()
-    ArgumentCheck(schema).check({"x": "a" * 40 + "!", "a" * 40 + "!": "y"})
-    assert time.monotonic() - began < 1
+    ArgumentCheck({"properties": {"x": {"type": "string", "pattern": evil}}}).check({"x": "a" * 40 + "!"})
+    # Where types hang on it, what isn't checked isn't called.
+    named = {"patternProperties": {evil: {"type": "integer"}}, "additionalProperties": False}
+    with pytest.raises(UncheckedError):
+        ArgumentCheck(named).check({"a" * 40 + "!": "y"})
 
 
 def test_many_faults_are_summed_up_and_long_values_cut():

@@ -4,6 +4,7 @@ import enum
 import json
 import math
 import time
+import typing
 from typing import Any, Literal
 
 import pytest
@@ -218,7 +219,7 @@ def test_nesting_is_taken_to_the_limit_and_refused_beyond_it(opening):
     assert refused(deeper) == "frame_too_deep"
 
 
-@pytest.mark.parametrize("depth", [1000, 100_000, 300_000])
+@pytest.mark.parametrize("depth", [1000, 100_000, 140_000])
 def test_nesting_without_end_is_refused_and_breaks_nothing(depth):
     assert refused(frame(nested(depth))) == "frame_too_deep"
     assert refused(b"[" * depth) in {"frame_too_deep", "bad_frame"}
@@ -405,3 +406,40 @@ def test_an_unknown_method_is_named(name):
 
 def test_every_method_has_one_type_and_every_type_one_method():
     assert len(messages.NAMES) == len(messages.METHODS)
+
+
+# --- bounds on texts ---
+
+
+def texts():
+    """Every field of every method that may be a text."""
+    for kind in messages.NAMES:
+        for field, annotation in kind.__annotations__.items():
+            if annotation is str or annotation == str | None:
+                yield kind, field
+
+
+def arguments(kind, field, text):
+    """Valid parameters of a method, but for one."""
+    plain = {str: "x", int: 1, float: 1.0, bool: True, dict: {}, list: [], messages.CallId: "0#1"}
+    given = {}
+    for name, annotation in kind.__annotations__.items():
+        if name not in kind._field_defaults:
+            origin = getattr(annotation, "__origin__", annotation)
+            given[name] = "stdout" if origin is typing.Literal else plain.get(origin, "x")
+    return given | {field: text}
+
+
+@pytest.mark.parametrize(("kind", "field"), list(texts()), ids=lambda value: getattr(value, "__name__", value))
+def test_every_text_of_every_message_has_a_bound(kind, field):
+    limit = messages.LONG_TEXTS.get((kind, field), messages.MAX_NAME_CHARS)
+    if limit is None:
+        assert (kind, field) in messages.LONG_TEXTS  # the frame's own
+        return
+    messages.decode_params(kind, arguments(kind, field, "x" * limit))
+    with pytest.raises(WireError) as caught:
+        messages.decode_params(kind, arguments(kind, field, "x" * (limit + 1)))
+    assert caught.value.code == "bad_params"
+    assert f"{limit + 1} characters; the limit is {limit}" in str(caught.value)
+    with pytest.raises(LocalMessageError):
+        messages.encode_params(kind(**arguments(kind, field, "x" * (limit + 1))))

@@ -7,6 +7,7 @@ the tool otherwise by the time at which the call could be made, it is decided an
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -14,6 +15,7 @@ from mcp_bridge.bridge.governance import LOCAL
 from mcp_bridge.bridge.names import tool_names
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.call import Call
 from mcp_bridge.policy.comparisons import Unknown
 from mcp_bridge.policy.decision import decide
@@ -156,7 +158,8 @@ class Admission:
         """
         agreed, refuses_defaults = approved, False
         for _ in range(MAX_DECISIONS):
-            case = self._case(tool, arguments, refuses_defaults=refuses_defaults)
+            make = functools.partial(self._case, tool, arguments, refuses_defaults=refuses_defaults)
+            case = await off_loop([arguments, tool.input_schema], make)
             decision = decide(self._snapshot, case.call(place.step, self._budget.made))
             if decision.effect == "deny":
                 by = {"tool": str(case.names), "by": decision.decider, **place.marks(case.names)}
@@ -169,9 +172,9 @@ class Admission:
                 if listed != tool:
                     tool, refuses_defaults = listed, False
                     continue
-                sent = case.sent(self._projector)
+                sent = await off_loop([arguments, case.filled.arguments], case.sent, self._projector)
                 asks = decision.effect == "approve"
-                if (case.filled.paths or asks) and not self._fits(case, sent):
+                if (case.filled.paths or asks) and not await self._fits(case, sent):
                     refuses_defaults = True
                     continue
                 if asks and not self._covers(agreed, case):
@@ -210,21 +213,21 @@ class Admission:
         """The tool of the same name, as its server lists it now."""
         return tool if tool.server == LOCAL else await self._fleet.server(tool.server).listed(tool.name)
 
-    def _fits(self, case: _Case, sent: dict[str, Any]) -> bool:
+    async def _fits(self, case: _Case, sent: dict[str, Any]) -> bool:
         """Whether arguments fit their tool's schema; False if they do without the tool's own defaults.
 
         Raises:
-            BridgeError: `bad_arguments`.
+            BridgeError: `bad_arguments`, `arguments_unchecked`.
         """
         if case.tool.server == LOCAL:
             return True  # its own signature has the defaults, and checks
         server = self._fleet.server(case.tool.server)
         try:
-            server.check(case.tool, sent)
+            await server.check(case.tool, sent)
         except BridgeError as exc:
             if case.is_filled:
                 try:
-                    server.check(case.tool, case.unfilled(self._projector))
+                    await server.check(case.tool, await off_loop(case.arguments, case.unfilled, self._projector))
                 except BridgeError as other:
                     raise projected(other, self._projector) from None
                 return False
@@ -245,7 +248,8 @@ class Admission:
         self._keep(place.execution, case.recorded)
         answer = None
         if self._asker is not None:
-            shown = self._projector.person(case.filled.arguments if case.is_filled else case.arguments, case.names)
+            given = case.filled.arguments if case.is_filled else case.arguments
+            shown = await off_loop(given, self._projector.person, given, case.names)
             answer = await self._asker.ask(question | {"arguments": shown})
         if answer is None:
             raise ApprovalNeededError(decision, question)

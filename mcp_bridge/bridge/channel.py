@@ -19,6 +19,7 @@ import anyio
 import anyio.lowlevel
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.offload import off_loop
 from mcp_bridge.wire import jsonrpc, messages
 from mcp_bridge.wire.errors import LocalMessageError, WireError
 from mcp_bridge.wire.framing import LineDecoder, excerpt
@@ -286,7 +287,7 @@ class HostChannel:
         return finish
 
     async def _take(self, line: bytes, tasks: TaskGroup) -> messages.ExecutionFinish | None:
-        message = jsonrpc.decode(line)
+        message = await off_loop(line, jsonrpc.decode, line)
         if not isinstance(message, (jsonrpc.Request, jsonrpc.Notification)):
             raise WireError("unexpected_response", "an answer came to a question that was never asked", excerpt(line))
         kind = messages.method_params(message.method)
@@ -323,7 +324,7 @@ class HostChannel:
             # Not waited for: podman's monitor takes no input for a container while nobody takes its output.
             tasks.start_soon(self._send, jsonrpc.encode(error_response(message.id, refusal)))
             return None
-        size = len(line) + VALUE_BYTES * (line.count(b",") + line.count(b"[") + line.count(b"{"))
+        size = len(line) + VALUE_BYTES * await off_loop(line, jsonrpc.separators, line)
         # Acquired here and not in the task: a flood then waits in the pipe and not in our memory.
         await self._take_place(size)
         self._held.add(size)
@@ -389,7 +390,8 @@ class HostChannel:
                     held.append(self._slots)
                     await self._unsent.room(1)
                     begun = True
-                    answer = _encoded(await self._result(number, params))
+                    result = await self._result(number, params)
+                    answer = await off_loop(result, _encoded, result)
             finally:
                 # Before the answer is sent: what the guest does with it is its own time.
                 self._on_wait(-1)

@@ -8,6 +8,7 @@ counted and recorded. What is refused on the way has not happened, and says by w
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from contextlib import nullcontext
@@ -33,6 +34,7 @@ from mcp_bridge.kernel.references import WHOLE
 from mcp_bridge.kernel.values import ValueFaultError, normal
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.models.model import ModelError
+from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.policy.budgets import Amounts, Budget, Share
 from mcp_bridge.policy.call import ProgramRef, StepContext
 from mcp_bridge.policy.json_walk import leaves
@@ -41,7 +43,7 @@ from mcp_bridge.policy.references import MemoryReferences
 from mcp_bridge.policy.vault import Secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from mcp_bridge.bridge.admission import Asker
     from mcp_bridge.bridge.governance import Governance
@@ -160,7 +162,7 @@ class Gate:
         if self._describing is None:
             # No patterns: an address in a description is no customer's.
             self._describing = Projector(self._secrets, self._references)
-        return self._describing.output(value)
+        return await off_loop(value, self._describing.output, value)
 
     # --- calls ---
 
@@ -203,7 +205,7 @@ class Gate:
         admitted = await admission.admit(tool, arguments, place, approved)
         names, decision, mark = admitted.names, admitted.decision, place.marks(admitted.names)
         try:
-            size = self._bytes_of(admitted.sent)
+            size = await off_loop(admitted.sent, self._bytes_of, admitted.sent)
             reservation = self._budget.reserve(Amounts(calls=1, bytes=size))
         except BaseException:
             self._budget.uncount(decision)
@@ -226,13 +228,15 @@ class Gate:
                 await self._record("intent", execution, place.path, program, intent)
             try:
                 answered = await self._made(admitted.tool, admitted.sent, raw=raw)
-                answered, given = self._shown(answered, projector, raw=raw)
+                answered, given = await off_loop(
+                    [answered.value, answered.raw], functools.partial(self._shown, answered, projector, raw=raw)
+                )
                 if run:
                     self._share(run.execution).add(Amounts(bytes=given))
                 reservation.settle(Amounts(calls=1, bytes=size + given))
                 outcome |= success(answered, raw=raw)
             except BridgeError as exc:
-                error = projected(exc, projector)
+                error = await off_loop([exc.message, exc.details], projected, exc, projector)
                 outcome |= failure(error, raw=raw)
                 raise error from None
             finally:
@@ -258,9 +262,9 @@ class Gate:
             text = value if isinstance(value, str) or not raw else json.dumps(value)
             return Answered(value, {"content": [{"type": "text", "text": text}]}, called.pending)
         result = await self._fleet.call_tool(tool.server, tool, arguments, None)
-        from mcp_bridge.downstream.results import convert  # noqa: PLC0415  (needs the SDK, loaded by now)
+        from mcp_bridge.downstream.results import convert, is_long  # noqa: PLC0415  (needs the SDK, loaded by now)
 
-        converted = convert(result, tool)
+        converted = await on_thread(convert, result, tool) if is_long(result) else convert(result, tool)
         if converted["is_error"]:
             shown = converted["value"]
             message = shown if isinstance(shown, str) else "the tool reported an error without a text"
@@ -276,7 +280,7 @@ class Gate:
 
     async def project(self, value: Any) -> Any:
         """As `program_run.Effects`."""
-        return (await self.projector()).output(value)
+        return await off_loop(value, (await self.projector()).output, value)
 
     def _keep(self, execution: str, value: Any) -> None:
         """Keep the values behind the references in what is recorded, so that it can be told what a tool was given."""
@@ -361,8 +365,10 @@ class Gate:
     async def _approval(self, run: ProgramRun, effect: Effect) -> Outcome:
         projector = await self.projector()
         asked = {**effect.arguments, "program": run.program.name, "step": effect.step}
-        question = projector.trace(asked)
-        answer = await self._asker.ask(projector.person(asked, "the question")) if self._asker else None
+        question: dict[str, Any] = await off_loop(asked, projector.trace, asked)
+        answer = None
+        if self._asker is not None:
+            answer = await self._asker.ask(await off_loop(asked, projector.person, asked, "the question"))
         if answer is None:
             return Outcome(effect.id, "pending")
         decision = {"approved": answer, "by": "client"}
@@ -373,7 +379,8 @@ class Gate:
     async def _llm(self, run: ProgramRun, effect: Effect) -> Outcome:
         projector = await self.projector()
         model = await self.model()
-        asked: dict[str, Any] = {"kind": "llm", "effect": effect.id, "arguments": projector.trace(effect.arguments)}
+        told = await off_loop(effect.arguments, projector.trace, effect.arguments)
+        asked: dict[str, Any] = {"kind": "llm", "effect": effect.id, "arguments": told}
         await self._record("intent", run.execution, effect.step, run.program.hash, asked)
         try:
             completion = await model.answer(effect.arguments, effect.timeout)
@@ -395,7 +402,7 @@ class Gate:
             self._model = ModelSteps(word.model, projector, self._secrets, self._budget, self._sampler, word.base)
         return self._model
 
-    async def plan(self, intent: str, validate: Callable[[Any], Sequence[Fault]]) -> dict[str, Any]:
+    async def plan(self, intent: str, validate: Callable[[Any], Awaitable[Sequence[Fault]]]) -> dict[str, Any]:
         """Have the model write a program for an intent.
 
         Args:
@@ -411,17 +418,19 @@ class Gate:
         found = await self._catalog.search(intent[:MAX_QUERY_CHARS], PLANNED_TOOLS, servers=self._allowed.keys())
         tools = [(f"{hit.tool.server}.{hit.tool.name}", describe.line(hit.tool)) for hit in found.hits]
         planned = await plan(
-            projector.model(intent), await self.model(), tools=projector.model(tools), validate=validate
+            await off_loop(intent, projector.model, intent),
+            await self.model(),
+            tools=await off_loop(tools, projector.model, tools),
+            validate=validate,
         )
         return planned.program
 
     async def record_of(self, record: ExecutionRecord) -> None:
         """Hide in a script's record what must not be shown."""
         projector = await self.projector()
-        record.stdout, record.stderr = projector.output(record.stdout), projector.output(record.stderr)
-        record.value = projector.output(record.value)
-        record.error = projector.output(record.error)
-        record.displays = projector.output(record.displays)
+        for name in ("stdout", "stderr", "value", "error", "displays"):
+            shown = getattr(record, name)
+            setattr(record, name, await off_loop(shown, projector.output, shown))
 
     async def _tool(self, run: ProgramRun, effect: Effect, *, approved: Mapping[str, Any] | None) -> Outcome:
         chain = tuple(
@@ -449,7 +458,7 @@ class Gate:
         if answered.pending:
             return Outcome(effect.id, "pending")
         try:
-            return Outcome(effect.id, "ok", normal(answered.value))
+            return Outcome(effect.id, "ok", await off_loop(answered.value, normal, answered.value))
         except ValueFaultError as exc:
             raise BridgeError("bad_result", f"The result is no JSON value: {exc}.") from None
 

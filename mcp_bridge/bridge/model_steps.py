@@ -9,6 +9,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.events import Usage as KernelUsage
 from mcp_bridge.models.factory import make_model
 from mcp_bridge.models.model import Completion, Message, ModelError
+from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.budgets import Amounts
 from mcp_bridge.policy.uris import SECRET_PREFIX
 
@@ -63,7 +64,8 @@ class ModelSteps:
         Raises:
             BridgeError: `budget_tokens`, `budget_cost`; as `models.Model.complete`.
         """
-        shown = [Message(message.role, as_text(self._projector.model(message.text))) for message in messages]
+        project = self._projector.model
+        shown = [Message(each.role, as_text(await off_loop(each.text, project, each.text))) for each in messages]
         size = sum(len(message.text.encode()) for message in shown)
         limit = min((count for count in (max_tokens, self._most) if count is not None), default=None)
         with self._budget.reserve(Amounts(model_tokens=size + (limit or 0))) as reservation:
@@ -75,7 +77,8 @@ class ModelSteps:
                 reservation.settle(amounts(exc.usage))
                 raise
             reservation.settle(amounts(completion.usage))
-        return Completion(as_text(self._projector.output(completion.text)), completion.usage, completion.truncated)
+        text = await off_loop(completion.text, self._projector.output, completion.text)
+        return Completion(as_text(text), completion.usage, completion.truncated)
 
     async def answer(self, arguments: dict[str, Any], timeout: float | None) -> Completion:  # noqa: ASYNC109
         """Ask what a program's step asks, with `prompt` and `system`."""

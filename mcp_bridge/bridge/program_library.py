@@ -10,13 +10,14 @@ from mcp_bridge.downstream.aliases import nearest
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel import program as programs
 from mcp_bridge.ledger.store import SavedProgram
+from mcp_bridge.offload import off_loop, on_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from mcp_bridge.kernel.format import Fault
     from mcp_bridge.kernel.program import Program
-    from mcp_bridge.ledger.store import ProgramStore
+    from mcp_bridge.ledger.store import ProgramHead, ProgramStore
 
 MAX_SAVED = 1000
 """Programs that one principal may keep."""
@@ -24,12 +25,21 @@ MAX_SAVED = 1000
 MAX_SAVED_CHARS = 64 << 20
 """Of the programs that one principal may keep, as JSON."""
 
+MAX_USED_BYTES = 4 << 20
+"""Of the saved programs that one program may run by their names."""
+
+MAX_DESCRIPTION_CHARS = 1000
+"""Of a program's description, in a listing."""
+
+MAX_NAME_CHARS = 1000
+"""Longest name of a program that is looked for."""
+
 MAX_NAMES_TOLD = 20
 """Of programs, to whoever asks for one that there isn't."""
 
 Origin = Literal["operator", "agent"]
 
-Planner: TypeAlias = "Callable[[str, Callable[[Any], Sequence[Fault]]], Awaitable[dict[str, Any]]]"
+Planner: TypeAlias = "Callable[[str, Callable[[Any], Awaitable[Sequence[Fault]]]], Awaitable[dict[str, Any]]]"
 """From an intent, and what finds the faults of a program, to a program without any."""
 
 
@@ -51,6 +61,8 @@ class ProgramLibrary:
     def __init__(self, store: ProgramStore, operators: Mapping[str, Program]) -> None:
         self.store = store
         self.operators = operators
+        self._told: dict[str, dict[str, tuple[ProgramHead, dict[str, Any]]]] = {}
+        """Of each principal's programs what a listing tells, and of which one that is."""
 
     async def find(self, asked: Any, principal: str) -> Found:
         """A program by name, or from an object.
@@ -61,32 +73,54 @@ class ProgramLibrary:
         if isinstance(asked, str):
             if asked in self.operators:
                 return Found(self.operators[asked], "operator")
-            saved = {kept.name: kept for kept in await self.store.programs(principal)}
-            if asked in saved:
-                return Found(kept_program(saved[asked]), "agent")
-            close = nearest(asked, [*self.operators, *saved])
-            hint = f"Did you mean {', '.join(close)}?" if close else _names([*self.operators, *saved])
+            if len(asked) > MAX_NAME_CHARS:
+                raise BridgeError(
+                    "unknown_program",
+                    f"There is no program {asked[:100]!r}…: a name has at most {MAX_NAME_CHARS} characters.",
+                )
+            if (kept := await self.store.program(principal, asked)) is not None:
+                return Found(await off_loop(kept.data, kept_program, kept), "agent")
+            names = [*self.operators, *(head.name for head in await self.store.program_heads(principal))]
+            close = nearest(asked, names)
+            hint = f"Did you mean {', '.join(close)}?" if close else _names(names)
             raise BridgeError("unknown_program", f"There is no program {asked[:100]!r}.", hint=hint, nearest=close)
 
         try:
-            if _runs_others(asked):
-                return Found(programs.parse(asked, await self.resolver(principal)), "agent")
-            return Found(programs.unbundle({"program": asked, "uses": []}), "agent")
+            return Found(await self._read(asked, principal), "agent")
         except programs.InvalidProgramError as exc:
             faults = [fault._asdict() for fault in exc.faults]
             told = "; ".join(map(str, exc.faults[:10])) + ("; …" if len(faults) > 10 else "")  # noqa: PLR2004
             raise BridgeError("invalid_program", f"The program is not valid: {told}.", faults=faults) from None
 
-    async def resolver(self, principal: str) -> programs.Resolve:
-        """Finds the programs that steps run by name: the operator's first."""
-        saved = {kept.name: kept for kept in await self.store.programs(principal)}
+    async def _read(self, asked: Any, principal: str) -> Program:
+        """The program that an object is, with those that its steps run by name: the operator's first.
+
+        Raises:
+            InvalidProgramError: It is none.
+            BridgeError: `programs_too_large`.
+        """
+        names = await off_loop(asked, programs_named, asked)
+        if not names:
+            return await off_loop(asked, programs.unbundle, {"program": asked, "uses": []})
+        heads = {head.name: head for head in await self.store.program_heads(principal)}
+        # In their order, so that who is over the limit is told so of the same ones each time.
+        wanted = [heads[name] for name in sorted(names) if name not in self.operators and name in heads]
+        size = sum(head.size for head in wanted)
+        if size > MAX_USED_BYTES:
+            raise BridgeError(
+                "programs_too_large",
+                f"The saved programs that this one runs have {size} bytes; the limit is {MAX_USED_BYTES}.",
+                hint="Have it run fewer or smaller programs.",
+            )
+        saved = {head.name: await self.store.program(principal, head.name) for head in wanted}
+        known: dict[str, Program] = dict(self.operators)
 
         def resolve(name: str) -> Program | None:
-            if name in self.operators:
-                return self.operators[name]
-            return kept_program(saved[name]) if name in saved else None
+            if name not in known and (kept := saved.get(name)) is not None:
+                known[name] = kept_program(kept)
+            return known.get(name)
 
-        return resolve
+        return await on_thread(programs.parse, asked, resolve)
 
     async def validate(self, asked: Any, principal: str) -> dict[str, Any]:
         """`{"faults", "warnings", "hash"}` of what may be a program."""
@@ -106,9 +140,10 @@ class ProgramLibrary:
         """
         self.check_name(name)
         found = await self.find(asked, principal)
-        row = SavedProgram(name, found.program.hash, programs.bundle(found.program), time.time())
+        data = programs.bundle(found.program)
+        row = SavedProgram(name, found.program.hash, data, time.time())
         count, characters = await self.store.saved(principal, but=name)
-        if count >= MAX_SAVED or characters + len(json.dumps(row.data)) > MAX_SAVED_CHARS:
+        if count >= MAX_SAVED or characters + len(await off_loop(data, json.dumps, data)) > MAX_SAVED_CHARS:
             raise BridgeError(
                 "too_many_programs",
                 f"Saved programs are limited to {MAX_SAVED}, and to {MAX_SAVED_CHARS} characters together.",
@@ -121,8 +156,10 @@ class ProgramLibrary:
         """Whether a program can be saved under a name.
 
         Raises:
-            BridgeError: `reserved_name`.
+            BridgeError: `reserved_name`; `bad_request`: it is too long.
         """
+        if len(name) > MAX_NAME_CHARS:
+            raise BridgeError("bad_request", f"A name has at most {MAX_NAME_CHARS} characters; this one {len(name)}.")
         if not name.strip():
             raise BridgeError("reserved_name", "An empty name is none.", hint="Use another name.")
         if name in self.operators:
@@ -131,8 +168,21 @@ class ProgramLibrary:
     async def listed(self, principal: str) -> list[dict[str, Any]]:
         """The operator's and the principal's programs, by name."""
         rows = {name: _row(name, program, "operator") for name, program in self.operators.items()}
-        for kept in await self.store.programs(principal):
-            rows.setdefault(kept.name, _row(kept.name, kept_program(kept), "agent"))
+        seen = self._told.setdefault(principal, {})
+        heads = {head.name: head for head in await self.store.program_heads(principal)}
+        for name in seen.keys() - heads.keys():
+            seen.pop(name, None)
+        for name, head in heads.items():
+            if name in rows:
+                continue
+            known = seen.get(name)
+            if known is None or known[0] != head:
+                # Once a program: what is told of it is as it was when it was saved, and was found valid.
+                kept = await self.store.program(principal, name)
+                if kept is None:
+                    continue
+                known = seen[name] = (head, _kept_row(kept))
+            rows[name] = dict(known[1])
         return [rows[name] for name in sorted(rows)]
 
     async def delete(self, name: str, principal: str) -> bool:
@@ -143,10 +193,10 @@ class ProgramLibrary:
         """
         if name in self.operators:
             raise BridgeError("denied", f"The program {name!r} is the operator's.")
-        kept = {row.name for row in await self.store.programs(principal)}
-        if name in kept:
+        kept = any(head.name == name for head in await self.store.program_heads(principal))
+        if kept:
             await self.store.delete_program(principal, name)
-        return name in kept
+        return kept
 
     async def plan(self, intent: str, principal: str, planner: Planner) -> dict[str, Any]:
         """A program that a model has written.
@@ -154,11 +204,10 @@ class ProgramLibrary:
         Raises:
             BridgeError: As the planner.
         """
-        resolve = await self.resolver(principal)
 
-        def faults(claimed: Any) -> Sequence[Fault]:
+        async def faults(claimed: Any) -> Sequence[Fault]:
             try:
-                programs.parse(claimed, resolve)
+                await self._read(claimed, principal)
             except programs.InvalidProgramError as exc:
                 return exc.faults
             return ()
@@ -180,18 +229,41 @@ def kept_program(kept: SavedProgram) -> Program:
         ) from None
 
 
-def _runs_others(asked: Any) -> bool:
-    """Whether what may be a program may run others by their names."""
+def programs_named(asked: Any) -> set[str]:
+    """The programs that what may be a program may run by their names."""
+    found: set[str] = set()
     stack = [asked]
     while stack:
         node = stack.pop()
         if isinstance(node, dict):
-            if isinstance(node.get("program"), str):
-                return True
+            if isinstance(name := node.get("program"), str):
+                found.add(name)
             stack += node.values()
         elif isinstance(node, list):
             stack += node
-    return False
+    return found
+
+
+def _kept_row(kept: SavedProgram) -> dict[str, Any]:
+    """As `_row`, of a program that was found valid when it was saved: it isn't read for that again.
+
+    Raises:
+        BridgeError: `bad_state`.
+    """
+    program = kept.data.get("program") if isinstance(kept.data, dict) else None
+    if not isinstance(program, dict):
+        raise BridgeError("bad_state", f"The program {kept.name!r} is kept, and can't be used.", hint="Delete it.")
+    return {
+        "name": kept.name,
+        "version": program.get("version", "1.0"),
+        "description": _shortened(program.get("description", "")),
+        "hash": kept.hash,
+        "owner": "agent",
+    }
+
+
+def _shortened(description: str) -> str:
+    return description if len(description) <= MAX_DESCRIPTION_CHARS else f"{description[:MAX_DESCRIPTION_CHARS]}…"
 
 
 def _names(names: list[str]) -> str:
@@ -205,7 +277,7 @@ def _row(name: str, program: Program, owner: Origin) -> dict[str, Any]:
     return {
         "name": name,
         "version": program.version,
-        "description": program.description,
+        "description": _shortened(program.description),
         "hash": program.hash,
         "owner": owner,
     }

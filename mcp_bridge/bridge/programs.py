@@ -28,6 +28,7 @@ from mcp_bridge.kernel.machine import APPROVAL, IN_DOUBT, Machine
 from mcp_bridge.kernel.values import ValueFaultError, canonical, normal
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.store import StoredExecution
+from mcp_bridge.offload import off_loop
 from mcp_bridge.sandbox.owner import owner_label
 
 if TYPE_CHECKING:
@@ -91,8 +92,8 @@ class Programs(ProgramLibrary):
                 another program or context.
         """
         found = await self.find(asked, principal)
-        context = checked_context(context)
-        request = self._request(found.program, context)
+        context = await off_loop(context, checked_context, context)
+        request = await off_loop(context, self._request, found.program, context)
         return await once(
             self.store,
             principal,
@@ -109,7 +110,7 @@ class Programs(ProgramLibrary):
         """Begin an execution; None if its key has one already."""
         subject = self.subject_of(context)
         context = await effects.project(context)
-        machine = Machine(found.program, context)
+        machine = await off_loop([context, found.program.data], Machine, found.program, context)
         run = ProgramRun(found.program, machine, effects, self, self._tasks, principal=principal, origin=found.origin)
         row = StoredExecution(
             id=run.execution,
@@ -123,7 +124,7 @@ class Programs(ProgramLibrary):
             bundle=programs.bundle(found.program),
             origin=found.origin,
             owner=owner_label(),
-            state=state.dump(machine),
+            state=await off_loop([context, found.program.data], state.dump, machine),
             record=None,
             due=None,
             started=time.time(),

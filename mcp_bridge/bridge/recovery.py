@@ -99,7 +99,7 @@ def spent(entries: Sequence[Recorded], policy: str) -> dict[str, Any]:
             asked[payload["effect"]] = cut_short(payload["arguments"])
         elif row.entry.kind == "intent" and payload["kind"] == "tool":
             called.add(payload.get("effect"))
-            amounts.append(Amounts(calls=1, bytes=len(json.dumps(payload["arguments"]))))
+            amounts.append(Amounts(calls=1, bytes=len(json.dumps(payload.get("sent", payload["arguments"])))))
             for rule in payload.get("rules", ()) if row.entry.policy == policy else ():
                 made[rule] = made.get(rule, 0) + 1
         elif row.entry.kind == "outcome" and "effect" in payload:

@@ -6,19 +6,23 @@ import base64
 import binascii
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.to_thread
 
+from mcp_bridge.bridge.keep import MAX_MEMORY_BYTES
 from mcp_bridge.bridge.names import PRINCIPAL, resolve, split
 from mcp_bridge.bridge.program_session import Session
+from mcp_bridge.bridge.programs import MAX_CONTEXT_BYTES
 from mcp_bridge.downstream import describe
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.kernel.program import MAX_BYTES as MAX_PROGRAM_BYTES
+from mcp_bridge.offload import is_large, is_over, off_loop, on_thread
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from mcp_bridge.bridge.gate import Gate
     from mcp_bridge.bridge.keep import ArtifactWriter, Memories
@@ -27,9 +31,15 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog import Catalog
     from mcp_bridge.downstream.tools import ToolInfo
 
+T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
 
 MAX_SEARCH_HITS = 100
+
+FEW_TOOLS = 30
+FEW_VALUES = 200
+"""Tools that are described at once, and values of the schemas of each."""
 
 MAX_NAME_CHARS = 1000
 """Longest name or query that is looked at: the search for near names, and for words, takes its time."""
@@ -68,6 +78,7 @@ class Requests:
             programs, gate.execution, PRINCIPAL, gate, gate.plan, script.program_ended, script.program_left
         )
         self.calls = 0
+        self._artifact_turn = anyio.Lock()
 
     async def close(self) -> None:
         """The sandbox has ended."""
@@ -89,6 +100,7 @@ class Requests:
             BridgeError: Its code and message go to the guest.
         """
         _check_names(request)
+        await self._check_size(request)
         match request:
             case messages.ToolCall():
                 return await self._call(request)
@@ -103,7 +115,9 @@ class Requests:
             case messages.CatalogDescribe():
                 return await self._gate.described(await self._describe(request))
             case messages.ArtifactWrite():
-                return self._artifact(request)
+                # One after the other, in the order in which they came: parts make one file.
+                async with self._artifact_turn:
+                    return await off_loop(request.base64, self._artifact, request)
             case messages.ProgramEffect() | messages.ProgramFinish() | messages.ProgramLeave():
                 if not self._script.live:
                     # Nothing is driven here, and what is asked for all the same is not for the record.
@@ -116,6 +130,27 @@ class Requests:
             case messages.ProgramResume():
                 return await self._named("program", request, lambda _: self._resume(request))
         return await self._named("program", request, lambda _: self._programs.answer(request))
+
+    async def _check_size(self, request: Any) -> None:
+        """Refuse what is too large in any case, before it is projected, compared, recorded or counted.
+
+        Raises:
+            BridgeError: As what refuses it otherwise, when it has looked at all of it.
+        """
+        if getattr(request, "call", None) in self._script.past.calls:
+            return  # it was answered then, however, and is answered so again
+        match request:
+            case messages.MemorySave() if await _is_over(request.value, MAX_MEMORY_BYTES):
+                raise BridgeError("bad_memory", f"The memory {request.key!r} is over {MAX_MEMORY_BYTES} bytes.")
+            case messages.ProgramStart() if await _is_over(request.context, MAX_CONTEXT_BYTES):
+                raise BridgeError("context_too_large", f"The context is over {MAX_CONTEXT_BYTES} bytes, the limit.")
+            case messages.ProgramResume() if await _is_over(request.payload, MAX_CONTEXT_BYTES):
+                raise BridgeError("payload_too_large", f"The payload is over {MAX_CONTEXT_BYTES} bytes, the limit.")
+        match request:
+            case messages.ProgramStart() | messages.ProgramSave() if await _is_over(request.program, MAX_PROGRAM_BYTES):
+                message = f"The program is not valid: it is over {MAX_PROGRAM_BYTES} bytes, the limit."
+                fault = {"path": "", "code": "too_large", "message": message}
+                raise BridgeError("invalid_program", message, faults=[fault])
 
     async def _named(self, kind: str, request: Any, do: Callable[[dict[str, Any]], Awaitable[Any]]) -> Any:
         """The answer to a request that has a name."""
@@ -195,19 +230,20 @@ class Requests:
     async def _tools(self, server: str) -> dict[str, Any]:
         name = self._resolve(server)
         tools = await self._catalog.tools(name)
-        return {"server": name, "alias": self._allowed[name], "tools": [describe.proxy_row(tool) for tool in tools]}
+        return {"server": name, "alias": self._allowed[name], "tools": await _rendered(describe.proxy_row, tools)}
 
     async def _search(self, request: messages.CatalogSearch) -> dict[str, Any]:
         limit = max(1, min(request.limit, MAX_SEARCH_HITS))
         found = await self._catalog.search(request.query, limit, strict=request.strict, servers=self._allowed.keys())
+        lines = await _rendered(describe.line, [hit.tool for hit in found.hits])
         matches = [
             {
                 "server": hit.tool.server,
                 "tool": hit.tool.name,
                 "name": f"{hit.tool.server_alias}.{hit.tool.alias}",
-                "line": describe.line(hit.tool),
+                "line": line,
             }
-            for hit in found.hits
+            for hit, line in zip(found.hits, lines, strict=True)
         ]
         return {"matches": matches, "notices": found.notices}
 
@@ -218,11 +254,12 @@ class Requests:
             if request.detail == "schema":
                 return {"schema": {tool.name: describe.schemas(tool) for tool in tools}}
             render = describe.line if request.detail == "line" else describe.render
-            return {"text": "\n".join(render(tool) for tool in tools)}
+            return {"text": "\n".join(await _rendered(render, tools))}
         tool = await self._find(server, tool_name)
         if request.detail == "schema":
             return {"schema": describe.schemas(tool)}
-        return {"text": describe.line(tool) if request.detail == "line" else describe.render(tool)}
+        [text] = await _rendered(describe.line if request.detail == "line" else describe.render, [tool])
+        return {"text": text}
 
     async def _find(self, server: str, name: str) -> ToolInfo:
         """By name or alias, and where that fails without regard to case."""
@@ -248,12 +285,34 @@ class Requests:
         return {"uri": row["uri"], "size": row["size"]} if row else {}
 
 
+async def _is_over(value: Any, limit: int) -> bool:
+    return await off_loop(value, is_over, value, limit)
+
+
+async def _rendered(render: Callable[[ToolInfo], T], tools: Sequence[ToolInfo]) -> list[T]:
+    """What is told of tools; on a thread where there are many of them, or one is large."""
+
+    def all_of_them() -> list[T]:
+        return [render(tool) for tool in tools]
+
+    if len(tools) > FEW_TOOLS or any(map(_is_large, tools)):
+        return await on_thread(all_of_them)
+    return all_of_them()
+
+
+def _is_large(tool: ToolInfo) -> bool:
+    return is_large([tool.description, tool.input_schema, tool.output_schema], values=FEW_VALUES)
+
+
 def _arguments(request: Any) -> dict[str, Any]:
     return {field: value for field, value in request._asdict().items() if field != "call"}
 
 
 def _check_names(request: Any) -> None:
-    for field in ("server", "tool", "name", "query", "key", "prefix"):
-        value = getattr(request, field, "")
-        if len(value) > MAX_NAME_CHARS:
+    for field in _NAMES:
+        value = getattr(request, field, None)
+        if isinstance(value, str) and len(value) > MAX_NAME_CHARS:
             raise BridgeError("bad_request", f"{field!r} has {len(value)} characters; the limit is {MAX_NAME_CHARS}.")
+
+
+_NAMES = ("server", "tool", "name", "query", "key", "prefix", "execution", "trace_id")

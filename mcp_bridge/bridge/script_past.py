@@ -199,7 +199,7 @@ def spent(entries: Sequence[Recorded], policy: str) -> dict[str, Any]:
     for row in entries:
         payload = row.entry.payload
         if row.entry.kind == "intent" and payload["kind"] == "tool":
-            amounts.append(Amounts(calls=1, bytes=len(json.dumps(payload["arguments"]))))
+            amounts.append(Amounts(calls=1, bytes=len(json.dumps(payload.get("sent", payload["arguments"])))))
             for rule in payload.get("rules", ()) if row.entry.policy == policy else ():
                 made[rule] = made.get(rule, 0) + 1
         elif row.entry.kind == "outcome" and payload["status"] == "ok" and payload.get("kind") == "tool":

@@ -217,8 +217,12 @@ class ScriptRun:
         if self.divergence is not None:
             await anyio.sleep_forever()
 
+        projected: list[Asked] = []
+
         async def asked() -> Asked:
-            return Asked(kind, name, await self._projection.project(arguments), raw)
+            if not projected:
+                projected.append(Asked(kind, name, await self._projection.project(arguments), raw))
+            return projected[0]
 
         known = self.past.calls.get(call)
         if known is not None:

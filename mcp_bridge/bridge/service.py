@@ -26,6 +26,7 @@ from mcp_bridge.bridge.governance import LOCAL, Governance, load_governance, ref
 from mcp_bridge.bridge.job import Job
 from mcp_bridge.bridge.keep import ArtifactWriter, Files, Memories
 from mcp_bridge.bridge.log_masking import masked_logs
+from mcp_bridge.bridge.loop_watch import LoopWatch, watched
 from mcp_bridge.bridge.names import PRINCIPAL, resolve
 from mcp_bridge.downstream.catalog import Catalog
 from mcp_bridge.downstream.fleet import Fleet
@@ -95,6 +96,8 @@ class Bridge:
         self.catalog = Catalog(fleet, settings.state_dir)
         self.files = Files(settings.state_dir)
         self._memories = Memories(settings.state_dir)
+        self.loop_watch = LoopWatch()
+        """What has held up this bridge's event loop."""
         self._tasks = tasks
         self._governance = governance
         self._database = database
@@ -515,7 +518,7 @@ async def open_bridge(
     if governance is None:
         governance = load_governance({}, None, Path.cwd(), settings.state_dir)
     refuse_local(governance, specs)
-    with masked_logs(governance.vault):
+    with masked_logs(governance.vault), watched() as watch:
         async with (
             Database(settings.state_dir / FILE_NAME, settings.ledger.master_key, owner_label()) as database,
             Fleet(specs, idle_timeout=settings.runtime_idle_timeout) as fleet,
@@ -525,7 +528,9 @@ async def open_bridge(
             await tidy(database, files, settings.ledger)
             async with _looked_after(database, files, settings, governance.base, tasks):
                 # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
-                yield Bridge(settings, fleet, tasks, database, governance)
+                bridge = Bridge(settings, fleet, tasks, database, governance)
+                bridge.loop_watch = watch
+                yield bridge
 
 
 @asynccontextmanager

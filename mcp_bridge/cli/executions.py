@@ -137,15 +137,19 @@ def show(
         from mcp_bridge.bridge.viewing import as_sent, timeline, totals  # noqa: PLC0415
         from mcp_bridge.ledger.recorder import SqliteRecorder  # noqa: PLC0415
         from mcp_bridge.ledger.store import ProgramStore  # noqa: PLC0415
+        from mcp_bridge.policy.references import fill_in  # noqa: PLC0415
 
-        async def found(database: Database) -> tuple[StoredExecution, str, list[Recorded]]:
+        async def found(database: Database) -> tuple[StoredExecution, str, list[Recorded], dict[str, Any]]:
             store = ProgramStore(database)
             row = await inputs.execution(store, execution)
-            entries = as_sent(await SqliteRecorder(database).read(row.id), await store.values(row.id))
-            return row, await inputs.short(store, row.id), entries
+            values = await store.values(row.id)
+            entries = as_sent(await SqliteRecorder(database).read(row.id), values)
+            record = told(row) | {"status": standing(row)}
+            # What a person decides on is shown as the tool gets it, or has got it.
+            record |= {name: fill_in(record[name], values) for name in ("waiting", "unresolved") if record.get(name)}
+            return row, await inputs.short(store, row.id), entries, record
 
-        row, ident, entries = in_record(common.load(named).settings, found)
-        record = told(row) | {"status": standing(row)}
+        row, ident, entries, record = in_record(common.load(named).settings, found)
         rows = timeline(entries)
         if as_json:
             facts = {"started": row.started, "key": row.key, "program_hash": row.program, "origin": row.origin}

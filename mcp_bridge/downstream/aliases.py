@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 _INVALID = re.compile(r"[^A-Za-z0-9_]")
 _NAMELESS = "unnamed"
 
+# The search for near names is a courtesy to whoever mistyped one, and made on the event loop.
+_NEAR_CHARS = 200
+_NEAR_MARGIN = 10
+_NEAR_OPTIONS = 2_000
+_NEAR_COMPARED = 20
+_NEAR_CUTOFF = 0.6
+
 
 def derive(name: str, *, lower: bool = False, reserved: frozenset[str] = frozenset()) -> str:
     """What `name` becomes if it is alone; deriving again changes nothing."""
@@ -60,14 +67,19 @@ def assign(names: Iterable[str], *, lower: bool = False, reserved: frozenset[str
     derived = {name: derive(name, lower=lower, reserved=reserved) for name in ordered}
     out = {name: name for name in ordered if derived[name] == name}
     taken = set(out)
+    # Where the search for a free one goes on: from the beginning each time, it would take quadratic time.
+    numbers: dict[str, int] = {}
     for name in ordered:
         if name in out:
             continue
         base = candidate = derived[name]
-        number = 1
+        number = numbers.get(base, 1)
+        if number > 1:
+            candidate = f"{base}_{number}" if not base.endswith("_") else f"{base}{number}"
         while candidate in taken:
             number += 1
             candidate = f"{base}_{number}" if not base.endswith("_") else f"{base}{number}"
+        numbers[base] = number
         taken.add(candidate)
         out[name] = candidate
     return dict(sorted(out.items()))
@@ -75,8 +87,26 @@ def assign(names: Iterable[str], *, lower: bool = False, reserved: frozenset[str
 
 def nearest(name: str, options: Iterable[str], *, count: int = 3) -> list[str]:
     """Up to `count` of `options` that a person may have meant by `name`, best first."""
+    if len(name) > _NEAR_CHARS:
+        return []
     by_folded: dict[str, str] = {}
     for option in options:
-        by_folded.setdefault(option.casefold(), option)
-    found = difflib.get_close_matches(name.casefold(), by_folded, n=count, cutoff=0.6)
+        # A name of so other a length is none that was meant.
+        if len(option) <= 2 * len(name) + _NEAR_MARGIN and len(name) <= 2 * len(option) + _NEAR_MARGIN:
+            by_folded.setdefault(option.casefold(), option)
+            if len(by_folded) >= _NEAR_OPTIONS:
+                break
+    folded_name = name.casefold()
+    # The whole comparison is quadratic in the names: made with those only that share the most characters.
+    matcher = difflib.SequenceMatcher(autojunk=False)
+    matcher.set_seq2(folded_name)
+    likely = []
+    for folded in by_folded:
+        matcher.set_seq1(folded)
+        if matcher.real_quick_ratio() >= _NEAR_CUTOFF and (ratio := matcher.quick_ratio()) >= _NEAR_CUTOFF:
+            likely.append((ratio, folded))
+    likely.sort(key=lambda each: (-each[0], each[1]))
+    found = difflib.get_close_matches(
+        folded_name, [folded for _, folded in likely[:_NEAR_COMPARED]], n=count, cutoff=_NEAR_CUTOFF
+    )
     return [by_folded[folded] for folded in found]

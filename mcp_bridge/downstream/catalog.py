@@ -13,6 +13,7 @@ from mcp_bridge.downstream.search import Hit, SearchIndex
 from mcp_bridge.downstream.status import ServerStatus
 from mcp_bridge.downstream.store import ListingStore
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.offload import is_large, on_thread
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 
 LOCAL = "local"
 """The name under which the tools that run in the host are listed."""
+
+_SMALL_FILE_BYTES = 256 << 10
+
+# Fewer are indexed and kept at once, and more on a thread.
+_FEW_TOOLS = 200
 
 # What a search waits for servers whose tools nobody has listed yet; they go on starting behind it.
 LISTING_WAIT = 10.0
@@ -63,6 +69,8 @@ class Catalog:
         self._tools: dict[str, tuple[ToolInfo, ...]] = {}
         self._looked_up: set[str] = set()
         self._index: SearchIndex | None = None
+        self._indexing = anyio.Lock()
+        self._saving = anyio.Lock()
         self._looks: dict[str, _Look] = {}
         self._places = anyio.Semaphore(_STARTS_AT_ONCE)
         # Servers that a search has waited for since they last listed their tools; none is waited for twice.
@@ -99,6 +107,7 @@ class Catalog:
         found = self._fleet.server(server)
         if found.running:
             return await found.tools()
+        await self._load(found)
         known = self._known(found)
         return await found.tools() if known is None else known
 
@@ -111,6 +120,7 @@ class Catalog:
         if server == LOCAL and self._local:
             return _named(self._local, name) or _unknown_local(self._local, name)
         found = self._fleet.server(server)
+        await self._load(found)
         if not found.running and (tool := _named(self._known(found) or (), name)):
             return tool
         # The cache may be old: a name it doesn't have is for the server itself to deny.
@@ -140,11 +150,14 @@ class Catalog:
         """
         chosen = [server for name, server in self._fleet.servers.items() if servers is None or name in servers]
         chosen = [server for server in chosen if refusal(server.spec) is None]
+        for server in chosen:
+            await self._load(server)
         notices = await self._list_missing(chosen, wait)
         names = {server.spec.name for server in chosen}
         if servers is None or LOCAL in servers:
             names.add(LOCAL)
-        hits = self._ready_index().search(query, limit, strict=strict, allowed=lambda tool: tool.server in names)
+        index = await self._ready_index()
+        hits = index.search(query, limit, strict=strict, allowed=lambda tool: tool.server in names)
         return SearchResult(hits, notices)
 
     async def _list_missing(self, servers: list[DownstreamServer], wait: float) -> list[str]:
@@ -188,9 +201,26 @@ class Catalog:
             del self._looks[name]
             look.done.set()
 
+    async def _load(self, server: DownstreamServer) -> None:
+        """Read a cached listing on a thread, where it is large."""
+        name, store = server.spec.name, self._store
+        if name in self._tools or name in self._looked_up or store is None or server.spec.problem is not None:
+            return
+        key = server.spec.fingerprint()
+        if store.size(key) > _SMALL_FILE_BYTES:
+            cached = await on_thread(store.load, key, name, server.alias)
+            if name not in self._tools and name not in self._looked_up:
+                self._looked_up.add(name)
+                if cached is not None:
+                    self._tools[name] = cached
+                    self._index = None
+
     def _known(self, server: DownstreamServer) -> tuple[ToolInfo, ...] | None:
         name = server.spec.name
         if name not in self._tools and name not in self._looked_up:
+            if self._store is not None and self._store.size(server.spec.fingerprint()) > _SMALL_FILE_BYTES:
+                # `_load` reads it, for whoever wants the tools and not their number alone.
+                return None
             self._looked_up.add(name)
             if self._store is not None and server.spec.problem is None:
                 cached = self._store.load(server.spec.fingerprint(), name, server.alias)
@@ -208,12 +238,27 @@ class Catalog:
         self._tools[name] = listing.tools
         self._index = None
         if self._store is not None:
-            self._store.save(server.spec.fingerprint(), listing.tools)
+            if len(listing.tools) < _FEW_TOOLS and not any(is_large(tool.input_schema) for tool in listing.tools):
+                self._store.save(server.spec.fingerprint(), listing.tools)
+            else:
+                self._fleet.start_soon(self._save, self._store, server, listing)
 
-    def _ready_index(self) -> SearchIndex:
-        if self._index is None:
-            self._index = SearchIndex(tool for tools in self._tools.values() for tool in tools)
-        return self._index
+    async def _save(self, store: ListingStore, server: DownstreamServer, listing: Listing) -> None:
+        async with self._saving:
+            if self._tools.get(server.spec.name) is listing.tools:
+                await on_thread(store.save, server.spec.fingerprint(), listing.tools)
+
+    async def _ready_index(self) -> SearchIndex:
+        async with self._indexing:
+            index = self._index
+            if index is None:
+                tools = [tool for tools in self._tools.values() for tool in tools]
+                listed = dict(self._tools)
+                index = SearchIndex(tools) if len(tools) < _FEW_TOOLS else await on_thread(SearchIndex, tools)
+                if listed.keys() == self._tools.keys() and all(listed[name] is self._tools[name] for name in listed):
+                    # Else a server has listed its tools meanwhile: the next search sees them.
+                    self._index = index
+            return index
 
 
 def _named(tools: tuple[ToolInfo, ...], name: str) -> ToolInfo | None:

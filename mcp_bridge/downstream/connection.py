@@ -28,8 +28,10 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter
 
 from mcp_bridge import __version__
+from mcp_bridge.downstream.listing_limits import MAX_PAGES, MAX_TOOLS, Gathered
 from mcp_bridge.downstream.tools import Listing, listing_from_wire
 from mcp_bridge.downstream.transport import OversizedResult, StdioTransport
+from mcp_bridge.offload import on_thread
 
 # For the supervisor, which imports this module late and through it what it needs of the SDK.
 from mcp.shared.exceptions import MCPError  # isort: skip
@@ -45,9 +47,8 @@ logger = logging.getLogger(__name__)
 
 NESTED_VARIABLE = "MCP_BRIDGE_NESTED"
 
-# A listing that goes on beyond these is cut; no model or person could choose among more.
-MAX_TOOLS = 5_000
-MAX_PAGES = 500
+# Of where a server wants its next page asked for; a longer one costs more than the page.
+MAX_CURSOR_CHARS = 16 << 10
 
 # What a server may take to acknowledge that it will announce changes of its tools.
 SUBSCRIBE_TIMEOUT = 2.0
@@ -197,8 +198,8 @@ class Connection:
         return self._client
 
     async def _list(self, client: Client) -> Listing:
-        raw: list[dict[str, Any]] = []
-        notices: list[str] = []
+        gathered = Gathered()
+        endless = False
         cursors: set[str] = set()
         cursor: str | None = None
         while True:
@@ -209,17 +210,19 @@ class Connection:
                 if error.code == METHOD_NOT_FOUND and cursor is None:
                     break  # a server of prompts or resources only
                 raise
-            raw += [tool.model_dump(mode="json", by_alias=True, exclude_unset=True) for tool in page.tools]
+            await on_thread(_take_page, gathered, page)
             cursor = page.next_cursor
             if cursor is None:
                 break
-            if cursor in cursors or len(cursors) >= MAX_PAGES or len(raw) >= MAX_TOOLS:
-                notices.append(f"server {self._spec.name!r} lists without end; cut after {len(raw)} tools")
+            endless = cursor in cursors or len(cursors) >= MAX_PAGES or len(cursor) > MAX_CURSOR_CHARS
+            if endless or gathered.full or len(gathered.tools) >= MAX_TOOLS:
+                endless = True
                 break
             cursors.add(cursor)
-        if len(raw) > MAX_TOOLS and not notices:
-            notices.append(f"server {self._spec.name!r} lists {len(raw)} tools; only {MAX_TOOLS} are used")
-        listing = listing_from_wire(self._spec.name, self._alias, raw[:MAX_TOOLS])
+        listing = await on_thread(listing_from_wire, self._spec.name, self._alias, gathered.tools)
+        notices = gathered.notices(self._spec.name)
+        if endless:
+            notices.append(f"server {self._spec.name!r} lists without end; cut after {len(gathered.tools)} tools")
         return Listing(listing.tools, (*listing.notices, *notices))
 
     # What the server tells by itself.
@@ -240,6 +243,10 @@ class Connection:
     async def _on_message(self, message: object) -> None:
         if isinstance(message, ToolListChangedNotification):
             self.stale = True
+
+
+def _take_page(gathered: Gathered, page: ListToolsResult) -> None:
+    gathered.add(tool.model_dump(mode="json", by_alias=True, exclude_unset=True) for tool in page.tools)
 
 
 def _innermost(error: BaseException) -> BaseException:

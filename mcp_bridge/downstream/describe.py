@@ -85,7 +85,7 @@ def signature(tool: ToolInfo) -> Signature:
     renderer = TypeRenderer(tool.input_schema)
     shape = object_shape(tool.input_schema)
     names = list(shape.properties)[:_MAX_PARAMS]
-    python_names = assign([*names, *shape.required])
+    python_names = assign(names)
     params = []
     for name in sorted(names, key=lambda name: name not in shape.required):
         schema = shape.properties[name]

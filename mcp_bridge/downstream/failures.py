@@ -140,6 +140,9 @@ async def call_failure(
     what = f"{spec.name}.{tool.name}"
     if isinstance(cause, MCPError):
         if isinstance(cause.data, OversizedResult):
+            if cause.data.parts:
+                message = f"{what} answered more than {cause.data.parts}, the limit."
+                return error(spec, "result_too_large", message, tool=tool.name, limit=cause.data.parts)
             message = f"{what} answered {cause.data.size} bytes; the limit is {limit}."
             return error(spec, "result_too_large", message, tool=tool.name, limit=limit)
         if connection.stopping is not None:

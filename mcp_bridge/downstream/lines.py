@@ -71,6 +71,11 @@ class LineSplitter:
         self._tail = (self._tail + part)[-_EDGE:]
 
 
+def request_id_of(line: bytes) -> int | None:
+    """The request that a line answers, where that can be told from its ends."""
+    return _request_id(line[:_EDGE], line[-_EDGE:])
+
+
 def _request_id(head: bytes, tail: bytes) -> int | None:
     match = _ID_AT_HEAD.match(head) or _ID_AT_TAIL.search(tail)
     return int(match.group(1)) if match else None

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mcp_bridge.offload import is_large
+
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
     from mcp_bridge.downstream.tools import ToolInfo
+
+
+FEW_BLOCKS = 100
 
 
 def is_wrapped(output_schema: dict[str, Any] | None) -> bool:
@@ -25,6 +30,15 @@ def is_wrapped(output_schema: dict[str, Any] | None) -> bool:
         and isinstance(properties, dict)
         and list(properties) == ["result"]
         and output_schema.get("required") == ["result"]
+    )
+
+
+def is_long(result: CallToolResult) -> bool:
+    """Whether `convert` takes more than some milliseconds."""
+    return (
+        len(result.content) > FEW_BLOCKS
+        or is_large(result.structured_content)
+        or any(is_large(getattr(block, "text", None) or getattr(block, "data", None)) for block in result.content)
     )
 
 

@@ -6,6 +6,7 @@ Schemas are foreign data: cyclic, huge, of the wrong types. Nothing here raises 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 # Bounds on one rendering: nested this deep, this many nodes looked at, this long.
@@ -16,6 +17,12 @@ _LENGTH = 160
 _OBJECT_FIELDS = 12
 _LITERALS = 12
 _MERGED = 50
+
+# Of one object; no signature shows as many.
+_PROPERTIES = 1_000
+
+# Nodes that are looked at for one document: 200 parameters that refer to the same large type would be 100,000.
+_ALL_NODES = 5_000
 
 _SIMPLE = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 _ANY = "Any"
@@ -58,7 +65,7 @@ def _gather(schema: Any, root: dict[str, Any], shape: ObjectShape, count: list[i
         shapes = [ObjectShape() for _ in options]
         for option, part in zip(shapes, options, strict=True):
             _gather(part, root, option, count)
-            for name, value in option.properties.items():
+            for name, value in islice(option.properties.items(), _PROPERTIES):
                 shape.properties.setdefault(name, value)
         if shapes:
             shape.required |= set.intersection(*(option.required for option in shapes))
@@ -67,9 +74,9 @@ def _gather(schema: Any, root: dict[str, Any], shape: ObjectShape, count: list[i
 def _gather_own(schema: dict[str, Any], shape: ObjectShape) -> None:
     properties = schema.get("properties")
     if isinstance(properties, dict):
-        for name, value in properties.items():
+        for name, value in islice(properties.items(), _PROPERTIES):
             shape.properties.setdefault(str(name), value)
-    for name in _list(schema.get("required")):
+    for name in _list(schema.get("required"))[:_PROPERTIES]:
         if isinstance(name, str):
             shape.required.add(name)
             shape.properties.setdefault(name, True)
@@ -100,10 +107,13 @@ class TypeRenderer:
     def __init__(self, root: Any) -> None:
         self._root = root
         self._nodes = 0
+        self._all_nodes = 0
 
     def render(self, schema: Any) -> str:
         """Type text for a schema of the document (`list[str]`, `Literal['a', 'b'] | None`), never long."""
         for depth in (_DEPTH, _FLAT_DEPTH):
+            if self._all_nodes > _ALL_NODES:
+                break
             self._nodes = 0
             text = self._render(schema, depth, ())
             if len(text) <= _LENGTH:
@@ -116,6 +126,7 @@ class TypeRenderer:
 
     def _render(self, schema: Any, depth: int, refs: tuple[str, ...]) -> str:
         self._nodes += 1
+        self._all_nodes += 1
         if not isinstance(schema, dict) or self._nodes > _NODES:
             return _ANY
         parts = self._parts(schema, depth, refs)

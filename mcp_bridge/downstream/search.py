@@ -6,6 +6,7 @@ import re
 import sqlite3
 import threading
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
@@ -20,6 +21,10 @@ _WEIGHTS = "12.0, 5.0, 3.0, 1.0"
 
 # Longer queries are cut: every word costs two terms.
 _WORDS_USED = 24
+
+# What of a tool is searched: more of a description, or of the names of parameters, would be a flood of words.
+_CHARS_USED = 10_000
+_PARAMS_USED = 500
 
 # Tool authors and askers pick different words for these; a word also finds the others of its group.
 _SYNONYMS = (
@@ -67,6 +72,9 @@ class SearchIndex:
     def __init__(self, tools: Iterable[ToolInfo]) -> None:
         self._tools = sorted(tools, key=lambda tool: (tool.server, tool.name))
         self._names = [words(tool.name) for tool in self._tools]
+        self._deprecated = {
+            number for number, tool in enumerate(self._tools) if "deprecated" in tool.description[:_CHARS_USED].lower()
+        }
         self._lock = threading.Lock()
         self._db = sqlite3.connect(":memory:", check_same_thread=False)
         try:
@@ -134,7 +142,7 @@ class SearchIndex:
             tool = self._tools[number]
             if allowed is None or allowed(tool):
                 weight = 1 + self._likeness(number, asked)
-                weight *= _DEPRECATED if "deprecated" in tool.description.lower() else 1
+                weight *= _DEPRECATED if number in self._deprecated else 1
                 hits.append(Hit(tool, -rank * weight))
         return sorted(hits, key=lambda hit: (-round(hit.score, 9), hit.tool.server, hit.tool.name))
 
@@ -156,8 +164,8 @@ def _row(number: int, tool: ToolInfo) -> tuple[int, str, str, str, str]:
         number,
         _text(tool.name),
         _text(f"{tool.server} {tool.server_alias}"),
-        _text(f"{tool.title or ''} {tool.description}"),
-        _text(" ".join(map(str, params))),
+        _text(f"{tool.title or ''} {tool.description}"[:_CHARS_USED]),
+        _text(" ".join(map(str, islice(params, _PARAMS_USED)))[:_CHARS_USED]),
     )
 
 

@@ -39,6 +39,13 @@ class ListingStore:
                 path.unlink()
             return None
 
+    def size(self, key: str) -> int:
+        """Bytes of what is stored under `key`; 0 for nothing."""
+        try:
+            return self._path(key).stat().st_size
+        except OSError:
+            return 0
+
     def save(self, key: str, tools: tuple[ToolInfo, ...]) -> None:
         """Replace what is stored under `key`; a disk that refuses is logged and otherwise ignored."""
         content = {"format": _FORMAT, "tools": [_wire(tool) for tool in tools]}

@@ -10,7 +10,7 @@ import anyio.to_thread
 
 from mcp_bridge.downstream import failures
 from mcp_bridge.downstream.aliases import nearest
-from mcp_bridge.downstream.arguments import ArgumentCheck, ArgumentError
+from mcp_bridge.downstream.arguments import ArgumentCheck, ArgumentError, UncheckedError
 from mcp_bridge.downstream.starting import first_ready, load_sdk
 from mcp_bridge.downstream.status import ServerStatus, State
 from mcp_bridge.errors import BridgeError
@@ -46,6 +46,11 @@ LIVENESS_TIMEOUT = 5.0
 
 # A tool that isn't in a listing older than this is looked for in a new one.
 RELIST_AFTER = 5.0
+
+# After a new listing, the pause until the next, as a multiple of what it took: a server may say without end that its
+# tools have changed. Of one that lists quickly nobody notices.
+RELIST_PAUSE = 5.0
+RELIST_PAUSE_CAP = 10.0
 
 # What a new listing may take while a call waits for it.
 RELIST_TIMEOUT = 5.0
@@ -97,6 +102,7 @@ class DownstreamServer:
         self._by_name: dict[str, ToolInfo] = {}
         self._by_alias: dict[str, ToolInfo] = {}
         self._relisting: anyio.Event | None = None
+        self._relist_at = 0.0
         self._checking_life = False
         self._closed = False
         self._starts = 0
@@ -311,12 +317,18 @@ class DownstreamServer:
             await self._relisting.wait()
             return
         self._relisting = done = anyio.Event()
+        began = anyio.current_time()
         try:
+            if (wait := self._relist_at - began) > 0:
+                await anyio.sleep(wait)
+                began = anyio.current_time()
             with anyio.move_on_after(RELIST_TIMEOUT):
                 self._adopt(await connection.relist())
         except Exception as error:  # noqa: BLE001 - the old listing serves; a dead server shows at the next call
             logger.debug("listing %r anew failed: %r", self.spec.name, error)
         finally:
+            now = anyio.current_time()
+            self._relist_at = now + min(RELIST_PAUSE_CAP, RELIST_PAUSE * (now - began))
             self._relisting = None
             done.set()
 
@@ -350,14 +362,18 @@ class DownstreamServer:
         # Listing anew may have found it dead.
         return tool, await self._ready()
 
-    def check(self, tool: ToolInfo, arguments: dict[str, Any]) -> None:
-        """Whether arguments fit a tool's schema.
+    async def check(self, tool: ToolInfo, arguments: dict[str, Any]) -> None:
+        """Return if arguments fit a tool's schema.
 
         Raises:
-            BridgeError: `bad_arguments`.
+            BridgeError: `bad_arguments`; `arguments_unchecked`: they can't be held against the schema.
         """
         try:
-            self._check(tool).check(arguments)
+            await self._check(tool).run(arguments)
+        except UncheckedError as error:
+            message = f"{self.spec.name}.{tool.name}: the arguments can't be checked, so it isn't called: {error}"
+            hint = "Pass less, or have the server's author mend the tool's input schema."
+            raise failures.error(self.spec, "arguments_unchecked", message, hint=hint, tool=tool.name) from None
         except ArgumentError as error:
             message = f"{self.spec.name}.{tool.name}: {error}"
             raise failures.error(self.spec, "bad_arguments", message, tool=tool.name) from None
@@ -381,19 +397,26 @@ class DownstreamServer:
 
         Raises:
             BridgeError: `server_start_failed`, `server_unavailable`, `unknown_tool`, `tool_changed`, `bad_arguments`
-                (refused here or by the server), `tool_timeout`, `server_died`, `tool_cancelled` (the server was stopped
-                meanwhile), `result_too_large`, `bad_result` (not a tool result), `tool_failed` (a protocol error
-                as answer).
+                (refused here or by the server), `arguments_unchecked`, `tool_timeout`, `server_died`, `tool_cancelled`
+                (the server was stopped meanwhile), `result_too_large`, `bad_result` (not a tool result), `tool_failed`
+                (a protocol error as answer).
         """
         listed, connection = await self._listed(tool if isinstance(tool, str) else tool.name)
         if not isinstance(tool, str) and listed != tool:
-            message = f"{self.spec.name} lists {tool.name} in another form than when the call was decided."
-            raise failures.error(
-                self.spec, "tool_changed", message, hint="Nothing was called. Call it again.", tool=tool.name
-            )
+            raise self._changed(tool)
         arguments = arguments or {}
-        self.check(listed, arguments)
+        await self.check(listed, arguments)
+        if self._by_name.get(listed.name) is not listed or not connection.usable:
+            # The check may have taken its time.
+            now, connection = await self._listed(listed.name)
+            if now != listed:
+                raise self._changed(listed)
         return await self._call(connection, listed, arguments, self.spec.call_timeout if timeout is None else timeout)
+
+    def _changed(self, tool: ToolInfo) -> BridgeError:
+        message = f"{self.spec.name} lists {tool.name} in another form than when the call was decided."
+        hint = "Nothing was called. Call it again."
+        return failures.error(self.spec, "tool_changed", message, hint=hint, tool=tool.name)
 
     def _check(self, tool: ToolInfo) -> ArgumentCheck:
         known = self._checks.get(tool.name)

@@ -22,9 +22,11 @@ import anyio
 import anyio.lowlevel
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
-from mcp_types import ErrorData, JSONRPCError, JSONRPCRequest, jsonrpc_message_adapter
+from mcp_types import ErrorData, JSONRPCError, JSONRPCRequest, JSONRPCResponse, jsonrpc_message_adapter
 
-from mcp_bridge.downstream.lines import LineSplitter, Oversized
+from mcp_bridge.downstream.lines import LineSplitter, Oversized, request_id_of
+from mcp_bridge.offload import off_loop, on_thread
+from mcp_bridge.wire.jsonrpc import MAX_VALUES, values_exceed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -59,15 +61,28 @@ _WRITE_LIMIT = 64 * 1024 * 1024
 
 _CHUNK = 64 * 1024
 
+# Blocks of one result, and tools of one page of a listing: each takes the SDK some 15 µs.
+MAX_BLOCKS = 4_000
+MAX_TOOLS_IN_PAGE = 5_000
+
+# Messages that are handed on before others get their turn.
+_TAKEN_AT_ONCE = 32
+
 # From the range JSON-RPC leaves to implementations; told from a server's own use by the type of its data.
 _OVERSIZED_CODE = -32098
 
 
 class OversizedResult:
-    """Data of the error that stands in for an answer over the limit; no peer can send one."""
+    """Data of the error that stands in for an answer over the limit; no peer can send one.
 
-    def __init__(self, size: int) -> None:
+    Attributes:
+        size: Its bytes.
+        parts: The limit that it is over, if that is one on their number (`250000 values`).
+    """
+
+    def __init__(self, size: int, parts: str = "") -> None:
         self.size = size
+        self.parts = parts
 
 
 class LogRing:
@@ -207,11 +222,16 @@ class _Messages:
         self._stdout = stdout
         self._splitter = LineSplitter(limit)
         self._ready: deque[SessionMessage | Exception] = deque()
+        self._taken = 0
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> SessionMessage | Exception:
+        self._taken += 1
+        if self._ready and self._taken % _TAKEN_AT_ONCE == 0:
+            # A chunk may hold hundreds of notifications, each of which costs the SDK a task.
+            await anyio.lowlevel.checkpoint()
         while not self._ready:
             try:
                 chunk = await self._stdout.receive(_CHUNK)
@@ -224,20 +244,32 @@ class _Messages:
 
     async def _take(self, line: bytes | Oversized) -> None:
         if isinstance(line, Oversized):
-            if line.request_id is None:
-                await self._transport.end_stream(f"it sent a message of {line.size} bytes that answers no known call")
-                return
-            error = ErrorData(code=_OVERSIZED_CODE, message="oversized", data=OversizedResult(line.size))
-            self._ready.append(SessionMessage(JSONRPCError(jsonrpc="2.0", id=line.request_id, error=error)))
+            await self._refuse(line.size, line.request_id)
+            return
+        if len(line) > MAX_VALUES and await on_thread(values_exceed, line, MAX_VALUES):
+            # As for a guest's frame: a few bytes are a value, and each takes its time and its memory.
+            await self._refuse(len(line), request_id_of(line), parts=f"{MAX_VALUES} values")
             return
         line = line.strip()
         if not line:
             return
         if line[:1] == b"{":
             with suppress(ValueError):
-                self._ready.append(SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False)))
+                message = await off_loop(line, _parsed, line)
+                if isinstance(message.message, JSONRPCResponse) and (over := _long_list(message.message.result)):
+                    await self._refuse(len(line), _number(message.message.id), parts=over)
+                else:
+                    self._ready.append(message)
                 return
         self._transport.log.add(b"(stdout) " + line[:_CHUNK] + b"\n")
+
+    async def _refuse(self, size: int, request_id: int | None, *, parts: str = "") -> None:
+        """Stand in for an answer that is over a limit."""
+        if request_id is None:
+            await self._transport.end_stream(f"it sent a message of {size} bytes that answers no known call")
+            return
+        error = ErrorData(code=_OVERSIZED_CODE, message="oversized", data=OversizedResult(size, parts))
+        self._ready.append(SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=error)))
 
     async def receive(self) -> SessionMessage | Exception:
         try:
@@ -311,6 +343,23 @@ class _Sink:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+def _number(request_id: str | int) -> int | None:
+    return request_id if isinstance(request_id, int) else None
+
+
+def _long_list(result: Any) -> str:
+    """The limit that a list in an answer is over, which the SDK makes objects of on the event loop."""
+    for name, limit in (("content", MAX_BLOCKS), ("tools", MAX_TOOLS_IN_PAGE)):
+        found = result.get(name) if isinstance(result, dict) else None
+        if isinstance(found, list) and len(found) > limit:
+            return f"{limit} {name}"
+    return ""
+
+
+def _parsed(line: bytes) -> SessionMessage:
+    return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
 
 
 async def _drain(stream: ByteReceiveStream, log: LogRing | None) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from mcp_bridge.ledger.entries import TOMBSTONE
 from mcp_bridge.ledger.log import INSERT_KEY
 from mcp_bridge.ledger.sealed_rows import LIBRARY, label_of, open_sealed, seal, seal_bytes
 from mcp_bridge.ledger.transaction import Seal, check_row, row_mac
+from mcp_bridge.offload import off_loop
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -41,6 +42,21 @@ class SavedProgram:
     hash: str
     data: dict[str, Any]
     saved: float
+
+
+class ProgramHead(NamedTuple):
+    """Which program is kept under a name.
+
+    Attributes:
+        name, hash: Its own.
+        saved: Seconds since 1970.
+        size: Bytes that it takes.
+    """
+
+    name: str
+    hash: str
+    saved: float
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +163,31 @@ class ProgramStore:
                 SavedProgram(name, digest, open_sealed(key, data, label_of("program", principal, name)), saved)
             )
         return found
+
+    async def program(self, principal: str, name: str) -> SavedProgram | None:
+        """The one of a name.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        rows = await self._database.read("SELECT * FROM programs WHERE principal = ? AND name = ?", (principal, name))
+        if not rows:
+            return None
+        key = await self._key(LIBRARY + principal)
+        _, _, digest, data, saved, _ = rows[0]
+
+        def opened() -> SavedProgram:
+            self._check("programs", rows[0])
+            return SavedProgram(name, digest, open_sealed(key, data, label_of("program", principal, name)), saved)
+
+        return await off_loop(data, opened)
+
+    async def program_heads(self, principal: str) -> list[ProgramHead]:
+        """What the programs are, by name, without reading them. A row is held against its MAC when it is read."""
+        rows = await self._database.read(
+            "SELECT name, hash, saved, length(data) FROM programs WHERE principal = ? ORDER BY name", (principal,)
+        )
+        return [ProgramHead(*row) for row in rows]
 
     async def saved(self, principal: str, but: str) -> tuple[int, int]:
         """How many programs are kept beside the one of a name, and how many bytes they have."""

@@ -11,7 +11,7 @@ from mcp_bridge.models.program_answer import NoProgramError, find_program
 from mcp_bridge.models.program_format import PROGRAM_FORMAT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from mcp_bridge.models.model import Model
 
@@ -81,7 +81,7 @@ async def plan(
     model: Model,
     *,
     tools: Sequence[tuple[str, str]],
-    validate: Callable[[Any], Sequence[Fault]],
+    validate: Callable[[Any], Awaitable[Sequence[Fault]]],
     max_attempts: int = 3,
     token_budget: int | None = None,
     timeout: float | None = None,  # noqa: ASYNC109 - the model's, for each answer
@@ -129,7 +129,7 @@ async def plan(
         else:
             spent += completion.usage
             answer = completion.text
-            program, faults = _read(answer, validate, truncated=completion.truncated)
+            program, faults = await _read(answer, validate, truncated=completion.truncated)
         if program is not None and not faults:
             return Plan(program, attempt, spent)
         messages = [*task, *_correction(program, answer, faults)]
@@ -147,8 +147,8 @@ def _line(text: str) -> str:
     return " ".join(well_formed(text).split())
 
 
-def _read(
-    text: str, validate: Callable[[Any], Sequence[Fault]], *, truncated: bool
+async def _read(
+    text: str, validate: Callable[[Any], Awaitable[Sequence[Fault]]], *, truncated: bool
 ) -> tuple[dict[str, Any] | None, Sequence[Fault]]:
     if len(text) > MAX_PROGRAM_CHARS:
         return None, [_Found("", f"the answer has {len(text)} characters; the limit is {MAX_PROGRAM_CHARS}")]
@@ -157,7 +157,7 @@ def _read(
     except NoProgramError as exc:
         cut = "the answer was cut off at the limit of tokens, write a shorter program; " if truncated else ""
         return None, [_Found("", f"{cut}{exc}")]
-    return program, validate(program)
+    return program, await validate(program)
 
 
 def _correction(program: dict[str, Any] | None, answer: str, faults: Sequence[Fault]) -> list[Message]:

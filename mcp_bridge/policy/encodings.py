@@ -17,6 +17,8 @@ from bisect import bisect_right
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+from mcp_bridge.policy.windows import matches
+
 MAX_LAYERS = 5
 """Layers of escapes that are taken off. JSON in JSON in a URL is three."""
 
@@ -90,7 +92,7 @@ class Layer:
         # Made when something was found only, and small: a hostile text may be nothing but escapes.
         starts, ends, below_starts, below_ends = array("I"), array("I"), array("I"), array("I")
         shift = 0
-        for match in _ESCAPE.finditer(self._below or ""):
+        for match in matches(_ESCAPE, self._below or ""):
             start, end = match.span()
             starts.append(start - shift)
             shift += end - start - len(_meaning(match[0]))
@@ -122,8 +124,12 @@ def decoded(text: str) -> Layer | None:
 
     Bytes that are escaped one by one and aren't UTF-8 become the characters of the same numbers (Latin-1).
     """
-    above, count = _ESCAPE.subn(lambda match: _meaning(match[0]), text)
-    return Layer(above, text) if count else None
+    pieces: list[str] = []
+    done = 0
+    for match in matches(_ESCAPE, text):
+        pieces += (text[done : match.start()], _meaning(match[0]))
+        done = match.end()
+    return Layer("".join((*pieces, text[done:])), text) if pieces else None
 
 
 def readings(text: str) -> set[str]:

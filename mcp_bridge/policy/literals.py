@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from mcp_bridge.policy.windows import matches
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -52,7 +54,7 @@ class Literals(Generic[T]):
         """
         if not self._at:
             return
-        for match in self._anchors.finditer(text):
+        for match in matches(self._anchors, text):
             position = match.start()
             for place, literal, about in self._at[text[position : position + GRAM]]:
                 yield position, place, literal, about

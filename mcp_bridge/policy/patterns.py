@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from mcp_bridge.policy.bounded_regex import compile_bounded
 from mcp_bridge.policy.check_digits import iban_length, is_card_number, is_iban
 from mcp_bridge.policy.toml_tables import decode
+from mcp_bridge.policy.windows import NARROW_CHARS, WINDOW_CHARS, matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -42,6 +43,9 @@ MAX_CUSTOM_PATTERNS = 100
 
 MAX_PEM_CHARS = 32 << 10
 
+MAX_VALUES = 100_000
+"""Sensitive values that are looked for in one text: an execution can't have more references."""
+
 
 class Span(NamedTuple):
     """Where something is in a text: from `start` up to `end`."""
@@ -56,24 +60,36 @@ class Pattern:
 
     Attributes:
         name: Its name in the configuration.
-        regex: What a candidate looks like, in time linear in the text.
+        regex: What a candidate looks like, in time linear in the text; as `windows.matches` takes it.
         values: Where values are, given the text and a candidate.
         hint: A text without which there is no candidate.
+        window: Characters of a long text that are searched at once.
     """
 
     name: str
     regex: re.Pattern[str]
     values: Callable[[str, re.Match[str]], Iterable[Span]]
     hint: str = ""
+    window: int = WINDOW_CHARS
+
+
+class TooManyValuesError(ValueError):
+    """A text holds more sensitive values than anybody looks for."""
 
 
 def find(patterns: Iterable[Pattern], text: str) -> list[Span]:
-    """Where values of any of the patterns are, in order; of those that overlap, the first, and of these the longest."""
+    """Where values of any of the patterns are, in order; of those that overlap, the first, and of these the longest.
+
+    Raises:
+        TooManyValuesError: There are more than MAX_VALUES.
+    """
     found: list[Span] = []
     for pattern in patterns:
         if pattern.hint in text:
-            for match in pattern.regex.finditer(text):
+            for match in matches(pattern.regex, text, pattern.window):
                 found.extend(pattern.values(text, match))
+                if len(found) > MAX_VALUES:
+                    raise TooManyValuesError(f"a text holds more than {MAX_VALUES} sensitive values")
     found.sort(key=lambda span: (span.start, -span.end))
     kept: list[Span] = []
     for span in found:
@@ -170,19 +186,26 @@ def _api_keys(text: str, match: re.Match[str]) -> Iterator[Span]:
     yield Span(*match.span())
 
 
-def _jwts(_: str, match: re.Match[str]) -> Iterator[Span]:
+def _jwts(text: str, match: re.Match[str]) -> Iterator[Span]:
     """Only what has a header that is one (RFC 7519 section 5, RFC 7515 section 4.1.1)."""
-    header = match[0].partition(".")[0]
+    # A token has any length. The parts of two candidates are never the same text, so that the work stays linear.
+    whole = _TOKEN.match(text, match.start())
+    if whole is None:
+        return
+    header = whole[0].partition(".")[0]
     try:
         read = json.loads(base64.urlsafe_b64decode(header + "=" * (-len(header) % 4)))
     except (ValueError, RecursionError):
         return
     if isinstance(read, dict) and ("alg" in read or "enc" in read):
-        yield Span(*match.span())
+        yield Span(*whole.span())
 
 
 def _whole(_: str, match: re.Match[str]) -> Iterator[Span]:
     yield Span(*match.span())
+
+
+_TOKEN = re.compile(r"eyJ[A-Za-z0-9_-]{8,}+\.eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*+")
 
 
 # A line break, in a file or escaped in JSON; and what may stand between lines.
@@ -285,10 +308,7 @@ BUILT_IN: dict[PatternName, Pattern] = {
     ),
     "jwt": Pattern(
         "jwt",
-        re.compile(
-            r"eyJ(?:(?<![A-Za-z0-9_-]eyJ)|(?<=\\[nrt]eyJ))[A-Za-z0-9_-]{8,}+"
-            r"\.eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*+"
-        ),
+        re.compile(r"eyJ(?:(?<![A-Za-z0-9_-]eyJ)|(?<=\\[nrt]eyJ))(?=[A-Za-z0-9_-]{8})"),
         _jwts,
         hint="eyJ",
     ),
@@ -321,7 +341,7 @@ BUILT_IN: dict[PatternName, Pattern] = {
 
 
 def _own(name: str, regex: re.Pattern[str]) -> Pattern:
-    return Pattern(name, regex, _whole)
+    return Pattern(name, regex, _whole, window=NARROW_CHARS)
 
 
 class ProjectionConfig(BaseModel):

@@ -21,7 +21,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.policy.comparisons import Unknown
 from mcp_bridge.policy.json_walk import TooDeepError, leaves, rebuild
 from mcp_bridge.policy.masking import Masker
-from mcp_bridge.policy.patterns import BUILT_IN, find
+from mcp_bridge.policy.patterns import BUILT_IN, TooManyValuesError, find
 from mcp_bridge.policy.uris import REDACTED, TOMBSTONE, Mention, mentions
 
 if TYPE_CHECKING:
@@ -231,13 +231,16 @@ class Projector:
     ) -> Any:
         """Apply `text` and `number` to the leaves of a value, of which `shows` says whether there is a reason to."""
         if isinstance(value, bytes):
-            return _as_text(value, lambda read: self._bounded(text(read)) if len(read) <= self._max_chars else OVERSIZE)
+            return _as_text(value, lambda read: self._bounded_text(read, text))
         # Most values have nothing to hide, and one look at all of their text costs less than one at each.
         joined = _SEPARATOR.join(_texts(value, self._least))
         if len(joined) > self._max_chars:
             return OVERSIZE
-        if not shows(joined):
-            return value
+        try:
+            if not shows(joined):
+                return value
+        except TooManyValuesError:
+            return OVERSIZE
 
         def leaf(leaf: Any) -> Any:
             if isinstance(leaf, str):
@@ -245,6 +248,14 @@ class Projector:
             return leaf if isinstance(leaf, bool) or leaf is None else number(leaf)
 
         return self._bounded(rebuild(value, leaf, text))
+
+    def _bounded_text(self, read: str, text: Callable[[str], str]) -> str:
+        if len(read) > self._max_chars:
+            return OVERSIZE
+        try:
+            return str(self._bounded(text(read)))
+        except TooManyValuesError:
+            return OVERSIZE
 
     def _bounded(self, projected: Any) -> Any:
         return projected if sum(map(len, _texts(projected, self._least))) <= self._max_chars else OVERSIZE

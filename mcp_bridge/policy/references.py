@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.policy.json_walk import leaves, rebuild
-from mcp_bridge.policy.uris import REFERENCE_ID_CHARS, TOMBSTONE, mentions, reference_uri
+from mcp_bridge.policy.uris import (
+    REFERENCE,
+    REFERENCE_ID_CHARS,
+    REFERENCE_PREFIX,
+    TOMBSTONE,
+    mentions,
+    reference_uri,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -179,10 +186,11 @@ class MemoryReferences:
             return {}
         found: dict[str, Scalar] = {}
         for text in leaves(value):
-            for mention in mentions(text, ()) if isinstance(text, str) else ():
-                kept = self._values.get(mention.reference or "")
+            # Where a secret's name ends has no part in this: a reference begins anew after whatever is before it.
+            for name in set(REFERENCE.findall(text)) if isinstance(text, str) and REFERENCE_PREFIX in text else ():
+                kept = self._values.get(name)
                 if kept is not None:
-                    found[mention.reference or ""] = kept
+                    found[name] = kept
         return found
 
     def adopt(self, values: Mapping[str, Scalar | None]) -> None:

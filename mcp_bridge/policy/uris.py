@@ -28,6 +28,9 @@ SECRET_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 REFERENCE_ID_CHARS = 16
 """80 bits in base32. Ids are only ever looked up among those of one execution."""
 
+REFERENCE = re.compile(rf"{REFERENCE_PREFIX}([a-z2-7]{{{REFERENCE_ID_CHARS}}})")
+"""A reference to a value, and its id."""
+
 _MENTION = re.compile(
     rf"{SECRET_PREFIX}(?P<secret>{SECRET_ID.pattern})|{REFERENCE_PREFIX}(?P<reference>[a-z2-7]{{{REFERENCE_ID_CHARS}}})"
 )

@@ -374,6 +374,24 @@ MAX_NUMBER = 2**63
 """Integers of the channel are below this; within a `json` value they may be longer."""
 
 
+MAX_NAME_CHARS = 4096
+"""Of a text that is a name, a key or a query. The host refuses most of them before that; beyond it nobody looks."""
+
+MAX_INTENT_CHARS = 64 << 10
+"""Of what a model is to write a program for, and of what a script says of its progress."""
+
+LONG_TEXTS: dict[tuple[type[Any], str], int | None] = {
+    (ExecutionStart, "code"): None,
+    (OutputWrite, "text"): None,
+    (OutputWrite, "base64"): None,
+    (ArtifactWrite, "base64"): None,
+    (ExecutionFinish, "value"): None,
+    (ProgramPlan, "intent"): MAX_INTENT_CHARS,
+    (ProgressReport, "message"): MAX_INTENT_CHARS,
+}
+"""The texts that may have more than `MAX_NAME_CHARS`; None for one that only the frame bounds."""
+
+
 def _fits(value: Any, annotation: Any) -> bool:
     if annotation is Any:
         return True
@@ -413,6 +431,10 @@ def _fault(kind: type[Any], params: dict[str, Any]) -> str | None:
                 return f"{method}: {name!r} is one of {', '.join(annotation.__args__)}"
             shown = annotation.__name__ if isinstance(annotation, type) else str(annotation)
             return f"{method}: {name!r} is no {shown} but {type(params[name]).__name__}"
+        elif annotation is not Any and isinstance(params[name], str):
+            limit = LONG_TEXTS.get((kind, name), MAX_NAME_CHARS)
+            if limit is not None and len(params[name]) > limit:
+                return f"{method}: {name!r} has {len(params[name])} characters; the limit is {limit}"
     return None
 
 

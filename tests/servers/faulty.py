@@ -45,6 +45,17 @@ TOOLS = [
 ]
 if MODE == "many":
     TOOLS += [tool(f"tool_{number:04}", {"value": STRING}) for number in range(int(VALUE or "989"))]
+if MODE == "unchecked":
+    FORCE = {"properties": {"force": {"type": "boolean"}, "padding": {}}}
+    TOOLS += [
+        tool("padded") | {"inputSchema": {"type": "object", **FORCE}},
+        tool("elsewhere", {"force": {"$ref": "https://example.org/schema.json"}}),
+        tool("typeless", {"force": {"type": "truth"}}),
+    ]
+if MODE == "fat":
+    TOOLS.append(tool("fat", {f"property_{number}": STRING for number in range(50_000)}))
+if MODE == "values-result":
+    TOOLS.append(tool("many"))
 if MODE == "twins":
     TOOLS += [tool("a-b"), tool("a_b"), tool("a_b_2"), tool("a-b", description="a second one"), tool("class")]
 
@@ -64,6 +75,12 @@ def text(value, **more):
 
 def list_tools(params):
     tools = TOOLS + [tool(name) for name in grown]
+    if MODE == "flood":
+        # Pages of some megabytes each, without end.
+        page = [tool(f"t{time.monotonic_ns()}_{n}", description="x" * 200_000) for n in range(20)]
+        return {"tools": [*TOOLS, *page], "nextCursor": str(time.monotonic_ns())}
+    if MODE == "values":
+        return {"tools": [tool("values", {"x": {"enum": [[]] * 600_000}})]}
     if MODE == "endless":
         return {"tools": TOOLS, "nextCursor": str(time.monotonic_ns())}
     if MODE == "circle":
@@ -81,7 +98,7 @@ def hang():
     time.sleep(3600)
 
 
-def call(name, arguments):
+def call(name, arguments):  # noqa: C901 - a list of faults
     if name == "echo":
         return text(arguments["text"] * arguments.get("times", 1))
     if name == "sleep":
@@ -102,6 +119,8 @@ def call(name, arguments):
         sys.stderr.write("e" * arguments["bytes"] + "\nthe last line\n")
         sys.stderr.flush()
         return text("shouted")
+    if name == "many":
+        return text("many", structuredContent={"values": [1] * 600_000})
     if name == "grow":
         grown.append(f"grown_{len(grown)}")
         send({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})

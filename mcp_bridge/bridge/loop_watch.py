@@ -1,0 +1,217 @@
+"""What has held the event loop: one loop serves every execution, so whoever holds it holds up all of them.
+
+Each turn of the loop is measured from the end of one wait for events to the beginning of the next. A turn over
+`HELD_SECONDS` is counted and logged, once a cause and minute, with the functions that a thread saw on the loop's stack
+meanwhile: names only, no values. While the loop waits for events, neither it nor the thread wakes up.
+
+A turn is also long where something else holds the interpreter, or the machine has no processor left: `busy_seconds` of
+a hold is the processor time that the loop's own thread has had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+from collections import deque
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+logger = logging.getLogger(__name__)
+
+HELD_SECONDS = 0.1
+"""A turn of the loop that takes longer is a hold."""
+
+LOG_AGAIN_SECONDS = 60.0
+"""A cause that was logged is counted, and not logged again, for so long."""
+
+MAX_CAUSES = 200
+"""Causes that are told apart; later ones are counted together."""
+
+KEPT_HOLDS = 100
+"""The latest holds, for whoever asks."""
+
+_LOOK_SECONDS = 0.03
+"""How often the thread looks at a loop that is at work: more often than a hold is long."""
+
+_QUIET_LOOKS = 20
+"""Looks that find the loop waiting before the thread sleeps until it is woken."""
+
+_FRAMES = 6
+"""Functions of a stack that are named, the innermost first."""
+
+_PACKAGE = "mcp_bridge"
+
+_UNSEEN = "unseen"
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """One turn of the loop that took too long.
+
+    Attributes:
+        seconds: How long.
+        busy_seconds: Processor time of the loop's thread in it.
+        cause: The functions that were seen at work, the innermost first; `unseen` where none was.
+    """
+
+    seconds: float
+    busy_seconds: float
+    cause: str
+
+
+class LoopWatch:
+    """Counts what holds one event loop.
+
+    Attributes:
+        count: Holds so far.
+        longest: The longest, in seconds.
+        busiest: The most processor time of one, in seconds.
+        causes: How often each cause was seen.
+        latest: The last of them.
+    """
+
+    def __init__(self, held_seconds: float = HELD_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+        self.count = 0
+        self.longest = 0.0
+        self.busiest = 0.0
+        self.causes: dict[str, int] = {}
+        self.latest: deque[Hold] = deque(maxlen=KEPT_HOLDS)
+        self._held = held_seconds
+        self._clock = clock
+        self._logged: dict[str, float] = {}
+        self._began: float | None = None
+        self._began_busy = 0.0
+        self._seen: str | None = None
+        self._awake = threading.Event()
+        self._over = False
+        self._thread_id = threading.get_ident()
+
+    def summary(self) -> dict[str, Any]:
+        """Counts for a report: `holds`, `longest_ms`, and `causes` with the most frequent first."""
+        causes = sorted(self.causes.items(), key=lambda each: -each[1])
+        return {"holds": self.count, "longest_ms": round(self.longest * 1000), "causes": dict(causes[:10])}
+
+    # --- on the loop's thread ---
+
+    def begin(self) -> None:
+        """The loop has events to work on."""
+        self._seen = None
+        self._began_busy = time.thread_time()
+        self._began = self._clock()
+        if not self._awake.is_set():
+            self._awake.set()
+
+    def end(self) -> None:
+        """The loop has done what there was."""
+        began, self._began = self._began, None
+        if began is None:
+            return
+        took = self._clock() - began
+        if took > self._held:
+            self._note(Hold(took, time.thread_time() - self._began_busy, self._seen or _UNSEEN))
+
+    def _note(self, hold: Hold) -> None:
+        self.count += 1
+        self.longest = max(self.longest, hold.seconds)
+        self.busiest = max(self.busiest, hold.busy_seconds)
+        self.latest.append(hold)
+        cause = hold.cause if hold.cause in self.causes or len(self.causes) < MAX_CAUSES else "others"
+        self.causes[cause] = self.causes.get(cause, 0) + 1
+        now = self._clock()
+        if now - self._logged.get(cause, -LOG_AGAIN_SECONDS) >= LOG_AGAIN_SECONDS:
+            self._logged[cause] = now
+            logger.warning(
+                "the event loop was held for %.0f ms (%.0f ms of processor time), the %d. time by %s",
+                hold.seconds * 1000,
+                hold.busy_seconds * 1000,
+                self.causes[cause],
+                cause,
+            )
+
+    # --- on the thread that looks ---
+
+    def look(self) -> None:
+        """Look at the loop while it is at work, until the watch is over."""
+        quiet = 0
+        while not self._over:
+            began = self._began
+            if began is None:
+                quiet += 1
+                if quiet > _QUIET_LOOKS:
+                    self._awake.clear()
+                    if self._began is None:
+                        self._awake.wait()
+                    quiet = 0
+                    continue
+            else:
+                quiet = 0
+                if self._clock() - began > self._held / 2:
+                    seen = self._stack()
+                    if self._began == began:
+                        self._seen = seen
+            time.sleep(_LOOK_SECONDS)
+
+    def _stack(self) -> str:
+        frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - the documented way to a thread's frame
+        return _names(frame)
+
+    def stop(self) -> None:
+        """End the thread that looks."""
+        self._over = True
+        self._awake.set()
+
+
+def _names(frame: FrameType | None) -> str:
+    """The innermost functions of a stack, and those of ours that have called them."""
+    found: list[str] = []
+    ours = False
+    while frame is not None and len(found) < _FRAMES:
+        module = str(frame.f_globals.get("__name__", "?"))
+        if module.startswith(_PACKAGE):
+            ours = True
+            found.append(f"{module}.{frame.f_code.co_qualname}")
+        elif not ours and not found:
+            found.append(f"{module}.{frame.f_code.co_qualname}")
+        frame = frame.f_back
+    return " < ".join(found) or _UNSEEN
+
+
+@contextmanager
+def watched(watch: LoopWatch | None = None) -> Iterator[LoopWatch]:
+    """Watch the running event loop; a loop that isn't asyncio's own is not watched, and counts nothing."""
+    watch = watch or LoopWatch()
+    try:
+        selector: Any = getattr(asyncio.get_running_loop(), "_selector", None)
+    except RuntimeError:
+        selector = None
+    if selector is None:
+        yield watch
+        return
+    select = selector.select
+
+    def watching(timeout: float | None = None) -> Any:
+        watch.end()
+        try:
+            return select(timeout)
+        finally:
+            watch.begin()
+
+    watch.begin()
+    selector.select = watching
+    thread = threading.Thread(target=watch.look, name="loop watch", daemon=True)
+    thread.start()
+    try:
+        yield watch
+    finally:
+        watch.stop()
+        # Where another watch has come on top, this one's part stays, and passes everything on.
+        if selector.select is watching:
+            selector.select = select
