@@ -436,7 +436,7 @@ while True:
     Attack(
         "an exception of 100 MB",
         "raise ValueError('card ' + cards(scaled(100 << 20)))",
-        ends=frozenset({"error", "out_of_memory"}),
+        ends=frozenset({"error", "out_of_memory", "timeout"}),
     ),
     # Looking things up.
     Attack(

@@ -94,7 +94,7 @@ async def test_an_attack_ends_with_a_stable_code_and_its_neighbour_does_not_noti
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(victim)
-            record = await bridge.run(attack.script(0, SCALE), timeout=20 if "success" in attack.ends else 3)
+            record = await bridge.run(attack.script(0, SCALE), timeout=20 if attack.ends & {"success", "error"} else 3)
             (tmp_path / "over").touch()
         # The bridge still does what it is there for.
         assert printed(await bridge.run("from mcp.servers import good\nprint(await good.echo(text='still there'))"))
