@@ -1,9 +1,13 @@
 """The gate under attack: cases by the thousand, each of them judged by what reached the servers. See `attack`."""
 
+import copy
 import os
 
 import pytest
 from attack.campaign import campaign
+from attack.found import FOUND
+from attack.harness import world
+from attack.judge import judge
 from attack.removed import REMOVED
 
 LONG = bool(os.environ.get("MCP_BRIDGE_TEST_LONG"))
@@ -42,6 +46,14 @@ async def test_no_generated_attack_gets_past_a_rule_an_approval_or_the_record(se
 async def test_no_attack_of_a_kind_gets_past_the_gate(focus):
     found = await campaign(201, range(CASES // 5), 5, focus=focus, smaller=False)
     assert not found.failures, told(found)
+
+
+@pytest.mark.parametrize("name", FOUND)
+async def test_what_the_attacks_have_found_once_stays_mended(name):
+    async with world() as place:
+        case = copy.deepcopy(FOUND[name])
+        violations = judge(case, await place.run(case))
+    assert not violations
 
 
 @pytest.mark.parametrize("mending", REMOVED)

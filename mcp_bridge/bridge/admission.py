@@ -198,13 +198,14 @@ class Admission:
 
     def _case(self, tool: ToolInfo, arguments: dict[str, Any], *, refuses_defaults: bool) -> _Case:
         names = tool_names(tool)
+        asked = self._projector.trace(arguments)
+        arguments = self._projector.named(arguments, names)
         filled = with_defaults(tool.input_schema, arguments)
         judged = self._projector.judged(filled.arguments, names)
         if refuses_defaults:
             judged = left_unknown(Filled(judged, filled.paths))
         if tool.server == LOCAL:
             judged = _with_untold(tool.input_schema, judged)
-        asked = self._projector.trace(arguments)
         is_filled = bool(filled.paths) and not refuses_defaults
         recorded = self._projector.trace(filled.arguments) if is_filled else asked
         return _Case(tool, names, arguments, filled, is_filled, judged, asked, recorded)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import anyio
 
+from mcp_bridge.bridge import recovery
 from mcp_bridge.bridge.once import Executions, Key, once
 from mcp_bridge.bridge.program_record import standing
 from mcp_bridge.bridge.record import ExecutionRecord
@@ -27,10 +28,13 @@ from mcp_bridge.ledger.store import StoredExecution
 from mcp_bridge.sandbox.owner import owner_label
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mcp_bridge.bridge.gate import Gate
     from mcp_bridge.bridge.job import Job
     from mcp_bridge.bridge.keep import ArtifactWriter
     from mcp_bridge.bridge.script_past import PastCall
+    from mcp_bridge.ledger.entries import Recorded
     from mcp_bridge.ledger.recorder import Recorder
     from mcp_bridge.ledger.store import ProgramStore
 
@@ -224,6 +228,10 @@ class Scripts:
             if gate.allowance is not None:
                 gate.allowance.stored = await self.store.recorded_bytes(known.id)
             gate.adopt_script(await self.store.values(known.id), spent(history, self._policy_hash))
+            for execution in driven(history):
+                # What they have used was of the script's limits.
+                of_program = await self.recorder.read(execution)
+                gate.adopt(execution, {}, recovery.spent(of_program, self._policy_hash))
             # Now: no call passes another that waits for it while it is compared with what is recorded.
             await gate.projector()
             script = self._script(known.id, gate, known.key, Past(history))
@@ -349,6 +357,26 @@ def _refused(execution: str, exc: BaseException) -> dict[str, Any]:
     if isinstance(exc, Exception):
         return {"execution": execution, "status": "refused", "error": {"code": "internal_error", "message": ""}}
     return {"execution": execution, "status": "cancelled"}
+
+
+def driven(history: Iterable[Recorded]) -> list[str]:
+    """The programs that a script has driven to where they couldn't go on; not those that it was only told of.
+
+    Args:
+        history: The script's entries.
+    """
+    begun: set[str] = set()
+    ended: dict[str, None] = {}
+    for row in history:
+        payload = row.entry.payload
+        if payload.get("kind") != "program" or "call" not in payload:
+            continue
+        value = payload.get("value")
+        if row.entry.kind == "intent":
+            begun.add(payload["call"])
+        elif payload["call"] in begun and isinstance(value, dict) and isinstance(value.get("record"), dict):
+            ended[value["record"]["trace_id"]] = None
+    return list(ended)
 
 
 async def in_doubt(past: Past, gate: Gate) -> list[PastCall]:

@@ -142,6 +142,28 @@ class Projector:
             tool,
         )
 
+    def named(self, arguments: Any, tool: ToolNames) -> Any:
+        """The arguments with the values behind references in the names of objects, and only there.
+
+        Only by names that are no references can it be told what was left out, and whether something is given twice.
+
+        Args:
+            arguments: JSON; not changed.
+            tool: The names of the tool that is called.
+
+        Raises:
+            BridgeError: `arguments_too_deep`; `bad_arguments`: two names of one object come to be the same.
+        """
+        named = _rebuilt(arguments, lambda text: text, lambda name: str(self._seen(name, key=True)), tool)
+        if named is not arguments and _names(named) != _names(arguments):
+            raise BridgeError(
+                "bad_arguments",
+                f"Two names in the arguments of {tool} are the same, one of them behind a reference.",
+                hint="Give each name once.",
+                tool=str(tool),
+            )
+        return named
+
     def judged(self, arguments: Any, tool: ToolNames) -> Any:
         """The arguments as rules see them: with the values behind references; a text that holds a secret is `Unknown`.
 
@@ -345,6 +367,19 @@ def _rebuilt(arguments: Any, text: Callable[[str], Any], key: Callable[[str], st
         raise BridgeError(
             "arguments_too_deep", f"The arguments of {tool} nest deeper than {MAX_DEPTH} levels."
         ) from None
+
+
+def _names(value: Any) -> int:
+    """How many names the objects in a value have."""
+    count, stack = 0, [value]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, dict):
+            count += len(node)
+            stack.extend(node.values())
+        elif isinstance(node, list):
+            stack.extend(node)
+    return count
 
 
 def _texts(value: Any, least: float) -> Iterator[str]:

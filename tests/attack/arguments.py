@@ -104,6 +104,13 @@ def clear(part: Any) -> Any:
     return part
 
 
+def names(tree: Any) -> int:
+    """How many names the objects in a tree have."""
+    if isinstance(tree, dict):
+        return len(tree) + sum(map(names, tree.values()))
+    return sum(map(names, tree)) if isinstance(tree, list) else 0
+
+
 def meant(tree: Any, plaintexts: dict[str, str]) -> Any:
     """What a tool is to get.
 
@@ -112,5 +119,7 @@ def meant(tree: Any, plaintexts: dict[str, str]) -> Any:
     """
     if any(parts(tree, kind) for kind in (Unknown, Erased, Foreign)):
         raise UnsendableError
+    if names(in_the_clear(tree)) < names(tree):
+        raise UnsendableError  # one of them twice
     told = plaintexts.__getitem__
     return mapped(tree, lambda text: joined([told(p.name) if isinstance(p, Secret) else clear(p) for p in text.parts]))

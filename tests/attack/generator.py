@@ -80,6 +80,7 @@ LOCAL_TOOLS: list[dict[str, Any]] = [
                 "path": STRING,
                 "recursive": {"type": "boolean", "default": True},
                 "force": {"type": "boolean", "default": False},
+                "TKMODE": {"type": "boolean", "default": False},
             },
             "required": ["path"],
             "additionalProperties": False,
@@ -118,6 +119,8 @@ HOST_PATHS = {
     "nested": 2,
     "saved": 2,
     "operators": 4,
+    "by a step": 2,
+    "copied": 2,
     "map": 2,
     "parallel": 2,
     "compensation": 2,
@@ -125,7 +128,8 @@ HOST_PATHS = {
     "suspended": 6,
     "asked first": 2,
 }
-"""How a program comes to a call. `suspended` has nobody there to ask, and a decision taken elsewhere; `asked first`
+"""How a program comes to a call. `operators` is one of the operator's, by its name, `by a step` run by an agent's,
+`copied` an agent's that is the same word for word. `suspended` has nobody there to ask, and a decision taken elsewhere; `asked first`
 has a step that asks a person, and shows what is going to be passed."""
 
 KEY_PATHS = {"inline": 2, "by name": 2, "without a sandbox": 1, "narrowed": 1, "script": 1}
@@ -200,7 +204,7 @@ class Case:
     servers: list[str] | None = None
 
 
-FOCUSES = ["", "keys", "changes", "sizes", "types", "approvals"]
+FOCUSES = ["", "names", "keys", "changes", "sizes", "types", "approvals"]
 """What there may be more of than by itself."""
 
 
@@ -253,6 +257,8 @@ class _Generator:
         rng = self.rng
         chosen = rng.sample(sorted(PROPERTIES), rng.randint(2, 5))
         properties = {each: copy.deepcopy(rng.choice(PROPERTIES[each])) for each in chosen}
+        if self.focus == "names":
+            properties["TKMODE"] = {"type": "boolean", "default": True}
         if self.focus == "types":
             properties["query"] = properties["force"] = {}
         schema: dict[str, Any] = {"type": "object", "properties": properties}
@@ -320,13 +326,22 @@ class _Generator:
         given: dict[str, Any] = {}
         odd = 0.6 if self.focus == "types" else 0.15
         for name, inner in schema.get("properties", {}).items():
-            left_out = 0.5 if "default" in inner else 0.0 if name in schema.get("required", ()) else 0.3
+            left_out = (
+                0.5
+                if "default" in inner and self.focus != "names"
+                else 0.0
+                if name in schema.get("required", ())
+                else 0.3
+            )
             if not self.chance(left_out):
                 given[name] = self.odd(inner) if self.chance(odd) else self.value(inner)
-        if "TKMODE" in given and self.chance(0.5):
-            # By a reference to the name, or twice.
-            value = given["TKMODE"] if self.chance(0.3) else given.pop("TKMODE")
-            given[Text((Hidden("TKMODE"),))] = value if self.chance(0.7) else self.value(schema["properties"]["TKMODE"])  # type: ignore[index]
+        if "TKMODE" in given and self.chance(0.9 if self.focus == "names" else 0.5):
+            # By a reference to the name, or twice, in one order or the other.
+            value = given.pop("TKMODE")
+            twice = [("TKMODE", self.value(schema["properties"]["TKMODE"]))] if self.chance(0.3) else []
+            rows: list[tuple[Any, Any]] = [(Text((Hidden("TKMODE"),)), value), *twice]
+            self.rng.shuffle(rows)
+            given |= dict(rows)
         if self.chance(0.4 if self.focus == "sizes" else 0.02) and schema.get("additionalProperties") is not False:
             given["pad"] = "x" * self.rng.choice([5_000, 5_000, 20_000, 300_000])
         elif self.chance(0.02) and schema.get("additionalProperties") is not False:

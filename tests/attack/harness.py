@@ -45,7 +45,7 @@ from mcp_bridge.wire import messages
 from .arguments import Erased, Foreign, Hidden, Secret, clear, joined, mapped, parts
 from .generator import GRANTS, LOCAL_TOOLS, PEM, SECRETS, SERVERS, SOURCE_TOOLS, TICKET
 from .guest import Engine, Guest, RefusedError
-from .programs import call_of, operators, program_of
+from .programs import call_of, operators, program_of, running
 from .scripts import code_of
 from .shown import Shown, read_message
 
@@ -416,7 +416,8 @@ class _Run:
                 await self._scripted(guest, attack, Seen(attack))
 
     async def _go_on_with(self, seen: Seen) -> None:
-        """Somebody else goes on with a program that a script has left suspended."""
+        """Somebody else goes on with a program that a script has left suspended: it is no part of the script's any more."""
+        seen.scope = 1 + self.outcome.seen.index(seen)
         try:
             seen.error = _error_of(await self.bridge.resume_program(seen.left or "", Resume("go"), asker=self.client))
         except BridgeError as exc:
@@ -503,7 +504,7 @@ class _Run:
         for number, attack in enumerate(self.case.attacks):
             await self._before(attack)
             seen = self._begin(attack, number)
-            if attack.path == "operators" and number < len(operators(self.case)):
+            if attack.path in {"operators", "by a step"} and number < len(operators(self.case)):
                 seen.program = f"ops{number}"
             try:
                 record = await self._programmed(attack, seen)
@@ -517,18 +518,12 @@ class _Run:
         payload = None
         if attack.path == "saved":
             await self.bridge.programs.save("saved", program, PRINCIPAL)
-            program = {
-                "steps": [
-                    {
-                        "id": "sub",
-                        "type": "program",
-                        "program": "saved",
-                        "context": {name: f"${name}" for name in context},
-                    }
-                ]
-            }
-        elif seen.program is not None:
-            program, context = seen.program, call_of(attack, written=False)[1]
+            program = running("saved", context)
+        elif attack.path in {"operators", "by a step", "copied"}:
+            context = call_of(attack, written=False)[1]
+            program = operators(self.case).get(f"ops{self.outcome.seen.index(seen)}", program)
+            if seen.program is not None:
+                program = running(seen.program, context) if attack.path == "by a step" else seen.program
         elif attack.path == "resumed":
             payload, context = context, {}
         asker = None if attack.path == "suspended" else self.client

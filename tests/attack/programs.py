@@ -45,6 +45,12 @@ def operators(case: Case) -> dict[str, Any]:
     return found
 
 
+def running(name: str, context: dict[str, Any]) -> dict[str, Any]:
+    """A program that runs another, in the same context."""
+    inner = {each: f"${each}" for each in context}
+    return {"steps": [{"id": "sub", "type": "program", "program": name, "context": inner}]}
+
+
 def program_of(attack: Attack) -> tuple[Any, dict[str, Any]]:
     """A program that comes to the attack's call by its path, and its context."""
     hit, context = call_of(attack)

@@ -13,8 +13,8 @@ def note(tool, **arguments):
 
 
 @mcp_bridge.tool(thread=False)
-def wipe(path: str, recursive: bool = True, force: bool = False) -> str:
-    return note("wipe", path=path, recursive=recursive, force=force)
+def wipe(path: str, recursive: bool = True, force: bool = False, TKMODE: bool = False) -> str:  # noqa: N803
+    return note("wipe", path=path, recursive=recursive, force=force, TKMODE=TKMODE)
 
 
 @mcp_bridge.tool(thread=False)
