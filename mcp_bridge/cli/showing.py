@@ -103,6 +103,8 @@ def question(asked: Mapping[str, Any], whose: str = "") -> list[str]:
     lines += [
         f"{name}: {exactly(str(asked[name]))}{of if name == 'program' else ''}" for name in _FACTS if asked.get(name)
     ]
+    if asked.get("filled"):
+        lines.append(f"defaults of the tool, left out by the caller: {exactly(', '.join(asked['filled']))}")
     return lines
 
 

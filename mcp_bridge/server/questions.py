@@ -226,7 +226,9 @@ class Conversations:
 
 
 def _worded(question: dict[str, Any]) -> str:
-    """A question for a person, from a call (`tool`, `arguments`, `why`) or a step (`message`, `details`); all of it.
+    """A question for a person, all of it.
+
+    From a call it has `tool`, `arguments`, `filled` and `why`, from a step `message` and `details`.
 
     A program's message may be the agent's: it stands behind a sign, on each of its lines, so that it can't pass for
     what is said below it.
@@ -244,6 +246,8 @@ def _worded(question: dict[str, Any]) -> str:
     for name, label in (("program", "Program"), ("step", "Step"), ("why", "Why")):
         if question.get(name):
             lines.append(f"{label}: {exactly(str(question[name]))}{whose if name == 'program' else ''}")
+    if question.get("filled"):
+        lines.append(f"Defaults of the tool, left out by the caller: {exactly(', '.join(question['filled']))}")
     return "\n".join(lines)
 
 

@@ -203,6 +203,7 @@ def question(row: Asked) -> dict[str, Any]:
         "tool": exactly(str(asks["tool"])) if is_call else None,
         "message": None if is_call else shown(asks.get("message", ""), MAX_WHOLE_CHARS),
         "details": shown(asks.get("arguments" if is_call else "details") or None, MAX_WHOLE_CHARS),
+        "filled": exactly(", ".join(asks.get("filled") or ())),
         "why": str(asks.get("why") or ""),
         "decided": approval.decided,
         "by": str(decision.get("by") or ""),
