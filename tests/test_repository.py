@@ -332,3 +332,21 @@ def test_setup_refuses_an_unknown_word():
     done = run("bash", "scripts/setup.sh", "everything")
     assert done.returncode == 1
     assert "usage" in done.stderr
+
+
+def test_every_claim_of_security_names_what_tries_to_break_it():
+    page = (REPOSITORY / "SECURITY.md").read_text("utf-8")
+    sections = dict(re.findall(r"(?ms)^## ([^\n]+)\n(.*?)(?=^## |\Z)", page))
+    rows = re.findall(r"(?m)^\| ([^|`]+) \| (`tests/[^|]+) \|$", sections["What tries to break each claim"])
+    tried = {claim: re.findall(r"`([^`]+)`", tests) for claim, tests in rows}
+    claims = [
+        claim.rstrip(".")
+        for name in ("What is held back", "What governs the calls")
+        for claim in re.findall(r"(?m)^- \*\*([^*]+)\*\*", sections[name])
+    ]
+    assert claims
+    assert [claim for claim in claims if claim not in tried] == []
+    for test in (test for tests in tried.values() for test in tests):
+        file, _, name = test.partition("::")
+        source = (REPOSITORY / file).read_text("utf-8")
+        assert not name or re.search(rf"(?m)^(?:async )?def {name}\(", source), test
