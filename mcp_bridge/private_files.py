@@ -49,7 +49,7 @@ def state_directory(path: Path, *, durable: bool = False) -> Path:
         BridgeError: `state_unusable`: it can't be made or read; `state_unsafe`: it is somebody else's, or others can
             enter it and it is to be feared that they have to.
     """
-    made = _made(path, durable=durable)
+    made = _directory(path, durable=durable)
     try:
         if made.is_symlink() and made.lstat().st_uid not in {os.geteuid(), 0}:
             # Whoever it belongs to may lead it elsewhere at any time.
@@ -152,10 +152,10 @@ def private_directory(path: Path, *, durable: bool = False) -> Path:
     Raises:
         BridgeError: `state_unusable`.
     """
-    return _made(path, durable=durable)
+    return _directory(path, durable=durable)
 
 
-def _made(path: Path, *, durable: bool) -> Path:
+def _directory(path: Path, *, durable: bool) -> Path:
     try:
         new = [made for made in (path, *path.parents) if not made.exists()]
         # One by one: `parents` would make those above with the mode that the umask leaves.
