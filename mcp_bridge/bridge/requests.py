@@ -161,7 +161,7 @@ class Requests:
                 )
         match request:
             case messages.ProgramStart() | messages.ProgramSave() if await _is_over(request.program, MAX_PROGRAM_BYTES):
-                message = f"The program is not valid: it is over {MAX_PROGRAM_BYTES} bytes, the limit."
+                message = f"The program is not valid: it is too large; the limit is {MAX_PROGRAM_BYTES} bytes."
                 fault = {"path": "", "code": "too_large", "message": message}
                 raise BridgeError("invalid_program", message, faults=[fault])
 
