@@ -21,6 +21,7 @@ from mcp_bridge.bridge import erasing, keep
 from mcp_bridge.bridge.keep import ArtifactWriter, Files, Memories
 from mcp_bridge.bridge.script_past import Past
 from mcp_bridge.bridge.script_run import ScriptRun
+from mcp_bridge.bridge.service import open_bridge
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import allowance, audit, compacting, erasure, pieces, proofs, published
 from mcp_bridge.ledger import database as databases
@@ -37,6 +38,7 @@ from mcp_bridge.ledger.sealing import MasterKey
 from mcp_bridge.ledger.signing import Verifier
 from mcp_bridge.ledger.store import ProgramStore, SavedProgram
 from mcp_bridge.sandbox.owner import owner_label
+from mcp_bridge.settings import Settings
 
 OLD = Path(__file__).parent / "golden" / "ledger-0.1.0.zip"
 
@@ -512,6 +514,14 @@ def test_what_is_kept_how_long_is_said_in_a_sentence():
     told = LedgerConfig(keep_payloads_days="forever", max_size="unlimited", keep_files_days="forever").retention()
     assert "until somebody erases them" in told
     assert "of any size" in told
+
+
+async def test_the_first_start_says_what_is_kept_how_long_and_the_next_one_nothing(tmp_path, caplog):
+    for told in (["30 days"], []):
+        caplog.clear()
+        async with open_bridge(Settings(state_dir=tmp_path / "state"), []):
+            pass
+        assert [word for word in ["30 days"] if word in caplog.text] == told
 
 
 async def test_only_the_newest_cosigned_checkpoints_are_kept_and_those_that_vouch_for_a_key(tmp_path, monkeypatch):

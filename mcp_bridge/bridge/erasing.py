@@ -113,13 +113,22 @@ async def make_room(database: Database, files: Files, config: LedgerConfig) -> N
     """Erase what is too old, and what has ended, until a ledger that is nearly full has room again.
 
     What takes much goes first, so that a run that fills the ledger doesn't drive out what others have recorded; then
-    what has ended first. Nothing goes for which `forever` was said.
-
-    Raises:
-        BridgeError: As `erase`.
+    what has ended first. Nothing goes for which `forever` was said. What can't be done is a warning: whoever wants room
+    is told whether there is.
     """
+    try:
+        await _make_room(database, files, config)
+    except BridgeError as exc:
+        logger.warning("no room could be made in the ledger: %s", exc)
+
+
+async def _make_room(database: Database, files: Files, config: LedgerConfig) -> None:
     most = database.quota.max_bytes
-    await _erase_old(database, files, config)
+    try:
+        await _erase_old(database, files, config)
+    except BridgeError as exc:
+        if exc.code != "erasure_unfinished":
+            raise
     if config.keep_payloads_days == "forever" or most is None:
         return
     while (await database.measure()).used > TIDY * most:
@@ -132,18 +141,24 @@ async def make_room(database: Database, files: Files, config: LedgerConfig) -> N
 
 async def _erase_ended(database: Database, files: Files, chosen: Sequence[str]) -> Sequence[str]:
     erased = await erasure.erase_ended(database, chosen, by="max_size", under_way=_under_way(database))
-    await finish(database, files, _START_SECONDS)
+    try:
+        await finish(database, files, _START_SECONDS)
+    except BridgeError as exc:
+        # It is erased, and a reader is in the way of the rest, which the next one does.
+        logger.warning("%s", exc)
     return erased.executions
 
 
 async def keep_room(database: Database, files: Files, config: LedgerConfig) -> None:
-    """As `make_room`, before anybody has to wait for it. What can't be done is a warning."""
+    """As `make_room`, before anybody has to wait for it."""
     most = database.quota.max_bytes
     try:
-        if most is not None and (await database.measure()).used > FULL * most:
-            await make_room(database, files, config)
-    except BridgeError as exc:
-        logger.warning("no room could be made in the ledger: %s", exc)
+        is_full = most is not None and (await database.measure()).used > FULL * most
+    except BridgeError:
+        # Those whose calls it keeps from being recorded are told.
+        return
+    if is_full:
+        await make_room(database, files, config)
 
 
 async def keep_tidy(database: Database, files: Files, config: LedgerConfig) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
+import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.beside import UNFINISHED
@@ -50,11 +51,11 @@ _OLD = (
 CHECKPOINT_SECONDS = 30.0
 """How long to wait for those who read the write-ahead log."""
 
-STEP_BYTES = 4 << 20
+STEP_BYTES = 1 << 20
 """Of payloads that are removed in one transaction; what is removed is overwritten."""
 
 ROWS_A_STEP = 2000
-PAGES_A_STEP = 1024
+PAGES_A_STEP = 256
 _ROW_BYTES = 200
 
 _INCREMENTAL = 2
@@ -70,7 +71,7 @@ _PURGE = (
 """What finds rows of an execution, with their bytes, and what removes one."""
 
 _POLL_SECONDS = 0.05
-_TRY_MS = 500
+_TRY_MS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +238,8 @@ async def finish(database: Database, remove: Callable[[str], None], seconds: flo
     for _, value in rows:
         executions = json.loads(value)
         for execution in executions:
-            remove(execution)
+            # Many files, perhaps.
+            await anyio.to_thread.run_sync(remove, execution)
         await purge(database, executions)
     await give_back(database)
     await empty_journal(database, seconds)
