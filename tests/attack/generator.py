@@ -145,7 +145,7 @@ class Change:
     """A listing that takes the place of the one before.
 
     Attributes:
-        how: `announced`, `silent`, `restart` (the server is stopped, and started by the call).
+        how: `announced`, `slow` (announced, and told after a while), `silent`, `restart` (the server is stopped, and started by the call).
         when: `before` the call, `asking` (while a person is asked), `suspended` (before its program is resumed).
         tools: The tools that there are then.
     """
@@ -291,7 +291,7 @@ class _Generator:
             elif way == "defaults" and mine:
                 self.other_defaults(mine["inputSchema"]["properties"])
         rng.shuffle(tools)
-        how = rng.choice(["announced", "announced", "announced", "silent"]) if not self.chance(0.1) else "restart"
+        how = rng.choice(["announced"] * 8 + ["silent"] * 3 + ["slow"]) if not self.chance(0.1) else "restart"
         return Change(how, when, tools)
 
     def other_defaults(self, properties: dict[str, Any]) -> None:

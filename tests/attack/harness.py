@@ -63,6 +63,9 @@ HERE = Path(__file__).resolve().parent
 DEADLINE_SECONDS = 60.0
 """For one case: far above what any takes."""
 
+SLOW_SECONDS = 0.1
+"""How long a slow listing takes: long enough for another call to be made meanwhile."""
+
 BROKEN = "broken off"
 
 NOBODY: dict[str, Any] = {}
@@ -199,11 +202,11 @@ class World:
 
     # --- listings ---
 
-    async def list_tools(self, server: str, tools: list[dict[str, Any]], *, announce: bool) -> None:
-        """Give a server other tools."""
+    async def list_tools(self, server: str, tools: list[dict[str, Any]], *, announce: bool, seconds: float = 0) -> None:
+        """Give a server other tools, which it takes some time to tell of."""
         number = len(self.listings)
         self.listings.append(tools)
-        listing = {"number": number, "tools": tools}
+        listing = {"number": number, "tools": tools, "slow": seconds}
         (self.folder / f"{server}.listing").write_text(json.dumps(listing))
         found = self.fleet.servers[server]
         if found.running:
@@ -227,7 +230,8 @@ class World:
             found = self.fleet.servers[server]
             found.stop()
             await found.wait_ended()
-        await self.list_tools(server, change.tools, announce=change.how == "announced")
+        seconds = SLOW_SECONDS if change.how == "slow" else 0
+        await self.list_tools(server, change.tools, announce=change.how in {"announced", "slow"}, seconds=seconds)
 
     def arrivals(self) -> list[Arrival]:
         """What has reached the tools since this was asked last."""
