@@ -149,7 +149,7 @@ def test_a_schema_that_refers_to_itself_twice_is_given_up_after_a_number_of_step
         following = {"$ref": f"#/$defs/d{number + 1}"}
         schema["$defs"][f"d{number}"] = {"allOf": [following, following]}
     schema["$defs"]["d40"] = {"type": "object"}
-    assert str(MAX_STEPS) in unchecked(schema, {"a": 1})
+    assert "takes more than 20020 steps" in unchecked(schema, {"a": 1})
 
 
 @pytest.mark.parametrize(

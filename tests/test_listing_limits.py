@@ -1,13 +1,14 @@
 """A listing is bounded while it arrives, and what is made of it takes bounded work."""
 
 import json
+from collections import Counter
 
 import anyio
 import anyio.lowlevel
 import pytest
 from servers.specs import faulty
 
-from mcp_bridge.downstream import aliases, describe
+from mcp_bridge.downstream import aliases, describe, transport
 from mcp_bridge.downstream.aliases import assign, nearest
 from mcp_bridge.downstream.catalog import Catalog
 from mcp_bridge.downstream.fleet import Fleet
@@ -133,6 +134,41 @@ async def test_a_server_that_says_without_end_that_its_tools_change_is_not_liste
         server._relist_at = 0.0
         await server.tools()
         assert asked == 1
+
+
+async def test_others_get_their_turn_in_a_flood_of_notifications(monkeypatch):
+    turns, at_turn = 0, Counter()
+    parsed = transport._parsed
+
+    def counted(line):
+        at_turn[turns] += 1
+        return parsed(line)
+
+    monkeypatch.setattr(transport, "_parsed", counted)
+    async with Fleet([faulty("noisy")]) as fleet:
+        await fleet.server("faulty").start()
+
+        async def victim():
+            nonlocal turns
+            while True:
+                turns += 1
+                await anyio.lowlevel.checkpoint()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(victim)
+            await fleet.call_tool("faulty", "noise", {})
+            tasks.cancel_scope.cancel()
+    assert sum(at_turn.values()) > 20_000
+    # A chunk holds hundreds of them.
+    assert max(at_turn.values()) <= 2 * 32
+
+
+async def test_a_result_of_too_many_blocks_is_refused():
+    async with Fleet([faulty("noisy")]) as fleet:
+        with pytest.raises(BridgeError) as caught:
+            await fleet.call_tool("faulty", "blocks", {})
+        assert caught.value.code == "result_too_large"
+        assert "4000 content" in caught.value.message
 
 
 # --- what is made of it ---

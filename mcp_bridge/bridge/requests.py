@@ -143,9 +143,13 @@ class Requests:
             case messages.MemorySave() if await _is_over(request.value, MAX_MEMORY_BYTES):
                 raise BridgeError("bad_memory", f"The memory {request.key!r} is over {MAX_MEMORY_BYTES} bytes.")
             case messages.ProgramStart() if await _is_over(request.context, MAX_CONTEXT_BYTES):
-                raise BridgeError("context_too_large", f"The context is over {MAX_CONTEXT_BYTES} bytes, the limit.")
+                raise BridgeError(
+                    "context_too_large", f"The context is too large; the limit is {MAX_CONTEXT_BYTES} bytes."
+                )
             case messages.ProgramResume() if await _is_over(request.payload, MAX_CONTEXT_BYTES):
-                raise BridgeError("payload_too_large", f"The payload is over {MAX_CONTEXT_BYTES} bytes, the limit.")
+                raise BridgeError(
+                    "payload_too_large", f"The payload is too large; the limit is {MAX_CONTEXT_BYTES} bytes."
+                )
         match request:
             case messages.ProgramStart() | messages.ProgramSave() if await _is_over(request.program, MAX_PROGRAM_BYTES):
                 message = f"The program is not valid: it is over {MAX_PROGRAM_BYTES} bytes, the limit."
@@ -309,6 +313,8 @@ def _arguments(request: Any) -> dict[str, Any]:
 
 
 def _check_names(request: Any) -> None:
+    if (fault := messages.overlong(request)) is not None:
+        raise BridgeError("bad_request", fault)
     for field in _NAMES:
         value = getattr(request, field, None)
         if isinstance(value, str) and len(value) > MAX_NAME_CHARS:

@@ -31,8 +31,11 @@ if TYPE_CHECKING:
 # Steps of a check on the event loop, some milliseconds of it. One that takes more begins anew on a thread.
 QUICK_STEPS = 2_000
 
-# Steps of any check, some seconds on a thread. A schema that refers to itself twice takes exponentially many.
+# Steps of any check, some seconds on a thread; and of one of a few values, with so many more for each value. A schema
+# that refers to itself twice takes exponentially many, and one that doesn't a few for each value.
 MAX_STEPS = 500_000
+_LEAST_STEPS = 20_000
+_STEPS_A_VALUE = 10
 
 # A schema of more text or values is compiled on a thread: to see whether it is valid takes 8 ms for 1000 characters.
 _QUICK_SCHEMA_CHARS = 2_000
@@ -108,7 +111,7 @@ class ArgumentCheck:
         Args:
             arguments: By their names in the schema.
             steps: Keywords that are looked at, each with what it looks through; with fewer than MAX_STEPS, a check that
-                takes more is not made, which the caller has to deal with.
+                takes more is not made, which the caller has to deal with. Of MAX_STEPS a few values get a part.
 
         Raises:
             ArgumentError: They may not; the message lists the first faults, each with its path.
@@ -119,13 +122,14 @@ class ArgumentCheck:
             self._compile()
         if self._validator is None:
             raise UncheckedError(f"its schema is not valid: {self._unusable}")
-        _steps.left, _steps.schema = steps, self._schema
+        allowed = min(steps, _LEAST_STEPS + _STEPS_A_VALUE * _values(arguments))
+        _steps.left, _steps.schema = allowed, self._schema
         try:
             faults = _faults(self._validator, arguments)
         except _TooManyStepsError:
             if steps < MAX_STEPS:
                 raise
-            raise UncheckedError(f"to hold them against its schema takes more than {MAX_STEPS} steps") from None
+            raise UncheckedError(f"to hold them against its schema takes more than {allowed} steps") from None
         except RecursionError:
             raise UncheckedError("its schema refers to itself without end, or nests too deeply") from None
         except UncheckedError:
@@ -144,6 +148,19 @@ class ArgumentCheck:
             self._unusable = str(error)
         except RecursionError:
             self._unusable = "it nests too deeply"
+
+
+def _values(value: Any) -> int:
+    count = 0
+    stack = [value]
+    while stack and count < MAX_STEPS:
+        node = stack.pop()
+        count += 1
+        if isinstance(node, dict):
+            stack.extend(node.values())
+        elif isinstance(node, (list, tuple)):
+            stack.extend(node)
+    return count
 
 
 def json_size(value: Any) -> int:

@@ -238,8 +238,10 @@ class _Messages:
             except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
                 self._transport.closed.set()
                 raise StopAsyncIteration from None
-            for line in self._splitter.feed(chunk):
+            for number, line in enumerate(self._splitter.feed(chunk), start=1):
                 await self._take(line)
+                if number % _TAKEN_AT_ONCE == 0:
+                    await anyio.lowlevel.checkpoint()
         return self._ready.popleft()
 
     async def _take(self, line: bytes | Oversized) -> None:

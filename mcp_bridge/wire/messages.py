@@ -378,7 +378,7 @@ MAX_NAME_CHARS = 4096
 """Of a text that is a name, a key or a query. The host refuses most of them before that; beyond it nobody looks."""
 
 MAX_INTENT_CHARS = 64 << 10
-"""Of what a model is to write a program for, and of what a script says of its progress."""
+"""Of what a model is to write a program for."""
 
 LONG_TEXTS: dict[tuple[type[Any], str], int | None] = {
     (ExecutionStart, "code"): None,
@@ -387,9 +387,11 @@ LONG_TEXTS: dict[tuple[type[Any], str], int | None] = {
     (ArtifactWrite, "base64"): None,
     (ExecutionFinish, "value"): None,
     (ProgramPlan, "intent"): MAX_INTENT_CHARS,
-    (ProgressReport, "message"): MAX_INTENT_CHARS,
+    (ProgressReport, "message"): None,
+    (GuestReady, "python"): None,
 }
-"""The texts that may have more than `MAX_NAME_CHARS`; None for one that only the frame bounds."""
+"""The texts that may have more than `MAX_NAME_CHARS`; None for one that only the frame bounds. Of these, the host
+counts what it keeps, and cuts what it shows."""
 
 
 def _fits(value: Any, annotation: Any) -> bool:
@@ -431,10 +433,21 @@ def _fault(kind: type[Any], params: dict[str, Any]) -> str | None:
                 return f"{method}: {name!r} is one of {', '.join(annotation.__args__)}"
             shown = annotation.__name__ if isinstance(annotation, type) else str(annotation)
             return f"{method}: {name!r} is no {shown} but {type(params[name]).__name__}"
-        elif annotation is not Any and isinstance(params[name], str):
+    return None
+
+
+def overlong(params: Any) -> str | None:
+    """Which text of a message is over its bound, in a sentence; None if none is.
+
+    No fault of the channel: whoever has asked so is told, and goes on.
+    """
+    kind = type(params)
+    for name, annotation in kind.__annotations__.items():
+        value = getattr(params, name)
+        if annotation is not Any and isinstance(value, str):
             limit = LONG_TEXTS.get((kind, name), MAX_NAME_CHARS)
-            if limit is not None and len(params[name]) > limit:
-                return f"{method}: {name!r} has {len(params[name])} characters; the limit is {limit}"
+            if limit is not None and len(value) > limit:
+                return f"{NAMES[kind]}: {name!r} has {len(value)} characters; the limit is {limit}."
     return None
 
 

@@ -54,6 +54,8 @@ if MODE == "unchecked":
     ]
 if MODE == "fat":
     TOOLS.append(tool("fat", {f"property_{number}": STRING for number in range(50_000)}))
+if MODE == "noisy":
+    TOOLS += [tool("noise"), tool("blocks")]
 if MODE == "values-result":
     TOOLS.append(tool("many"))
 if MODE == "twins":
@@ -98,7 +100,7 @@ def hang():
     time.sleep(3600)
 
 
-def call(name, arguments):  # noqa: C901 - a list of faults
+def call(name, arguments):  # noqa: C901, PLR0912 - a list of faults
     if name == "echo":
         return text(arguments["text"] * arguments.get("times", 1))
     if name == "sleep":
@@ -119,6 +121,14 @@ def call(name, arguments):  # noqa: C901 - a list of faults
         sys.stderr.write("e" * arguments["bytes"] + "\nthe last line\n")
         sys.stderr.flush()
         return text("shouted")
+    if name == "noise":
+        note = json.dumps(
+            {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": ""}}
+        )
+        sys.stdout.write((note + "\n") * 20_000)
+        sys.stdout.flush()
+    if name == "blocks":
+        return {"content": [{"type": "text", "text": "x"}] * 5000}
     if name == "many":
         return text("many", structuredContent={"values": [1] * 600_000})
     if name == "grow":
