@@ -28,7 +28,7 @@ MODE = Text((Hidden("TKMODE"),))
 """A name, behind a reference: a pattern of the operator's takes it for sensitive."""
 
 WIPE = tool("wipe", TKMODE={"type": "boolean", "default": False})
-RENAMED = Change("announced", "before", [tool("wipe-out")])
+RENAMED = Change("slow", "before", [tool("wipe-out")])
 
 FOUND = {
     # The default was put in beside the name that stood behind a reference: the rule saw the one, and the tool got the

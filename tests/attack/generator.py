@@ -136,6 +136,9 @@ KEY_PATHS = {"inline": 2, "by name": 2, "without a sandbox": 1, "narrowed": 1, "
 """How an agent comes by a key that the operator uses as well: with a program that is the operator's, word for word, or
 by its name; as the MCP tool that runs programs; with no servers; with a script."""
 
+LOOK_ALIKES = dict.fromkeys(["save", "run"], 1)
+"""How an agent passes a program off as the operator's: by the name that it is kept under, or by that in its text."""
+
 ENDINGS = {"": 12, "run again": 1, "replayed": 1, "broken off": 2}
 """What becomes of a script with an idempotency key."""
 
@@ -145,7 +148,7 @@ class Change:
     """A listing that takes the place of the one before.
 
     Attributes:
-        how: `announced`, `silent`, `restart` (the server is stopped, and started by the call).
+        how: `announced`, `slow` (announced, and told after a while), `silent`, `restart` (the server is stopped, and started by the call).
         when: `before` the call, `asking` (while a person is asked), `suspended` (before its program is resumed).
         tools: The tools that there are then.
     """
@@ -186,9 +189,10 @@ class Case:
         policy: `preset`, `trust_hints`, and `rules`, each as in the configuration, with the tree of its condition.
         person: What a person says who is asked: approve, deny, or nothing at all.
         attacks: One after the other.
-        kind: `script`, `programs`, `keys`.
+        kind: `script`, `programs`, `keys`, `look-alikes`.
         ending: As ENDINGS.
         servers: Those that a script is given; None for all.
+        alike: The name that an agent would like its program to have.
         later: The policy in force when something goes on; None for the same.
     """
 
@@ -202,9 +206,10 @@ class Case:
     ending: str = ""
     later: dict[str, Any] | None = None
     servers: list[str] | None = None
+    alike: str = ""
 
 
-FOCUSES = ["", "names", "keys", "changes", "sizes", "types", "approvals"]
+FOCUSES = ["", "names", "look-alikes", "keys", "changes", "sizes", "types", "approvals"]
 """What there may be more of than by itself."""
 
 
@@ -231,15 +236,18 @@ class _Generator:
         rng = self.rng
         self.server = rng.choice(TARGETS)
         self.tools = self.listing()
-        kind = self.weighted({"script": 20, "programs": 16, "keys": 1000 if self.focus == "keys" else 1})
-        paths = {"script": SCRIPT_PATHS, "programs": HOST_PATHS, "keys": KEY_PATHS}[kind]
-        count = 1 if kind == "keys" else rng.choice([1, 1, 2, 3])
+        kinds = {"script": 20, "programs": 16, "keys": 1, "look-alikes": 1}
+        kind = self.focus if self.focus in kinds else self.weighted(kinds)
+        paths = {"script": SCRIPT_PATHS, "programs": HOST_PATHS, "keys": KEY_PATHS, "look-alikes": LOOK_ALIKES}[kind]
+        count = 1 if kind in {"keys", "look-alikes"} else rng.choice([1, 1, 2, 3])
         attacks = [self.attack(self.weighted(paths)) for _ in range(count)]
         person = rng.choice([True, True, True, False, None])
         ending = self.weighted(ENDINGS) if kind == "script" else ""
         later = self.policy(attacks) if (ending == "broken off" or kind == "programs") and self.chance(0.3) else None
         policy = self.policy(attacks)
         case = Case(self.number, self.server, self.tools, policy, person, attacks, kind, ending, later)
+        if kind == "look-alikes":
+            case.alike = alike(rng)
         if kind == "script" and self.chance(0.1):
             case.servers = rng.choice([[], ["src"], [self.server, "src"], ["local", "src"]])
         return case
@@ -291,7 +299,7 @@ class _Generator:
             elif way == "defaults" and mine:
                 self.other_defaults(mine["inputSchema"]["properties"])
         rng.shuffle(tools)
-        how = rng.choice(["announced", "announced", "announced", "silent"]) if not self.chance(0.1) else "restart"
+        how = rng.choice(["announced"] * 8 + ["silent"] * 3 + ["slow"]) if not self.chance(0.1) else "restart"
         return Change(how, when, tools)
 
     def other_defaults(self, properties: dict[str, Any]) -> None:
@@ -527,6 +535,19 @@ class _Generator:
                 reference,
             ]
         )
+
+
+def alike(rng: random.Random) -> str:
+    """A name that a person takes for `ops0`."""
+    unseen = rng.choice(["\u200b", "\u200d", "\u00ad", "\u2060", "\ufe0f", "\u034f", "\u3164", "\U000e0020"])
+    at = rng.randrange(5)
+    return rng.choice(
+        [
+            f"{'ops0'[:at]}{unseen}{'ops0'[at:]}",
+            *("ops0 ", " ops0", "ops0\u00a0", "OPS0", "Ops0", "\u043eps0", "o\u0440s0", "op\u04550", "opsO"),
+            *("\uff4fps0", "ops\uff10", "\u03bfps0", "\U0001d428ps0", "ops\u2070", "opso"),
+        ]
+    )
 
 
 def nested(value: Any, depth: int) -> Any:

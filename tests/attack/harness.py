@@ -45,7 +45,7 @@ from mcp_bridge.wire import messages
 from .arguments import Erased, Foreign, Hidden, Secret, clear, joined, mapped, parts
 from .generator import GRANTS, LOCAL_TOOLS, PEM, SECRETS, SERVERS, SOURCE_TOOLS, TICKET
 from .guest import Engine, Guest, RefusedError
-from .programs import call_of, operators, program_of, running
+from .programs import GIVE, call_of, operators, program_of, running
 from .scripts import code_of
 from .shown import Shown, read_message
 
@@ -62,6 +62,9 @@ HERE = Path(__file__).resolve().parent
 
 DEADLINE_SECONDS = 60.0
 """For one case: far above what any takes."""
+
+SLOW_SECONDS = 0.1
+"""How long a slow listing takes: long enough for another call to be made meanwhile."""
 
 BROKEN = "broken off"
 
@@ -125,6 +128,8 @@ class Outcome:
         values: The values behind the references in them, by execution.
         mistaken: Values that aren't sensitive, and that references were made of.
         narrowed: Whether the first of the attacks was made without any servers.
+        passed_off: Names of agents' programs that pass for an operator's.
+        refused: Names that were refused, and pass for nobody's.
         spent: Whether an operator's run was given what an agent's had come to.
     """
 
@@ -134,6 +139,8 @@ class Outcome:
     values: dict[str, dict[str, Any]] = field(default_factory=dict)
     mistaken: list[str] = field(default_factory=list)
     narrowed: bool = False
+    passed_off: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
     spent: bool = False
 
 
@@ -199,11 +206,11 @@ class World:
 
     # --- listings ---
 
-    async def list_tools(self, server: str, tools: list[dict[str, Any]], *, announce: bool) -> None:
-        """Give a server other tools."""
+    async def list_tools(self, server: str, tools: list[dict[str, Any]], *, announce: bool, seconds: float = 0) -> None:
+        """Give a server other tools, which it takes some time to tell of."""
         number = len(self.listings)
         self.listings.append(tools)
-        listing = {"number": number, "tools": tools}
+        listing = {"number": number, "tools": tools, "slow": seconds}
         (self.folder / f"{server}.listing").write_text(json.dumps(listing))
         found = self.fleet.servers[server]
         if found.running:
@@ -227,7 +234,8 @@ class World:
             found = self.fleet.servers[server]
             found.stop()
             await found.wait_ended()
-        await self.list_tools(server, change.tools, announce=change.how == "announced")
+        seconds = SLOW_SECONDS if change.how == "slow" else 0
+        await self.list_tools(server, change.tools, announce=change.how in {"announced", "slow"}, seconds=seconds)
 
     def arrivals(self) -> list[Arrival]:
         """What has reached the tools since this was asked last."""
@@ -316,7 +324,9 @@ class _Run:
         world.arrivals()
         self._use(case.policy)
         script = self.script if world.containers is None else self.contained
-        await {"script": script, "programs": self.programs, "keys": self.keys}[case.kind]()
+        await {"script": script, "programs": self.programs, "keys": self.keys, "look-alikes": self.look_alikes}[
+            case.kind
+        ]()
         for execution in {one for seen in self.outcome.seen for one in seen.executions}:
             self.outcome.entries[execution] = await self.bridge.programs.recorder.read(execution)
             self.outcome.values[execution] = await self.bridge.programs.store.values(execution)
@@ -560,6 +570,25 @@ class _Run:
             # Once more: what has been done isn't done again.
             await self.bridge.resume_program(record["trace_id"], event, asker=asker)
         return found
+
+    # --- look-alikes ---
+
+    async def look_alikes(self) -> None:
+        """An agent gives its program a name that passes for the operator's, and another that doesn't."""
+        for name in (self.case.alike, "shopping"):
+            program = {"name": name if self.case.attacks[0].path == "run" else "shopping", "steps": [GIVE]}
+            try:
+                if self.case.attacks[0].path == "run":
+                    await self.bridge.run_program(program)
+                else:
+                    await self.bridge.programs.save(name, program, PRINCIPAL)
+            except BridgeError as exc:
+                if name == "shopping":
+                    self.outcome.refused.append(f"{name}: {exc}")
+            else:
+                if name != "shopping":
+                    self.outcome.passed_off.append(name)
+        self.world.arrivals()
 
     # --- keys ---
 

@@ -58,6 +58,10 @@ class _Judge:
     def violations(self) -> list[Violation]:
         if self.outcome.again:
             self.fault("done twice", f"{self.outcome.again}")
+        if self.outcome.passed_off:
+            self.fault("passed off", f"as the operator's ops0: {self.outcome.passed_off!a}")
+        if self.outcome.refused:
+            self.fault("refused", f"{self.outcome.refused}")
         if self.outcome.mistaken:
             self.fault("mistaken", f"taken for something sensitive: {self.outcome.mistaken}")
         if self.outcome.spent:

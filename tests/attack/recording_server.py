@@ -3,12 +3,13 @@
     python recording_server.py NAME LOG LISTING
 
 Each call is a line of JSON in the file LOG: `server`, `tool`, `arguments` as they came, and `listed`, the number of the
-newest listing that the client could know. LISTING is a file with the listing that it starts with: `number` and `tools`.
+newest listing that the client could know. A listing with `slow` takes so many seconds to be told. LISTING is a file with the listing that it starts with: `number` and `tools`.
 A call of `__control` replaces that listing, and with `announce` tells the client so, as MCP has it. Standard library only.
 """
 
 import json
 import sys
+import time
 from pathlib import Path
 
 NAME, LOG, LISTING = sys.argv[1:]
@@ -49,6 +50,7 @@ def answer(message):
         return {}
     if method == "tools/list":
         known = listing["number"]
+        time.sleep(listing.get("slow", 0))
         return {"tools": listing["tools"]}
     return call(params["name"], params.get("arguments") or {})
 

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mcp_bridge.bridge import admission, approvals
 from mcp_bridge.bridge.admission import Admission
 from mcp_bridge.bridge.gate import Gate
+from mcp_bridge.bridge.program_library import ProgramLibrary
 from mcp_bridge.bridge.programs import Programs
+from mcp_bridge.downstream.arguments import ArgumentCheck, json_size
 from mcp_bridge.downstream.supervisor import DownstreamServer
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.conditions import Condition
@@ -21,6 +23,7 @@ from mcp_bridge.policy import matching, patterns
 from mcp_bridge.policy.patterns import Span
 from mcp_bridge.policy.projection import Projector
 from mcp_bridge.policy.schemas import Filled
+from mcp_bridge.server import questions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,7 +149,32 @@ def knowing_whose_key(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Programs, "start", anybody)
 
 
+# --- 5: a question was cut, and names passed for others ---
+
+
+def asking_what_can_be_shown(patch: pytest.MonkeyPatch) -> None:
+    """What a question can't hold is left out of it."""
+    worded = questions._worded
+    patch.setattr(questions, "_worded", lambda question: worded(question)[:4000])
+
+
+def telling_names_apart(patch: pytest.MonkeyPatch) -> None:
+    """Only the very name of an operator's program is the operator's."""
+    patch.setattr(ProgramLibrary, "_check_resemblance", lambda *_: None, raising=False)
+
+
 # --- 6: arguments of other types ---
+
+
+def checking_of_sizes(patch: pytest.MonkeyPatch) -> None:
+    """What is large is for the server to judge."""
+    check = ArgumentCheck.run
+
+    async def lenient(self: ArgumentCheck, arguments: dict[str, Any]) -> None:
+        if json_size(arguments) <= 256 * 1024:
+            await check(self, arguments)
+
+    patch.setattr(ArgumentCheck, "run", lenient)
 
 
 def comparing_of_types(patch: pytest.MonkeyPatch) -> None:
@@ -177,6 +205,9 @@ REMOVED = {
     "3: the form that was judged": Removed(deciding_anew, {"denied", "unasked"}, "changes"),
     "3: neighbours": Removed(knowing_of_neighbours, {"denied", "unasked"}),
     "4: whose key it is": Removed(knowing_whose_key, {"key spent"}, "keys"),
+    "5: whole questions": Removed(asking_what_can_be_shown, {"cut question"}, "sizes"),
+    "5: names": Removed(telling_names_apart, {"passed off"}, "look-alikes"),
+    "6: sizes": Removed(checking_of_sizes, {"unchecked"}, "sizes"),
     "6: types": Removed(comparing_of_types, {"denied", "unasked"}, "types"),
     "what is allowed is done": Removed(allowing, {"refused"}),
 }
