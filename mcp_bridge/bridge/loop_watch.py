@@ -2,7 +2,8 @@
 
 Each turn of the loop is measured from the end of one wait for events to the beginning of the next. A turn over
 `HELD_SECONDS` is counted and logged, once a cause and minute (as a warning, if it was busy and comes again), with the
-functions that a thread saw on the loop's stack meanwhile: names only, no values. While the loop waits for events, neither it nor the thread wakes up.
+functions that a thread saw on the loop's stack meanwhile: names only, no values. While the loop waits for events,
+neither it nor the thread wakes up.
 
 A turn is also long where something else holds the interpreter, or the machine has no processor left: `busy_seconds` of
 a hold is the processor time that the loop's own thread has had.
