@@ -186,7 +186,7 @@ def _names(frame: FrameType | None) -> str:
         if module.startswith(_PACKAGE):
             ours = True
             found.append(f"{module}.{frame.f_code.co_qualname}")
-        elif not ours and not found:
+        elif not ours and len(found) < 2:  # noqa: PLR2004 - what it is at, and for whom
             found.append(f"{module}.{frame.f_code.co_qualname}")
         frame = frame.f_back
     return " < ".join(found) or _UNSEEN
