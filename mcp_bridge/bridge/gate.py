@@ -7,12 +7,13 @@ recorded. What is refused on the way has not happened, and says by which rule.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -41,7 +42,7 @@ from mcp_bridge.policy.references import MemoryReferences
 from mcp_bridge.policy.vault import Secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from mcp_bridge.bridge.governance import Governance
@@ -61,6 +62,9 @@ if TYPE_CHECKING:
     from mcp_bridge.policy.call import Origin
     from mcp_bridge.policy.decision import Decision
     from mcp_bridge.policy.references import Scalar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +107,19 @@ class ApprovalNeededError(BridgeError):
 
     def __init__(self, decision: Decision) -> None:
         super().__init__("approval_needed", decision.message, hint="Nobody can be asked now.", tool=decision.tool)
+
+
+def _with_room(call: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """A call of the gate's that isn't made unless it can be recorded."""
+
+    @functools.wraps(call)
+    async def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        gate: Any = args[0]
+        step: Any = kwargs.get("step")
+        async with gate.room(undoes=path_undoes(step)):
+            return await call(*args, **kwargs)
+
+    return called
 
 
 class Gate:
@@ -179,6 +196,7 @@ class Gate:
 
     # --- calls ---
 
+    @_with_room
     async def call(
         self,
         tool: ToolInfo,
@@ -208,32 +226,6 @@ class Gate:
             BridgeError: `denied`, `approval_needed`, `budget_…`, `secret_…`, `record_limit`, `ledger_full`,
                 `not_recorded`: it was not made. What a failed call raises is projected as its result would be.
         """
-        async with self.room(undoes=path_undoes(step)):
-            return await self._called(
-                tool, arguments, step=step, run=run, effect=effect, approved=approved, raw=raw, mark=mark
-            )
-
-    def room(self, *, undoes: bool = False) -> AbstractAsyncContextManager[None]:
-        """As `Allowance.room`."""
-        return nullcontext() if self.allowance is None else self.allowance.room(undoes=undoes)
-
-    def records(self, execution: str) -> None:
-        """As `program_run.Effects`."""
-        if self.allowance is not None:
-            self.allowance.counts(execution)
-
-    async def _called(
-        self,
-        tool: ToolInfo,
-        arguments: dict[str, Any],
-        *,
-        step: StepContext | None,
-        run: ProgramRun | None,
-        effect: int | None,
-        approved: bool,
-        raw: bool,
-        mark: Mapping[str, Any],
-    ) -> Answered:
         projector = await self.projector()
         names = ToolNames(tool.server, tool.name, tool.server_alias, tool.alias)
         execution, place = (run.execution, run.program.hash) if run else (self.execution, None)
@@ -283,6 +275,15 @@ class Gate:
                     # With the next intent, or with the answer to the client: what was done before then is in doubt.
                     script.outcome(outcome)
         return answered
+
+    def room(self, *, undoes: bool = False) -> AbstractAsyncContextManager[None]:
+        """As `Allowance.room`."""
+        return nullcontext() if self.allowance is None else self.allowance.room(undoes=undoes)
+
+    def records(self, execution: str) -> None:
+        """As `program_run.Effects`."""
+        if self.allowance is not None:
+            self.allowance.counts(execution)
 
     def _shown(self, answered: Answered, projector: Projector, *, raw: bool) -> tuple[Answered, int]:
         """What the agent may see of an answer, and its bytes."""
