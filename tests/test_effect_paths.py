@@ -30,7 +30,7 @@ CALL_SITES = {
         "downstream/fleet.py": {"Fleet.call_tool"},  # hands on to the server's supervisor
     },
     "registry.call": {"bridge/gate.py": {"Gate._made"}},
-    "_made": {"bridge/gate.py": {"Gate.call"}},
+    "_made": {"bridge/gate.py": {"Gate._called"}},
     "complete": {
         "bridge/model_steps.py": {"ModelSteps.complete", "ModelSteps.answer"},
         "models/planner.py": {"plan"},  # with the `ModelSteps` that the gate has given it
