@@ -13,7 +13,7 @@ from attack.removed import REMOVED
 
 LONG = bool(os.environ.get("MCP_BRIDGE_TEST_LONG"))
 
-CASES = 12_000 if LONG else 500
+CASES = 12_000 if LONG else 400
 """Of one campaign; each has one to three attacks, 1.9 on average."""
 
 SEEDS = [101, 102, 103, 104]

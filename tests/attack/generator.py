@@ -268,9 +268,9 @@ class _Generator:
         if self.focus == "names":
             properties["TKMODE"] = {"type": "boolean", "default": True}
         if self.focus == "types":
-            properties["query"] = properties["force"] = {}
+            properties = {"query": {}, "force": {}, "anything": {}}
         schema: dict[str, Any] = {"type": "object", "properties": properties}
-        required = [each for each in chosen if "default" not in properties[each] and self.chance(0.3)]
+        required = [each for each in properties if "default" not in properties[each] and self.chance(0.3)]
         if required:
             schema["required"] = required
         if self.chance(0.3):
@@ -485,6 +485,10 @@ class _Generator:
         }
         given = in_the_clear(attack.arguments)
         name = rng.choice([*known, *given, *known])
+        if self.focus == "changes" and listed and (new := _changed(listed[0], listed[-1])):
+            # What the tool is going to make of a call that is decided by what it was.
+            schema = known[new]
+            return ("==", ("ref", new), ("lit", schema["default"]))
         schema, value = known.get(name, {}), given.get(name, known.get(name, {}).get("default"))
         path = name
         while isinstance(value, (dict, list)) and value and self.chance(0.1 if self.focus == "types" else 0.6):
@@ -518,6 +522,8 @@ class _Generator:
             value if isinstance(value, str) and len(value) <= 200 and _writable(value) else rng.choice(["DROP", "safe"])
         )
         piece = rng.choice(["DROP", "drop", text, text[: len(text) // 2] or "DROP", "4111", *SECRETS.values()])
+        if self.focus == "types":
+            return ("contains", reference, ("lit", text or "DROP"))
         return rng.choice(
             [
                 ("==", reference, ("lit", text)),
@@ -535,6 +541,13 @@ class _Generator:
                 reference,
             ]
         )
+
+
+def _changed(before: dict[str, Any], after: dict[str, Any]) -> str | None:
+    """An argument that has another default than it had."""
+    old, new = before["inputSchema"]["properties"], after["inputSchema"]["properties"]
+    found = [name for name, schema in new.items() if "default" in schema and schema != old.get(name)]
+    return found[0] if found else None
 
 
 def alike(rng: random.Random) -> str:

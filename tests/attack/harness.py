@@ -505,8 +505,12 @@ class _Run:
             record = await self.bridge.run(code_of(attack), asker=self.client, servers=self.case.servers)
             told = json.loads(record.stdout.decode().splitlines()[-1]) if record.status == "success" else {}
             seen.error = told.get("error") or (None if told else record.status)
-            seen.executions += [record.execution, *told.get("traces", ())]
+            traces = told.get("traces", [])
+            seen.executions += [record.execution, *traces]
             self._end(seen)
+            if attack.path == "left" and traces:
+                seen.left = traces[0]
+                await self._go_on_with(seen)
 
     # --- programs ---
 
