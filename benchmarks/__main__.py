@@ -12,7 +12,20 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from benchmarks import calls, gateway, governed, kernel, ledger, loop, peer, registered, start, store, tokens
+from benchmarks import (
+    calls,
+    gateway,
+    governed,
+    hostile,
+    kernel,
+    ledger,
+    loop,
+    peer,
+    registered,
+    start,
+    store,
+    tokens,
+)
 from benchmarks.bridge import Bench
 from benchmarks.measure import Row, load, table
 
@@ -30,6 +43,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Awaitable[list[Row]]]] = {
     "ledger": ledger.ledger,
     "store": store.store,
     "loop": loop.loop,
+    "hostile": hostile.hostile,
     "tokens": tokens.tokens,
     "start": start.start,
     "memory": start.memory,

@@ -92,13 +92,18 @@ def ours(name: str) -> list[str]:
 
 @asynccontextmanager
 async def client(
-    command: Sequence[str], environment: Mapping[str, str], *, log: Path, mode: Any = "auto"
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    log: Path,
+    mode: Any = "auto",
+    read_timeout: float = 60,
 ) -> AsyncGenerator[Client]:
     """The SDK's client on a server that it starts; the server's stderr goes to `log`."""
     params = StdioServerParameters(command=command[0], args=list(command[1:]), env=dict(environment), cwd=log.parent)
     with log.open("ab") as errors:
         transport = stdio_client(params, errlog=errors)  # type: ignore[arg-type]  # only its descriptor is used
-        async with Client(transport, mode=mode, read_timeout_seconds=60) as connected:
+        async with Client(transport, mode=mode, read_timeout_seconds=read_timeout) as connected:
             yield connected
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -16,7 +19,10 @@ from benchmarks.workers.logs import PAYLOAD, entry
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.machine import Machine
 from mcp_bridge.kernel.program import bundle, parse
+from mcp_bridge.ledger.database import Database
+from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.recorder import SqliteRecorder
+from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore, StoredExecution
 
 if TYPE_CHECKING:
@@ -25,6 +31,9 @@ if TYPE_CHECKING:
     from benchmarks.bridge import Bench
 
 AT_ONCE = 64
+
+CALLS, ROWS, NEW_ROWS = 20, 200, 0.6
+"""Of mixed traffic: calls of a run, rows of an answer, how many of the answers are new."""
 
 EXECUTION = "execution"
 
@@ -121,10 +130,36 @@ async def store(bench: Bench) -> list[Row]:
         row("entry of a step, one by one", "entry", "envelope FULL", full, chained),
         row("entry …", "entry", "envelope NORMAL", normal),
         row("entry …", "entry", "commit", "SQLite, a row a commit, FULL"),
+        await _room(bench),
         row(f"entry of a step, {AT_ONCE} at once", "at once", "envelope FULL", full, alone),
         row("entry …", "at once", "envelope NORMAL", normal),
         row("entry …", "at once", "commit at once", f"SQLite, {AT_ONCE} rows a commit, FULL"),
     ]
+
+
+async def _room(bench: Bench) -> Row:
+    """Mixed traffic: calls that answer with rows of a table, four in ten with the same ones again."""
+    chosen = random.Random(3)  # noqa: S311
+    bench.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    told = 0
+    with tempfile.TemporaryDirectory(dir=bench.state_dir) as folder:
+        path = Path(folder) / FILE_NAME
+        async with Database(path) as database:
+            recorder = SqliteRecorder(database)
+            for number in range(bench.count(20)):
+                rows: list[dict[str, Any]] = []
+                for call in range(CALLS):
+                    if not rows or chosen.random() < NEW_ROWS:
+                        rows = [
+                            {"id": chosen.randrange(10**9), "city": "Bern", "due": chosen.random()} for _ in range(ROWS)
+                        ]
+                    about = {"kind": "tool", "tool": "crm.list", "call": f"0#{call}"}
+                    payloads = about | {"arguments": {"page": call}}, about | {"status": "ok", "value": {"rows": rows}}
+                    told += sum(len(json.dumps(payload)) for payload in payloads)
+                    await recorder.append(Entry("intent", f"{number:032x}", payloads[0]))
+                    await recorder.append(Entry("outcome", f"{number:032x}", payloads[1]))
+        size = path.stat().st_size
+    return Row("mixed traffic, bytes on the disk", size / told, 1.0, "B/B", "as JSON, a byte each", note="0.1.0: 1.08")
 
 
 async def _micro(call: Callable[[], Awaitable[Any]], times: int) -> float:

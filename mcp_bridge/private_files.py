@@ -2,24 +2,148 @@
 
 from __future__ import annotations
 
+import fcntl
+import logging
 import os
 import stat
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+logger = logging.getLogger(__name__)
 
 KEY_BYTES = 32
 
 _HINT = "See to the owner and mode of it and of its directory."
 
 
+_OTHERS = 0o077
+
+_OWN = frozenset(
+    {
+        *("checkpoint.key", "ledger.sqlite", "master.key", "references.key", "witness.sqlite"),
+        *("image-build.lock", ".secrets.json.lock"),
+    }
+)
+"""Some of what is in a state directory, by which one is known that a version has left open to others."""
+
+_NOBODYS = frozenset({"lost+found"})
+
+
+def state_directory(path: Path, *, durable: bool = False) -> Path:
+    """Make the state directory, or make sure of it: it is this user's, and nobody else can enter it.
+
+    Of one that others can enter, that is taken from them, if it holds nothing or something of ours.
+
+    Args:
+        path: The directory.
+        durable: Whether its name, if it is new, has to be on the disk when this returns.
+
+    Raises:
+        BridgeError: `state_unusable`: it can't be made or read; `state_unsafe`: it is somebody else's, or others can
+            enter it and it is to be feared that they have to.
+    """
+    made = _directory(path, durable=durable)
+    try:
+        if made.is_symlink() and made.lstat().st_uid not in {os.geteuid(), 0}:
+            # Whoever it belongs to may lead it elsewhere at any time.
+            raise _unsafe(made, f"is a link of the user id {made.lstat().st_uid}", "Remove it.")
+        # Of what is open: what has that name may change meanwhile.
+        fd = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _make_private(made, fd)
+        finally:
+            os.close(fd)
+    except OSError as exc:
+        raise _unusable(made, exc) from None
+    return made
+
+
+def _make_private(path: Path, fd: int) -> None:
+    """Take a directory from everybody else."""
+    status = os.fstat(fd)
+    _refuse_others(path, status)
+    mode = stat.S_IMODE(status.st_mode)
+    if not mode & _OTHERS:
+        return
+    there = set(os.listdir(fd)) - _NOBODYS
+    if mode & stat.S_ISVTX or (there and not there & _OWN and not any(name.startswith("probe-") for name in there)):
+        raise _unsafe(
+            path,
+            f"can be entered by others (mode {mode:04o}), and holds what isn't this program's",
+            f"Name a directory of its own (state_dir, MCP_BRIDGE_STATE_DIR). If it is meant: chmod 700 {path}",
+        )
+    try:
+        os.fchmod(fd, mode & ~_OTHERS)
+    except OSError as exc:
+        why = f"can be entered by others (mode {mode:04o}), and that can't be changed: {exc.strerror}"
+        raise _unsafe(path, why, f"chmod 700 {path} mends it.") from None
+    if stat.S_IMODE(os.fstat(fd).st_mode) & _OTHERS:
+        # A file system without modes says yes to everything.
+        raise _unsafe(path, f"can be entered by others (mode {mode:04o}), and that can't be changed", _MOVE)
+    logger.warning("%s could be entered by others (mode %04o), and can't any more", path, mode)
+
+
+def private_file(path: Path) -> None:
+    """Make sure of a file in the state directory: it is this user's, and nobody else can read or write it.
+
+    By its name: to open and close a file takes the locks away that another part of this process has on it.
+
+    Raises:
+        BridgeError: `state_unsafe`.
+        OSError: As the system gives it; there is none.
+    """
+    status = path.stat()
+    _refuse_others(path, status)
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & _OTHERS:
+        with suppress(OSError):
+            path.chmod(mode & ~_OTHERS)
+        if stat.S_IMODE(path.stat().st_mode) & _OTHERS:
+            raise _unsafe(path, f"can be read or written by others (mode {mode:04o})", f"chmod 600 {path} mends it.")
+        logger.warning("%s could be read or written by others (mode %04o), and can't any more", path, mode)
+
+
+def private_database(path: Path) -> None:
+    """As `private_file`, for a database and what SQLite keeps beside it, which has its mode from it.
+
+    Raises:
+        BridgeError: `state_unsafe`.
+    """
+    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
+        with suppress(FileNotFoundError):
+            private_file(path.with_name(name))
+
+
+def _refuse_others(path: Path, status: os.stat_result) -> None:
+    if status.st_uid != os.geteuid():
+        why = f"belongs to the user id {status.st_uid}, and this process runs as {os.geteuid()}"
+        raise _unsafe(path, why, "Run as that user, or set MCP_BRIDGE_STATE_DIR to a directory of this one.")
+
+
+_MOVE = "Set MCP_BRIDGE_STATE_DIR to a directory on a file system that keeps modes."
+
+
+def _unsafe(path: Path, why: str, hint: str) -> BridgeError:
+    return BridgeError("state_unsafe", f"{path} {why}.", hint=hint)
+
+
+def _unusable(path: Path, exc: OSError) -> BridgeError:
+    return BridgeError(
+        "state_unusable",
+        f"{path} can't be made: {exc.strerror}.",
+        hint="Set MCP_BRIDGE_STATE_DIR to a directory that can be written.",
+    )
+
+
 def private_directory(path: Path, *, durable: bool = False) -> Path:
-    """Make a directory that only this user can enter.
+    """Make a directory in the state directory, that only this user can enter.
 
     Args:
         path: The directory.
@@ -28,17 +152,20 @@ def private_directory(path: Path, *, durable: bool = False) -> Path:
     Raises:
         BridgeError: `state_unusable`.
     """
-    new = [made for made in (path, *path.parents) if durable and not made.exists()]
+    return _directory(path, durable=durable)
+
+
+def _directory(path: Path, *, durable: bool) -> Path:
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for made in new:
+        new = [made for made in (path, *path.parents) if not made.exists()]
+        # One by one: `parents` would make those above with the mode that the umask leaves.
+        for made in reversed(new[1:]):
+            made.mkdir(mode=0o700, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
+        for made in new if durable else ():
             sync_directory(made.parent)
     except OSError as exc:
-        raise BridgeError(
-            "state_unusable",
-            f"{path} can't be made: {exc.strerror}.",
-            hint="Set MCP_BRIDGE_STATE_DIR to a directory that can be written.",
-        ) from None
+        raise _unusable(path, exc) from None
     return path
 
 
@@ -67,6 +194,23 @@ def write_private(path: Path, data: bytes, *, durable: bool = False) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[int]:
+    """Have a file, which is made if it isn't there, to oneself among all processes; its descriptor, to read and write.
+
+    Raises:
+        OSError: As the system gives it.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        # A file system without locks has one bridge, or is at its users' risk.
+        with suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def sync_directory(path: Path) -> None:

@@ -1,8 +1,11 @@
 """Every setting: its name, type, default, and where its value came from.
 
 A setting is a key of the TOML file and, in capitals after `MCP_BRIDGE_`, an environment variable, which wins; the
-table `ledger` is in the file alone. The file
-is the first there is of `--config`, `$MCP_BRIDGE_CONFIG`, `./mcp-bridge.toml` and the user's configuration directory.
+table `ledger` is in the file alone.
+
+The file is that of `--config` or `$MCP_BRIDGE_CONFIG`, a person's word; or else the user's own, `config.toml` in their
+configuration directory, with `./mcp-bridge.toml` laid over it if the user has trusted its content. What bounds
+something in the user's own file, the folder's can bound further, and not raise.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import difflib
 import os
 import re
 import tomllib
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -19,13 +23,20 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.config import LedgerConfig
+from mcp_bridge.sizes import Size, parse_size
 from mcp_bridge.toml_lines import line_of
+from mcp_bridge.workspace.content import CONFIG_NAME, real_folder
+from mcp_bridge.workspace.trust import PassedOver, TrustStore, trusted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mcp_bridge.workspace.content import Content
+
+__all__ = ["Loaded", "Settings", "load", "parse_size"]
+
 ENV_PREFIX = "MCP_BRIDGE_"
-FILE_NAME = "mcp-bridge.toml"
+FILE_NAME = CONFIG_NAME
 
 ENV_ALIASES = {"OUTPUT_MODE": "output"}
 """Names of an earlier bridge that differ from ours."""
@@ -39,25 +50,32 @@ NESTED = {"ledger"}
 ENV_OTHER = {"CONFIG", "NESTED"}
 """Variables with our prefix that are no settings."""
 
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+BOUNDS = (
+    "max_timeout",
+    "wall_timeout",
+    "sandbox_start_timeout",
+    "memory",
+    "pids",
+    "cpus",
+    "tmp_size",
+    "workspace_size",
+    "max_output_size",
+    "max_artifact_size",
+    "max_in_flight",
+    "max_calls",
+    "max_call_size",
+    "max_concurrent",
+)
+"""Settings of which the smaller value holds, where the user's own file and a folder's have them."""
 
-
-def parse_size(value: Any) -> int:
-    """Bytes from an integer or a text such as `512m`, `64 MiB`, `1g` (powers of 1024)."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    match = _SIZE.fullmatch(str(value).strip())
-    if match is None:
-        raise ValueError("a size is a number of bytes, or text such as '512m' or '1g'")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
+PERMISSIONS = ("client_configs", "allow_self_server")
+"""Settings that are off if the user's own file has them off, whatever a folder's says."""
 
 
 def _listed(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
-Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -128,36 +146,151 @@ class Settings(BaseModel):
         return self
 
 
-class Loaded(BaseModel):
-    """Settings with the servers' tables, which `downstream.discovery` reads.
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What one configuration file says besides settings.
 
     Attributes:
-        file: The configuration file read, or None.
+        file: The file; None for none.
+        base: The folder that paths in it are relative to.
         servers: The `[servers.NAME]` tables, undecoded.
         tables: The other tables (`TABLES`) that the file has, undecoded: each belongs to a part of its own.
+        trusted: Of a folder's file, what exactly is trusted; None of a file that is a person's word.
     """
 
-    model_config = ConfigDict(frozen=True)
+    file: Path | None
+    base: Path
+    servers: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    tables: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    trusted: Content | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The configuration.
+
+    Attributes:
+        settings: The settings.
+        layers: What the files say besides: the user's own (or the named one) first, then the folder's, if it is
+            trusted. At least one, and at most two.
+        named: Whether somebody has named the file: then there is no other, and no floor.
+        trust: What the user has trusted.
+        passed_over: The folder's files that take no part.
+    """
 
     settings: Settings
-    file: Path | None
-    servers: dict[str, dict[str, Any]]
-    tables: dict[str, dict[str, Any]]
+    layers: tuple[Layer, ...]
+    named: bool
+    trust: TrustStore
+    passed_over: tuple[PassedOver, ...] = ()
+
+    @property
+    def file(self) -> Path | None:
+        """The file that has the first word, if there is any."""
+        return self.layers[-1].file
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether a file says anything of policy, tools, programs, secrets, projections or model."""
+        return any(layer.tables for layer in self.layers)
 
 
-def load(explicit: Path | None = None, *, environ: Mapping[str, str] = os.environ, cwd: Path | None = None) -> Loaded:
+def load(
+    explicit: Path | None = None,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    cwd: Path | None = None,
+    folder: bool = True,
+) -> Loaded:
     """Read the configuration.
 
     Args:
         explicit: The file of `--config`; it must exist.
         environ: The environment.
         cwd: Where `./mcp-bridge.toml` is looked for.
+        folder: Whether it is looked for. What works on files that may be anybody's does without.
 
     Raises:
         BridgeError: `bad_config`, naming file, line and key; `config_missing` for a named file that isn't there.
     """
-    file = _find(explicit, environ, cwd or Path.cwd())
-    table = _read(file) if file else {}
+    named = _named(explicit, environ)
+    here = real_folder(cwd or Path.cwd())
+    own_file = user_file()
+    raw: list[_Raw] = []
+    over: tuple[PassedOver, ...] = ()
+    if named is not None:
+        raw.append(_Raw(named, _read(named)))
+        trust = TrustStore(trust_directory(environ, _own_state_dir(own_file)))
+    else:
+        if own_file.is_file():
+            raw.append(_Raw(own_file, _read(own_file)))
+        trust = TrustStore(trust_directory(environ, raw[0].table.get("state_dir") if raw else None))
+        file = here / FILE_NAME
+        found = trusted(file, trust, lambda data: _parsed(data, file)) if folder else None
+        if isinstance(found, PassedOver):
+            over = (found,)
+        elif found is not None:
+            raw.append(_Raw(file, found[1], found[0]))
+    settings, layers = _decoded(raw, environ)
+    return Loaded(settings, layers or (Layer(None, here),), named is not None, trust, over)
+
+
+def user_file() -> Path:
+    """Where the user's own configuration is, if there is any."""
+    return platformdirs.user_config_path("mcp-bridge") / "config.toml"
+
+
+def trust_directory(environ: Mapping[str, str], own: object) -> Path:
+    """The state directory that says what is trusted: the user's, and never one that depends on the folder.
+
+    Args:
+        environ: The environment.
+        own: `state_dir` of the user's own file.
+    """
+    told = environ.get(ENV_PREFIX + "STATE_DIR") or own
+    path = Path(told) if isinstance(told, str) else None
+    return path if path is not None and path.is_absolute() else platformdirs.user_state_path("mcp-bridge")
+
+
+def _own_state_dir(file: Path) -> object:
+    """`state_dir` of the user's own file, where another one is in force: what is wrong with it matters to nobody."""
+    try:
+        return _read(file).get("state_dir") if file.is_file() else None
+    except BridgeError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Raw:
+    """A configuration file as TOML's reader gives it."""
+
+    file: Path
+    table: dict[str, Any]
+    content: Content | None = None
+
+
+def _decoded(raw: list[_Raw], environ: Mapping[str, str]) -> tuple[Settings, tuple[Layer, ...]]:
+    """The settings of all files, the later over the earlier, and the layers."""
+    values: dict[str, Any] = {}
+    layers = []
+    for found in raw:
+        layer, table = _layer(found)
+        layers.append(layer)
+        # Each by itself first, so that an error names the file that has it.
+        _settings(table, found.file, environ)
+        table = _anchored(table, layer.base)
+        values = _laid_over(values, table) if layer.trusted else table
+    file = raw[-1].file if raw else None
+    return _settings(values, file, environ), tuple(layers)
+
+
+def _layer(found: _Raw) -> tuple[Layer, dict[str, Any]]:
+    """The layer, and the table without its parts.
+
+    Raises:
+        BridgeError: `bad_config`.
+    """
+    file, table = found.file, dict(found.table)
     servers = table.pop("servers", {})
     if not isinstance(servers, dict) or not all(isinstance(entry, dict) for entry in servers.values()):
         raise _bad("servers are tables: write [servers.NAME]", file, "servers")
@@ -169,37 +302,95 @@ def load(explicit: Path | None = None, *, environ: Mapping[str, str] = os.enviro
     for key in table:
         if key not in Settings.model_fields:
             raise _bad(f"there is no setting {key!r}", file, key, hint=_nearest(key, [*known, "servers", *TABLES]))
-    values = table | _from_environment(environ, [name for name in known if name not in NESTED])
+    return Layer(file, file.absolute().parent, servers, tables, found.content), table
+
+
+def checked(data: bytes, file: Path) -> dict[str, Any]:
+    """What a configuration file says, if its settings are valid, undecoded: nothing of it is in force.
+
+    Raises:
+        BridgeError: `bad_config`.
+    """
+    table = _parsed(data, file)
+    _settings(_layer(_Raw(file, table))[1], file, {})
+    return table
+
+
+def _settings(table: dict[str, Any], file: Path | None, environ: Mapping[str, str]) -> Settings:
+    values = table | _from_environment(environ, [name for name in Settings.model_fields if name not in NESTED])
     try:
-        settings = Settings.model_validate(values)
+        return Settings.model_validate(values)
     except ValidationError as exc:
         raise _from_validation(exc, file, environ) from None
-    return Loaded(settings=settings, file=file, servers=servers, tables=tables)
 
 
-def _find(explicit: Path | None, environ: Mapping[str, str], cwd: Path) -> Path | None:
+def _laid_over(own: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
+    """The user's own settings with a folder's over them; both are valid."""
+    values = own | table
+    for key in own.keys() & table.keys():
+        if key in BOUNDS:
+            values[key] = min(own[key], table[key], key=_number)
+        elif key in PERMISSIONS:
+            values[key] = own[key] if not _permits(key, own) else table[key]
+    if "timeout" in table and "max_timeout" in own:
+        values["timeout"] = min(table["timeout"], own["max_timeout"], key=_number)
+    if "ledger" in own and "ledger" in table:
+        values["ledger"] = own["ledger"] | table["ledger"]
+    return values
+
+
+def _number(value: Any) -> float:
+    """Of a bound that is valid: a number, or a text that is one, or a size."""
+    try:
+        return float(value)
+    except ValueError:
+        return float(parse_size(value))
+
+
+def _permits(key: str, own: dict[str, Any]) -> bool:
+    return bool(getattr(Settings.model_validate({key: own[key]}), key))
+
+
+def _anchored(table: dict[str, Any], base: Path) -> dict[str, Any]:
+    """The same with the files of `[[ledger.publish]]` taken from the folder of the file that names them."""
+    ledger = table.get("ledger", {})
+    targets = [
+        target | {"file": str(base / Path(target["file"]).expanduser())} if "file" in target else target
+        for target in ledger.get("publish", ())
+    ]
+    return table | {"ledger": ledger | {"publish": targets}} if targets else table
+
+
+def _named(explicit: Path | None, environ: Mapping[str, str]) -> Path | None:
     named = explicit or (Path(environ[ENV_PREFIX + "CONFIG"]) if environ.get(ENV_PREFIX + "CONFIG") else None)
-    if named is not None:
-        named = named.expanduser()
-        if not named.is_file():
-            raise BridgeError(
-                "config_missing",
-                f"There is no configuration file {named}.",
-                hint="It was named by --config or MCP_BRIDGE_CONFIG.",
-                file=str(named),
-            )
-        return named
-    candidates = (cwd / FILE_NAME, platformdirs.user_config_path("mcp-bridge") / "config.toml")
-    return next((path for path in candidates if path.is_file()), None)
+    if named is None:
+        return None
+    named = named.expanduser()
+    if not named.is_file():
+        raise BridgeError(
+            "config_missing",
+            f"There is no configuration file {named}.",
+            hint="It was named by --config or MCP_BRIDGE_CONFIG.",
+            file=str(named),
+        )
+    return named
 
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_bytes().decode("utf-8"))
+        data = file.read_bytes()
     except OSError as exc:
         raise BridgeError("bad_config", f"{file} can't be read: {exc.strerror}.", file=str(file)) from None
+    return _parsed(data, file)
+
+
+def _parsed(data: bytes, file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(data.decode("utf-8"))
     except UnicodeDecodeError:
         raise BridgeError("bad_config", f"{file} is not UTF-8 text.", file=str(file)) from None
+    except RecursionError:
+        raise BridgeError("bad_config", f"{file}: not TOML: it nests too deeply.", file=str(file)) from None
     except tomllib.TOMLDecodeError as exc:
         found = re.search(r"line (\d+)", str(exc))
         line = int(found[1]) if found else None
@@ -233,7 +424,7 @@ def _from_validation(exc: ValidationError, file: Path | None, environ: Mapping[s
     # Of a table, the key in it.
     path = tuple(str(part) for part in first["loc"][: 2 if key in NESTED else 1])
     message = f"{'.'.join(path)}: {first['msg']}" if key else first["msg"]
-    for short in (key.upper(), *(alias for alias, field in ENV_ALIASES.items() if field == key)):
+    for short in (key.upper(), *(alias for alias, name in ENV_ALIASES.items() if name == key)):
         if environ.get(ENV_PREFIX + short):
             return BridgeError("bad_config", f"{ENV_PREFIX}{short}: {first['msg']}.", variable=ENV_PREFIX + short)
     return _bad(message, file, *path)

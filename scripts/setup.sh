@@ -162,7 +162,7 @@ browser() {
 servers() {
     local log=.cache/servers.log want stamp
     stamp=${MCP_BRIDGE_TEST_CACHE:-.cache/servers}/.installed
-    want=$(fingerprint scripts/test-servers.sh)
+    want=$(fingerprint scripts/test-servers.sh requirements/mcp-server-*.txt requirements/node-servers/*)
     is_done "$stamp" "$want" && return
     say "real MCP servers (git, time, filesystem, ...), into .cache/servers"
     scripts/test-servers.sh servers >"$log" 2>&1 || { cat "$log" >&2 && stop "scripts/test-servers.sh failed"; }
@@ -172,7 +172,7 @@ servers() {
 clients() {
     local log=.cache/clients.log want stamp
     stamp=${MCP_BRIDGE_TEST_CACHE:-.cache/servers}/.installed-clients
-    want=$(fingerprint scripts/test-servers.sh)
+    want=$(fingerprint scripts/test-servers.sh requirements/node-clients/*)
     is_done "$stamp" "$want" && return
     say "real MCP clients (the Inspector, Claude Code), into .cache/servers"
     scripts/test-servers.sh clients >"$log" 2>&1 || { cat "$log" >&2 && stop "scripts/test-servers.sh failed"; }

@@ -1,6 +1,7 @@
 """What tests look at in a ledger's file, without the process that writes it."""
 
 import contextlib
+import json
 import sqlite3
 from dataclasses import dataclass, field
 
@@ -63,8 +64,8 @@ def look(folder, vkey=None, against=()):
         found = Look(ledger.note, ledger.vkey)
         for entry in ledger.entries():
             if entry.leaf.execution != "ledger":
-                payload = None if entry.payload is None else (entry.salt, entry.payload)
-                found.rows.append(recorded(entry.leaf, payload))
+                content = None if entry.payload is None else json.loads(entry.payload)
+                found.rows.append(recorded(entry.leaf, content))
         rows = ledger.connection.execute(
             "SELECT executions.*, wrapped FROM executions JOIN data_keys ON id = execution"
         )

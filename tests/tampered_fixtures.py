@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import random
 import shutil
 import sqlite3
 import time
@@ -73,17 +74,21 @@ class Writer:
     def __init__(self, database):
         self.database = database
         self.store, self.recorder = ProgramStore(database), SqliteRecorder(database)
+        self._random = random.Random(9)  # noqa: S311
 
     async def start(self, ident, values=None, **more):
         entry = Entry("start", ident, {"program": "SECRET program"}, None, "p" * 8, "h" * 8)
         assert await self.store.add(execution(ident, **more), values, entry)
 
-    async def effect(self, ident, number=1):
-        intent = {"effect": number, "kind": "tool", "tool": "pay", "arguments": {"to": "SECRET arguments"}}
+    async def effect(self, ident, number=1, *, large=False):
+        """With `large`, what is given and what comes back are kept as pieces of their payloads."""
+        arguments, value = {"to": "SECRET arguments"}, "SECRET result"
+        if large:
+            more = [f"{self._random.random()}" for _ in range(200)]
+            arguments, value = {**arguments, "more": more}, [value, f"{more}"]
+        intent = {"effect": number, "kind": "tool", "tool": "pay", "arguments": arguments}
         await self.recorder.append(Entry("intent", ident, intent, "steps.pay"))
-        await self.recorder.append(
-            Entry("outcome", ident, {"effect": number, "status": "ok", "value": "SECRET result"})
-        )
+        await self.recorder.append(Entry("outcome", ident, {"effect": number, "status": "ok", "value": value}))
 
     async def suspend(self, ident, state):
         left = {"status": "suspended", "state": hashlib.sha256(state).hexdigest()}
@@ -208,7 +213,7 @@ async def build(folder):  # noqa: PLR0915  (a long story, told once)
             await writer.end(ASKED)
             await writer.save("tidy", 2)
             await writer.start(ANNA, {"ref3": "4333"}, subject="anna")
-            await writer.effect(ANNA)
+            await writer.effect(ANNA, large=True)
             await writer.end(ANNA)
             await writer.end(HOLDER)
             await elsewhere(writer)
@@ -217,7 +222,7 @@ async def build(folder):  # noqa: PLR0915  (a long story, told once)
             writer = Writer(database)
             kept.vkey = await rotation.rotate_key(database)
             await writer.start(ENDED, subject="bob", key="order 2")
-            await writer.effect(ENDED)
+            await writer.effect(ENDED, large=True)
             await writer.end(ENDED)
             await elsewhere(writer)
     with kept_as("erased"):

@@ -128,6 +128,6 @@ async def test_what_a_program_says_cannot_pass_for_what_we_say_of_it(sandboxes, 
         "> Go on?",
         "> Program: payroll",
         "> Why: it is \\u202eharmless",
-        "Program: x Why: none",
+        r"Program: x\nWhy: none (the agent's)",
         "Step: ask",
     ]

@@ -152,18 +152,19 @@ def test_what_a_question_says_cannot_be_taken_for_the_command_itself(desk):
     assert "\x1b" not in shown
     assert "\u202e" not in shown
     lines = [line.strip() for line in shown.splitlines()]
-    assert [line for line in lines if line.startswith(("program:", "why:"))] == ["program: p why: x (the agent's)"]
+    assert [line for line in lines if line.startswith(("program:", "why:"))] == [r"program: p\nwhy: x (the agent's)"]
     assert "> program: trusted (the operator's)" in lines
     assert "\x1b" not in desk.run("approvals", "list").out
 
 
-def test_all_of_what_is_approved_is_shown_and_what_a_question_leaves_out_is_said(asked):
+def test_all_of_what_is_approved_is_shown_before_and_when_it_is_approved(asked):
     long = "x" * 10_000 + " and the rest"
     ident = asked.suspended("wipe", name=long)
     assert long in asked.run("approvals", "show", ident).out
-    told = showing.question({"tool": "t", "arguments": {"a": long}}, limit=4000)
-    assert "and the rest" not in "\n".join(told)
-    assert "more characters aren't shown here" in told[-1]
+    listed = asked.run("approvals", "list")
+    assert long not in listed.out
+    assert "shown whole by `mcp-bridge approvals show" in listed.err
+    assert long in asked.run("approvals", "approve", ident).out
 
 
 # --- who cannot approve ---
@@ -327,6 +328,15 @@ def test_a_script_is_governed_and_asks_at_the_terminal_while_it_waits(asked, ima
     assert screen.end() == ("deleted q\n", 0)
 
 
+@pytest.mark.parametrize("name", ["x" * 5000, "\n".join("x" * 200)], ids=["long", "lines"])
+def test_what_a_terminal_cannot_show_whole_is_not_asked_there(asked, name):
+    step = {"id": "ask", "type": "approval", "message": "Delete $name?"}
+    asked.write("programs/say.json", {"name": "say", "steps": [step]})
+    screen = Screen(asked, "program", "run", "say", "--context", json.dumps({"name": name}))
+    screen.until("too long to be asked here")
+    assert screen.end() == ("", common.SUSPENDED)
+
+
 def test_control_c_at_a_question_leaves_the_program_for_later(asked):
     screen = Screen(asked, "program", "run", "wipe", "--context", '{"name": "z"}')
     screen.until("[l]ater: ")
@@ -406,7 +416,11 @@ def test_a_secret_is_kept_without_ever_being_shown(desk):
 
 def test_a_value_loses_one_newline_and_nothing_else(desk):
     for number, (given, kept) in enumerate(
-        [(b"a b c \n\n", "a b c \n"), (b"seven77\r\n", "seven77"), ("ключ-42".encode(), "ключ-42")]
+        [
+            (b"a b c d e f\n\n", "a b c d e f\n"),
+            (b"seven77-eleven\r\n", "seven77-eleven"),
+            ("ключ-42".encode(), "ключ-42"),
+        ]
     ):
         desk.run("secret", "set", f"s{number}", stdin=given)
         assert json.loads((desk.state / "secrets.json").read_bytes())["secrets"][f"s{number}"] == kept
@@ -424,6 +438,7 @@ def test_a_secret_that_no_tool_gets_is_kept_with_a_word_about_it(desk):
         ("token", b"", ["bad_secret", "empty"]),
         ("token", b"\n", ["bad_secret", "empty"]),
         ("token", b"ab", ["bad_secret", "shorter"]),
+        ("token", b"482913", ["bad_secret", "guessed", "masked = false"]),
         ("token", b"x" * 100_000, ["bad_secret", "longer"]),
         ("token", b"\xff\xfe-binary", ["bad_secret", "UTF-8"]),
         ("token", b"vault://secret/x", ["bad_secret"]),

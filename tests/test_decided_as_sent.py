@@ -16,8 +16,10 @@ from mcp_bridge.bridge.governance import load_governance
 from mcp_bridge.bridge.names import PRINCIPAL
 from mcp_bridge.bridge.service import open_bridge
 from mcp_bridge.bridge.viewing import as_sent
+from mcp_bridge.cli.showing import question
 from mcp_bridge.downstream.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.server.questions import _worded
 from mcp_bridge.settings import Settings
 
 pytestmark = pytest.mark.timeout(60)
@@ -266,6 +268,8 @@ async def test_a_person_and_the_record_see_defaults_too(opens):
         record = await bank.calls("bank.wipe", {"path": "/"})
         assert bank.shown[0]["arguments"] == {"path": "/", "recursive": True}
         assert bank.shown[0]["filled"] == ["recursive"]
+        assert "Defaults of the tool, left out by the caller: recursive" in _worded(bank.shown[0])
+        assert "defaults of the tool, left out by the caller: recursive" in question(bank.shown[0])
         assert [entry.payload["arguments"] for entry in await bank.told(record["trace_id"])] == [
             {"path": "/", "recursive": True}
         ] * 2

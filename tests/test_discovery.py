@@ -2,8 +2,12 @@
 
 import json
 import keyword
+import os
 import random
+import subprocess
+import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,6 +18,7 @@ from mcp_bridge.downstream.discovery import discover, expand
 from mcp_bridge.downstream.itself import runs_the_bridge
 from mcp_bridge.downstream.spec import ServerSpec, spec_from_toml
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.workspace.content import Content
 
 
 @pytest.fixture
@@ -38,7 +43,9 @@ def servers(**commands):
 
 
 def test_our_toml_wins_over_local_over_project_over_user_scope(find):
-    user = servers(a="user", b="user", c="user", d="user") | {"projects": {"CWD": servers(a="local", b="local")}}
+    user = servers(a="user", b="user", c="user", d="user") | {
+        "projects": {"CWD": servers(a="local", b="local") | {"enabledMcpjsonServers": ["a", "b", "c"]}}
+    }
     found = find({"a": {"command": "own"}}, user=user, project=servers(a="project", b="project", c="project"))
     commands = {name: (spec.command, spec.scope) for name, spec in found.servers.items()}
     assert commands == {
@@ -61,7 +68,7 @@ def test_client_files_are_left_alone_when_they_are_switched_off(find):
 
 
 def test_a_project_server_that_was_refused_in_the_client_is_disabled(find):
-    user = {"projects": {"CWD": {"disabledMcpjsonServers": ["a"]}}}
+    user = {"projects": {"CWD": {"enableAllProjectMcpServers": True, "disabledMcpjsonServers": ["a"]}}}
     found = find(user=user, project=servers(a="x", b="x"))
     assert {name: spec.enabled for name, spec in found.servers.items()} == {"a": False, "b": True}
 
@@ -363,3 +370,107 @@ def test_aliases_are_injective_valid_and_independent_of_order(given_names, lower
 
 def test_nearest_names_ignore_case():
     assert nearest("GIT_STATSU", ["git_status", "unrelated"]) == ["git_status"]
+
+
+# --- what comes with the folder ---
+
+
+def local(**project):
+    return {"projects": {"CWD": project}}
+
+
+@pytest.mark.parametrize(
+    ("user", "general", "allowed"),
+    [
+        ({}, {}, []),
+        (local(enabledMcpjsonServers=["a"]), {}, ["a"]),
+        (local(enableAllProjectMcpServers=True), {}, ["a", "b"]),
+        (local(enableAllProjectMcpServers="true"), {}, []),
+        (local(enabledMcpjsonServers="a"), {}, []),
+        ({"projects": {"/elsewhere": {"enableAllProjectMcpServers": True}}}, {}, []),
+        ({"enableAllProjectMcpServers": True, "enabledMcpjsonServers": ["a"]}, {}, []),
+        # What is said for all projects counts where the folder itself was accepted.
+        ({}, {"enableAllProjectMcpServers": True}, []),
+        (local(hasTrustDialogAccepted=True), {"enableAllProjectMcpServers": True}, ["a", "b"]),
+        (local(hasTrustDialogAccepted=True), {"enabledMcpjsonServers": ["b"]}, ["b"]),
+        (local(hasTrustDialogAccepted=True), {}, []),
+        (local(hasTrustDialogAccepted=True), {"enableAllProjectMcpServers": True, "disabledMcpjsonServers": ["a"]}, ["b"]),
+    ],
+)  # fmt: skip
+def test_a_projects_servers_take_part_once_they_are_approved_in_claude_code(find, tmp_path, user, general, allowed):
+    (tmp_path / "home/.claude").mkdir()
+    (tmp_path / "home/.claude/settings.json").write_text(json.dumps(general))
+    (tmp_path / "work/.claude").mkdir()
+    for name in ("settings.json", "settings.local.json"):
+        # The folder's own word counts for nothing.
+        (tmp_path / "work/.claude" / name).write_text(json.dumps({"enableAllProjectMcpServers": True}))
+    found = find(user=user, project=servers(a="x", b="y"))
+    assert [name for name, spec in found.servers.items() if spec.enabled] == allowed
+    left_out = {name for file in found.passed_over for name in file.servers}
+    assert left_out == {"a", "b"} - set(allowed) - set(general.get("disabledMcpjsonServers", ()))
+
+
+def test_a_project_that_names_the_bridge_alone_is_nothing_to_speak_of(find):
+    assert not find(project=servers(bridge="mcp-bridge")).passed_over
+
+
+def test_the_users_toml_goes_before_the_folders_and_the_folders_servers_are_told_apart(find):
+    own, folder = {"a": {"command": "own"}}, {"a": {"command": "theirs"}, "b": {"command": "theirs"}}
+    found = find(own, folder=folder, trusted=Content(Path("/folder/mcp-bridge.toml"), b""))
+    assert {name: spec.command for name, spec in found.servers.items()} == {"a": "own", "b": "theirs"}
+    assert found.strangers == {"b"}
+
+
+@pytest.mark.parametrize(
+    ("command", "args", "sheltered"),
+    [
+        ("npx", ("-y", "x"), ("--prefix", "SHELTER", "-y", "x")),
+        ("/usr/bin/npx", ("x",), ("--prefix", "SHELTER", "x")),
+        ("npx", ("--prefix", "/mine", "x"), None),
+        ("python3", ("-m", "x"), "PYTHONSAFEPATH"),
+        ("python", ("-u", "-W", "ignore", "-mx"), "PYTHONSAFEPATH"),
+        ("/venv/bin/python3.12", ("-um", "x"), "PYTHONSAFEPATH"),
+        ("python3", ("server.py", "-m"), None),
+        ("python3", ("-I", "server.py"), None),
+        ("uvx", ("x",), None),
+        ("server", ("-m",), None),
+    ],
+)
+def test_what_is_configured_for_every_folder_is_not_taken_from_one(find, tmp_path, command, args, sheltered):
+    user = {"mcpServers": {"s": {"command": command, "args": list(args)}}}
+    spec = find(user=user, shelter=tmp_path / "ours").servers["s"]
+    wanted = (
+        args
+        if not isinstance(sheltered, tuple)
+        else tuple(word.replace("SHELTER", str(tmp_path / "ours")) for word in sheltered)
+    )
+    assert spec.args == wanted
+    assert ("PYTHONSAFEPATH" in spec.env) is (sheltered == "PYTHONSAFEPATH")
+    entry = {"s": {"command": command, "args": list(args)}}
+    assert find(entry, shelter=tmp_path / "ours").servers["s"].args == args, (
+        "of a file that was named: as it is written"
+    )
+    assert find(entry, shelter=tmp_path / "ours", everywhere=True).servers["s"] == spec.__class__(
+        name="s", command=command, args=wanted, env=spec.env, source="bridge.toml"
+    )
+
+
+def test_npx_and_python_start_what_they_would_start_elsewhere(find, tmp_path, monkeypatch):
+    """The real runners, in a folder with something of the same name."""
+    work, ours, mark = tmp_path / "work", tmp_path / "ours", tmp_path / "mark"
+    script = f"#!/bin/sh\necho folder >> '{mark}'\n"
+    for place, text in ((work, script), (ours, "#!/bin/sh\necho ours\n")):
+        package = place / "node_modules/some-server"
+        package.mkdir(parents=True)
+        (place / "node_modules/.bin").mkdir()
+        (package / "package.json").write_text('{"name": "some-server", "version": "1.0.0", "bin": "run.sh"}')
+        for file in (package / "run.sh", place / "node_modules/.bin/some-server"):
+            file.write_text(text)
+            file.chmod(0o755)
+    (work / "this.py").write_text(f"open({str(mark)!r}, 'a')")
+    for command, args in (("npx", ["--no", "some-server"]), (sys.executable, ["-m", "this"])):
+        monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+        user = {"mcpServers": {"s": {"command": command, "args": args}}}
+        spec = find(user=user, shelter=ours).servers["s"]
+        subprocess.run([spec.command, *spec.args], cwd=work, env=os.environ | spec.env, capture_output=True, check=True)
+        assert not mark.exists()

@@ -39,10 +39,12 @@ CALL_SITES = {
     "ModelSteps": {"bridge/gate.py": {"Gate.model"}},
     "reveal": {"policy/projection.py": {"Projector._value"}},
     "plaintexts": {
-        "bridge/gate.py": {"Gate.described"},  # whether there are any to be masked
         "bridge/model_steps.py": {"ModelSteps._key"},
+        "policy/vault.py": {"Secrets.reveal", "Secrets.hidden"},
+    },
+    "hidden": {  # those plaintexts that are masked
+        "bridge/gate.py": {"Gate.described"},  # whether there are any
         "policy/projection.py": {"Projector.__init__"},
-        "policy/vault.py": {"Secrets.reveal"},
     },
 }
 """What makes an effect happen, or reads what it needs, and the functions that may: a new one belongs behind the gate."""

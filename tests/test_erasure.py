@@ -385,7 +385,10 @@ def test_age_erases_many_in_parts_and_others_write_in_between(state, monkeypatch
             erased = await erasing.erase(database, Files(state), "age", time.time() + 1, **more)
             return len(erased.executions), len(parts)
 
-    assert asyncio.run(work()) == (10, 4)
+    erased, parts = asyncio.run(work())
+    assert erased == 10
+    # Four with entries; what nobody can read any more is removed after them.
+    assert parts > 4
     whole(state)
 
 

@@ -437,8 +437,8 @@ async def test_a_client_that_drives_programs_sees_a_doubt_and_cannot_settle_it(d
         open_bridge(configuration.settings, [], configuration.governance) as bridge,
         Client(build_server(bridge, programs=True)) as client,
     ):
-        arguments = {"program": "doomed", "context": {"name": "a"}, "idempotency_key": "k"}
-        ran = (await client.call_tool("run_program", arguments)).structured_content
+        # Its key is the operator's, who has begun it: a client's own key of that name would be another.
+        ran = (await client.call_tool("resume_program", {"trace_id": ident})).structured_content
         assert (ran["trace_id"], ran["status"]) == (ident, "suspended")
         (row,) = ran["waiting"]
         assert (row["kind"], row["tool"], row["arguments"]) == ("in_doubt", "crash", {"name": "a"})
@@ -449,7 +449,6 @@ async def test_a_client_that_drives_programs_sees_a_doubt_and_cannot_settle_it(d
             assert answer["code"] == "still_waiting"
             assert answer["waiting"] == ran["waiting"]
         assert (await client.call_tool("get_trace", {"trace_id": ident})).structured_content["waiting"] == [row]
-        assert (await client.call_tool("run_program", arguments)).structured_content == ran
 
 
 def test_a_server_behind_the_bridge_cannot_settle_by_running_the_command(desk, doomed, monkeypatch):

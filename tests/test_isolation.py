@@ -184,6 +184,27 @@ def test_every_writable_mount_is_in_memory_and_neither_executable_nor_set_uid(in
     assert "ro" in mounts["/"][2].split(",")
 
 
+def test_of_the_engines_files_two_are_mounted_read_only_and_nothing_else_is(
+    inside: dict[str, Any], engine: CliEngine
+) -> None:
+    kernels = ("/dev", "/proc", "/sys")
+    own = {"/", "/tmp", "/workspace"}
+    others = {
+        point: options.split(",")
+        for point, _, options in inside["mounts"]
+        if point not in own and not point.startswith(kernels)
+    }
+    if engine.name == "podman":
+        assert set(others) <= {"/run/.containerenv", "/etc/hostname"}
+        assert all("ro" in options for options in others.values())
+    else:
+        assert set(others) <= {"/etc/hostname", "/etc/hosts", "/etc/resolv.conf"}
+
+
+def test_shared_memory_has_16_mebibytes_unless_it_is_told_otherwise() -> None:
+    assert Limits().shm == 16 * MEBIBYTE
+
+
 @pytest.mark.parametrize(
     ("path", "size"), [("/tmp", LIMITS.tmp), ("/workspace", LIMITS.workspace), ("/dev/shm", LIMITS.shm)]
 )

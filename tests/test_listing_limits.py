@@ -79,7 +79,8 @@ def test_the_size_of_a_value_is_about_that_of_its_json():
 
 
 @pytest.mark.parametrize("mode", ["fat", "flood", "values"])
-async def test_a_server_whose_listing_is_a_flood_is_bounded_and_serves_what_is_kept(mode):
+async def test_a_server_whose_listing_is_a_flood_is_bounded_and_serves_what_is_kept(mode, caplog):
+    caplog.set_level("WARNING", "mcp_bridge")
     async with Fleet([faulty(mode)]) as fleet:
         server = fleet.server("faulty")
         if mode == "values":
@@ -92,6 +93,7 @@ async def test_a_server_whose_listing_is_a_flood_is_bounded_and_serves_what_is_k
         kept = server.listing.tools
         assert sum(size_of(info.record(), MAX_LISTING_BYTES) for info in kept) <= 2 * MAX_LISTING_BYTES
         assert server.listing.notices
+        assert any("'faulty' lists" in record.getMessage() for record in caplog.records)
         with pytest.raises(BridgeError) as caught:
             await fleet.call_tool("faulty", "fat", {"force": "true"})
         assert caught.value.code == "unknown_tool"

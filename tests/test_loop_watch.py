@@ -6,8 +6,9 @@ import time
 
 import anyio
 import anyio.lowlevel
+import pytest
 
-from mcp_bridge.bridge.loop_watch import LoopWatch, watched
+from mcp_bridge.bridge.loop_watch import Hold, LoopWatch, watched
 
 
 class Clock:
@@ -28,7 +29,7 @@ def spin_until(condition):
 
 
 async def test_a_turn_that_holds_the_loop_is_counted_and_named(caplog):
-    caplog.set_level(logging.WARNING, "mcp_bridge")
+    caplog.set_level(logging.INFO, "mcp_bridge")
     with watched() as watch:
         await anyio.lowlevel.checkpoint()
         # Until the thread has seen it: on a busy machine that may take more than the shortest hold.
@@ -43,7 +44,7 @@ async def test_a_turn_that_holds_the_loop_is_counted_and_named(caplog):
 
 
 async def test_no_value_is_in_what_is_logged(caplog):
-    caplog.set_level(logging.WARNING, "mcp_bridge")
+    caplog.set_level(logging.INFO, "mcp_bridge")
     value = "hunter2-hunter2"
     with watched() as watch:
         await anyio.lowlevel.checkpoint()
@@ -60,7 +61,7 @@ async def test_no_value_is_in_what_is_logged(caplog):
 
 
 def test_a_cause_is_logged_once_a_minute_and_counted_each_time(caplog):
-    caplog.set_level(logging.WARNING, "mcp_bridge")
+    caplog.set_level(logging.INFO, "mcp_bridge")
     clock = Clock()
     watch = LoopWatch(clock=clock)
     for _ in range(50):
@@ -76,6 +77,25 @@ def test_a_cause_is_logged_once_a_minute_and_counted_each_time(caplog):
     watch.end()
     assert len(caplog.records) == 2
     assert watch.summary() == {"holds": 51, "longest_ms": 500, "causes": {"unseen": 51}}
+
+
+@pytest.mark.parametrize(
+    ("holds", "levels"),
+    [
+        ([0.05], ["INFO"]),  # the machine's fault, or the disk's
+        ([0.2], ["INFO"]),  # an import
+        ([0.2, 0.2, 0.2], ["INFO", "WARNING"]),
+        ([0.05, 0.05], ["INFO"]),
+        ([5.0], ["WARNING"]),
+    ],
+)
+def test_what_keeps_the_loop_busy_again_or_for_long_is_warned_of(caplog, holds, levels):
+    caplog.set_level(logging.INFO, "mcp_bridge")
+    watch = LoopWatch(clock=Clock())
+    for busy in holds:
+        watch._note(Hold(6.0, busy, "somebody"))
+    assert [record.levelname for record in caplog.records] == levels
+    assert watch.count == len(holds)
 
 
 def test_a_turn_that_is_short_is_no_hold():

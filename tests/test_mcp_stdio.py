@@ -594,6 +594,8 @@ async def test_itself_in_a_clients_file_is_left_out(configure, time_server):
         "time": {"command": time_server.command, "args": list(time_server.args)},
     }
     (setup.home / ".mcp.json").write_text(json.dumps({"mcpServers": entries}))
+    approved = {"projects": {str(setup.home.resolve()): {"enableAllProjectMcpServers": True}}}
+    (setup.home / ".claude.json").write_text(json.dumps(approved))
     async with setup.client() as client:
         result = await run(client, "from mcp import runtime\nruntime.discovered_servers()")
         assert "time" in text(result)

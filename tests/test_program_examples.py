@@ -19,7 +19,7 @@ from mcp_bridge.kernel.program import parse
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
-CARD = "4242424242424242"
+CARD = "3566002020360505"
 
 PUBLISHED_PAYMENT = {
     "name": "payment_pipeline",
@@ -129,7 +129,7 @@ REFUSED = {
     "write the frame": "denied",
     "a program of one step": "denied",
     "with the server's name": "denied",
-    "with the right program's name": "denied",
+    "with the right program's name": "reserved_name",
     "the right program's text": "denied",
     "saved under its name": "reserved_name",
     "saved under another": "denied",

@@ -109,12 +109,15 @@ def test_the_configuration_in_the_readme_is_valid(tmp_path):
     file = tmp_path / "mcp-bridge.toml"
     file.write_text(first)
     loaded = settings.load(file, environ={})
-    assert [spec_from_toml(name, table, file).name for name, table in loaded.servers.items()] == ["git", "github"]
+    assert [spec_from_toml(name, table, file).name for name, table in loaded.layers[0].servers.items()] == [
+        "git",
+        "github",
+    ]
     example = REPOSITORY / "examples/payment"
     file.write_text(
         f"{policy}\n{secrets}\n[programs]\npath = ['{example}/programs']\n[tools]\npath = ['{example}/tools']"
     )
-    governance = load_governance(settings.load(file, environ={}).tables, file, tmp_path, tmp_path)
+    governance = load_governance(settings.load(file, environ={}).layers[0].tables, file, tmp_path, tmp_path)
     assert governance.snapshot.preset == "approve-writes"
     assert governance.model.name
     file.write_text(ledger)

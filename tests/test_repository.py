@@ -1,5 +1,6 @@
 """The repository keeps its promises: locked packages, a whole wheel, set-up scripts that say what is wrong."""
 
+import json
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ from packaging.utils import canonicalize_name
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 LOCKS = sorted((REPOSITORY / "requirements").glob("*.txt"))
+NODE_LOCKS = sorted((REPOSITORY / "requirements").glob("*/package-lock.json"))
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 GROUPS = PYPROJECT["dependency-groups"]
 DOCUMENTS = ("README.md", "PROGRAMS.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
@@ -72,7 +74,34 @@ def test_no_lock_file_names_the_host_of_a_registry(lock):
 
 def test_no_other_kind_of_lock_file_is_there():
     others = {"uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "pylock.toml", "package-lock.json", "yarn.lock"}
-    assert not [path for path in tracked() if path.name in others]
+    assert {path for path in tracked() if path.name in others} == set(NODE_LOCKS)
+
+
+@pytest.mark.parametrize("lock", NODE_LOCKS, ids=lambda lock: lock.parent.name)
+def test_every_locked_npm_package_has_one_version_and_its_hash_and_no_place(lock):
+    assert "://" not in lock.read_text()
+    content = json.loads(lock.read_text())
+    wanted = json.loads((lock.parent / "package.json").read_text())
+    root = content["packages"].pop("")
+    assert root["dependencies"] == wanted["dependencies"]
+    assert len(content["packages"]) > len(wanted["dependencies"])
+    for place, package in content["packages"].items():
+        assert re.fullmatch(r"\d[\w.+-]*", package["version"]), place
+        assert re.match(r"sha512-", package["integrity"]), place
+        assert "resolved" not in package, place
+    for name, version in wanted["dependencies"].items():
+        assert content["packages"][f"node_modules/{name}"]["version"] == version
+
+
+def test_the_servers_of_the_demonstration_are_installed_from_locks_and_nothing_else():
+    script = (REPOSITORY / "scripts" / "test-servers.sh").read_text()
+    commands = re.findall(r"^ *((?:npm|npx|pip|uvx|uv pip|uv tool) .*)$", script, re.MULTILINE)
+    assert [command.split()[:3] for command in commands] == [["npm", "ci", "--prefix"], ["uv", "pip", "install"]]
+    (python,) = (command for command in commands if command.startswith("uv"))
+    assert "--require-hashes --no-build -r" in python
+    for name in ("mcp-server-git", "mcp-server-time"):
+        (pin,) = (pin for pin in locked(REPOSITORY / "requirements" / f"{name}.txt") if pin.name == name)
+        assert f"echo {pin} |" in (REPOSITORY / "Makefile").read_text()
 
 
 @pytest.mark.parametrize(
@@ -303,3 +332,21 @@ def test_setup_refuses_an_unknown_word():
     done = run("bash", "scripts/setup.sh", "everything")
     assert done.returncode == 1
     assert "usage" in done.stderr
+
+
+def test_every_claim_of_security_names_what_tries_to_break_it():
+    page = (REPOSITORY / "SECURITY.md").read_text("utf-8")
+    sections = dict(re.findall(r"(?ms)^## ([^\n]+)\n(.*?)(?=^## |\Z)", page))
+    rows = re.findall(r"(?m)^\| ([^|`]+) \| (`tests/[^|]+) \|$", sections["What tries to break each claim"])
+    tried = {claim: re.findall(r"`([^`]+)`", tests) for claim, tests in rows}
+    claims = [
+        claim.rstrip(".")
+        for name in ("What is held back", "What governs the calls")
+        for claim in re.findall(r"(?m)^- \*\*([^*]+)\*\*", sections[name])
+    ]
+    assert claims
+    assert [claim for claim in claims if claim not in tried] == []
+    for test in (test for tests in tried.values() for test in tests):
+        file, _, name = test.partition("::")
+        source = (REPOSITORY / file).read_text("utf-8")
+        assert not name or re.search(rf"(?m)^(?:async )?def {name}\(", source), test

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox.failures import start_failure
 from mcp_bridge.sandbox.image import ImageRequest, ensure_image
-from mcp_bridge.settings import ENV_ALIASES, FILE_NAME, NESTED, Loaded, Settings, load, parse_size
+from mcp_bridge.settings import ENV_ALIASES, FILE_NAME, NESTED, Loaded, Settings, checked, load, parse_size
+from mcp_bridge.workspace.content import content_of, real_folder
 
 
 @pytest.fixture
@@ -24,7 +25,13 @@ def nowhere(tmp_path, monkeypatch):
     return directory
 
 
+def named(cwd, environ=None):
+    """The configuration with the folder's file, named by somebody: unnamed it takes no part before it is trusted."""
+    return load(cwd / FILE_NAME, environ=environ or {}, cwd=cwd)
+
+
 def error(cwd, explicit=None, **environ):
+    explicit = explicit or (cwd / FILE_NAME if (cwd / FILE_NAME).exists() else None)
     with pytest.raises(BridgeError) as caught:
         load(explicit, environ=environ, cwd=cwd)
     return caught.value
@@ -99,7 +106,7 @@ def test_a_setting_that_is_a_table_is_no_variable(nowhere, name):
 
 def test_the_ledger_is_a_table_of_the_file(nowhere):
     (nowhere / FILE_NAME).write_text("[ledger]\nmaster_key = ['pass', 'show', 'x']\nkeep_payloads_days = 30\n")
-    ledger = load(environ={}, cwd=nowhere).settings.ledger
+    ledger = named(nowhere).settings.ledger
     assert (ledger.master_key, ledger.retry_failed, ledger.keep_payloads_days) == (("pass", "show", "x"), False, 30)
 
 
@@ -242,12 +249,20 @@ def test_of_an_engines_lines_the_one_that_tells_is_quoted():
 
 def test_the_environment_wins_over_the_file_and_the_file_over_the_default(nowhere):
     (nowhere / FILE_NAME).write_text("timeout = 40\npids = 50\n")
-    loaded = load(environ={"MCP_BRIDGE_PIDS": "60"}, cwd=nowhere)
+    loaded = named(nowhere, {"MCP_BRIDGE_PIDS": "60"})
     assert loaded.file == nowhere / FILE_NAME
     assert (loaded.settings.timeout, loaded.settings.pids, loaded.settings.max_timeout) == (40, 60, 120)
 
 
-def test_the_first_file_there_is_counts_alone(nowhere, tmp_path):
+def trust(nowhere):
+    """Trust the folder's file, as `mcp-bridge trust` does."""
+    loaded = load(environ={}, cwd=nowhere)
+    file = real_folder(nowhere) / FILE_NAME
+    data = file.read_bytes()
+    loaded.trust.record(content_of(file, data, checked(data, file)))
+
+
+def test_a_named_file_counts_alone_and_a_trusted_one_of_the_folder_lies_over_the_users(nowhere, tmp_path):
     named, other = tmp_path / "named.toml", tmp_path / "other.toml"
     users = tmp_path / "config" / "mcp-bridge" / "config.toml"
     users.parent.mkdir(parents=True)
@@ -256,6 +271,8 @@ def test_the_first_file_there_is_counts_alone(nowhere, tmp_path):
     environ = {"MCP_BRIDGE_CONFIG": str(other)}
     assert load(named, environ=environ, cwd=nowhere).settings.timeout == 1
     assert load(environ=environ, cwd=nowhere).settings.timeout == 2
+    assert load(environ={}, cwd=nowhere).settings.timeout == 4
+    trust(nowhere)
     assert load(environ={}, cwd=nowhere).settings.timeout == 3
     (nowhere / FILE_NAME).unlink()
     assert load(environ={}, cwd=nowhere).settings.timeout == 4
@@ -309,7 +326,7 @@ def test_a_value_of_the_wrong_type_in_the_file_is_refused_not_bent(nowhere):
 
 def test_servers_are_handed_on_as_they_are(nowhere):
     (nowhere / FILE_NAME).write_text("timeout = 5\n[servers.a]\ncommand = 'x'\n[servers.'b c']\nurl = 'y'\n")
-    assert load(environ={}, cwd=nowhere).servers == {"a": {"command": "x"}, "b c": {"url": "y"}}
+    assert named(nowhere).layers[0].servers == {"a": {"command": "x"}, "b c": {"url": "y"}}
 
 
 @given(st.text(max_size=30), st.sampled_from(sorted(Settings.model_fields)))

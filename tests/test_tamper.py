@@ -73,7 +73,7 @@ def test_the_ledger_is_whole_and_has_something_of_everything(kept):
         for table in tables:
             assert connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0], table
         kinds = {kind for (kind,) in connection.execute("SELECT kind FROM entries")}
-    assert len(tables) == 12
+    assert len(tables) == 13
     assert {"start", "intent", "outcome", "suspension", "resume", "decision", "end", "erasure", "key", "clock"} <= kinds
     for name, path in kept.copies.items():
         assert verdict(path, [kept.vkey], (), kept.master) == (
@@ -270,6 +270,17 @@ def cut(connection, kept):
     )(connection, kept)
 
 
+def unfinished(connection, kept):
+    """Payloads that nobody can read are back, as if they were still to be removed."""
+    old(connection, kept, "rotated")
+    number, told = connection.execute(
+        "SELECT sequence, substr(sealed, 33) FROM payloads JOIN entries USING (sequence) WHERE kind = 'erasure' LIMIT 1"
+    ).fetchone()
+    name = f"unfinished erasure {number}"
+    connection.execute("INSERT INTO meta VALUES (?, ?)", (name, json.dumps(json.loads(told)["executions"])))
+    connection.execute("INSERT OR IGNORE INTO payloads SELECT * FROM old.payloads")
+
+
 def with_schema(*statements):
     """An attack on the schema itself."""
 
@@ -340,6 +351,16 @@ ROWS = [
     ("payloads", "a payload of no entry is added", execute("INSERT INTO payloads VALUES (999, x'00')"), VERIFY),
     ("payloads", "the payload of an entry about the log is changed", execute("UPDATE payloads SET sealed = CAST(replace(sealed, 'asked to', 'asked no') AS BLOB) WHERE sequence IN (SELECT sequence FROM entries WHERE kind = 'erasure')"), VERIFY),
     ("payloads", "an execution's payloads and key are destroyed without a word", execute(f"UPDATE data_keys SET wrapped = NULL WHERE {ROW.format(ENDED)}", f"DELETE FROM payloads WHERE sequence IN (SELECT sequence FROM entries WHERE {ROW.format(ENDED)})"), VERIFY),
+    ("payloads", "an erased execution's payloads are put back without its key", restored("rotated", "INSERT OR IGNORE INTO payloads SELECT * FROM old.payloads"), VERIFY),
+    ("payloads", "an erased execution's payloads are put back without its key, and its erasure is said to be unfinished", unfinished, NOTHING),
+    ("pieces", "a piece of a payload is changed", execute("UPDATE pieces SET sealed = zeroblob(length(sealed)) WHERE id = (SELECT min(id) FROM pieces)"), MASTER),
+    ("pieces", "a piece of a payload is removed", execute("DELETE FROM pieces WHERE id = (SELECT min(id) FROM pieces)"), MASTER),
+    ("pieces", "two pieces of an execution are swapped", execute("CREATE TEMP TABLE swap AS SELECT id, name FROM pieces", "UPDATE pieces SET name = CAST(x'00' || name AS BLOB)", "UPDATE pieces SET name = (SELECT name FROM swap WHERE swap.id <> pieces.id)"), MASTER),
+    ("pieces", "a piece is another execution's", execute(f"UPDATE pieces SET execution = '{HOLDER}' WHERE {ROW.format(ENDED)}"), MASTER),
+    ("pieces", "a piece of nobody's is added", execute("INSERT INTO pieces SELECT 99, 'another', name, size, sealed FROM pieces LIMIT 1"), VERIFY),
+    ("pieces", "a piece that no payload names is added", execute("INSERT INTO pieces SELECT 99, execution, zeroblob(16), size, sealed FROM pieces LIMIT 1"), MASTER),
+    ("pieces", "the size beside a piece is changed", execute("UPDATE pieces SET size = size + 1"), VERIFY),
+    ("pieces", "a piece of an erased execution is put back from an older copy", restored("rotated", f"INSERT INTO pieces SELECT id + 99, execution, name, size, sealed FROM old.pieces WHERE {ROW.format(ANNA)}"), VERIFY),
     ("keys", "a key is removed", execute(f"DELETE FROM data_keys WHERE {ROW.format(ENDED)}"), VERIFY),
     ("keys", "the key of saved programs is removed", execute("DELETE FROM data_keys WHERE execution LIKE 'programs/%'"), MASTER),
     ("keys", "a destroyed key is put back from an older copy", restored("rotated", f"REPLACE INTO data_keys SELECT * FROM old.data_keys WHERE {ROW.format(ANNA)}"), VERIFY),
@@ -458,6 +479,10 @@ def test_another_logs_file_in_its_place_is_found(kept, tmp_path):
         "UPDATE data_keys SET subject = ''",
         "DELETE FROM data_keys",
         "REPLACE INTO data_keys SELECT * FROM data_keys",
+        "UPDATE pieces SET sealed = x'00'",
+        "DELETE FROM pieces",
+        "REPLACE INTO pieces SELECT * FROM pieces",
+        "REPLACE INTO pieces SELECT 999, execution, name, size, x'00' FROM pieces",
         "UPDATE holders SET holder = 'x'",
         "DELETE FROM holders",
     ],

@@ -141,7 +141,48 @@ def test_what_cant_be_masked_is_refused(value, said):
     assert said in error.message
 
 
-@pytest.mark.parametrize("value", ["4711", "pässword", "-----BEGIN PRIVATE KEY-----\nMII=\n", "日本語の秘密"])
+GUESSED = [
+    "4711",
+    "482913",
+    "12345678901234567890",
+    "2026-11-22",
+    "hunter2",
+    "deadbeef",
+    "abcabcabcabcabc",
+    "aaaaaaaaaaaaab",
+]
+
+
+@pytest.mark.parametrize("value", GUESSED)
+def test_what_can_be_guessed_is_refused_unless_it_is_not_to_be_masked(value, state):
+    error = failure(check_secret, "key", value)
+    assert (error.code, value in str(error)) == ("bad_secret", False)
+    assert "masked = false" in str(error)
+    environ = {"KEY": value}
+    secrets = Vault({"key": config(env="KEY", tools=["a.*"])}, state, environ).load()
+    assert secrets.plaintexts == {}
+    assert secrets.problems["key"].code == "bad_secret"
+    secrets = Vault({"key": config(env="KEY", tools=["a.*"], masked=False)}, state, environ).load()
+    assert secrets.reveal("key", ToolNames("a", "b", "a", "b")) == value
+    assert secrets.hidden == {}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "Zq9!kQ7t",
+        "k3Jd82LmQz",
+        "03f8a91b2c4d7",
+        "9f86d081884c7d65",
+        "sk_live_4eC39HqLyjWDarjtT1zdp7dc",
+        "correct-horse",
+    ],
+)
+def test_what_takes_years_to_guess_is_a_secret(value):
+    check_secret("key", value)
+
+
+@pytest.mark.parametrize("value", ["pässword", "-----BEGIN PRIVATE KEY-----\nMII=\n", "日本語の秘密"])
 def test_other_values_are_accepted(value):
     check_secret("key", value)
 

@@ -1,6 +1,6 @@
 """Pay with a card whose number stays on the host.
 
-COMPANY_CARD=4242424242424242 SHOP_DIR=/tmp mcp-bridge --config examples/vault/mcp-bridge.toml run examples/vault/pay.py
+COMPANY_CARD=3566002020360505 SHOP_DIR=/tmp mcp-bridge --config examples/vault/mcp-bridge.toml run examples/vault/pay.py
 """
 
 from mcp import ToolError, programs

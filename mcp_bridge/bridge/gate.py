@@ -44,6 +44,7 @@ from mcp_bridge.policy.vault import Secrets
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from mcp_bridge.bridge.admission import Asker
     from mcp_bridge.bridge.governance import Governance
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from mcp_bridge.kernel.events import OutcomeStatus
     from mcp_bridge.kernel.format import Fault
     from mcp_bridge.kernel.program import Program
+    from mcp_bridge.ledger.allowance import Allowance
     from mcp_bridge.ledger.recorder import Recorder
     from mcp_bridge.models.sampling import Sampler
     from mcp_bridge.policy.budgets import Usages
@@ -106,6 +108,7 @@ class Gate:
         asker: Asks a person, or None.
         sampler: Asks the client's model, or None.
         keep_values: Keeps the values behind an execution's references, with what is recorded next.
+        allowance: What may be recorded of it all; None for any.
     """
 
     def __init__(
@@ -122,8 +125,10 @@ class Gate:
         asker: Asker | None = None,
         sampler: Sampler | None = None,
         keep_values: Callable[[str, Mapping[str, Scalar]], None] | None = None,
+        allowance: Allowance | None = None,
     ) -> None:
         self.execution = execution
+        self.allowance = allowance
         self._allowed = allowed
         self._governance = governance
         self._snapshot = governance.snapshot
@@ -144,6 +149,8 @@ class Gate:
         self._sampler = sampler
         self._keep_values = keep_values
         self._kept: set[tuple[str, str]] = set()
+        self.servers: frozenset[str] | None = None
+        """The servers that it was narrowed to; None if it wasn't."""
         self.script: ScriptRun | None = None
         """The script whose own calls pass here: it is told how each has ended."""
 
@@ -157,7 +164,7 @@ class Gate:
     async def described(self, value: Any) -> Any:
         """What servers say of themselves and their tools, without the secrets that they were given."""
         await self.projector()
-        if not self._secrets.plaintexts:
+        if not self._secrets.hidden:
             return value
         if self._describing is None:
             # No patterns: an address in a description is no customer's.
@@ -193,9 +200,35 @@ class Gate:
 
         Raises:
             BridgeError: `denied`, `approval_needed`, `approval_outdated`, `tool_changed`, `budget_…`, `secret_…`,
-                `reference_…`, `not_recorded`: it was not made. What a failed call raises is projected as its result
-                would be.
+                `reference_…`, `record_limit`, `ledger_full`, `not_recorded`: it was not made. What a failed call raises
+                is projected as its result would be.
         """
+        async with self.room(undoes=path_undoes(step)):
+            return await self._called(
+                tool, arguments, step=step, run=run, effect=effect, approved=approved, raw=raw, mark=mark
+            )
+
+    def room(self, *, undoes: bool = False) -> AbstractAsyncContextManager[None]:
+        """As `Allowance.room`."""
+        return nullcontext() if self.allowance is None else self.allowance.room(undoes=undoes)
+
+    def records(self, execution: str) -> None:
+        """As `program_run.Effects`."""
+        if self.allowance is not None:
+            self.allowance.counts(execution)
+
+    async def _called(
+        self,
+        tool: ToolInfo,
+        arguments: dict[str, Any],
+        *,
+        step: StepContext | None,
+        run: ProgramRun | None,
+        effect: int | None,
+        approved: Mapping[str, Any] | None,
+        raw: bool,
+        mark: Mapping[str, Any],
+    ) -> Answered:
         projector = await self.projector()
         execution, program = (run.execution, run.program.hash) if run else (self.execution, None)
         place = Place(execution, program, step.path if step else None, step, mark)
@@ -309,14 +342,14 @@ class Gate:
     def _share(self, execution: str) -> Share:
         return self._shares.setdefault(execution, Share(self._budget))
 
-    async def repeatable(self, effect: Effect) -> bool:
+    async def repeatable(self, run: ProgramRun, effect: Effect) -> bool:
         """As `program_run.Effects`."""
-        return effect.kind != "tool" or await self.is_repeatable(effect.name)
+        return effect.kind != "tool" or await self.is_repeatable(effect.name, run.servers)
 
-    async def is_repeatable(self, name: str) -> bool:
+    async def is_repeatable(self, name: str, servers: frozenset[str] | None = None) -> bool:
         """Whether a tool's call that may have happened may be made again."""
         try:
-            tool = await self._find(name)
+            tool = await self._find(name, servers)
         except BridgeError:
             return False
         return self._may_repeat(tool)
@@ -324,7 +357,7 @@ class Gate:
     def _may_repeat(self, tool: ToolInfo) -> bool:
         """Whether two calls do no more than one, by a word that is believed."""
         # A server's own counts where the operator says so.
-        believed = tool.server == LOCAL or tool.server in self._snapshot.trust_hints
+        believed = tool.server == LOCAL or self._snapshot.believes(tool.server)
         return believed and tool.annotations.get("idempotentHint") is True
 
     async def perform(self, run: ProgramRun, effect: Effect, *, approved: Mapping[str, Any] | None = None) -> Outcome:
@@ -368,7 +401,8 @@ class Gate:
         question: dict[str, Any] = await off_loop(asked, projector.trace, asked)
         answer = None
         if self._asker is not None:
-            answer = await self._asker.ask(await off_loop(asked, projector.person, asked, "the question"))
+            shown = await off_loop(asked, projector.person, asked, "the question")
+            answer = await self._asker.ask({**shown, "origin": run.origin})
         if answer is None:
             return Outcome(effect.id, "pending")
         decision = {"approved": answer, "by": "client"}
@@ -377,6 +411,10 @@ class Gate:
         return Outcome(effect.id, "ok", decision)
 
     async def _llm(self, run: ProgramRun, effect: Effect) -> Outcome:
+        async with self.room():
+            return await self._asked(run, effect)
+
+    async def _asked(self, run: ProgramRun, effect: Effect) -> Outcome:
         projector = await self.projector()
         model = await self.model()
         told = await off_loop(effect.arguments, projector.trace, effect.arguments)
@@ -437,7 +475,7 @@ class Gate:
             ProgramRef(self._origin(run, name, program), program.hash, name or program.name)
             for name, program in run.machine.programs_of(effect.id)
         )
-        tool = await self._find(effect.name)
+        tool = await self._find(effect.name, run.servers)
         try:
             with nullcontext() if effect.timeout is None else anyio.fail_after(effect.timeout):
                 answered = await self.call(
@@ -469,13 +507,21 @@ class Gate:
         known = self._governance.programs.get(name)
         return "operator" if known is not None and known.hash == program.hash else "agent"
 
-    async def _find(self, name: str) -> ToolInfo:
-        """`server.tool`, or the plain name of one of the operator's tools."""
-        own = self._governance.registry.tools if LOCAL in self._allowed else {}
+    async def _find(self, name: str, servers: frozenset[str] | None = None) -> ToolInfo:
+        """`server.tool`, or the plain name of one of the operator's tools.
+
+        Args:
+            name: As a step has it.
+            servers: Those that are left to its program; None for all that this gate has.
+        """
+        allowed = self._allowed
+        if servers is not None:
+            allowed = {server: alias for server, alias in allowed.items() if server in servers}
+        own = self._governance.registry.tools if LOCAL in allowed else {}
         if name in own:
             return await self._catalog.tool(LOCAL, name)
         try:
-            server, tool = split(name, self._allowed)
+            server, tool = split(name, allowed)
         except BridgeError:
             if "." in name:
                 raise
@@ -485,6 +531,11 @@ class Gate:
         if not tool:
             raise BridgeError("unknown_tool", f"{name[:100]!r} is a server; a step names server.tool.")
         return await self._catalog.tool(server, tool)
+
+
+def path_undoes(step: StepContext | None) -> bool:
+    """Whether a call undoes what a step has done."""
+    return step is not None and step.path.endswith(".compensate")
 
 
 def success(answered: Answered, *, raw: bool) -> dict[str, Any]:

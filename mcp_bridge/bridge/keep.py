@@ -10,23 +10,28 @@ import json
 import os
 import re
 import shutil
-import time
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 import anyio
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.private_files import private_directory, sync_directory, sync_file, write_private
+from mcp_bridge.private_files import locked, private_directory, sync_directory, sync_file, write_private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Collection, Iterator
 
-KEEP_SECONDS = 7 * 24 * 3600.0
-"""Artifacts and outputs older than this are removed at the next start."""
+TOTAL_NAME = "files.total"
+"""In the state directory: how many bytes artifacts and outputs have. Whoever has it locked may change that."""
+
+MEMORY_LOCK_NAME = "memory.lock"
+"""In the state directory: whoever has it locked may change memories."""
+
+FILE_BYTES = 4096
+"""What a file counts for besides its content: an empty one takes room, too."""
 
 MAX_URI_CHARS = 4000
 MAX_MEMORY_BYTES = 4 << 20
@@ -52,22 +57,83 @@ class Files:
 
     Args:
         state_dir: The state directory.
+        limit: The most bytes that all of them may have, whichever process keeps them; None for any.
     """
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, limit: int | None = None) -> None:
         self._root = state_dir / "files"
         self._outputs = state_dir / "outputs"
+        self._total = state_dir / TOTAL_NAME
+        self._limit = limit
+
+    def take(self, size: int) -> bool:
+        """Count some bytes more; False if there is no room for them, and they don't count.
+
+        Raises:
+            OSError: As the system gives it.
+        """
+        if self._limit is None:
+            return True
+        private_directory(self._total.parent)
+        with locked(self._total) as fd:
+            total = _read_number(fd) + size
+            if size > 0 and total > self._limit:
+                return False
+            _write_number(fd, max(0, total))
+        return True
+
+    def used(self) -> int:
+        """How many bytes are counted."""
+        try:
+            with locked(self._total) as fd:
+                return _read_number(fd)
+        except FileNotFoundError:
+            return 0
+
+    def recount(self) -> None:
+        """Count anew what is there: whoever was killed may not have taken down what it did.
+
+        Raises:
+            OSError: As the system gives it.
+        """
+        if self._limit is None:
+            return
+        before = self.used()
+        found = sum(map(_bytes_in, (self._root, self._outputs)))
+        # Not while it is locked: others write meanwhile, and count what they write.
+        self.take(found - before)
 
     def directory(self, execution: str) -> Path:
         """The execution's directory, made if need be."""
         return private_directory(self._root / execution)
 
     def save_output(self, execution: str, name: str, data: bytes) -> Path:
-        """Keep an output whole; returns its path."""
+        """Keep an output whole; returns its path.
+
+        Raises:
+            BridgeError: `files_full`.
+            OSError: As the system gives it.
+        """
         # Apart from the artifacts, whose names the script chooses.
-        path = private_directory(self._outputs / execution) / name
-        write_private(path, data)
+        path = self._outputs / execution / name
+        size = len(data) + FILE_BYTES - _bytes_of(path)
+        if not self.take(size):
+            raise self.full()
+        try:
+            private_directory(path.parent)
+            write_private(path, data)
+        except BaseException:
+            self.take(-size)
+            raise
         return path
+
+    def full(self) -> BridgeError:
+        """Of what there is no room for."""
+        return BridgeError(
+            "files_full",
+            f"Artifacts and kept outputs are limited to {self._limit} bytes, those of all runs together.",
+            hint="The operator can remove some (mcp-bridge erase), or raise max_files_size in [ledger].",
+        )
 
     def read(self, uri: str) -> bytes:
         """The bytes behind an artifact's URI.
@@ -94,15 +160,56 @@ class Files:
         """
         if _ID.fullmatch(execution):
             for root in (self._root, self._outputs):
-                with suppress(FileNotFoundError):
-                    shutil.rmtree(root / execution)
+                self._remove(root / execution)
 
-    def sweep(self) -> None:
-        """Remove what is older than KEEP_SECONDS."""
-        horizon = time.time() - KEEP_SECONDS
+    def _remove(self, folder: Path) -> None:
+        size = _bytes_in(folder)
+        with suppress(FileNotFoundError):
+            shutil.rmtree(folder)
+        if size:
+            self.take(-size)
+
+    def sweep(self, before: float, wanted: Collection[str] = ()) -> None:
+        """Remove what was changed last before a time.
+
+        Args:
+            before: Seconds since 1970.
+            wanted: Executions whose files stay.
+
+        Raises:
+            OSError: As the system gives it.
+        """
         for path in (*self._root.glob("*"), *self._outputs.glob("*")):
-            if path.stat().st_mtime < horizon:
-                shutil.rmtree(path, ignore_errors=True)
+            # Another bridge may have been quicker.
+            with suppress(FileNotFoundError):
+                if path.name not in wanted and path.stat().st_mtime < before:
+                    self._remove(path)
+        self.recount()
+
+
+def _bytes_of(path: Path) -> int:
+    try:
+        return path.stat().st_size + FILE_BYTES
+    except FileNotFoundError:
+        return 0
+
+
+def _bytes_in(folder: Path) -> int:
+    return sum(_bytes_of(Path(at) / name) for at, _, names in os.walk(folder) for name in names)
+
+
+def _read_number(fd: int) -> int:
+    text = os.pread(fd, _NUMBER_BYTES, 0)
+    return int(text) if text.isdigit() else 0
+
+
+def _write_number(fd: int, number: int) -> None:
+    text = str(number).encode()
+    os.pwrite(fd, text, 0)
+    os.ftruncate(fd, len(text))
+
+
+_NUMBER_BYTES = 20
 
 
 _PART_NAME = ".part"
@@ -134,6 +241,8 @@ class ArtifactWriter:
         self._execution = execution
         self._limit = limit
         self._total = 0
+        self._counted = 0
+        """Bytes that are taken for what isn't there, or won't be."""
         self._open: _Open | None = None
         self.written: list[dict[str, Any]] = []
 
@@ -141,8 +250,8 @@ class ArtifactWriter:
         """Take a part; for the last one, the artifact's `name`, `uri`, `path` and `size`, else an empty dict.
 
         Raises:
-            BridgeError: `bad_artifact_name`, `artifact_too_large`, `too_many_artifacts`, `disk_full`, `bad_artifact`
-            (parts out of order).
+            BridgeError: `bad_artifact_name`, `artifact_too_large`, `too_many_artifacts`, `files_full`, `disk_full`,
+            `bad_artifact` (parts out of order).
         """
         if not _valid_name(name):
             raise BridgeError(
@@ -150,6 +259,8 @@ class ArtifactWriter:
             )
         if first and len(self.written) >= MAX_ARTIFACTS:
             raise BridgeError("too_many_artifacts", f"This run has kept {MAX_ARTIFACTS} artifacts.")
+        if first:
+            self.abort()
         self._total += len(data)
         if self._total > self._limit:
             self.abort()
@@ -159,8 +270,12 @@ class ArtifactWriter:
                 hint="Raise max_artifact_size.",
             )
         try:
-            if first:
+            size = len(data) + (FILE_BYTES if first else 0)
+            if not self._files.take(size):
                 self.abort()
+                raise self._files.full()
+            self._counted += size
+            if first:
                 # No artifact can have this name.
                 path = self._files.directory(self._execution) / _PART_NAME
                 self._open = _Open(
@@ -178,7 +293,10 @@ class ArtifactWriter:
                 return {}
             part.file.close()
             final = part.path.with_name(name)
+            # What is there is replaced.
+            self._counted = _bytes_of(final)
             part.path.replace(final)
+            self._uncount()
         except OSError as exc:
             self.abort()
             raise BridgeError("disk_full", f"The artifact {name!r} can't be written: {exc.strerror}.") from None
@@ -215,6 +333,13 @@ class ArtifactWriter:
             self._open.file.close()
             self._open.path.unlink(missing_ok=True)
             self._open = None
+        with suppress(OSError):
+            self._uncount()
+
+    def _uncount(self) -> None:
+        if self._counted:
+            self._files.take(-self._counted)
+        self._counted = 0
 
 
 def _private_opener(path: str, flags: int) -> int:
@@ -230,6 +355,7 @@ class Memories:
 
     def __init__(self, state_dir: Path) -> None:
         self._root = state_dir / "memory"
+        self._lock = state_dir / MEMORY_LOCK_NAME
         self.turn = anyio.Lock()
         """To be held around every call: a merge reads and then writes."""
 
@@ -240,6 +366,15 @@ class Memories:
             BridgeError: `bad_memory` (the key, or too large), `too_many_memories`, `disk_full`.
         """
         path = self._path(key)
+        private_directory(self._root, durable=True)
+        try:
+            # A merge reads and then writes, and so does the limit, and there may be other processes.
+            with locked(self._lock):
+                self._save(path, key, value, update=update)
+        except OSError as exc:
+            raise BridgeError("disk_full", f"The memory {key!r} can't be written: {exc.strerror}.") from None
+
+    def _save(self, path: Path, key: str, value: Any, *, update: bool) -> None:
         if update and isinstance(value, dict):
             found, old = self.load(key)
             if found and isinstance(old, dict):
@@ -247,7 +382,6 @@ class Memories:
         data = json.dumps({"key": key, "value": value}, ensure_ascii=False).encode()
         if len(data) > MAX_MEMORY_BYTES:
             raise BridgeError("bad_memory", f"The memory {key!r} is over {MAX_MEMORY_BYTES} bytes.")
-        private_directory(self._root, durable=True)
         others = list(self._sizes(path))
         if len(others) >= MAX_MEMORIES or sum(others) + len(data) > MAX_MEMORIES_BYTES:
             raise BridgeError(
@@ -255,16 +389,16 @@ class Memories:
                 f"Memories are limited to {MAX_MEMORIES} and {MAX_MEMORIES_BYTES} bytes together.",
                 hint="Delete some.",
             )
-        try:
-            write_private(path, data, durable=True)
-        except OSError as exc:
-            raise BridgeError("disk_full", f"The memory {key!r} can't be written: {exc.strerror}.") from None
+        write_private(path, data, durable=True)
 
     def _sizes(self, but: Path) -> Iterator[int]:
         for other in self._root.iterdir():
             # Another bridge may remove it meanwhile.
             with suppress(FileNotFoundError):
-                if other != but:
+                if other.name.startswith("."):
+                    # Somebody was killed while writing it: nobody else is at it now.
+                    other.unlink()
+                elif other != but:
                     yield other.stat().st_size
 
     def load(self, key: str) -> tuple[bool, Any]:

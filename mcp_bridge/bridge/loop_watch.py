@@ -1,8 +1,9 @@
 """What has held the event loop: one loop serves every execution, so whoever holds it holds up all of them.
 
 Each turn of the loop is measured from the end of one wait for events to the beginning of the next. A turn over
-`HELD_SECONDS` is counted and logged, once a cause and minute, with the functions that a thread saw on the loop's stack
-meanwhile: names only, no values. While the loop waits for events, neither it nor the thread wakes up.
+`HELD_SECONDS` is counted and logged, once a cause and minute (as a warning, if it was busy and comes again), with the
+functions that a thread saw on the loop's stack meanwhile: names only, no values. While the loop waits for events,
+neither it nor the thread wakes up.
 
 A turn is also long where something else holds the interpreter, or the machine has no processor left: `busy_seconds` of
 a hold is the processor time that the loop's own thread has had.
@@ -28,6 +29,9 @@ logger = logging.getLogger(__name__)
 
 HELD_SECONDS = 0.1
 """A turn of the loop that takes longer is a hold."""
+
+GRAVE_SECONDS = 0.5
+"""One of so much processor time is warned of the first time, and a shorter one when its cause comes again."""
 
 LOG_AGAIN_SECONDS = 60.0
 """A cause that was logged is counted, and not logged again, for so long."""
@@ -86,7 +90,7 @@ class LoopWatch:
         self.latest: deque[Hold] = deque(maxlen=KEPT_HOLDS)
         self._held = held_seconds
         self._clock = clock
-        self._logged: dict[str, float] = {}
+        self._logged: dict[tuple[str, int], float] = {}
         self._began: float | None = None
         self._began_busy = 0.0
         self._seen: str | None = None
@@ -126,9 +130,13 @@ class LoopWatch:
         cause = hold.cause if hold.cause in self.causes or len(self.causes) < MAX_CAUSES else "others"
         self.causes[cause] = self.causes.get(cause, 0) + 1
         now = self._clock()
-        if now - self._logged.get(cause, -LOG_AGAIN_SECONDS) >= LOG_AGAIN_SECONDS:
-            self._logged[cause] = now
-            logger.warning(
+        # What is done once in a process (an import), or on a machine that has no processor left, is nobody's attack.
+        is_grave = hold.busy_seconds > self._held and (self.causes[cause] > 1 or hold.busy_seconds > GRAVE_SECONDS)
+        level = logging.WARNING if is_grave else logging.INFO
+        if now - self._logged.get((cause, level), -LOG_AGAIN_SECONDS) >= LOG_AGAIN_SECONDS:
+            self._logged[cause, level] = now
+            logger.log(
+                level,
                 "the event loop was held for %.0f ms (%.0f ms of processor time), the %d. time by %s",
                 hold.seconds * 1000,
                 hold.busy_seconds * 1000,
@@ -178,7 +186,7 @@ def _names(frame: FrameType | None) -> str:
         if module.startswith(_PACKAGE):
             ours = True
             found.append(f"{module}.{frame.f_code.co_qualname}")
-        elif not ours and not found:
+        elif not ours and len(found) < 2:  # noqa: PLR2004 - what it is at, and for whom
             found.append(f"{module}.{frame.f_code.co_qualname}")
         frame = frame.f_back
     return " < ".join(found) or _UNSEEN

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import anyio
 
@@ -14,7 +14,7 @@ from mcp_bridge.ledger.store import ERASED
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mcp_bridge.ledger.store import ProgramStore, StoredExecution
+    from mcp_bridge.ledger.store import KeySpace, ProgramStore, StoredExecution
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
@@ -28,6 +28,18 @@ POLL_SECONDS = 0.2
 UNENDED = frozenset({"running", "suspended", "interrupted"})
 
 
+class Key(NamedTuple):
+    """An idempotency key.
+
+    Attributes:
+        text: As it was given.
+        space: Whose it is: the same text in two spaces is two keys.
+    """
+
+    text: str
+    space: KeySpace
+
+
 class Executions(Protocol[T_co]):
     """Executions of one kind."""
 
@@ -37,14 +49,18 @@ class Executions(Protocol[T_co]):
     async def go_on(self, known: StoredExecution) -> T_co | None:
         """Go on with one whose process has died; None if another was quicker."""
 
+    async def may_be_operators(self, known: StoredExecution) -> bool:
+        """Whether one that version 0.1.0 has kept, which didn't say who began it, is what an operator asks for now."""
+
 
 async def once(
     store: ProgramStore,
     principal: str,
-    key: str | None,
+    key: Key | None,
     request: str,
     executions: Executions[T],
     *,
+    origin: str,
     under_way: Mapping[str, anyio.Event],
     retry_failed: bool = False,
 ) -> T | StoredExecution:
@@ -55,6 +71,7 @@ async def once(
         principal: Whose key it is.
         key: The key, or None: then it is new every time.
         request: MAC of what is asked for: a key belongs to one thing.
+        origin: Whose program that is: the same steps are allowed to do other things as another's.
         executions: Begins them.
         under_way: Those of this process, until they are left.
         retry_failed: Whether another may take the place of one that has failed.
@@ -62,12 +79,12 @@ async def once(
     Raises:
         BridgeError: `bad_key`, `key_conflict`, `erased`; as `executions`.
     """
-    if key is not None and not (0 < len(key) <= MAX_KEY_CHARS and key.isprintable()):
+    if key is not None and not (0 < len(key.text) <= MAX_KEY_CHARS and key.text.isprintable()):
         raise BridgeError("bad_key", f"An idempotency key is 1 to {MAX_KEY_CHARS} printable characters.")
     waited_for = ""
     while True:
-        known = None if key is None else await store.by_key(principal, key)
-        if known is None:
+        known = None if key is None else await _known(store, principal, key)
+        if key is None or known is None:
             if (begun := await executions.begin()) is not None:
                 return begun
             continue
@@ -78,11 +95,19 @@ async def once(
                 hint="It isn't done again under this key; use another one to have it done anew.",
                 execution=known.id,
             )
-        if known.request != request:
+        if known.request != request or known.origin != origin:
             raise BridgeError(
                 "key_conflict",
-                f"The idempotency key {key!r:.100} belongs to another program, another context or other code.",
+                f"The idempotency key {key.text!r:.100} belongs to another program, another context or other code.",
                 hint="Use a key for one thing only.",
+            )
+        if key.space == "operator" != known.key_space and not await executions.may_be_operators(known):
+            raise BridgeError(
+                "key_conflict",
+                f"The idempotency key {key.text!r:.100} is of the execution {known.id}, which was begun before agents'"
+                " keys and operators' were kept apart: perhaps by an agent.",
+                hint=f"mcp-bridge execution show {known.id} has what it did. Use another key to have it done anew.",
+                execution=known.id,
             )
         status = standing(known)
         if (ended := under_way.get(known.id)) is not None or status == "running":
@@ -98,3 +123,8 @@ async def once(
             await store.release_key(known)
         else:
             return known
+
+
+async def _known(store: ProgramStore, principal: str, key: Key) -> StoredExecution | None:
+    """The execution that a key has; or else the one that version 0.1.0 has kept under it."""
+    return await store.by_key(principal, key.text, key.space) or await store.by_key(principal, key.text)

@@ -16,6 +16,8 @@ from mcp_bridge.toml_lines import line_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from mcp_bridge.workspace.content import Content
+
 SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 
 
@@ -42,8 +44,16 @@ def programs_config(table: Mapping[str, Any], file: Path | None) -> ProgramsConf
     raise _bad(f"programs.{key}: {message}", file, line_of(file, "programs", key) if file else None)
 
 
-def load_programs(config: ProgramsConfig, base: Path) -> dict[str, Program]:
+def load_programs(
+    config: ProgramsConfig, base: Path, trusted: Content | None = None, known: Mapping[str, Program] | None = None
+) -> dict[str, Program]:
     """Read every file; a program's name is what it says, or else its file's.
+
+    Args:
+        config: The table.
+        base: The folder that relative paths start at.
+        trusted: What alone may be read of a folder's files; None for everything.
+        known: Other programs of the operator's, which these may run, and whose names they can't have.
 
     Raises:
         BridgeError: `bad_program`: a folder or file that can't be read, one that is no program (with all of its
@@ -56,21 +66,23 @@ def load_programs(config: ProgramsConfig, base: Path) -> dict[str, Program]:
             told = f"programs.path names {place}, which is no folder"
             raise _bad(f"{told}; a relative path starts at the configuration file's folder", place, None)
         for file in sorted(path for path in place.iterdir() if path.suffix in SUFFIXES and path.is_file()):
-            data = read_file(file)
+            data = read_file(file, trusted)
             name = name_of(data, file)
             if name in found:
                 raise _bad(f"{file} and {found[name][0]} are both called {name!r}: give one another name", file, None)
+            if name in (known or {}):
+                raise _bad(f"{file} is called {name!r}, as one of your own programs: give it another name", file, None)
             found[name] = (file, data)
-    return _resolved(found)
+    return _resolved(found, known or {})
 
 
-def _resolved(found: Mapping[str, tuple[Path, Any]]) -> dict[str, Program]:
+def _resolved(found: Mapping[str, tuple[Path, Any]], known: Mapping[str, Program]) -> dict[str, Program]:
     done: dict[str, Program] = {}
     under_way: list[str] = []
 
     def resolve(name: str) -> Program | None:
         if name in done or name not in found:
-            return done.get(name)
+            return done.get(name) or known.get(name)
         if name in under_way:
             chain = " → ".join([*under_way[under_way.index(name) :], name])
             raise _bad(f"{found[name][0]}: programs run each other without end: {chain}", found[name][0], None)
@@ -100,20 +112,24 @@ def name_of(data: Any, file: Path) -> str:
     return name if isinstance(name, str) and name else file.stem
 
 
-def read_file(file: Path) -> Any:
+def read_file(file: Path, trusted: Content | None = None) -> Any:
     """What is written in one file, undecoded.
 
+    Args:
+        file: The file.
+        trusted: What its bytes have to be, if they have to be some.
+
     Raises:
-        BridgeError: `bad_program`: it can't be read, or isn't what its name says.
+        BridgeError: `bad_program`: it can't be read, or isn't what its name says; `folder_changed`.
     """
     if file.suffix not in SUFFIXES:
         raise _bad(f"{file} is none of {', '.join(SUFFIXES)}", file, None)
     try:
         if file.stat().st_size > MAX_BYTES:
             raise _bad(f"{file} has more than {MAX_BYTES} bytes", file, None)
-        return decoded(file.read_bytes(), file)
+        return decoded(trusted.read(file, MAX_BYTES) if trusted else file.read_bytes(), file)
     except OSError as exc:
-        raise _bad(f"{file} can't be read: {exc.strerror}", file, None) from None
+        raise _bad(f"{file} can't be read: {exc.strerror or exc}", file, None) from None
 
 
 def decoded(data: bytes, file: Path) -> Any:

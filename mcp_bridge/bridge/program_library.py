@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+from mcp_bridge.bridge.lookalikes import resembled
+from mcp_bridge.bridge.shown import exactly
 from mcp_bridge.downstream.aliases import nearest
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel import program as programs
@@ -136,20 +137,20 @@ class ProgramLibrary:
         """Keep a program under a name.
 
         Raises:
-            BridgeError: `invalid_program`; `reserved_name`: the operator has one of that name; `too_many_programs`.
+            BridgeError: `invalid_program`; `reserved_name`: the operator has one of that name, or of one that looks
+                like it; `too_many_programs`.
         """
         self.check_name(name)
         found = await self.find(asked, principal)
+        self.check_program(found.program)
         data = programs.bundle(found.program)
         row = SavedProgram(name, found.program.hash, data, time.time())
-        count, characters = await self.store.saved(principal, but=name)
-        if count >= MAX_SAVED or characters + len(await off_loop(data, json.dumps, data)) > MAX_SAVED_CHARS:
+        if not await self.store.save_program(principal, row, MAX_SAVED, MAX_SAVED_CHARS):
             raise BridgeError(
                 "too_many_programs",
                 f"Saved programs are limited to {MAX_SAVED}, and to {MAX_SAVED_CHARS} characters together.",
                 hint="Delete some.",
             )
-        await self.store.save_program(principal, row)
         return {"hash": found.program.hash}
 
     def check_name(self, name: str) -> None:
@@ -164,6 +165,30 @@ class ProgramLibrary:
             raise BridgeError("reserved_name", "An empty name is none.", hint="Use another name.")
         if name in self.operators:
             raise BridgeError("reserved_name", f"The name {name!r} is the operator's.", hint="Use another name.")
+        self._check_resemblance(name)
+
+    def check_program(self, program: Program) -> None:
+        """Whether an agent's program can be shown to a person by the name that it has in itself.
+
+        Raises:
+            BridgeError: `reserved_name`: it would be taken for one of the operator's.
+        """
+        own = self.operators.get(program.name)
+        if own is not None and own.hash != program.hash:
+            raise BridgeError(
+                "reserved_name",
+                f"The program calls itself {program.name!r}, which is the operator's, and is another.",
+                hint="Give it another name.",
+            )
+        self._check_resemblance(program.name)
+
+    def _check_resemblance(self, name: str) -> None:
+        if name not in self.operators and (other := resembled(name, self.operators)) is not None:
+            raise BridgeError(
+                "reserved_name",
+                f"The name {exactly(name)[:200]} looks like {exactly(other)}, which is the operator's.",
+                hint="Use a name that nobody takes for that.",
+            )
 
     async def listed(self, principal: str) -> list[dict[str, Any]]:
         """The operator's and the principal's programs, by name."""

@@ -40,6 +40,10 @@ logger = logging.getLogger(__name__)
 class Effects(Protocol):
     """Does what programs ask for. The gate."""
 
+    @property
+    def servers(self) -> frozenset[str] | None:
+        """The servers that whoever asks was given, by their configured names; None for all."""
+
     async def perform(self, run: ProgramRun, effect: Effect, *, approved: Mapping[str, Any] | None = None) -> Outcome:
         """Do it, or refuse it; `approved` is the question that a person has approved of.
 
@@ -61,8 +65,11 @@ class Effects(Protocol):
             spent: What it has used of its limits, as `Budget.adopt` takes it.
         """
 
-    async def repeatable(self, effect: Effect) -> bool:
-        """Whether an effect that may have happened may be done again."""
+    def records(self, execution: str) -> None:
+        """What is recorded of an execution counts for the run that these are the effects of."""
+
+    async def repeatable(self, run: ProgramRun, effect: Effect) -> bool:
+        """Whether an effect of a program that may have happened may be done again."""
 
 
 class Journal(Protocol):
@@ -106,6 +113,7 @@ class ProgramRun:
         approved: The questions about calls that a person has allowed, by their effects.
         doubts: Rows of the effects that are in doubt, by their numbers.
         unresolved: Rows of those that were, when the machine wanted them no more: nobody has said what happened.
+        servers: Those that are left to it, whoever drives it; None for all.
     """
 
     def __init__(
@@ -133,6 +141,7 @@ class ProgramRun:
         self.approved: dict[int, dict[str, Any]] = {}
         self.doubts: dict[int, dict[str, Any]] = {}
         self.unresolved: list[dict[str, Any]] = []
+        self.servers: frozenset[str] | None = None
         self.effects = effects
         self._journal = journal
         self._tasks = tasks

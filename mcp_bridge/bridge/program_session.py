@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from mcp_bridge.bridge.once import Key
 from mcp_bridge.bridge.program_record import standing, told
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel import program as programs
@@ -65,12 +66,24 @@ class Session:
         self._under_way: dict[str, set[anyio.Event]] = {}
         """Of each run, the ends of its effects that are under way."""
 
-    async def start(self, asked: Any, context: dict[str, Any], key: str | None) -> dict[str, Any]:
-        """The result of `program.start`."""
+    async def start(
+        self, asked: Any, context: dict[str, Any], key: str | None, *, of_call: bool = False
+    ) -> dict[str, Any]:
+        """The result of `program.start`.
+
+        Args:
+            asked: The program, or its name.
+            context: Names and values.
+            key: Idempotency key.
+            of_call: Whether the key was made of the call's place in the script, and not given by it.
+        """
         if len(self._runs) >= MAX_RUNS:
             raise BridgeError("too_many_programs", f"{MAX_RUNS} programs are under way.", hint="Await some of them.")
         self.holds(context)
-        began = await self._service.start(asked, context, key, self._principal, self._effects)
+        # Whoever has the script run: what is in a sandbox is an agent. And a key that a script gives is never one that
+        # is made for it, whatever it is called.
+        named = None if key is None else Key(key, "call" if of_call else "agent")
+        began = await self._service.start(asked, context, named, self._principal, self._effects)
         if isinstance(began, StoredExecution):
             return {"record": self._told(began)}
         return self._driven(began)

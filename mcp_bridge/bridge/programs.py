@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 
 from mcp_bridge.bridge import doubts
-from mcp_bridge.bridge.once import once
+from mcp_bridge.bridge.once import Key, once
 from mcp_bridge.bridge.program_library import ProgramLibrary
 from mcp_bridge.bridge.program_record import refuse_erased, run_record, standing
 from mcp_bridge.bridge.program_run import ProgramRun
@@ -41,8 +41,9 @@ if TYPE_CHECKING:
     from mcp_bridge.bridge.program_run import Effects
     from mcp_bridge.kernel.events import Effect, Event
     from mcp_bridge.kernel.program import Program
+    from mcp_bridge.ledger.entries import Recorded
     from mcp_bridge.ledger.recorder import Recorder
-    from mcp_bridge.ledger.store import ProgramStore
+    from mcp_bridge.ledger.store import ProgramStore, Starter
 
 logger = logging.getLogger(__name__)
 
@@ -83,15 +84,35 @@ class Programs(ProgramLibrary):
         self._under_way: dict[str, anyio.Event] = {}
 
     async def start(
-        self, asked: Any, context: dict[str, Any], key: str | None, principal: str, effects: Effects
+        self,
+        asked: Any,
+        context: dict[str, Any],
+        key: Key | str | None,
+        principal: str,
+        effects: Effects,
+        starter: Starter = "agent",
     ) -> ProgramRun | StoredExecution:
         """Begin an execution; or, of a key that has been used, the execution that has it.
 
+        Args:
+            asked: The program, or the name of one.
+            context: Names and values.
+            key: Idempotency key; a text is one that its starter has given.
+            principal: Whose execution it is.
+            effects: Does what it asks for.
+            starter: Who has it begun.
+
         Raises:
-            BridgeError: As `find`; `bad_context`, `context_too_large`; `bad_key`; `key_conflict`: the key belongs to
-                another program or context.
+            BridgeError: As `find`; `reserved_name`: as `check_program`; `bad_context`, `context_too_large`; `bad_key`;
+                `key_conflict`: the key belongs to another program or context, or to one of another origin, or perhaps
+                to another starter.
         """
+        if isinstance(key, str):
+            key = Key(key, starter)
         found = await self.find(asked, principal)
+        if starter == "agent" == found.origin:
+            # Saved before there was such a check, or never saved.
+            self.check_program(found.program)
         context = await off_loop(context, checked_context, context)
         request = await off_loop(context, self._request, found.program, context)
         return await once(
@@ -99,24 +120,34 @@ class Programs(ProgramLibrary):
             principal,
             key,
             request,
-            _Starts(self, found, context, key, request, principal, effects),
+            _Starts(self, found, context, key, request, principal, effects, starter),
+            origin=found.origin,
             under_way=self._under_way,
             retry_failed=self.retry_failed,
         )
 
     async def begin(
-        self, found: Found, context: dict[str, Any], key: str | None, request: str, principal: str, effects: Effects
+        self,
+        found: Found,
+        context: dict[str, Any],
+        key: Key | None,
+        request: str,
+        principal: str,
+        effects: Effects,
+        starter: Starter,
     ) -> ProgramRun | None:
         """Begin an execution; None if its key has one already."""
         subject = self.subject_of(context)
         context = await effects.project(context)
         machine = await off_loop([context, found.program.data], Machine, found.program, context)
         run = ProgramRun(found.program, machine, effects, self, self._tasks, principal=principal, origin=found.origin)
+        run.servers = effects.servers
         row = StoredExecution(
             id=run.execution,
             kind="program",
             principal=principal,
-            key=key,
+            key=None if key is None else key.text,
+            key_space="" if key is None else key.space,
             request=request,
             # Even of one that its first transition has ended: until it is taken down how, that is still to be done.
             status="running",
@@ -131,9 +162,11 @@ class Programs(ProgramLibrary):
             subject=subject,
         )
         self._under_way[run.execution] = anyio.Event()
+        effects.records(run.execution)
         # A reference may stand in the program itself, and the step be done by another process.
         values = effects.values_behind([context, row.bundle])
-        began = {"context": context, "effects": [effect.id for effect in machine.effects]}
+        began: dict[str, Any] = {"context": context, "effects": [effect.id for effect in machine.effects]}
+        began |= {"starter": starter, "servers": _listed(run.servers)}
         start = self.entry("start", run, program=found.program.name, origin=found.origin, **began)
         added = False
         try:
@@ -163,8 +196,8 @@ class Programs(ProgramLibrary):
             effects: Does what it asks for.
 
         Raises:
-            BridgeError: `unknown_trace`; `erased`; `not_suspended`; `still_waiting`, with what it waits for; as
-                `ProgramRun.resume`.
+            BridgeError: `unknown_trace`; `erased`; `not_suspended`; `narrowed`: it may use servers that
+                whoever goes on with it was not given; `still_waiting`, with what it waits for; as `ProgramRun.resume`.
         """
         async with self._taken(execution, principal, effects) as (stored, run):
             # Of one whose process had died, where it stands isn't down yet.
@@ -225,6 +258,15 @@ class Programs(ProgramLibrary):
                 f"The execution {execution} is not suspended: {status}.",
                 hint=f"Look with mcp-bridge execution show {execution}.",
             )
+        if effects.servers is not None:
+            # Its steps, and what undoes them, would fail for want of servers that whoever began it has given it.
+            given = _given(await self.recorder.read(execution))
+            if given is None or not given <= effects.servers:
+                raise BridgeError(
+                    "narrowed",
+                    f"The execution {execution} may use servers that this script was not given.",
+                    hint="It goes on without `servers`, or with all that it was begun with.",
+                )
         with anyio.CancelScope(shield=True):
             taken = await self.store.take(stored, owner_label())
         if not taken:
@@ -262,6 +304,7 @@ class Programs(ProgramLibrary):
         """An execution as its process left it, or lost it."""
         assert stored.state is not None  # noqa: S101 - it can go on
         history = await self.recorder.read(stored.id)
+        effects.records(stored.id)
         effects.adopt(stored.id, await self.store.values(stored.id), spent(history, self.policy_hash))
         machine = _restored(stored, stored.state)
         doubtful = replay(machine, stored.state, history)
@@ -269,6 +312,8 @@ class Programs(ProgramLibrary):
         run = ProgramRun(
             machine.program, machine, effects, self, self._tasks, stored.id, principal=principal, origin=origin
         )
+        # Whoever goes on with it: what it wasn't given by whoever began it, nobody gives it.
+        run.servers = _given(history)
         run.resumed, run.waited = True, (stored.record or {}).get("waiting", ())
         decided = await self.store.approvals(stored.id)
         run.approved = {row.effect: row.question for row in decided if row.decision and row.decision["approved"]}
@@ -278,7 +323,7 @@ class Programs(ProgramLibrary):
             since = began.get(effect.id, {}).get("since")
             if machine.pending.get(effect.id) == IN_DOUBT:
                 run.doubts[effect.id] = doubts.row(effect, since or stored.started)
-            elif effect.id in doubtful and not await effects.repeatable(effect):
+            elif effect.id in doubtful and not await effects.repeatable(run, effect):
                 run.doubt(effect.id, since)
         return run
 
@@ -395,10 +440,11 @@ class _Starts(NamedTuple):
     programs: Programs
     found: Found
     context: dict[str, Any]
-    key: str | None
+    key: Key | None
     request: str
     principal: str
     effects: Effects
+    starter: Starter
 
     async def begin(self) -> ProgramRun | None:
         return await self.programs.begin(*self[1:])
@@ -411,6 +457,24 @@ class _Starts(NamedTuple):
             if exc.code != "not_suspended" or known.state is None:
                 raise
             return None
+
+    async def may_be_operators(self, known: StoredExecution) -> bool:
+        # Of the same origin the same was allowed. What a script has begun is no operator's, and may have been narrowed.
+        return not await self.programs.store.holders(known.id)
+
+
+def _listed(servers: frozenset[str] | None) -> list[str] | None:
+    return None if servers is None else sorted(servers)
+
+
+def _given(history: Sequence[Recorded]) -> frozenset[str] | None:
+    """The servers that whoever began an execution gave it; None for all.
+
+    Args:
+        history: Its entries. Those of version 0.1.0 don't say.
+    """
+    given = next((row.entry.payload.get("servers") for row in history if row.entry.kind == "start"), None)
+    return None if given is None else frozenset(given)
 
 
 def checked_context(context: Any) -> dict[str, Any]:

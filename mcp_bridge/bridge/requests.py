@@ -75,7 +75,13 @@ class Requests:
         self._gate = gate
         self._script = script
         self._programs = Session(
-            programs, gate.execution, PRINCIPAL, gate, gate.plan, script.program_ended, script.program_left
+            programs,
+            gate.execution,
+            PRINCIPAL,
+            gate,
+            gate.plan,
+            script.program_ended,
+            script.program_left,
         )
         self.calls = 0
         self._artifact_turn = anyio.Lock()
@@ -125,8 +131,11 @@ class Requests:
                 return await self._programs.answer(request)
             case messages.ProgramStart() if request.idempotency_key is None:
                 key = self._script.key_of(request.call)
-                keyed = request._replace(idempotency_key=key)
-                return await self._named("program", request, lambda _: self._programs.answer(keyed))
+                return await self._named(
+                    "program",
+                    request,
+                    lambda _: self._programs.start(request.program, request.context, key, of_call=True),
+                )
             case messages.ProgramResume():
                 return await self._named("program", request, lambda _: self._resume(request))
         return await self._named("program", request, lambda _: self._programs.answer(request))
@@ -152,7 +161,7 @@ class Requests:
                 )
         match request:
             case messages.ProgramStart() | messages.ProgramSave() if await _is_over(request.program, MAX_PROGRAM_BYTES):
-                message = f"The program is not valid: it is over {MAX_PROGRAM_BYTES} bytes, the limit."
+                message = f"The program is not valid: it is too large; the limit is {MAX_PROGRAM_BYTES} bytes."
                 fault = {"path": "", "code": "too_large", "message": message}
                 raise BridgeError("invalid_program", message, faults=[fault])
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
@@ -33,17 +34,27 @@ class Asked:
         name: `server.tool`, or what the part is asked to do.
         arguments: Projected for the trace.
         raw: Whether the whole result is wanted.
+        digest: SHA-256 of the arguments as canonical JSON, where they themselves are not kept; or None.
     """
 
     kind: str
     name: str
     arguments: Any
     raw: bool = False
+    digest: str | None = None
 
     def payload(self) -> dict[str, Any]:
         """As a part of an entry."""
-        told = {"kind": self.kind, "tool": self.name, "arguments": self.arguments}
+        told = {"kind": self.kind, "tool": self.name}
+        told |= {"arguments": self.arguments} if self.digest is None else {"arguments_sha256": self.digest}
         return told | {"raw": True} if self.raw else told
+
+    def in_short(self) -> Asked:
+        """The same, without the arguments: what was refused since there is no room isn't to take any."""
+        if self.digest is not None:
+            return self
+        digest = hashlib.sha256(json.dumps(self.arguments, sort_keys=True).encode()).hexdigest()
+        return replace(self, arguments=None, digest=digest)
 
     def told(self) -> dict[str, Any]:
         """As `payload`, for an error: of long arguments, the beginning of their text."""
@@ -55,10 +66,13 @@ class Asked:
     def of(cls, payload: Mapping[str, Any]) -> Asked:
         """From an entry."""
         name = payload.get("asked", payload["tool"])
-        return cls(payload["kind"], name, payload["arguments"], payload.get("raw", False))
+        raw, digest = payload.get("raw", False), payload.get("arguments_sha256")
+        return cls(payload["kind"], name, payload["arguments"] if digest is None else None, raw, digest)
 
     def is_same(self, other: Asked) -> bool:
         """Whether both ask for the same: equal as JSON, in which `1` is not `true`."""
+        if self.digest is not None or other.digest is not None:
+            self, other = self.in_short(), other.in_short()  # noqa: PLW0642  (both as what the one is)
         return _canonical(self) == _canonical(other)
 
 

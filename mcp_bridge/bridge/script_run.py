@@ -24,6 +24,7 @@ from mcp_bridge.ledger.entries import Entry
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Mapping
+    from contextlib import AbstractAsyncContextManager
 
     from mcp_bridge.bridge.script_past import PastCall
     from mcp_bridge.ledger.recorder import Recorder
@@ -49,6 +50,9 @@ SETTLE_SECONDS = 0.02
 
 MAX_SHOWN_CHARS = 300
 """Of each side of a divergence, in its message."""
+
+NOT_TAKEN = frozenset({"record_limit", "ledger_full"})
+"""Codes of calls for which there was no room in the record: nor is there for what they were given."""
 
 OWN_END = frozenset({"success", "error", "exit"})
 """Statuses of a script that has come to its end by itself."""
@@ -138,6 +142,7 @@ class ScriptRun:
     Attributes:
         halt: To be set: ends the sandbox. Called once, when a divergence has been met.
         divergence: The first one met, or None.
+        room: To be set: what may be recorded of it, as `Allowance.room`. A tool's call asks for it at the gate.
     """
 
     def __init__(
@@ -157,6 +162,7 @@ class ScriptRun:
         self.live = live
         self.past = past or Past()
         self.halt: Callable[[BridgeError], None] | None = None
+        self.room: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext
         self.divergence: Divergence | None = None
         self._store = store
         self._recorder = recorder
@@ -263,11 +269,22 @@ class ScriptRun:
         asked: Callable[[], Awaitable[Asked]],
     ) -> Any:
         try:
-            answer = await do(mark)
+            if kind == "memory":
+                async with self.room():
+                    answer = await do(mark)
+                    self.outcome(self._of(call, await asked()) | {"status": "ok", "value": answer})
+            elif kind == "tool":
+                answer = await do(mark)
+            else:
+                # It may wait for others of this run, which need room themselves.
+                async with self.room():
+                    pass
+                answer = await do(mark)
         except BridgeError as exc:
             if call not in self._answered:
                 # Refused before it began: who runs it again is to be refused as well.
-                self.outcome(self._of(call, await asked()) | failure(exc))
+                now = await asked()
+                self.outcome(self._of(call, now.in_short() if exc.code in NOT_TAKEN else now) | failure(exc))
             raise
         if call not in self._answered and not (kind == "program" and self._drives(call, answer, await asked())):
             self.outcome(self._of(call, await asked()) | {"status": "ok", "value": answer})
@@ -280,7 +297,7 @@ class ScriptRun:
         """The beginning of an outcome. What was asked for is in the intent, if there is one."""
         told = asked.payload() | {"call": call}
         if call in self._begun:
-            del told["arguments"]
+            told.pop("arguments", None)
         return told
 
     async def begins(self, call: str | None, kind: str, name: str, arguments: Any) -> int | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import anyio
 
 from mcp_bridge.bridge import recovery
-from mcp_bridge.bridge.once import Executions, once
+from mcp_bridge.bridge.once import Executions, Key, once
 from mcp_bridge.bridge.program_record import standing
 from mcp_bridge.bridge.record import ExecutionRecord
 from mcp_bridge.bridge.script_past import Past, spent
@@ -111,7 +111,8 @@ class Scripts:
         """Run a script, or give what its key's run has given.
 
         Raises:
-            BridgeError: As `once`; `erased`: what the key's run has given was erased. As `Surroundings.sandboxed`.
+            BridgeError: As `once`; `erased`: what the key's run has given was erased; `ledger_full`. As
+                `Surroundings.sandboxed`.
         """
         # With the kind of what is asked for: no program has the same.
         request = hmac.digest(self._key, b"script\0" + job.code.encode(), "sha256").hex()
@@ -119,9 +120,10 @@ class Scripts:
         found = await once(
             self.store,
             self._principal,
-            key,
+            None if key is None else Key(key, job.starter),
             request,
             runs,
+            origin="agent",
             under_way=self._under_way,
             retry_failed=self._retry_failed,
         )
@@ -167,18 +169,23 @@ class Scripts:
         """Begin an execution; None if its key has one already."""
         execution = secrets.token_hex(8)
         gate = self._surroundings.gate(execution, job)
-        servers = None if job.servers is None else list(job.servers)
+        if gate.allowance is not None:
+            await gate.allowance.require()
+        # As they are resolved now: another server may have that name by the time that the script goes on.
+        servers = None if gate.servers is None else sorted(gate.servers)
         start: dict[str, Any] = {
             "code": await gate.project(job.code),
             "hash": hashlib.sha256(job.code.encode()).hexdigest(),
             "servers": servers,
             "timeout": job.timeout,
+            "starter": job.starter,
         }
         row = StoredExecution(
             id=execution,
             kind="script",
             principal=self._principal,
             key=key,
+            key_space="" if key is None else job.starter,
             request=request,
             status="running",
             program=request,
@@ -218,6 +225,8 @@ class Scripts:
         try:
             history = await self.recorder.read(known.id)
             gate = self._surroundings.gate(known.id, job)
+            if gate.allowance is not None:
+                gate.allowance.stored = await self.store.recorded_bytes(known.id)
             gate.adopt_script(await self.store.values(known.id), spent(history, self._policy_hash))
             for execution in driven(history):
                 # What they have used was of the script's limits.
@@ -302,6 +311,7 @@ class Scripts:
     def _script(self, execution: str, gate: Gate, key: str | None, past: Past | None = None) -> ScriptRun:
         script = ScriptRun(execution, self.store, self.recorder, gate, self._policy_hash, past, key=key)
         gate.script = script
+        script.room = gate.room
         return script
 
     def _entry(self, kind: Any, execution: str, payload: dict[str, Any]) -> Entry:
@@ -321,6 +331,10 @@ class _Runs(NamedTuple):
 
     async def go_on(self, known: StoredExecution) -> Begun | ExecutionRecord | None:
         return await self.scripts.go_on(known, self.job)
+
+    async def may_be_operators(self, known: StoredExecution) -> bool:
+        # With the same servers the same was allowed.
+        return bool(known.bundle["servers"] == (None if self.job.servers is None else list(self.job.servers)))
 
 
 def _named(key: str | None) -> dict[str, Any]:

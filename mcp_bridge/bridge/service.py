@@ -20,7 +20,8 @@ import anyio
 
 from mcp_bridge.bridge import bundle
 from mcp_bridge.bridge.channel import ChannelLimits, start_line
-from mcp_bridge.bridge.erasing import keep_tidy, tidy
+from mcp_bridge.bridge.erasing import keep_tidy, make_room, tidy
+from mcp_bridge.bridge.erasing import sweep as sweep_files
 from mcp_bridge.bridge.execution import MAX_VALUE_BYTES, Execution, ExecutionLimits, Progress
 from mcp_bridge.bridge.governance import LOCAL, Governance, load_governance, refuse_local
 from mcp_bridge.bridge.job import Job
@@ -35,7 +36,7 @@ from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore, StoredExecution
-from mcp_bridge.private_files import private_directory, private_key
+from mcp_bridge.private_files import private_key, state_directory
 from mcp_bridge.sandbox.cli_engine import CliEngine
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, Engine, Limits, SandboxProcess, SandboxSpec
 from mcp_bridge.sandbox.image import ENVIRONMENT, ImageInfo, ImageRequest, ensure_image
@@ -58,7 +59,9 @@ if TYPE_CHECKING:
     from mcp_bridge.bridge.scripts import Begun, Scripts
     from mcp_bridge.downstream.spec import ServerSpec
     from mcp_bridge.kernel.events import Resume
+    from mcp_bridge.ledger.allowance import Measured
     from mcp_bridge.ledger.recorder import Recorder
+    from mcp_bridge.ledger.store import Starter
     from mcp_bridge.models.sampling import Sampler
     from mcp_bridge.policy.budgets import Usages
     from mcp_bridge.sandbox.flags import RuntimeChoice
@@ -94,7 +97,7 @@ class Bridge:
         self.settings = settings
         self.fleet = fleet
         self.catalog = Catalog(fleet, settings.state_dir)
-        self.files = Files(settings.state_dir)
+        self.files = Files(settings.state_dir, settings.ledger.max_files_size)
         self._memories = Memories(settings.state_dir)
         self.loop_watch = LoopWatch()
         """What has held up this bridge's event loop."""
@@ -109,6 +112,10 @@ class Bridge:
         self._places = anyio.Semaphore(settings.max_concurrent)
         self._preparing = anyio.Lock()
         self._prepared: Prepared | None = None
+
+    def measured(self) -> Measured:
+        """How large the ledger is."""
+        return self._database.measured
 
     # What runs scripts and programs is loaded when the first one comes: a server that is asked for its tools alone
     # starts sooner.
@@ -173,6 +180,7 @@ class Bridge:
         servers: Sequence[str] | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
         key: str | None = None,
+        starter: Starter = "agent",
         progress: Progress | None = None,
         notify: Callable[[str], None] | None = None,
         asker: Asker | None = None,
@@ -186,6 +194,7 @@ class Bridge:
             timeout: Seconds of its own time.
             key: Idempotency key: it runs once, whoever asks for it how often; who asks later gets what it gave. One
                 whose process has died goes on.
+            starter: Who asks. The keys of agents are others than those of operators.
             progress: Told what the script reports.
             notify: Told what takes time before it starts.
             asker: Asks a person; without one, what needs approval is suspended or refused.
@@ -196,14 +205,18 @@ class Bridge:
                 `unknown_server`, `bad_key`, `key_conflict`. No working sandbox: as `prepare` and
                 `SandboxProcess.wait`.
         """
-        job = Job(code, servers, timeout, progress, notify, asker, sampler, time.monotonic())
+        job = Job(code, servers, timeout, progress, notify, asker, sampler, time.monotonic(), starter)
         self._check(code, timeout)
         self._start_line("", job)
         return await self.scripts.run(job, key)
 
     def gate(self, execution: str, job: Job, recorder: Recorder | None = None) -> Gate:
         """As `scripts.Surroundings`."""
-        return self._gate(execution, self._narrow(job.servers), job.asker, job.sampler, recorder)
+        allowed = self._narrow(job.servers)
+        gate = self._gate(execution, allowed, job.asker, job.sampler, recorder)
+        if job.servers is not None:
+            gate.servers = frozenset(allowed)
+        return gate
 
     @property
     def max_artifact_size(self) -> int:
@@ -268,6 +281,7 @@ class Bridge:
         context: dict[str, Any] | None = None,
         key: str | None = None,
         *,
+        starter: Starter = "agent",
         asker: Asker | None = None,
         sampler: Sampler | None = None,
     ) -> dict[str, Any]:
@@ -277,6 +291,7 @@ class Bridge:
             program: An object, or the name of one.
             context: Names and values.
             key: Idempotency key.
+            starter: As `run`.
             asker: As `run`.
             sampler: As `run`.
 
@@ -289,7 +304,7 @@ class Bridge:
         from mcp_bridge.bridge.program_record import told  # noqa: PLC0415
 
         gate = self._gate(secrets.token_hex(8), self._narrow(None), asker, sampler)
-        run = await self.programs.start(program, context or {}, key, PRINCIPAL, gate)
+        run = await self.programs.start(program, context or {}, key, PRINCIPAL, gate, starter)
         return told(run) if isinstance(run, StoredExecution) else await self._driven(run)
 
     async def resume_program(
@@ -409,6 +424,8 @@ class Bridge:
     ) -> Gate:
         from mcp_bridge.bridge.gate import Gate  # noqa: PLC0415
 
+        allowance = self._database.allowance()
+        allowance.counts(execution)
         return Gate(
             execution,
             PRINCIPAL,
@@ -423,6 +440,7 @@ class Bridge:
             sampler,
             # A replay keeps nothing: it makes no call.
             None if recorder else self.programs.store.keep_values,
+            allowance,
         )
 
     def _check(self, code: str, timeout: float | None) -> ExecutionLimits:
@@ -488,7 +506,7 @@ class Bridge:
         try:
             for container in await sweep(engine):
                 logger.warning("removed the container %s of a bridge that is gone", container)
-            self.files.sweep()
+            await sweep_files(self._database, self.files, self.settings.ledger)
         except (BridgeError, OSError) as exc:
             logger.warning("the sweep for left-over containers failed: %s", exc)
 
@@ -514,18 +532,23 @@ async def open_bridge(
         BridgeError: `database_unusable`, `database_busy`, `database_newer`, `ledger_damaged`, `key_missing`,
             `key_unusable`, `keyring_missing`, `state_unusable`.
     """
-    private_directory(settings.state_dir, durable=True)
+    state_directory(settings.state_dir, durable=True)
     if governance is None:
         governance = load_governance({}, None, Path.cwd(), settings.state_dir)
     refuse_local(governance, specs)
     with masked_logs(governance.vault), watched() as watch:
         async with (
-            Database(settings.state_dir / FILE_NAME, settings.ledger.master_key, owner_label()) as database,
+            Database(
+                settings.state_dir / FILE_NAME, settings.ledger.master_key, owner_label(), settings.ledger.quota
+            ) as database,
             Fleet(specs, idle_timeout=settings.runtime_idle_timeout) as fleet,
             anyio.create_task_group() as tasks,
         ):
-            files = Files(settings.state_dir)
+            files = Files(settings.state_dir, settings.ledger.max_files_size)
+            if database.is_new:
+                logger.warning("a ledger begins in %s. %s", settings.state_dir, settings.ledger.retention())
             await tidy(database, files, settings.ledger)
+            database.reclaim = functools.partial(make_room, database, files, settings.ledger)
             async with _looked_after(database, files, settings, governance.base, tasks):
                 # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
                 bridge = Bridge(settings, fleet, tasks, database, governance)
@@ -550,8 +573,7 @@ async def _looked_after(
         with tidying:
             await keep_tidy(database, files, settings.ledger)
 
-    if settings.ledger.keep_payloads_days is not None:
-        tasks.start_soon(look_for_what_is_old)
+    tasks.start_soon(look_for_what_is_old)
     try:
         yield
     finally:
@@ -568,7 +590,7 @@ async def prepare(
     Raises:
         BridgeError: As `Bridge.prepare`.
     """
-    private_directory(settings.state_dir, durable=True)
+    state_directory(settings.state_dir, durable=True)
     report = await _probe(settings, notify, refresh=refresh)
     image = await _image(settings, *report.choice.invocation, notify)
     return Prepared(report, CliEngine(report.choice, settings.state_dir), image)
@@ -580,7 +602,7 @@ async def choose_engine(settings: Settings) -> RuntimeChoice:
     Raises:
         BridgeError: As `Bridge.prepare`.
     """
-    private_directory(settings.state_dir, durable=True)
+    state_directory(settings.state_dir, durable=True)
     return (await _probe(settings, None, refresh=False)).choice
 
 

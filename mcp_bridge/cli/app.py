@@ -171,6 +171,34 @@ def replay(
     finish(lambda: work(config or ctx.obj, execution, program, as_json=as_json), as_json=as_json)
 
 
+@app.command(epilog="Examples:\n\nmcp-bridge trust\n\nmcp-bridge trust --list\n\nmcp-bridge trust --revoke ~/src/other")
+def trust(
+    ctx: typer.Context,
+    folder: Annotated[Path, typer.Argument(help="By default the one you are in.")] = Path(),
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask: you have looked at what is there.")] = False,  # noqa: FBT002
+    revoke: Annotated[bool, typer.Option("--revoke", help="Take trust in the folder's files back.")] = False,  # noqa: FBT002
+    list_: Annotated[bool, typer.Option("--list", help="List what is trusted, and whether it has changed.")] = False,  # noqa: FBT002
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Show what a folder's mcp-bridge.toml and .mcp.json would do, and trust exactly that content.
+
+    Before, and once a byte of them or of what they load has changed, they take no part.
+    """
+    from mcp_bridge.cli import common  # noqa: PLC0415
+    from mcp_bridge.cli import trust as work  # noqa: PLC0415
+
+    def done() -> int:
+        # The folder has no say in where trust in it is kept.
+        loaded = common.load(ctx.obj, folder=False)
+        if list_:
+            return work.list_trusted(loaded, as_json=as_json)
+        if revoke:
+            return work.revoke(loaded, folder)
+        return work.trust(loaded, folder, yes=yes, as_json=as_json)
+
+    finish(done, as_json=as_json)
+
+
 @app.command()
 def doctor(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
     """Find out what works here, what this host can't enforce, and how to mend it."""

@@ -8,7 +8,7 @@ import typer
 
 from mcp_bridge.bridge.comments import check_text
 from mcp_bridge.bridge.names import PRINCIPAL
-from mcp_bridge.bridge.shown import escaped
+from mcp_bridge.bridge.shown import escaped, exactly
 from mcp_bridge.cli import common, inputs, people, showing
 from mcp_bridge.cli.opening import finish, in_record, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
@@ -64,6 +64,8 @@ def list_(
                 (ident, row.status, showing.moment(row.approval.asked), _place(row), _gist(row)) for row, ident in rows
             ]
             showing.table(("id", "status", "asked", "program", "what"), cells)
+            if any(gist.endswith(showing.CUT) for *_, gist in cells):
+                showing.say(f"mcp-bridge: what ends in {showing.CUT} is shown whole by `mcp-bridge approvals show ID`")
         return common.OK
 
     finish(work, as_json=as_json)
@@ -80,8 +82,7 @@ def show(ctx: typer.Context, approval: Id, config: Config = None, as_json: Json 
             print_json(_record(row, ident))
             return common.OK
         showing.tell(f"{ident}: {row.status}, asked {showing.moment(row.approval.asked)}")
-        for line in showing.question(row.question, row.execution.origin if row.execution else ""):
-            showing.tell(f"  {line}")
+        _tell_question(row)
         _tell_decision(row)
         if row.status == "open":
             for verb in ("approve", "deny"):
@@ -134,7 +135,8 @@ def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | 
             return row, ident
 
         row, ident = in_record(loaded.settings, decided)
-        showing.tell(f"{'approved' if approved else 'denied'} {ident}: {_gist(row)}")
+        showing.tell(f"{'approved' if approved else 'denied'} {ident}:")
+        _tell_question(row)
         execution = ident.rpartition(".")[0]
         if configuration is None:
             showing.tell(f"It goes on with: {showing.command(f'execution resume {execution}', named)}")
@@ -179,14 +181,20 @@ async def _find(database: Database, ident: str) -> tuple[Asked, str]:
 def _gist(row: Asked) -> str:
     question = row.question
     if "tool" in question:
-        return escaped(f"{question['tool']} {showing.short_value(question.get('arguments') or {})}")
+        arguments = escaped(showing.short_value(question.get("arguments") or {}))
+        return f"{exactly(str(question['tool']))} {arguments}"
     return escaped(showing.short_value(question.get("message", "")))
 
 
 def _place(row: Asked) -> str:
     question = row.question
     whose = f" ({row.execution.origin}'s)" if row.execution else ""
-    return escaped(f"{question.get('program', '')}{whose}: {question.get('step', '')}")
+    return f"{exactly(str(question.get('program', '')))}{whose}: {exactly(str(question.get('step', '')))}"
+
+
+def _tell_question(row: Asked) -> None:
+    for line in showing.question(row.question, row.execution.origin if row.execution else ""):
+        showing.tell(f"  {line}")
 
 
 def _tell_decision(row: Asked) -> None:

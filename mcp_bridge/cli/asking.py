@@ -25,7 +25,8 @@ POLL_SECONDS = 0.1
 MAX_ANSWER_BYTES = 1024
 
 MAX_SHOWN_CHARS = 4000
-"""Of arguments, in a question: more would push its beginning out of the window."""
+MAX_SHOWN_LINES = 100
+"""Longest question: more would push its beginning out of the window, and what isn't seen would be approved unseen."""
 
 _ANSWERS = {"y": True, "yes": True, "n": False, "no": False, "l": None, "later": None}
 
@@ -48,14 +49,20 @@ class Terminal:
         self._turn = anyio.Lock()
 
     async def ask(self, question: dict[str, Any]) -> bool | None:
-        """The person's decision; None for "later", or when the terminal is gone."""
+        """The person's decision; None for "later", when the terminal is gone, or if the question is too long for it."""
+        shown = common.printable("\n".join(showing.question(question)))
         async with self._turn:
+            if len(shown) > MAX_SHOWN_CHARS or shown.count("\n") >= MAX_SHOWN_LINES:
+                showing.say(f"mcp-bridge: {_TOO_LONG}")
+                return None
             # Not abandoned when cancelled: the thread would take the answer to the next question.
-            return await anyio.to_thread.run_sync(_ask, _shown(question))
+            return await anyio.to_thread.run_sync(_ask, shown)
 
 
-def _shown(question: dict[str, Any]) -> str:
-    return common.printable("\n".join(showing.question(question, limit=MAX_SHOWN_CHARS)))
+_TOO_LONG = (
+    "approval needed, and the question is too long to be asked here."
+    " `mcp-bridge approvals list` has it, if something waits for it."
+)
 
 
 def _ask(shown: str) -> bool | None:

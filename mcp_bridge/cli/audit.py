@@ -17,6 +17,7 @@ from mcp_bridge.errors import BridgeError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mcp_bridge.ledger.allowance import Measured
     from mcp_bridge.ledger.database import Database
     from mcp_bridge.ledger.publisher import TargetState
 
@@ -76,7 +77,10 @@ def verify(
             settings = common.load(config or ctx.obj).settings
             facts = verifying.verify_here(settings, keys, notes)
         else:
-            facts = verifying.verify_given(file, keys, notes, lambda: common.load(config or ctx.obj).settings)
+            # Looking at a stranger's file, perhaps in a stranger's folder: that has no say.
+            facts = verifying.verify_given(
+                file, keys, notes, lambda: common.load(config or ctx.obj, folder=False).settings
+            )
         if as_json:
             print_json({"status": "verified" if facts["authenticated"] else "unauthenticated", **facts})
         else:
@@ -117,7 +121,7 @@ def prove(
             data = verifying.prove_here(common.load(config or ctx.obj).settings, entry, payload=payload)
         else:
             data = verifying.prove_by(
-                file, keys, entry, lambda: common.load(config or ctx.obj).settings, payload=payload
+                file, keys, entry, lambda: common.load(config or ctx.obj, folder=False).settings, payload=payload
             )
         # Of a ledger that was damaged it may be none.
         proofs.verify(data, keys)
@@ -254,6 +258,32 @@ def stats(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
     finish(work, as_json=as_json)
 
 
+@audit.command(epilog="Example:\n\nmcp-bridge audit compact")
+def compact(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
+    """Write the ledger's file anew, as small as what is in it; no bridge may use it meanwhile.
+
+    A file that version 0.1.0 has begun gives the space of what is erased back only after this; others do by themselves.
+    """
+
+    def work() -> int:
+        from mcp_bridge.ledger import compacting  # noqa: PLC0415
+        from mcp_bridge.sandbox.owner import owner_label  # noqa: PLC0415
+        from mcp_bridge.sizes import shown_size  # noqa: PLC0415
+
+        async def compacted(database: Database) -> tuple[Measured, Measured]:
+            return await compacting.compact(database, owner_label())
+
+        before, after = in_record(common.load(config or ctx.obj).settings, compacted)
+        was, now = before.used + before.unused, after.used + after.unused
+        if as_json:
+            print_json({"before_bytes": was, "after_bytes": now})
+        else:
+            showing.tell(f"the ledger had {shown_size(was)}, and has {shown_size(now)}")
+        return common.OK
+
+    finish(work, as_json=as_json)
+
+
 @audit.command(epilog="Example:\n\nmcp-bridge audit publish")
 def publish(
     ctx: typer.Context,
@@ -276,7 +306,7 @@ def publish(
 
             if acknowledge:
                 await kept.acknowledge(database)
-            publishing = await publisher(database, loaded.settings.ledger, common.base_of(loaded))
+            publishing = await publisher(database, loaded.settings.ledger, loaded.layers[-1].base)
             return dict(await publishing.publish_now())
 
         states = in_record(loaded.settings, published)

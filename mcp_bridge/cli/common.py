@@ -13,8 +13,11 @@ from mcp_bridge import settings
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mcp_bridge.bridge.governance import Governance
     from mcp_bridge.downstream.discovery import Discovery
+    from mcp_bridge.workspace.trust import PassedOver
 
 OK, FAILED, USAGE, NO_SANDBOX, REFUSED, SUSPENDED, TIMED_OUT, INTERRUPTED = 0, 1, 2, 3, 4, 5, 124, 130
 
@@ -37,6 +40,7 @@ USAGE_CODES = frozenset(
         "empty_code",
         "invalid_program",
         "key_conflict",
+        "nothing_to_trust",
         "reserved_name",
         "script_missing",
         "secret_elsewhere",
@@ -52,9 +56,12 @@ USAGE_CODES = frozenset(
         "unknown_trace",
     }
 )
-REFUSED_CODES = frozenset({"already_decided", "denied", "nested_bridge"})
+REFUSED_CODES = frozenset({"already_decided", "denied", "nested_bridge", "not_asked"})
 
 NESTED = "MCP_BRIDGE_NESTED"
+
+MAX_NAMED, MAX_NAMED_CHARS = 10, 500
+"""Servers, and their names' characters, in the line that says that they are left out."""
 
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -70,6 +77,14 @@ def escaped_json(text: str) -> str:
     return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+def one_line(text: str) -> str:
+    """Text of others within a line: whatever shows as nothing, as another line or as something else is escaped."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode("ascii")
+        for char in text
+    )
+
+
 class _Formatter(logging.Formatter):
     """A log for a terminal: servers and scripts have their words in it."""
 
@@ -78,21 +93,31 @@ class _Formatter(logging.Formatter):
 
 
 class Configuration(NamedTuple):
-    """The settings, the file they came from, the servers, and the operator's word if the file has any."""
+    """The settings, the file they came from, the servers, and the operator's word if there is any in a file.
+
+    `passed_over` has the folder's files that take no part; `floor` is the user's own file beneath a folder's.
+    """
 
     settings: settings.Settings
     file: Path | None
     discovery: Discovery
     governance: Governance | None = None
+    passed_over: tuple[PassedOver, ...] = ()
+    floor: Path | None = None
 
 
-def load(file: Path | None) -> settings.Loaded:
+def load(file: Path | None, *, folder: bool = True) -> settings.Loaded:
     """Read the configuration alone, and begin to log: for commands that need neither servers nor the operator's tools.
+
+    Args:
+        file: The file that was named.
+        folder: Whether the folder's file has a say: not where the command is about somebody's file.
 
     Raises:
         BridgeError: `bad_config`, `config_missing`.
     """
-    loaded = settings.load(file)
+    loaded = settings.load(file, folder=folder)
+    notice(loaded.passed_over)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter("mcp-bridge: %(levelname)s: %(message)s"))
     logging.basicConfig(level=loaded.settings.log_level.upper(), handlers=[handler])
@@ -102,9 +127,50 @@ def load(file: Path | None) -> settings.Loaded:
     return loaded
 
 
-def base_of(loaded: settings.Loaded) -> Path:
-    """The folder that paths in the configuration are relative to."""
-    return loaded.file.absolute().parent if loaded.file else Path.cwd()
+_noticed: set[PassedOver] = set()
+
+
+def notice(files: Iterable[PassedOver]) -> None:
+    """Say on standard error, once each, which of the folder's files take no part: whatever is logged."""
+    for file in files:
+        if file not in _noticed:
+            _noticed.add(file)
+            some = ", ".join(file.servers[:MAX_NAMED]) + (", …" if len(file.servers) > MAX_NAMED else "")
+            servers = f" Left out: {some[:MAX_NAMED_CHARS]}." if some else ""
+            print(one_line(f"mcp-bridge: {file.code}: {file.message}{servers} {file.hint}"), file=sys.stderr)  # noqa: T201
+
+
+def discovered(loaded: settings.Loaded) -> Discovery:
+    """Find the servers.
+
+    Raises:
+        BridgeError: `bad_config`.
+    """
+    from mcp_bridge.downstream.discovery import discover  # noqa: PLC0415  (`version` and `--help` need none of it)
+
+    own = next((layer for layer in loaded.layers if layer.trusted is None), None)
+    folder = next((layer for layer in loaded.layers if layer.trusted is not None), None)
+    found = discover(
+        own.servers if own else {},
+        config_file=(own.file if own else None) or "the configuration",
+        environ=os.environ,
+        cwd=Path.cwd(),
+        home=Path.home(),
+        client_configs=loaded.settings.client_configs,
+        allow_self_server=loaded.settings.allow_self_server,
+        folder=folder.servers if folder else {},
+        trusted=folder.trusted if folder else None,
+        trust=loaded.trust,
+        shelter=Path.home(),
+        everywhere=not loaded.named,
+    )
+    notice(found.passed_over)
+    return found
+
+
+def strangers(loaded: settings.Loaded, found: Discovery) -> frozenset[str]:
+    """The servers that the folder configures, where that makes a difference: a file that was named means them all."""
+    return frozenset() if loaded.named else found.strangers
 
 
 def configure(file: Path | None) -> Configuration:
@@ -113,25 +179,17 @@ def configure(file: Path | None) -> Configuration:
     Raises:
         BridgeError: `bad_config`, `config_missing`, `bad_tools`, `bad_program`.
     """
-    from mcp_bridge.downstream.discovery import discover  # noqa: PLC0415  (`version` and `--help` need none of it)
-
     loaded = load(file)
-    found = discover(
-        loaded.servers,
-        config_file=loaded.file or "the configuration",
-        environ=os.environ,
-        cwd=Path.cwd(),
-        home=Path.home(),
-        client_configs=loaded.settings.client_configs,
-        allow_self_server=loaded.settings.allow_self_server,
-    )
+    found = discovered(loaded)
     governance = None
-    if loaded.tables and loaded.file:
-        # Where the file says nothing of it, the bridge makes an empty one when it needs it: not on the way of `serve`.
-        from mcp_bridge.bridge.governance import load_governance  # noqa: PLC0415
+    if loaded.has_tables:
+        # Where no file says anything, the bridge makes an empty one when it needs it: not on the way of `serve`.
+        from mcp_bridge.bridge.governance import govern  # noqa: PLC0415
 
-        governance = load_governance(loaded.tables, loaded.file, base_of(loaded), loaded.settings.state_dir)
-    return Configuration(loaded.settings, loaded.file, found, governance)
+        governance = govern(loaded.layers, loaded.settings.state_dir, strangers(loaded, found))
+    passed_over = (*loaded.passed_over, *found.passed_over)
+    floor = loaded.layers[0].file if len(loaded.layers) > 1 else None
+    return Configuration(loaded.settings, loaded.file, found, governance, passed_over, floor)
 
 
 def refuse_nesting(configuration: Configuration | settings.Loaded) -> None:

@@ -113,7 +113,8 @@ def demo_servers(directory: Path) -> list[ServerSpec]:
     specs = []
     for name, (command, runner, arguments) in PACKAGES.items():
         args = [str(directory) if argument == "DIRECTORY" else argument for argument in arguments]
-        table: dict[str, Any] = {"command": command, "args": args, "start_timeout": 120}
+        # Package runners take programs and settings from the folder that they are started in, which may be anybody's.
+        table: dict[str, Any] = {"command": command, "args": args, "start_timeout": 120, "cwd": str(directory)}
         if shutil.which(command) is None:
             if shutil.which(runner) is None:
                 raise BridgeError(
@@ -135,7 +136,7 @@ def make_repository(directory: Path) -> None:
     """
     identity = ["-c", "user.name=Demo", "-c", "user.email=demo@example.org", "-c", "commit.gpgsign=false"]
     try:
-        subprocess.run(["git", "init", "-q", str(directory)], check=True)
+        subprocess.run(["git", "init", "-q", str(directory)], check=True, cwd=directory)
         for number, subject in enumerate(("Begin", "Describe the plan", "Finish the plan"), 1):
             (directory / "plan.txt").write_text("step\n" * number)
             subprocess.run(["git", "-C", str(directory), "add", "plan.txt"], check=True)

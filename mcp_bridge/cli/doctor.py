@@ -13,9 +13,14 @@ from rich.console import Console
 from mcp_bridge.bridge.service import Prepared, not_enforced, open_bridge, prepare
 from mcp_bridge.cli import common
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.allowance import FULL
+from mcp_bridge.sizes import shown_size
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from mcp_bridge.ledger.allowance import Measured
+    from mcp_bridge.ledger.config import LedgerConfig
 
 MARKS = {"ok": "[green]ok[/green]  ", "warning": "[yellow]warn[/yellow]", "error": "[red]fail[/red]"}
 
@@ -32,14 +37,18 @@ def doctor(config: Path | None, *, as_json: bool) -> int:
     status = common.OK
     try:
         configuration = common.configure(config)
-        find("ok", "configuration", f"Configuration: {configuration.file or 'no file, defaults'}.")
+        over = f", over your own, {configuration.floor}" if configuration.floor else ""
+        find("ok", "configuration", f"Configuration: {configuration.file or 'no file, defaults'}{over}.")
+        for file in configuration.passed_over:
+            names = f" Left out: {', '.join(file.servers)}." if file.servers else ""
+            find("warning", file.code, f"{file.message}{names}", file.hint)
         with console.status("Probing the container engine…"):
             prepared = anyio.run(_prepare, configuration)
         findings += [finding.record() for finding in prepared.report.findings]
         image = prepared.image
         find("ok", "image", f"Image {image.reference}: Python {image.python or 'unknown'}, {image.size / 1e6:.0f} MB.")
         with console.status("Running a script…"):
-            milliseconds = anyio.run(_try, configuration)
+            milliseconds = anyio.run(_try, configuration, find)
         find("ok", "script", f"A script ran in a fresh container in {milliseconds:.0f} ms.")
         _servers(configuration, find)
     except BridgeError as exc:
@@ -58,10 +67,12 @@ async def _prepare(configuration: common.Configuration) -> Prepared:
     return await prepare(configuration.settings, refresh=True)
 
 
-async def _try(configuration: common.Configuration) -> float:
+async def _try(configuration: common.Configuration, find: Any) -> float:
     began = time.monotonic()
     failure: BridgeError | None = None
     async with open_bridge(configuration.settings, []) as bridge:
+        ledger = bridge.measured()
+        find(*_room(configuration.settings.ledger, ledger, bridge.files.used()))
         await bridge.prepare()
         began = time.monotonic()
         record = await bridge.run("print('ok')")
@@ -72,6 +83,22 @@ async def _try(configuration: common.Configuration) -> float:
     if failure:
         raise failure
     return took
+
+
+def _room(config: LedgerConfig, ledger: Measured, files: int) -> tuple[str, str, str, str | None]:
+    """What is kept, how long, and how much room there is for it."""
+    message = (
+        f"Kept: the ledger has {shown_size(ledger.used)}, artifacts and outputs {shown_size(files)}; "
+        f"{shown_size(ledger.free)} are free on the disk. {config.retention()}"
+    )
+    if config.max_size != "unlimited" and ledger.used > FULL * config.max_size:
+        return "warning", "ledger_room", message, "Erase executions (mcp-bridge erase), or raise max_size in [ledger]."
+    if ledger.free < 2 * config.min_free:
+        return "warning", "ledger_room", message, "Make room on the disk: below min_free nothing new begins."
+    if not ledger.gives_back:
+        hint = "It is of version 0.1.0: mcp-bridge audit compact makes it give back the space of what is erased."
+        return "warning", "ledger_room", message, hint
+    return "ok", "ledger_room", message, None
 
 
 def _servers(configuration: common.Configuration, find: Any) -> None:

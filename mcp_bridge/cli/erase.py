@@ -57,7 +57,8 @@ def erase(
 
     async def erased(database: Database) -> Erased:
         wanted = (await inputs.execution(ProgramStore(database), name)).id if what == "execution" else name
-        return await work(database, Files(loaded.settings.state_dir), what, wanted, by=who(), reason=reason)
+        files = Files(loaded.settings.state_dir, loaded.settings.ledger.max_files_size)
+        return await work(database, files, what, wanted, by=who(), reason=reason)
 
     found = in_record(loaded.settings, erased)
     if as_json:

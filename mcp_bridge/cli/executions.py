@@ -153,6 +153,7 @@ def show(
         rows = timeline(entries)
         if as_json:
             facts = {"started": row.started, "key": row.key, "program_hash": row.program, "origin": row.origin}
+            facts |= {"key_of": row.starter if row.key_space else None}
             happened = {"timeline": [asdict(one) for one in rows], "totals": asdict(totals(rows))}
             print_json(record | facts | happened)
         else:
@@ -165,7 +166,8 @@ def show(
 
 def _tell(row: StoredExecution, record: dict[str, Any], ident: str, config: Path | None) -> None:
     showing.tell(f"{row.id}: {record['program']} ({row.origin}'s), {record['status']}")
-    showing.tell(f"started {showing.moment(row.started)}{f', key {row.key!r}' if row.key else ''}")
+    whose = f" (the {row.starter}'s)" if row.key_space else ""
+    showing.tell(f"started {showing.moment(row.started)}{f', key {row.key!r}{whose}' if row.key else ''}")
     if record["steps"]:
         cells = []
         for step in record["steps"]:

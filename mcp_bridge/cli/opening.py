@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from mcp_bridge.settings import Settings
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 class Terminated(Exception):  # noqa: N818  (it is what happened, and no fault)
@@ -102,13 +105,16 @@ def in_record(settings: Settings, work: Callable[[Database], Awaitable[T]]) -> T
     from mcp_bridge.bridge.keep import Files  # noqa: PLC0415
     from mcp_bridge.ledger.database import Database  # noqa: PLC0415
     from mcp_bridge.ledger.schema import FILE_NAME  # noqa: PLC0415
-    from mcp_bridge.private_files import private_directory  # noqa: PLC0415
+    from mcp_bridge.private_files import state_directory  # noqa: PLC0415
     from mcp_bridge.sandbox.owner import owner_label  # noqa: PLC0415
 
     async def opened() -> T:
-        private_directory(settings.state_dir, durable=True)
-        async with Database(settings.state_dir / FILE_NAME, settings.ledger.master_key, owner_label()) as database:
-            await tidy(database, Files(settings.state_dir), settings.ledger)
+        state_directory(settings.state_dir, durable=True)
+        path, config = settings.state_dir / FILE_NAME, settings.ledger
+        async with Database(path, config.master_key, owner_label(), config.quota) as database:
+            if database.is_new:
+                logger.warning("a ledger begins in %s. %s", settings.state_dir, config.retention())
+            await tidy(database, Files(settings.state_dir, config.max_files_size), config)
             return await work(database)
 
     return anyio.run(opened)

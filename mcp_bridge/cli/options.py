@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 Config = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="Instead of ./mcp-bridge.toml and the user's own.")
+    Path | None, typer.Option("--config", metavar="FILE", help="Instead of your own, and a trusted ./mcp-bridge.toml.")
 ]
 """Before a command and after it; the later one wins."""
 

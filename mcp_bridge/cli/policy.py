@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -16,10 +15,10 @@ from mcp_bridge.errors import BridgeError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from mcp_bridge.bridge.governance import WrittenPolicy
     from mcp_bridge.downstream.tools import ToolInfo
     from mcp_bridge.kernel.program import Program, Step
     from mcp_bridge.policy.call import StepContext
-    from mcp_bridge.policy.rules import Policy, Source
     from mcp_bridge.policy.snapshot import PolicySnapshot
     from mcp_bridge.settings import Loaded
 
@@ -30,12 +29,14 @@ LIST_SECONDS = 60.0
 
 
 class _Read(NamedTuple):
-    """The policy as configured, where it was written, and as it is frozen for an execution."""
+    """The policies as configured, and what decides."""
 
-    policy: Policy
-    source: Source
+    written: tuple[WrittenPolicy, ...]
     snapshot: PolicySnapshot
-    programs: Mapping[str, Program]
+
+    @property
+    def has_conditions(self) -> bool:
+        return any(rule.when for written in self.written for rule in written.policy.rules)
 
 
 def _read(loaded: Loaded) -> _Read:
@@ -44,17 +45,10 @@ def _read(loaded: Loaded) -> _Read:
     Raises:
         BridgeError: `bad_config`, `bad_program`.
     """
-    from mcp_bridge.bridge.program_files import load_programs, programs_config  # noqa: PLC0415
-    from mcp_bridge.policy.rules import NOWHERE, Source, read  # noqa: PLC0415
-    from mcp_bridge.policy.snapshot import freeze  # noqa: PLC0415
-    from mcp_bridge.toml_lines import line_of  # noqa: PLC0415
+    from mcp_bridge.bridge.governance import snapshot_of, written_policies  # noqa: PLC0415
 
-    file = loaded.file
-    source = Source(str(file), functools.partial(line_of, file)) if file else NOWHERE
-    decoded = read(loaded.tables.get("policy", {}), source)
-    programs = load_programs(programs_config(loaded.tables.get("programs", {}), file), common.base_of(loaded))
-    hashes = {name: program.hash for name, program in programs.items()}
-    return _Read(decoded, source, freeze(decoded, hashes, source), programs)
+    written = written_policies(loaded.layers, common.strangers(loaded, common.discovered(loaded)))
+    return _Read(written, snapshot_of(written))
 
 
 @policy.command()
@@ -65,20 +59,31 @@ def show(ctx: typer.Context, config: Config = None, as_json: Json = False) -> No
         loaded = common.load(config or ctx.obj)
         snapshot = _read(loaded).snapshot
         if as_json:
-            print_json(snapshot.model_dump(mode="json") | {"hash": snapshot.hash})
-        else:
-            for line in _described(snapshot):
+            print_json(_record(snapshot))
+            return common.OK
+        if snapshot.floor is not None:
+            showing.tell("your own policy, which is a floor:")
+            for line in _described(snapshot.floor):
                 showing.tell(line)
+            showing.tell("the folder's policy over it, with the lower limits of both:")
+        for line in _described(snapshot):
+            showing.tell(line)
         return common.OK
 
     finish(work, as_json=as_json)
+
+
+def _record(snapshot: PolicySnapshot) -> dict[str, Any]:
+    data = snapshot.model_dump(mode="json", exclude={"floor"}) | {"hash": snapshot.hash}
+    return data | ({"floor": _record(snapshot.floor)} if snapshot.floor else {})
 
 
 def _described(snapshot: PolicySnapshot) -> Iterator[str]:
     yield f"preset {snapshot.preset}, hash {snapshot.hash}"
     if snapshot.trust_hints:
         yield f"the hints of these servers are believed: {', '.join(snapshot.trust_hints)}"
-    for number, rule in enumerate(snapshot.rules, 1):
+    for compiled in snapshot.compiled.rules:
+        number, rule = compiled.number, compiled.rule
         parts = [f"{number}. {rule.effect}{f' ({rule.name})' if rule.name else ''}: {', '.join(rule.tools)}"]
         if rule.programs:
             parts.append(f"as steps of {', '.join(rule.programs)}")
@@ -143,13 +148,15 @@ def _warnings(read: _Read, configuration: common.Configuration, *, start: bool) 
     from mcp_bridge.policy.checks import warnings  # noqa: PLC0415
 
     servers, listed, silent = anyio.run(_tools, configuration, start)
-    hashes = {name: program.hash for name, program in read.programs.items()}
-    rows = [
-        _row("warning", str(found), found.line)
-        for found in warnings(read.policy, read.source, programs=hashes, servers=servers)
-    ]
-    rows += [_row("warning", text, line) for text, line in _unknown_tools(read, servers, listed)]
-    if silent and read.policy.rules:
+    rows = []
+    for written in read.written:
+        hashes = {name: program.hash for name, program in written.programs.items()}
+        rows += [
+            _row("warning", str(found), found.line)
+            for found in warnings(written.policy, written.source, programs=hashes, servers=servers)
+        ]
+        rows += [_row("warning", text, line) for text, line in _unknown_tools(written, servers, listed)]
+    if silent and any(written.policy.rules for written in read.written):
         why = "they could not be listed" if start else "nobody has listed them yet; --start does"
         rows.append(_row("note", f"rules weren't held against the tools of {', '.join(silent)}: {why}.", None))
     return rows
@@ -186,7 +193,7 @@ async def _tools(
 
 
 def _unknown_tools(
-    read: _Read, servers: Mapping[str, str], listed: Mapping[str, Sequence[ToolInfo]]
+    read: WrittenPolicy, servers: Mapping[str, str], listed: Mapping[str, Sequence[ToolInfo]]
 ) -> Iterator[tuple[str, int | None]]:
     """Globs for servers that have all listed their tools, and none of these is meant."""
     from mcp_bridge.policy.globs import ToolGlob  # noqa: PLC0415
@@ -264,7 +271,7 @@ def explain(
             showing.say(
                 f"mcp-bridge: nobody has listed the tools of {found.server} yet, so nothing is known of this one."
             )
-        if args is None and any(rule.when for rule in read.policy.rules):
+        if args is None and read.has_conditions:
             showing.say("mcp-bridge: without --args the conditions see a call without arguments.")
         return common.OK
 

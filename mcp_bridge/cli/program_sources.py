@@ -15,7 +15,6 @@ from mcp_bridge.bridge.program_files import (
     programs_config,
     read_file,
 )
-from mcp_bridge.cli import common
 from mcp_bridge.cli.opening import in_record
 from mcp_bridge.downstream.aliases import nearest
 from mcp_bridge.errors import BridgeError
@@ -98,14 +97,20 @@ class Sources:
             BridgeError: `bad_config`, `bad_program`.
         """
         if self._operators is None:
-            config = programs_config(self._loaded.tables.get("programs", {}), self._loaded.file)
             try:
-                self._operators = load_programs(config, common.base_of(self._loaded))
+                self._operators = self._load_operators()
             except BridgeError as exc:
                 if not self._lenient:
                     raise
                 self.problem, self._operators = exc, {}
         return self._operators
+
+    def _load_operators(self) -> dict[str, Program]:
+        found: dict[str, Program] = {}
+        for layer in self._loaded.layers:
+            config = programs_config(layer.tables.get("programs", {}), layer.file)
+            found |= load_programs(config, layer.base, layer.trusted, found)
+        return found
 
     @property
     def kept(self) -> dict[str, SavedProgram]:

@@ -76,7 +76,7 @@ def _driven(
     from mcp_bridge.cli.asking import terminal  # noqa: PLC0415
 
     async def driven(bridge: Bridge) -> tuple[dict[str, Any], str]:
-        record = await bridge.run_program(asked, values, key, asker=terminal())
+        record = await bridge.run_program(asked, values, key, starter="operator", asker=terminal())
         return record, await inputs.short(bridge.programs.store, record["trace_id"])
 
     record, ident = in_bridge(configuration, driven)
@@ -102,7 +102,8 @@ def validate(
         for file in files:
             if file != sources.STDIN and not Path(file).is_file():
                 raise BridgeError("bad_argument", f"There is no file {file}.")
-        loaded = common.load(config or ctx.obj)
+        # The files may be anybody's, and so may the folder be: it has no say.
+        loaded = common.load(config or ctx.obj, folder=False)
         read: list[Given | dict[str, Any]] = []
         for file in files:
             try:
@@ -172,7 +173,8 @@ def graph(
         from mcp_bridge.bridge import graph as drawing  # noqa: PLC0415
         from mcp_bridge.cli import program_sources  # noqa: PLC0415
 
-        found, _ = program_sources.one(common.load(config or ctx.obj), program)
+        loaded = common.load(config or ctx.obj, folder=not program_sources.is_file(program))
+        found, _ = program_sources.one(loaded, program)
         drawn = drawing.draw(found)
         if form == "svg":
             from mcp_bridge.bridge.graph_svg import svg  # noqa: PLC0415

@@ -99,7 +99,15 @@ async def _run(
 
     async def work(bridge: Bridge) -> ExecutionRecord:
         asker = asking.terminal()
-        return await bridge.run(script, servers=servers or None, timeout=timeout, key=key, notify=_say, asker=asker)
+        return await bridge.run(
+            script,
+            servers=servers or None,
+            timeout=timeout,
+            key=key,
+            starter="operator",
+            notify=_say,
+            asker=asker,
+        )
 
     return await opening.with_bridge(configuration, work)
 

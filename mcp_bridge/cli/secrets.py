@@ -31,10 +31,11 @@ _LONGEST = 1 << 20
 
 
 def _vault(loaded: Loaded) -> tuple[Vault, dict[str, SecretConfig]]:
-    from mcp_bridge.policy.vault import Vault, secrets_from_toml  # noqa: PLC0415
+    from mcp_bridge.bridge.governance import secrets_of  # noqa: PLC0415
+    from mcp_bridge.policy.vault import Vault  # noqa: PLC0415
 
-    configs = secrets_from_toml(loaded.tables.get("secrets", {}), loaded.file)
-    return Vault(configs, loaded.settings.state_dir), configs
+    configs, bounds = secrets_of(loaded.layers)
+    return Vault(configs, loaded.settings.state_dir, bounds=bounds), configs
 
 
 @secrets.command(

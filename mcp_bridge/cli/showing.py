@@ -9,7 +9,7 @@ import time
 import unicodedata
 from typing import TYPE_CHECKING, Any, TextIO
 
-from mcp_bridge.bridge.shown import escaped
+from mcp_bridge.bridge.shown import escaped, exactly
 from mcp_bridge.cli import common
 
 if TYPE_CHECKING:
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_CELL_CHARS = 60
+CUT = "…"
+"""At the end of what isn't shown whole."""
+
 MAX_FAILURES = 10
 
 ENDED_WELL = "success"
@@ -60,7 +63,7 @@ def short_value(value: Any) -> str:
     """A value on one line, cut."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     text = " ".join(text.split())
-    return text if len(text) <= MAX_CELL_CHARS else text[: MAX_CELL_CHARS - 1] + "…"
+    return text if len(text) <= MAX_CELL_CHARS else text[: MAX_CELL_CHARS - 1] + CUT
 
 
 def whole_value(value: Any) -> str:
@@ -79,41 +82,37 @@ def command(words: str, config: Path | None) -> str:
     return f"mcp-bridge{named} {words}"
 
 
-def question(asked: Mapping[str, Any], whose: str = "", limit: int | None = None) -> list[str]:
-    """What a person is asked about, as lines: what would be called, on what, and why.
+def question(asked: Mapping[str, Any], whose: str = "") -> list[str]:
+    """What a person is asked about, as lines: what would be called, on what, and why. All of it.
 
     What the program has put in stands behind `>`: whatever it says, it can't be taken for anything else. And nothing of
     it is hidden: what else may be printed but can't be seen is escaped here.
 
     Args:
         asked: The question.
-        whose: `operator` or `agent`: whose program asks; empty where that isn't known.
-        limit: Characters of the arguments that are shown; by default all, since what isn't seen isn't approved.
+        whose: `operator` or `agent`: whose program asks; by default what the question says.
     """
     if "tool" in asked:
-        lines, shown = [f"call of {escaped(str(asked['tool']))} with"], asked.get("arguments")
+        lines, shown = [f"call of {exactly(str(asked['tool']))} with"], asked.get("arguments")
     else:
-        lines, shown = [*_quoted(asked.get("message", ""), limit)], asked.get("details")
+        lines, shown = [*_quoted(asked.get("message", ""))], asked.get("details")
     if shown not in (None, {}, []):
-        lines += _quoted(shown, limit)
+        lines += _quoted(shown)
+    whose = whose or str(asked.get("origin") or "")
     of = f" (the {whose}'s)" if whose else ""
     lines += [
-        f"{name}: {_cell(escaped(str(asked[name])))}{of if name == 'program' else ''}"
-        for name in _FACTS
-        if asked.get(name)
+        f"{name}: {exactly(str(asked[name]))}{of if name == 'program' else ''}" for name in _FACTS if asked.get(name)
     ]
+    if asked.get("filled"):
+        lines.append(f"defaults of the tool, left out by the caller: {exactly(', '.join(asked['filled']))}")
     return lines
 
 
 _FACTS = ("program", "step", "why")
 
 
-def _quoted(value: Any, limit: int | None) -> list[str]:
-    text = whole_value(value)
-    lines = [f"> {escaped(line)}" for line in text[:limit].splitlines() or [""]]
-    if limit is not None and len(text) > limit:
-        lines.append(f"{len(text) - limit} more characters aren't shown here: deny, or answer later, if they matter.")
-    return lines
+def _quoted(value: Any) -> list[str]:
+    return [f"> {escaped(line)}" for line in whole_value(value).splitlines() or [""]]
 
 
 def status_of(record: Mapping[str, Any]) -> int:
@@ -146,7 +145,7 @@ def _doubt(row: Mapping[str, Any], ident: str, config: Path | None) -> list[str]
     words = f"execution settle {ident} {row['effect']}"
     return [
         f"{row['step']} is in doubt: {escaped(row['tool'])} may have been called, {moment(row['since'])}, with",
-        *_quoted(row["arguments"], None),
+        *_quoted(row["arguments"]),
         f"say what happened: {command(f'{words} --happened [--value JSON]', config)}",
         f"  or: {command(f'{words} --failed MESSAGE', config)}",
         f"  or have it done: {command(f'{words} --not-done', config)}",

@@ -41,7 +41,7 @@ def ui(config: Path | None, asked: str, *, browser: bool) -> int:
     Raises:
         BridgeError: `bad_argument`, `cannot_listen`; as `in_record`; `nested_bridge`.
     """
-    from mcp_bridge.private_files import private_directory  # noqa: PLC0415
+    from mcp_bridge.private_files import state_directory  # noqa: PLC0415
     from mcp_bridge.server.ui.app import Address, build, serve  # noqa: PLC0415  (the SDK takes most of a second)
     from mcp_bridge.server.ui.live import Live  # noqa: PLC0415
 
@@ -56,7 +56,7 @@ def ui(config: Path | None, asked: str, *, browser: bool) -> int:
     async def served(database: Database) -> None:
         import anyio  # noqa: PLC0415
 
-        leading = _page_that_leads_to(url, private_directory(loaded.settings.state_dir), wanted=browser)
+        leading = _page_that_leads_to(url, state_directory(loaded.settings.state_dir), wanted=browser)
         with leading, anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             showing.tell(f"The trace viewer: {url}")
             sys.stdout.flush()

@@ -30,7 +30,7 @@ def witness(config: Path | None, listen: str, logs: Sequence[str], name: str | N
     """
     from mcp_bridge.ledger.signing import Verifier, is_key_name  # noqa: PLC0415
     from mcp_bridge.ledger.witness import open_witness  # noqa: PLC0415
-    from mcp_bridge.private_files import private_directory  # noqa: PLC0415
+    from mcp_bridge.private_files import state_directory  # noqa: PLC0415
     from mcp_bridge.server.witness import serve_witness  # noqa: PLC0415
 
     host, port = address(listen)
@@ -44,8 +44,9 @@ def witness(config: Path | None, listen: str, logs: Sequence[str], name: str | N
             raise BridgeError(
                 "bad_argument", f"--log: {exc.message}", hint="Take the key that the log's bridge shows."
             ) from None
-    loaded = common.load(config)
-    state_dir = private_directory(loaded.settings.state_dir)
+    # Its key and what it has seen are the same wherever it is started.
+    loaded = common.load(config, folder=False)
+    state_dir = state_directory(loaded.settings.state_dir)
     with ExitStack() as open_things:
         socket = open_things.enter_context(listening(host, port))
         opened = open_things.enter_context(open_witness(state_dir, keys, name))

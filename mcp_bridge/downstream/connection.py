@@ -5,6 +5,7 @@ Loads the MCP SDK: import it only where a server is started.
 
 from __future__ import annotations
 
+import errno
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ from mcp_bridge.downstream.listing_limits import MAX_PAGES, MAX_TOOLS, Gathered
 from mcp_bridge.downstream.tools import Listing, listing_from_wire
 from mcp_bridge.downstream.transport import OversizedResult, StdioTransport
 from mcp_bridge.offload import on_thread
+from mcp_bridge.workspace.content import changed
 
 # For the supervisor, which imports this module late and through it what it needs of the SDK.
 from mcp.shared.exceptions import MCPError  # isort: skip
@@ -128,6 +130,9 @@ class Connection:
             self.ended.set()
 
     async def _run(self, idle_timeout: float) -> None:
+        if self._spec.scripts and (path := await anyio.to_thread.run_sync(changed, self._spec.scripts)):
+            logger.warning("%s isn't what was trusted any more", path)
+            raise PermissionError(errno.EPERM, "a file of its folder isn't what was trusted any more")
         client = Client(
             self.transport,
             mode=self.mode,

@@ -1,7 +1,11 @@
 """Which servers there are: our own TOML and Claude Code's files, merged by name.
 
-Precedence, highest first: our TOML, Claude Code's local scope (`projects[cwd]` of `~/.claude.json`), project
-scope (`.mcp.json` in the working directory), user scope (`mcpServers` of `~/.claude.json`).
+Precedence, highest first: our TOML, the user's own before a folder's; Claude Code's local scope (`projects[cwd]` of
+`~/.claude.json`), project scope (`.mcp.json` in the working directory), user scope (`mcpServers` of `~/.claude.json`).
+
+Servers of project scope come with the folder. They take part if the user has approved them in Claude Code, by what
+Claude Code keeps in the home directory, or has trusted the file's exact content (see `workspace.trust`). What is in the
+folder's own `.claude` approves of nothing: whoever made the folder wrote it.
 
 Client files belong to another program, so they are read leniently: unknown keys are ignored, a broken file or
 entry is a problem to report and never an exception. Our own TOML is read strictly (see `spec.spec_from_toml`).
@@ -12,10 +16,24 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from mcp_bridge.downstream.itself import runs_the_bridge
+from mcp_bridge.downstream.runners import sheltered
 from mcp_bridge.downstream.spec import Scope, ServerSpec, ServerType, spec_from_toml
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.workspace.content import (
+    MAX_FILE_BYTES,
+    PROJECT_NAME,
+    Content,
+    content_of,
+    project_table,
+    read_regular,
+    scripts_of,
+    why,
+)
+from mcp_bridge.workspace.trust import PassedOver, Status, TrustStore, passed_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -62,11 +80,24 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """All that was found. A server with a `problem` is in `servers` too: it is listed, and never started."""
+    """All that was found. A server with a `problem` is in `servers` too: it is listed, and never started.
+
+    Attributes:
+        servers: By name.
+        problems: What was wrong in clients' files.
+        skipped: What was left out.
+        passed_over: Files that come with the folder and take no part, or not with all servers.
+    """
 
     servers: dict[str, ServerSpec] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
+    passed_over: list[PassedOver] = field(default_factory=list)
+
+    @property
+    def strangers(self) -> frozenset[str]:
+        """The servers that the folder configures, and not the user."""
+        return frozenset(name for name, spec in self.servers.items() if spec.scope in {"folder", "project"})
 
 
 class _MissingVariableError(Exception):
@@ -164,25 +195,38 @@ def _spec_from_client(name: str, entry: Any, file: str, scope: Scope) -> ServerS
     )
 
 
+_MAX_USER_BYTES = 256 << 20
+"""Of Claude Code's own file, which keeps histories too."""
+
+
 def _read_json(path: Path, problems: list[Problem]) -> dict[str, Any]:
     """The file's object; `{}` when there is no such file, or it is broken (which is reported)."""
+    try:
+        data = read_regular(path, _MAX_USER_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        problems.append(Problem("bad_client_config", str(path), None, f"cannot be read: {why(error)}."))
+        return {}
+    return _parsed_json(data, path, problems)
 
+
+def _parsed_json(data: bytes, path: Path, problems: list[Problem]) -> dict[str, Any]:
     def report(message: str, line: int | None = None) -> dict[str, Any]:
         problems.append(Problem("bad_client_config", str(path), line, message))
         return {}
 
     try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
+        content = json.loads(data.decode("utf-8-sig"))
     except json.JSONDecodeError as error:
         return report(f"not valid JSON: {error.msg} (line {error.lineno}, column {error.colno}).", error.lineno)
     except UnicodeDecodeError as error:
         return report(f"not valid UTF-8 at byte {error.start}.")
     except RecursionError:
         return report("not readable: nested too deeply.")
-    except OSError as error:
-        return report(f"cannot be read: {error.strerror}.")
+    except ValueError as error:
+        # A number of thousands of digits.
+        return report(f"not readable: {error}.")
     if not isinstance(content, dict):
         return report("not a JSON object.")
     return content
@@ -198,25 +242,103 @@ def _object(container: Mapping[str, Any], key: str, path: Path, problems: list[P
     return cast("dict[str, Any]", value)
 
 
-def _claude_code(cwd: Path, home: Path, problems: list[Problem]) -> Iterator[ServerSpec]:
+def _names(container: Mapping[str, Any], key: str) -> frozenset[str]:
+    value = container.get(key)
+    return frozenset(name for name in value if isinstance(name, str)) if isinstance(value, list) else frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Approvals:
+    """What the user has said in Claude Code of a project's servers: it keeps names, and not what is behind them.
+
+    Attributes:
+        every: Whether all are approved of.
+        names: Those that are.
+        refused: Those that never take part.
+    """
+
+    every: bool
+    names: frozenset[str]
+    refused: frozenset[str]
+
+    def allow(self, name: str) -> bool:
+        return (self.every or name in self.names) and name not in self.refused
+
+
+def _approvals(local: Mapping[str, Any], home: Path, problems: list[Problem]) -> _Approvals:
+    """By the project's part of `~/.claude.json`, and by `~/.claude/settings.json`, which is for all projects.
+
+    The latter counts where the user has accepted the folder in Claude Code, which starts none of its servers before.
+    """
+    general = _read_json(home / ".claude" / "settings.json", problems)
+    accepted = local.get("hasTrustDialogAccepted") is True
+    sources = [local, *([general] if accepted else [])]
+    return _Approvals(
+        any(source.get("enableAllProjectMcpServers") is True for source in sources),
+        frozenset().union(*(_names(source, "enabledMcpjsonServers") for source in sources)),
+        _names(local, "disabledMcpjsonServers") | _names(general, "disabledMcpjsonServers"),
+    )
+
+
+def _claude_code(cwd: Path, home: Path, found: Discovery, trust: TrustStore | None) -> Iterator[ServerSpec]:
     """Claude Code's servers, highest precedence first."""
-    user_file, project_file = home / ".claude.json", cwd / ".mcp.json"
+    user_file, problems = home / ".claude.json", found.problems
     user = _read_json(user_file, problems)
     projects = _object(user, "projects", user_file, problems)
     local: dict[str, Any] = {}
     for directory in dict.fromkeys((str(cwd), str(cwd.resolve()))):
         local = local or _object(projects, directory, user_file, problems)
-    refused = local.get("disabledMcpjsonServers")
-    refused = refused if isinstance(refused, list) else []
-
     for name, entry in _object(local, "mcpServers", user_file, problems).items():
         yield _spec_from_client(name, entry, str(user_file), "local")
-    project = _read_json(project_file, problems)
-    for name, entry in _object(project, "mcpServers", project_file, problems).items():
-        spec = _spec_from_client(name, entry, str(project_file), "project")
-        yield replace(spec, enabled=False) if name in refused else spec
+    approvals = _approvals(local, home, problems)
+    yield from _project(cwd, approvals, found, trust)
     for name, entry in _object(user, "mcpServers", user_file, problems).items():
         yield _spec_from_client(name, entry, str(user_file), "user")
+
+
+def _scripts(entry: Any, base: Path, files: Mapping[str, str]) -> dict[str, str]:
+    """The folder's files that a server's command names, with what is trusted of them."""
+    return {str(path): files.get(str(path), "not there") for path in scripts_of(entry, base)}
+
+
+def _project(cwd: Path, approvals: _Approvals, found: Discovery, trust: TrustStore | None) -> Iterator[ServerSpec]:
+    """The servers of the folder's `.mcp.json` that take part, and those that the user has refused, which are off."""
+    file = cwd.resolve() / PROJECT_NAME
+    try:
+        data = read_regular(file, MAX_FILE_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        found.problems.append(Problem("bad_client_config", str(file), None, f"cannot be read: {why(error)}."))
+        return
+    content = _parsed_json(data, file, found.problems)
+    status: Status = "untrusted"
+    reason: str | None = None
+    if trust is not None:
+        status, reason = trust.status(file, data)
+    files: Mapping[str, str] = {}
+    if trust is not None and status == "trusted":
+        try:
+            whole = content_of(file, data, project_table(content))
+            status = "trusted" if trust.agrees(whole) else "changed"
+            files = whole.files
+        except BridgeError as error:
+            status, reason = "unusable", error.message.removesuffix(".")
+    unapproved = []
+    for name, entry in _object(content, "mcpServers", file, found.problems).items():
+        spec = _spec_from_client(name, entry, str(file), "project")
+        if name in approvals.refused:
+            yield replace(spec, enabled=False)
+        elif status == "trusted":
+            yield replace(spec, scripts=_scripts(entry, file.parent, files))
+        elif approvals.allow(name):
+            yield spec
+        elif spec.problem is None and not runs_the_bridge(spec.command, spec.args):
+            unapproved.append(name)
+            why_not = "it comes with the folder: neither approved in Claude Code nor trusted (`mcp-bridge trust`)."
+            found.skipped.append(Skipped(name, str(file), why_not))
+    if unapproved:
+        found.passed_over.append(passed_over(file, status, reason, tuple(unapproved)))
 
 
 def discover(
@@ -229,6 +351,11 @@ def discover(
     client_configs: bool = True,
     allow_self_server: bool = False,
     runs_itself: Callable[[str, tuple[str, ...]], bool] = runs_the_bridge,
+    folder: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    trusted: Content | None = None,
+    trust: TrustStore | None = None,
+    shelter: Path | None = None,
+    everywhere: bool = False,
 ) -> Discovery:
     """Find every configured server.
 
@@ -241,6 +368,11 @@ def discover(
         client_configs: False to read nothing but `tables`.
         allow_self_server: Keep servers that are this bridge.
         runs_itself: Tells whether a command line runs this bridge.
+        folder: The `[servers.NAME]` tables of the folder's TOML, which the user has trusted.
+        trusted: What exactly is trusted of the folder, its file included.
+        trust: What the user has trusted; None for nothing.
+        shelter: The user's own directory, for servers that are configured for every folder (see `runners`).
+        everywhere: Whether `tables` are for every folder, too.
 
     Returns:
         Servers by name, what was wrong in clients' files, and what was left out.
@@ -250,7 +382,11 @@ def discover(
     """
     found = Discovery()
     own = [spec_from_toml(name, table, config_file) for name, table in tables.items()]
-    theirs = list(_claude_code(cwd, home, found.problems)) if client_configs else []
+    for name, table in folder.items():
+        assert trusted is not None  # noqa: S101 - a folder's tables are there with what is trusted
+        spec = spec_from_toml(name, table, trusted.file)
+        own.append(replace(spec, scope="folder", scripts=_scripts(table, trusted.file.parent, trusted.files)))
+    theirs = list(_claude_code(cwd, home, found, trust)) if client_configs else []
     for unexpanded in [*own, *theirs]:
         name, file = unexpanded.name, unexpanded.source
         if name in found.servers:
@@ -265,5 +401,7 @@ def discover(
                 Skipped(name, file, "it is this bridge; a bridge behind itself would start itself for ever.")
             )
             continue
+        if shelter is not None and (spec.scope == "user" or (everywhere and spec.scope == "config")):
+            spec = sheltered(spec, shelter)
         found.servers[name] = spec
     return found

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ServerType = Literal["stdio", "http", "sse"]
 Era = Literal["auto", "legacy", "2026-07-28"]
-Scope = Literal["config", "local", "project", "user"]
+Scope = Literal["config", "folder", "local", "project", "user"]
 
 TYPES: tuple[ServerType, ...] = ("stdio", "http", "sse")
 ERAS: tuple[Era, ...] = ("auto", "legacy", "2026-07-28")
@@ -49,8 +49,11 @@ class ServerSpec:
         era: Protocol era to speak; `auto` probes.
         enabled: False for a server that is listed but never started.
         source: The file it came from.
-        scope: Which kind of file that is; `project` files come with a checkout and so from others.
+        scope: Which kind of file that is; `folder` (our own TOML) and `project` files come with a checkout, and so from
+            others.
         problem: Why it can't be used as configured, or None.
+        scripts: Of a server that comes with a folder: from the folder's files that its command names to the trusted
+            SHA-256 of each. It is started with these alone, however long after the look.
     """
 
     name: str
@@ -68,6 +71,7 @@ class ServerSpec:
     source: str = ""
     scope: Scope = "config"
     problem: str | None = None
+    scripts: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return (
@@ -89,6 +93,9 @@ class ServerSpec:
             self.url,
             sorted(self.headers.items()),
         ]
+        if self.scripts:
+            # The same relative command is another server in another folder, and after a change.
+            identity.append(sorted(self.scripts.items()))
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
 

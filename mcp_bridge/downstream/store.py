@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from mcp_bridge.downstream.tools import ToolInfo, listing_from_wire
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.private_files import state_directory
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +52,8 @@ class ListingStore:
         """Replace what is stored under `key`; a disk that refuses is logged and otherwise ignored."""
         content = {"format": _FORMAT, "tools": [_wire(tool) for tool in tools]}
         try:
-            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            state_directory(self._directory.parent)
+            self._directory.mkdir(exist_ok=True, mode=0o700)
             # mkstemp makes it 0600: descriptions may tell of private systems.
             descriptor, temporary = tempfile.mkstemp(dir=self._directory, prefix=".", suffix=".tmp")
             try:
@@ -61,7 +64,7 @@ class ListingStore:
                 with suppress(OSError):
                     Path(temporary).unlink()
                 raise
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, BridgeError) as error:
             logger.warning("cannot cache a listing in %s: %r", self._directory, error)
 
     def _path(self, key: str) -> Path:

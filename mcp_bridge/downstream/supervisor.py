@@ -333,6 +333,9 @@ class DownstreamServer:
             done.set()
 
     def _adopt(self, listing: Listing) -> None:
+        if listing.notices and (self._listing is None or listing.notices != self._listing.notices):
+            # Once, and again when it is another: a server may list without end.
+            logger.warning("%s", "; ".join(listing.notices))
         self._listing = listing
         self._by_name = {tool.name: tool for tool in listing.tools}
         self._by_alias = {tool.alias: tool for tool in listing.tools}

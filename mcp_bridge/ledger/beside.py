@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.ledger import merkle, notes, signing
 from mcp_bridge.ledger.codec import LEDGER
+from mcp_bridge.ledger.pieces import label_of, unpack
 from mcp_bridge.ledger.sealed_rows import check_sealed
 from mcp_bridge.ledger.sealing import damaged, wrong_master
 from mcp_bridge.ledger.store import ERASED
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.ledger.codec import Leaf
     from mcp_bridge.ledger.reading import Ledger, ReadEntry
-    from mcp_bridge.ledger.sealing import MasterKey
+    from mcp_bridge.ledger.sealing import DataKey, MasterKey
 
 UNFINISHED = "unfinished erasure"
 """With the number of its entry, the name in `meta` of an erasure of which something is left to do."""
@@ -50,6 +51,8 @@ class Beside:
     _keys: list[tuple[int, KeyEvent]] = field(default_factory=list)
     _left: dict[str, tuple[str, dict[str, Any] | None]] = field(default_factory=dict)
     _decided: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _unfinished: set[str] = field(default_factory=set)
+    """Executions that are erased, and of which payloads may still be there, unreadable."""
 
     def see(self, found: ReadEntry) -> None:
         """Take the next entry.
@@ -86,6 +89,8 @@ class Beside:
         self._check_meta(ledger)
         self._check_head(ledger)
         self._check_keys(ledger)
+        if ledger.connection.execute("PRAGMA user_version").fetchone()[0] > 1:
+            self._check_pieces(ledger)
         self._check_references(ledger.connection)
         self._check_executions(ledger.connection)
         if ledger.master is not None:
@@ -97,7 +102,8 @@ class Beside:
         for name, value in ledger.connection.execute("SELECT name, value FROM meta"):
             what, _, number = name.rpartition(" ")
             if what == UNFINISHED and number.isdecimal() and number == str(int(number)):
-                if value == json.dumps(self._erasures.get(int(number))):
+                if value == json.dumps(executions := self._erasures.get(int(number))):
+                    self._unfinished.update(executions or ())
                     continue
             elif name in {"origin", "master"}:
                 continue
@@ -140,16 +146,33 @@ class Beside:
             odd = min(gone ^ self.erased)
             said = "its key is there, and the log says it was destroyed" if odd in self.erased else "its key is gone"
             raise damaged(f"{odd} is erased and it isn't: {said}")
-        stray = ledger.connection.execute(
-            "SELECT execution FROM entries LEFT JOIN payloads USING (sequence) LEFT JOIN data_keys USING (execution)"
-            " WHERE (sealed IS NULL) <> (wrapped IS NULL) AND execution <> ? LIMIT 1",
+        for execution, wrapped in ledger.connection.execute(
+            "SELECT execution, wrapped FROM entries LEFT JOIN payloads USING (sequence)"
+            " LEFT JOIN data_keys USING (execution) WHERE (sealed IS NULL) <> (wrapped IS NULL) AND execution <> ?",
             (LEDGER,),
-        ).fetchone()
-        if stray is not None:
-            raise damaged(f"{stray[0]} has payloads without a key, or a key and not all payloads")
+        ):
+            if wrapped is not None or execution not in self._unfinished:
+                raise damaged(f"{execution} has payloads without a key, or a key and not all payloads")
         count = "SELECT count(*) FROM payloads WHERE sequence NOT IN (SELECT sequence FROM entries)"
         if ledger.connection.execute(count).fetchone()[0]:
             raise damaged("there are payloads of no entry")
+
+    def _check_pieces(self, ledger: Ledger) -> None:
+        """That each is what its name says, and an execution's that isn't erased."""
+        connection, master = ledger.connection, ledger.master
+        key: tuple[str, DataKey] | None = None
+        for execution, name, size, sealed, wrapped in connection.execute(
+            "SELECT execution, name, size, CAST(sealed AS BLOB), wrapped FROM pieces"
+            " LEFT JOIN data_keys USING (execution) ORDER BY execution"
+        ):
+            if size != len(sealed) or (wrapped is None and execution not in self._unfinished):
+                raise damaged(f"a piece of a payload of {execution!r:.60} is of another size, or its key is destroyed")
+            if master is None or wrapped is None:
+                continue
+            if key is None or key[0] != execution:
+                key = execution, master.open(execution, wrapped)
+            if key[1].name(unpack(key[1].open(sealed, label_of(execution, name)))) != name:
+                raise damaged(f"a piece of a payload of {execution} is another one")
 
     def _check_references(self, connection: sqlite3.Connection) -> None:
         known = set()

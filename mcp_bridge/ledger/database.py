@@ -9,22 +9,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import queue
 import sqlite3
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
+from weakref import WeakValueDictionary
 
 import anyio
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.allowance import (
+    MAX_QUEUED_BYTES,
+    RESERVE_BYTES,
+    Allowance,
+    Measured,
+    Quota,
+    journal_bytes,
+    measure,
+)
 from mcp_bridge.ledger.failures import code_of, not_written, unusable
 from mcp_bridge.ledger.opening import open_to_read, open_to_write
 from mcp_bridge.ledger.presence import Presence, is_present
 from mcp_bridge.ledger.transaction import Append, Statement, commit, posted, run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -43,6 +55,15 @@ logger = logging.getLogger(__name__)
 MAX_BATCH = 2000
 """Statements in one transaction, unless more belong together."""
 
+MAX_BATCH_BYTES = 8 << 20
+"""Of what is in one transaction, likewise: others wait for it, and it makes the write-ahead log as large."""
+
+MAX_WAL_BYTES = 32 << 20
+"""Over that, the write-ahead log is emptied as soon as nobody is reading."""
+
+RECLAIM_SECONDS = 10.0
+"""Between two attempts to make room, where the last one has not made enough."""
+
 LAZY_SECONDS = 0.05
 """How long what is posted may wait for somebody who wants it durable: what happened is not to become a doubt."""
 
@@ -60,6 +81,11 @@ class Database:
         path: The file; made with mode 0600 if it isn't there. Its keys are beside it.
         master: Where the master key is, as `sealing.master_key` takes it.
         owner: What this process calls itself where it says whose an execution is; empty for one that has none.
+        quota: What the file may take.
+
+    Attributes:
+        is_new: Whether the file's log was begun by this process.
+        reclaim: To be set: makes room, when the file is full.
 
     Raises (on entering):
         BridgeError: `database_unusable` (no database, no permission), `database_busy` (another process holds it),
@@ -67,7 +93,9 @@ class Database:
             `state_unusable`.
     """
 
-    def __init__(self, path: Path, master: str | Sequence[str] = "file", owner: str = "") -> None:
+    def __init__(
+        self, path: Path, master: str | Sequence[str] = "file", owner: str = "", quota: Quota | None = None
+    ) -> None:
         self._path = path
         self._source = master
         self._owner = owner
@@ -82,10 +110,20 @@ class Database:
         self._waiting: list[tuple[int, asyncio.Future[BridgeError | None]]] = []
         self._lazily: asyncio.TimerHandle | None = None
         self._failure: BridgeError | None = None
+        self.quota = quota or Quota()
+        self.is_new = False
+        self.reclaim: Callable[[], Awaitable[None]] | None = None
+        self._reclaiming = anyio.Lock()
+        self._reclaimed = -math.inf
+        self._allowances: WeakValueDictionary[str, Allowance] = WeakValueDictionary()
+        self._queued = 0
+        self._measured = Measured(0, 0, 0, gives_back=True)
 
     async def __aenter__(self) -> Self:
         try:
             writer, self._log, reader = await anyio.to_thread.run_sync(_open_both, self._path, self._source)
+            self._measured = measure(writer, self._path)
+            self.is_new = self.log.is_new
         except (sqlite3.Error, OSError, UnicodeDecodeError) as exc:
             raise unusable(self._path, exc) from None
         self._writer, self._reader = _Worker(writer, "writer"), _Worker(reader, "reader")
@@ -153,6 +191,87 @@ class Database:
             _check_texts((entry.execution, entry.step, entry.policy, entry.program))
         self._add(*(Append(posted(entry)) for entry in entries))
 
+    # --- how much there is ---
+
+    def count(self, execution: str, allowance: Allowance) -> None:
+        """What is recorded of an execution counts for a run."""
+        self._allowances[execution] = allowance
+
+    def allowance(self) -> Allowance:
+        """A new run's."""
+        return Allowance(self)
+
+    @property
+    def measured(self) -> Measured:
+        """How large the file is, as this process has seen it last."""
+        return self._measured
+
+    async def measure(self) -> Measured:
+        """How large the file is now."""
+        self._measured = await self.outside(lambda connection: measure(connection, self._path))
+        return self._measured
+
+    async def queue_is_short(self) -> None:
+        """Wait until not much waits to be written.
+
+        Raises:
+            BridgeError: As `flush`.
+        """
+        while self._queued > MAX_QUEUED_BYTES:
+            await self.flush()
+
+    async def require_room(self, more: int = 0) -> None:
+        """See that something may begin; room is made for it, if that is possible.
+
+        Args:
+            more: Bytes that it may be over the quota.
+
+        Raises:
+            BridgeError: `ledger_full`; as `flush`.
+        """
+        if self._full(more) is None:
+            return
+        await self.measure()
+        if self._full(more) is not None and self.reclaim is not None:
+            async with self._reclaiming:
+                # Somebody else may have had it done meanwhile.
+                if self._full(more) is not None and time.monotonic() - self._reclaimed > RECLAIM_SECONDS:
+                    await self.reclaim()
+                    await self.measure()
+                    if self._full(more) is not None:
+                        self._reclaimed = time.monotonic()
+        if (error := self._full(more)) is not None:
+            raise error
+
+    def has_room_for(self, size: int) -> bool:
+        """Whether so many bytes more are within the quota, and what is kept free over it."""
+        quota = self.quota
+        used = self._measured.used + self._queued + size
+        return (quota.max_bytes is None or used <= quota.max_bytes + RESERVE_BYTES) and (
+            self._measured.free - self._queued - size > quota.min_free_bytes - RESERVE_BYTES
+        )
+
+    def _full(self, more: int) -> BridgeError | None:
+        quota, measured = self.quota, self._measured
+        if quota.max_bytes is not None and measured.used > quota.max_bytes + more:
+            return BridgeError(
+                "ledger_full",
+                f"The record of executions, {self._path}, has {measured.used} bytes; its limit is {quota.max_bytes}.",
+                hint="Nothing new begins. What to do: erase executions (mcp-bridge erase), raise max_size in [ledger],"
+                " or put the state directory away whole and begin a new one.",
+                used=measured.used,
+                limit=quota.max_bytes,
+            )
+        if measured.free < quota.min_free_bytes - more:
+            return BridgeError(
+                "ledger_full",
+                f"The disk of {self._path} has {measured.free} bytes left, and less than {quota.min_free_bytes}.",
+                hint="Nothing new begins. Make room on the disk, or lower min_free in [ledger].",
+                free=measured.free,
+                limit=quota.min_free_bytes,
+            )
+        return None
+
     def _post(self, statement: Statement) -> None:
         _check_texts(statement.parameters)
         self._add(statement)
@@ -160,6 +279,11 @@ class Database:
     def _add(self, *items: Item) -> None:
         if self._failure is None:
             self._posted += items
+            for item in items:
+                self._queued += item.size
+                if isinstance(item, Append) and (run := self._allowances.get(item.posted.execution)) is not None:
+                    run.posted += item.size
+                    run.told += item.size
             self._count_posted += len(items)
             if self._lazily is None:
                 self._lazily = asyncio.get_running_loop().call_later(LAZY_SECONDS, self._write_lazily)
@@ -287,33 +411,63 @@ class Database:
     def _write(self) -> None:
         """Have a batch written, and after it the next, for as long as somebody waits."""
         size = len(self._posted)
-        if size > MAX_BATCH:
+        if size > MAX_BATCH or self._queued > MAX_BATCH_BYTES:
             # Not in the midst of what somebody has posted together: it is done as one, or not at all.
             ends = [end - self._count_written for end, _ in self._waiting]
-            size = max((end for end in ends if end <= MAX_BATCH), default=ends[0])
+            most = self._fitting()
+            size = max((end for end in ends if end <= most), default=ends[0])
         batch, self._posted = self._posted[:size], self._posted[size:]
         self._writing = True
 
-        def settle(_: object, error: Exception | None) -> None:
+        def settle(done: tuple[dict[str, int], Measured] | None, error: Exception | None) -> None:
             self._writing = False
-            if error is None:
+            self._queued -= sum(item.size for item in batch)
+            if error is None and done is not None:
                 self._count_written += len(batch)
-            else:
+                self._settle(batch, *done)
+            elif error is not None:
                 self._failure = not_written(self._path, error)
             waiting, self._waiting = self._waiting, []
-            done = []
+            go_on = []
             for count, written in waiting:
                 if self._failure is None and count > self._count_written:
                     self._waiting.append((count, written))
                 else:
-                    done.append(written)
-            _let_go(done, self._failure)
+                    go_on.append(written)
+            _let_go(go_on, self._failure)
             if self._waiting:
                 self._write()
 
         assert self._writer is not None  # noqa: S101 - it is open
         log = self.log
-        self._writer.do(lambda connection: commit(connection, log, batch), settle)
+
+        def write(connection: sqlite3.Connection) -> tuple[dict[str, int], Measured]:
+            stored = commit(connection, log, batch)
+            if journal_bytes(self._path) > MAX_WAL_BYTES:
+                # Whoever reads, here or elsewhere, is not waited for: then the next commit tries again.
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            return stored, measure(connection, self._path)
+
+        self._writer.do(write, settle)
+
+    def _fitting(self) -> int:
+        """How many of the first items are no more than belong into one transaction."""
+        size = 0
+        for number, item in enumerate(self._posted[:MAX_BATCH]):
+            size += item.size
+            if size > MAX_BATCH_BYTES:
+                return max(number, 1)
+        return MAX_BATCH
+
+    def _settle(self, batch: Sequence[Item], stored: Mapping[str, int], measured: Measured) -> None:
+        """Take down what a batch has come to."""
+        self._measured = measured
+        for item in batch:
+            if isinstance(item, Append) and (run := self._allowances.get(item.posted.execution)) is not None:
+                run.posted -= item.size
+        for execution, size in stored.items():
+            if (run := self._allowances.get(execution)) is not None:
+                run.stored += size
 
 
 def _let_go(waiting: list[asyncio.Future[BridgeError | None]], failure: BridgeError | None, count: int = 1) -> None:

@@ -10,9 +10,13 @@ import hmac
 import json
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import codec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SALT_BYTES = 32
 
@@ -41,9 +45,16 @@ class Disclosed:
     salt: bytes | None = None
 
 
-def commitment(payload: bytes, salt: bytes) -> str:
-    """What an entry says of its payload: HMAC-SHA-256 under the salt, in hex."""
-    return hmac.digest(salt, payload, "sha256").hex()
+def commitment(payload: bytes | Sequence[bytes], salt: bytes) -> str:
+    """What an entry says of its payload, which may be given in parts: HMAC-SHA-256 under the salt, in hex."""
+    if isinstance(payload, bytes):
+        return hmac.digest(salt, payload, "sha256").hex()
+    if len(payload) == 1:
+        return hmac.digest(salt, payload[0], "sha256").hex()
+    whole = hmac.new(salt, digestmod="sha256")
+    for part in payload:
+        whole.update(part)
+    return whole.hexdigest()
 
 
 def encode(disclosed: Disclosed) -> bytes:

@@ -1,9 +1,10 @@
 """Erasure: the key of an execution is destroyed, and with it everything that was kept of what it was given and gave.
 
 The log keeps its entries, so that every root and proof of before holds; an entry says what was erased, when and by
-whom. Nothing of the key is left in the file: SQLite overwrites what is deleted, and the write-ahead log, which holds
-pages as they were, is emptied. That is taken down as unfinished business in the same transaction, and finished at the
-next start if this process doesn't live to do it.
+whom. What can't be read any more is then removed, a few megabytes in a transaction, and its space is given back.
+Nothing of the key is left in the file: SQLite overwrites what is deleted, and the write-ahead log, which holds pages as
+they were, is emptied. All that is taken down as unfinished business in the transaction that destroys the key, and
+finished at the next start if this process doesn't live to do it.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
+import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.beside import UNFINISHED
 from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.store import ERASED, held_of
+from mcp_bridge.ledger.turns import in_turn
 
 if TYPE_CHECKING:
     import sqlite3
@@ -31,13 +34,44 @@ if TYPE_CHECKING:
 
 What = Literal["execution", "subject", "reference", "age"]
 
-EXECUTIONS_AN_ENTRY = 500
+EXECUTIONS_AN_ENTRY = 100
+"""Also in one transaction, of what is erased by its age."""
+
+EXECUTIONS_AT_ONCE = 50
+"""That are erased before it is seen whether there is room."""
+
+_ENDED = "status <> ? AND (status NOT IN ('running', 'suspended', 'interrupted') OR (kind = 'script' AND key IS NULL))"
+"""What can go on hasn't ended. A script without a key can't, once its process has died. The parameter is ERASED."""
+
+_OLD = (
+    f"SELECT changed, id FROM executions WHERE {_ENDED} AND changed < ? AND (changed, id) > (?, ?)"  # noqa: S608
+    " ORDER BY changed, id LIMIT ?"
+)
 
 CHECKPOINT_SECONDS = 30.0
 """How long to wait for those who read the write-ahead log."""
 
+STEP_BYTES = 1 << 20
+"""Of payloads that are removed in one transaction; what is removed is overwritten."""
+
+ROWS_A_STEP = 2000
+PAGES_A_STEP = 256
+_ROW_BYTES = 200
+
+_INCREMENTAL = 2
+"""https://www.sqlite.org/pragma.html#pragma_auto_vacuum"""
+
+_PURGE = (
+    (
+        "SELECT sequence, length(sealed) FROM payloads JOIN entries USING (sequence) WHERE execution = ? LIMIT ?",
+        "DELETE FROM payloads WHERE sequence = ?",
+    ),
+    ("SELECT id, size FROM pieces WHERE execution = ? LIMIT ?", "DELETE FROM pieces WHERE id = ?"),
+)
+"""What finds rows of an execution, with their bytes, and what removes one."""
+
 _POLL_SECONDS = 0.05
-_TRY_MS = 500
+_TRY_MS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +134,7 @@ async def erase(
     else:
         erased = await database.transact(work)
     if erased.executions or erased.references:
+        await purge(database, erased.executions)
         await empty_journal(database)
     return erased
 
@@ -109,21 +144,80 @@ async def _erase_old(
 ) -> Erased:
     """In parts: others write in between."""
     erased: list[str] = []
-    last = ""
+    last = (-1.0, "")
     while True:
 
-        def work(transaction: Transaction, after: str = last) -> tuple[list[str], list[str]]:
-            found = _old(transaction, before, after)
+        def work(
+            transaction: Transaction, after: tuple[float, str] = last
+        ) -> tuple[list[tuple[float, str]], list[str]]:
+            rows = transaction.connection.execute(_OLD, (ERASED, before, *after, EXECUTIONS_AN_ENTRY)).fetchall()
+            found = [execution for _, execution in rows]
             running = set(_running(transaction, found, under_way))
-            chosen = [one for one in found if one not in running]
+            chosen = [one for one in found if one not in running and not _is_needed(transaction, one)]
             _erase_all(transaction, chosen, told)
-            return found, chosen
+            return rows, chosen
 
+        if not await database.read(_OLD, (ERASED, before, *last, 1)):
+            # Nobody is held up for nothing.
+            return Erased(tuple(erased))
         found, chosen = await database.transact(work)
         erased += chosen
         if len(found) < EXECUTIONS_AN_ENTRY:
             return Erased(tuple(erased))
         last = found[-1]
+
+
+async def erase_ended(
+    database: Database, chosen: Sequence[str], *, by: str, under_way: Callable[[str, str], bool]
+) -> Erased:
+    """Erase some executions, as far as they have ended and nothing that can go on needs them.
+
+    Args:
+        database: The store.
+        chosen: Their ids.
+        by: Who wants it.
+        under_way: As `erase`.
+
+    Raises:
+        BridgeError: As `Database.transact`.
+    """
+    told = {"what": "age", "by": by, "reason": None, "at": time.time()}
+
+    def work(transaction: Transaction) -> list[str]:
+        found = [one for one in chosen if _has_ended(transaction, one)]
+        running = set(_running(transaction, found, under_way))
+        going = [one for one in found if one not in running and not _is_needed(transaction, one)]
+        _erase_all(transaction, going, told)
+        return going
+
+    erased = await database.transact(work)
+    await purge(database, erased)
+    return Erased(tuple(erased))
+
+
+def _has_ended(transaction: Transaction, execution: str) -> bool:
+    query = f"SELECT 1 FROM executions WHERE id = ? AND {_ENDED}"  # noqa: S608 - a constant
+    return transaction.connection.execute(query, (execution, ERASED)).fetchone() is not None
+
+
+async def next_to_go(database: Database, large: int) -> list[str]:
+    """Executions that have ended, those first that have more than `large` bytes, then those first that ended first."""
+    found = await database.read(
+        # The sum is made by an index alone.
+        "SELECT id FROM (SELECT execution, sum(size) AS total FROM pieces GROUP BY execution HAVING total > ?2)"  # noqa: S608
+        f" JOIN executions ON id = execution WHERE {_ENDED.replace('?', '?1')} ORDER BY changed LIMIT 1",
+        (ERASED, large),
+    )
+    if not found:
+        query = f"SELECT id FROM executions WHERE {_ENDED} ORDER BY changed LIMIT {EXECUTIONS_AT_ONCE}"  # noqa: S608
+        found = await database.read(query, (ERASED,))
+    return [execution for (execution,) in found]
+
+
+async def unended(database: Database) -> set[str]:
+    """Ids of the executions that are under way or can go on."""
+    query = f"SELECT id FROM executions WHERE NOT ({_ENDED})"  # noqa: S608 - a constant
+    return {execution for (execution,) in await database.read(query, ("",))}
 
 
 async def finish(database: Database, remove: Callable[[str], None], seconds: float | None = None) -> None:
@@ -142,11 +236,64 @@ async def finish(database: Database, remove: Callable[[str], None], seconds: flo
     if not rows:
         return
     for _, value in rows:
-        for execution in json.loads(value):
-            remove(execution)
+        executions = json.loads(value)
+        for execution in executions:
+            # Many files, perhaps.
+            await anyio.to_thread.run_sync(remove, execution)
+        await purge(database, executions)
+    await give_back(database)
     await empty_journal(database, seconds)
     for name, _ in rows:
         await database.write("DELETE FROM meta WHERE name = ?", (name,))
+
+
+async def purge(database: Database, executions: Iterable[str]) -> None:
+    """Remove the payloads of executions whose keys are destroyed, a few at a time: others write in between.
+
+    Raises:
+        BridgeError: As `Database.transact`.
+    """
+    left = list(executions)
+    while left:
+        await database.transact(lambda transaction: _purge_some(transaction, left))
+
+
+def _purge_some(transaction: Transaction, left: list[str]) -> None:
+    do = transaction.connection.execute
+    room = STEP_BYTES
+    while left and room > 0:
+        for find, remove in _PURGE:
+            for row, size in do(find, (left[-1], ROWS_A_STEP)).fetchall():
+                do(remove, (row,))
+                room -= size + _ROW_BYTES
+                if room <= 0:
+                    return
+        if not any(do(find, (left[-1], 1)).fetchone() for find, _ in _PURGE):
+            left.pop()
+            room -= _ROW_BYTES
+
+
+async def give_back(database: Database) -> None:
+    """Give the file's unused pages back to the file system, a few at a time. Of a file of 0.1.0: none.
+
+    Raises:
+        BridgeError: As `Database.transact`.
+    """
+    while await database.outside(_give_back_some):
+        pass
+
+
+def _give_back_some(connection: sqlite3.Connection) -> bool:
+    """Whether there are more."""
+
+    def unused() -> int:
+        return int(connection.execute("PRAGMA freelist_count").fetchone()[0])
+
+    if connection.execute("PRAGMA auto_vacuum").fetchone()[0] != _INCREMENTAL or not (before := unused()):
+        return False
+    # A script's statements are done to their end: `execute` would take one step, and so give back one page.
+    in_turn(lambda: connection.executescript(f"PRAGMA incremental_vacuum({PAGES_A_STEP})"))
+    return 0 < unused() < before
 
 
 async def empty_journal(database: Database, seconds: float | None = None) -> None:
@@ -196,16 +343,14 @@ def _chosen(transaction: Transaction, database: Database, what: What, name: str)
     return sorted(one for one in found if do(is_there, (one,)).fetchone())
 
 
-def _old(transaction: Transaction, before: float, after: str) -> list[str]:
-    """Executions that have ended before a time, after one in the order of their ids."""
-    # What can go on hasn't ended. A script without a key can't, once its process has died.
+def _is_needed(transaction: Transaction, execution: str) -> bool:
+    """Whether an execution that can go on may ask what came of this one: it has started it, or read of it."""
     rows = transaction.connection.execute(
-        "SELECT id FROM executions WHERE id > ? AND changed < ? AND status <> ?"
-        " AND (status NOT IN ('running', 'suspended', 'interrupted') OR (kind = 'script' AND key IS NULL))"
-        " ORDER BY id LIMIT ?",
-        (after, before, ERASED, EXECUTIONS_AN_ENTRY),
+        "SELECT 1 FROM holders JOIN executions ON id = holder WHERE subject = ?"
+        " AND status IN ('running', 'suspended', 'interrupted') AND (kind = 'program' OR key IS NOT NULL) LIMIT 1",
+        (held_of(transaction.log.master, execution),),
     )
-    return [execution for (execution,) in rows]
+    return rows.fetchone() is not None
 
 
 def _with_holders(transaction: Transaction, master: MasterKey, executions: Iterable[str]) -> set[str]:
@@ -244,7 +389,6 @@ def _erase(transaction: Transaction, execution: str) -> None:
     (subject,) = do("SELECT subject FROM data_keys WHERE execution = ?", (execution,)).fetchone()
     mac = transaction.log.master.mac("data_keys", execution, subject, None)
     do("UPDATE data_keys SET wrapped = NULL, mac = ? WHERE execution = ?", (mac, execution))
-    do("DELETE FROM payloads WHERE sequence IN (SELECT sequence FROM entries WHERE execution = ?)", (execution,))
     do("UPDATE reference_values SET value = NULL WHERE execution = ?", (execution,))
     do("UPDATE approvals SET question = NULL, decision = NULL WHERE execution = ?", (execution,))
     do(

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections import OrderedDict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.codec import LEDGER, MAX_ENTRY_BYTES, Leaf, decode, encode, fitting, leaf_hash
 from mcp_bridge.ledger.disclosures import SALT_BYTES, commitment
 from mcp_bridge.ledger.merkle import HASH_BYTES, Frontier
 from mcp_bridge.ledger.notes import Checkpoint, sign_checkpoint
+from mcp_bridge.ledger.pieces import label_of, pack, skeleton
 from mcp_bridge.ledger.sealing import damaged
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mcp_bridge.ledger.entries import Entry
+    from mcp_bridge.ledger.pieces import Parts
     from mcp_bridge.ledger.sealing import DataKey, MasterKey
     from mcp_bridge.ledger.signing import Signer
 
@@ -39,6 +41,12 @@ INSERT_ENTRY = "INSERT INTO entries (sequence, execution, kind, entry, nodes) VA
 INSERT_KEY = "INSERT INTO data_keys (execution, subject, wrapped, mac) VALUES (?, ?, ?, ?)"
 INSERT_PAYLOAD = "INSERT INTO payloads (sequence, sealed) VALUES (?, ?)"
 
+_INSERT_PIECE = "INSERT INTO pieces (execution, name, size, sealed) VALUES (?, ?, ?, ?)"
+_FIND_PIECE = "SELECT 1 FROM pieces WHERE execution = ? AND name = ?"
+
+MAX_NAMES_REMEMBERED = 1000
+"""Of an execution's pieces; the others are looked up."""
+
 
 @dataclass(frozen=True, slots=True)
 class Posted:
@@ -46,19 +54,35 @@ class Posted:
 
     Attributes:
         time: Microseconds since 1970 when it was posted.
-        entry: It.
-        payload: The payload's bytes.
+        execution, kind, step, policy, program: The entry's. It isn't kept itself: its payload would be here twice.
+        payload: The payload's bytes, in parts.
     """
 
     time: int
-    entry: Entry
-    payload: bytes
+    execution: str
+    kind: str
+    step: str | None
+    policy: str
+    program: str | None
+    payload: Parts
+
+    @classmethod
+    def of(cls, entry: Entry, payload: Parts, time: int) -> Posted:
+        """An entry with its payload's bytes."""
+        return cls(time, entry.execution, entry.kind, entry.step, entry.policy, entry.program, payload)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the payload."""
+        return sum(map(len, self.payload))
 
 
 @dataclass(slots=True)
 class _Execution:
     previous: str | None
     key: DataKey | None
+    pieces: set[bytes] = field(default_factory=set)
+    """Names of pieces that are there."""
 
 
 class Log:
@@ -76,11 +100,15 @@ class Log:
         self.origin = origin
         self.signer = signer
         self._reload = reload
+        self.is_new = False
+        """Whether this process has begun it."""
         self._version = -1
         self._frontier = Frontier()
         self._time = 0
         self._executions: OrderedDict[str, _Execution] = OrderedDict()
         self._changed = False
+        self.stored: Counter[str] = Counter()
+        """Bytes that were written of each execution since `begin`."""
 
     def forget(self) -> None:
         """What was done since `begin` is undone: know nothing."""
@@ -93,6 +121,7 @@ class Log:
             BridgeError: `ledger_damaged`, `key_missing`, `key_unusable`.
         """
         self._changed = False
+        self.stored.clear()
         version = connection.execute("PRAGMA data_version").fetchone()[0]
         if version == self._version:
             # Here and nowhere else: in a transaction, a chain's end may not be in the file yet.
@@ -112,45 +141,72 @@ class Log:
             self.signer = self._reload(vkey)
         self._version = version
 
-    def append(self, connection: sqlite3.Connection, posted: Sequence[Posted]) -> tuple[list[tuple[object, ...]], ...]:
-        """The rows of entries, for INSERT_ENTRY and INSERT_PAYLOAD.
+    def append(self, connection: sqlite3.Connection, posted: Sequence[Posted]) -> tuple[list[tuple[Any, ...]], ...]:
+        """The rows of entries, for INSERT_ENTRY and INSERT_PAYLOAD; pieces of payloads are inserted.
 
         Raises:
             BridgeError: `clock_went_back`; `bad_entry`.
         """
-        entries: list[tuple[object, ...]] = []
-        payloads: list[tuple[object, ...]] = []
+        entries: list[tuple[Any, ...]] = []
+        payloads: list[tuple[Any, ...]] = []
         # At once: each call gives up the interpreter's lock, and waits for a busy event loop to get it back.
         salts = os.urandom(SALT_BYTES * len(posted))
         for number, one in enumerate(posted):
-            entry = one.entry
-            known = self._known(connection, entry.execution)
+            known = self._known(connection, one.execution)
             salt = salts[SALT_BYTES * number : SALT_BYTES * (number + 1)]
             sequence = self._frontier.size
             leaf = Leaf(
                 commitment(one.payload, salt),
-                entry.execution,
-                entry.kind,
-                entry.policy,
+                one.execution,
+                one.kind,
+                one.policy,
                 known.previous,
-                entry.program,
+                one.program,
                 sequence,
-                None if entry.step is None else fitting(entry.step),
+                None if one.step is None else fitting(one.step),
                 self._next_time(one.time),
             )
             data = encode(leaf)
             if len(data) > MAX_ENTRY_BYTES:
-                raise BridgeError("bad_entry", f"An entry of {entry.execution} has {len(data)} bytes.")
+                raise BridgeError("bad_entry", f"An entry of {one.execution} has {len(data)} bytes.")
             nodes = self._frontier.append(leaf_hash(data))
             known.previous = nodes[:HASH_BYTES].hex()
-            entries.append((sequence, entry.execution, entry.kind, data, nodes))
+            entries.append((sequence, one.execution, one.kind, data, nodes))
+            size = len(data) + len(nodes)
             if known.key is not None:
-                payloads.append((sequence, known.key.seal(salt + one.payload, leaf.commitment.encode())))
-            elif entry.execution == LEDGER:
-                payloads.append((sequence, salt + one.payload))
+                plain = one.payload[0]
+                if len(one.payload) > 1:
+                    plain, new = self._in_pieces(connection, one, known, known.key)
+                    size += new
+                sealed = known.key.seal(salt + plain, leaf.commitment.encode())
+                payloads.append((sequence, sealed))
+                size += len(sealed)
+            elif one.execution == LEDGER:
+                payloads.append((sequence, salt + b"".join(one.payload)))
             # Otherwise it is erased already.
+            self.stored[one.execution] += size
         self._changed = self._changed or bool(entries)
         return entries, payloads
+
+    def _in_pieces(
+        self, connection: sqlite3.Connection, one: Posted, known: _Execution, key: DataKey
+    ) -> tuple[bytes, int]:
+        """Insert the pieces of a payload that aren't there yet; what is kept beside them, and the bytes inserted."""
+        names: list[bytes] = []
+        size = 0
+        for piece in one.payload[1::2]:
+            name = key.name(piece)
+            names.append(name)
+            if name in known.pieces:
+                continue
+            if connection.execute(_FIND_PIECE, (one.execution, name)).fetchone() is None:
+                sealed = key.seal(pack(piece), label_of(one.execution, name))
+                connection.execute(_INSERT_PIECE, (one.execution, name, len(sealed), sealed))
+                size += len(sealed)
+            if len(known.pieces) >= MAX_NAMES_REMEMBERED:
+                known.pieces.clear()
+            known.pieces.add(name)
+        return skeleton(one.payload, names), size
 
     def finish(self, connection: sqlite3.Connection) -> None:
         """Sign for what was appended since `begin`."""
@@ -177,7 +233,10 @@ class Log:
     def seal(self, connection: sqlite3.Connection, execution: str, data: bytes, label: bytes) -> bytes | None:
         """Encrypt for an execution; None for one that is erased."""
         key = self._known(connection, execution).key
-        return None if key is None else key.seal(data, label)
+        if key is None:
+            return None
+        self.stored[execution] += len(data)
+        return key.seal(data, label)
 
     def _next_time(self, posted: int) -> int:
         if posted < self._time:

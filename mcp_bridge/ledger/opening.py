@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import turns
 from mcp_bridge.ledger.codec import LEDGER
+from mcp_bridge.ledger.compacting import compact_small
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.log import INSERT_ENTRY, INSERT_PAYLOAD, Log, Posted
 from mcp_bridge.ledger.merkle import empty_root
@@ -22,7 +23,7 @@ from mcp_bridge.ledger.schema import MIGRATIONS, migrate
 from mcp_bridge.ledger.sealing import damaged, master_key, wrong_master
 from mcp_bridge.ledger.signing import Signer, Verifier
 from mcp_bridge.ledger.trust import KeyEvent
-from mcp_bridge.private_files import private_key, sync_directory
+from mcp_bridge.private_files import private_database, private_key, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +38,9 @@ NEXT_KEY_FILE = "checkpoint.key.next"
 """The key that takes the other's place; that, as soon as the log says so."""
 
 ORIGIN = "mcp-code-bridge"
+
+MAX_JOURNAL_BYTES = 16 << 20
+"""Of the write-ahead log, once what is in it has been written into the file."""
 
 _LOST = (
     "Without it the log can't go on as the same signer's. If it is lost for good: mcp-bridge audit rotate-key --lost."
@@ -68,6 +72,7 @@ def open_to_write(path: Path, master: str | Sequence[str]) -> tuple[sqlite3.Conn
 def connect(path: Path, master: str | Sequence[str] | None = None) -> sqlite3.Connection:
     """As `open_to_write`, without the log's keys: of a new file's log there is nothing yet."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    private_database(path)
     with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as reader:
         # The last connection to leave writes the log of changes into the file, whatever it found there; this one can't.
         # What else is wrong, the one that writes finds out: this one can't undo what was cut off, either.
@@ -75,7 +80,12 @@ def connect(path: Path, master: str | Sequence[str] | None = None) -> sqlite3.Co
     connection = sqlite3.connect(path, timeout=turns.BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     try:
         refuse_newer(connection, path)
+        if connection.execute("PRAGMA page_count").fetchone()[0] == 0:
+            # It is too late when there is a table.
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         turns.use_wal(connection, turns.BUSY_SECONDS)
+        # What a large transaction has made of the journal isn't kept when it is written into the file.
+        connection.execute(f"PRAGMA journal_size_limit = {MAX_JOURNAL_BYTES}")
         connection.execute("PRAGMA synchronous = FULL")
         # What is deleted is overwritten: the key of an execution that is erased must be nowhere.
         connection.execute("PRAGMA secure_delete = ON")
@@ -83,6 +93,7 @@ def connect(path: Path, master: str | Sequence[str] | None = None) -> sqlite3.Co
             migrate(connection)
             # Another process may have been quicker, and of a later version.
             refuse_newer(connection, path)
+            compact_small(connection, path)
     except BaseException:
         connection.close()
         raise
@@ -117,9 +128,10 @@ def _log(connection: sqlite3.Connection, directory: Path, source: str | Sequence
     # The key's file, and the head that says which key it is, change under that lock, and are read under it.
     turns.take_first_turn(connection)
     try:
-        if not _is_begun(connection):
+        if is_new := not _is_begun(connection):
             _begin(connection, directory, source)
         log = _continued(connection, directory, master or master_key(source, directory, make=False))
+        log.is_new = is_new
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
@@ -241,7 +253,7 @@ def _begin(connection: sqlite3.Connection, directory: Path, source: str | Sequen
     log = Log(master, origin, signer, lambda _: signer)
     log.begin(connection)
     event = KeyEvent("made", signer.vkey)
-    write_entries(connection, log, [Posted(time.time_ns() // 1000, Entry("key", LEDGER), event.encode())])
+    write_entries(connection, log, [Posted.of(Entry("key", LEDGER), (event.encode(),), time.time_ns() // 1000)])
     log.finish(connection)
 
 

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.codec import decode
 from mcp_bridge.ledger.entries import Entry, Recorded
-from mcp_bridge.ledger.recorder import payload_of, recorded
+from mcp_bridge.ledger.recorder import payload_of, pieces_of, recorded
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Collection, Sequence
 
     from mcp_bridge.ledger.codec import Leaf
     from mcp_bridge.ledger.database import Database
-    from mcp_bridge.ledger.sealing import DataKey
+    from mcp_bridge.ledger.pieces import Pieces
+    from mcp_bridge.ledger.sealing import MasterKey
 
 DAMAGED = "damaged"
 """The one name in the payload of an entry that can't be read; its value says why."""
@@ -100,20 +102,25 @@ async def entries(database: Database, execution: str, limit: int = -1) -> list[R
         execution: Whose.
         limit: Only the first ones; all if it is negative.
     """
-    rows = await database.read(
+    return await database.look(lambda connection: _entries(connection, database.master, execution, limit))
+
+
+def _entries(connection: sqlite3.Connection, master: MasterKey, execution: str, limit: int) -> list[Recorded]:
+    rows = connection.execute(
         "SELECT sequence, kind, entry, sealed, wrapped FROM entries LEFT JOIN payloads USING (sequence)"
         " LEFT JOIN data_keys USING (execution) WHERE execution = ? ORDER BY sequence LIMIT ?",
         (execution, limit),
-    )
+    ).fetchall()
     found: list[Recorded] = []
-    key: DataKey | None = None
+    pieces: Pieces | None = None
     for number, (sequence, kind, data, sealed, wrapped) in enumerate(rows):
         leaf: Leaf | None = None
         try:
             if number == 0 and wrapped is not None:
-                key = database.master.open(execution, wrapped)
+                pieces = pieces_of(connection, execution, master.open(execution, wrapped))
             leaf = decode(data)
-            found.append(recorded(leaf, payload_of(leaf, sealed, key)))
+            payload = payload_of(leaf, sealed, pieces)
+            found.append(recorded(leaf, None if payload is None else payload.value()))
         except BridgeError as exc:
             content = {DAMAGED: exc.message}
             when = leaf.time / 1e6 if leaf else found[-1].time if found else 0.0

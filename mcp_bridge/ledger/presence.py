@@ -70,6 +70,17 @@ def is_present(directory: Path, owner: str) -> bool:
     return _is_locked(_path(directory, owner))
 
 
+def others(directory: Path, owner: str) -> bool:
+    """Whether another process uses a store.
+
+    Args:
+        directory: The state directory.
+        owner: What this one calls itself.
+    """
+    own = _path(directory, owner)
+    return any(_is_locked(path) for path in own.parent.iterdir() if path != own)
+
+
 def _path(directory: Path, owner: str) -> Path:
     return directory / FOLDER / hashlib.sha256(owner.encode(errors="surrogatepass")).hexdigest()[:32]
 

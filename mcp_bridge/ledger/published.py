@@ -28,6 +28,15 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.transaction import Transaction
 
 
+MAX_COSIGNED = 1000
+"""Cosigned checkpoints that are kept, the newest: one comes a minute. Those that vouch for a key are kept besides."""
+
+_FORGET = (
+    "DELETE FROM checkpoints WHERE size NOT IN (SELECT sequence + 1 FROM entries WHERE execution = ? AND kind = 'key')"
+    " AND size < (SELECT min(size) FROM (SELECT DISTINCT size FROM checkpoints ORDER BY size DESC LIMIT ?))"
+)
+
+
 class PublishedLog:
     """A log with what is known of its targets, as `publishing.Source`; `newest` and `keep` are a `Publisher`'s too.
 
@@ -107,6 +116,7 @@ class PublishedLog:
                 row = (published.size, published.note)
                 do("INSERT INTO checkpoints (size, note) VALUES (?, ?) ON CONFLICT DO NOTHING", row)
                 transaction.authenticate(("checkpoints", "size = ? AND note = ?", row))
+                do(_FORGET, (LEDGER, MAX_COSIGNED))
             found = do("SELECT state FROM published WHERE target = ?", (state.target,)).fetchone()
             kept = TargetState(state.target) if found is None else TargetState(**json.loads(found[0]))
             # An alarm that was taken down before is what has become of it: a person may have taken it away. And what

@@ -20,7 +20,7 @@ from mcp_bridge.ledger.codec import LEDGER, decode, leaf_hash
 from mcp_bridge.ledger.exports import checkpoint_line, entry_line, header_line
 from mcp_bridge.ledger.log import read_node
 from mcp_bridge.ledger.opening import refuse_newer
-from mcp_bridge.ledger.recorder import payload_of
+from mcp_bridge.ledger.recorder import payload_of, pieces_of
 from mcp_bridge.ledger.schema import MIGRATIONS
 from mcp_bridge.ledger.sealing import damaged, of_file
 from mcp_bridge.ledger.trust import KeyEvent
@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_bridge.ledger.codec import Leaf
-    from mcp_bridge.ledger.sealing import DataKey, MasterKey
+    from mcp_bridge.ledger.pieces import Pieces
+    from mcp_bridge.ledger.sealing import MasterKey
 
-MAX_KEYS_REMEMBERED = 1000
+MAX_EXECUTIONS_REMEMBERED = 16
+"""Their keys, and those of their pieces that were read last."""
 
 STEPS, STEPS_PER_BYTE = 10_000_000, 10
 """How many instructions of SQLite's reading a file may take, and how many more for each of its bytes: many times what
@@ -89,7 +91,7 @@ class Ledger:
         self.note: str = head[1]
         self.vkey: str = head[2]
         self.origin: str = origin[0]
-        self._keys: dict[str, DataKey | None] = {}
+        self._pieces: dict[str, Pieces | None] = {}
 
     def node(self, level: int, index: int) -> bytes:
         """As `merkle.NodeReader`."""
@@ -143,20 +145,23 @@ class Ledger:
             raise damaged(f"what stands beside the entry {sequence} is not its own")
         if self.master is None and execution != LEDGER:
             return ReadEntry(leaf, data, None, None)
-        opened = payload_of(leaf, sealed, self._key(execution))
-        return ReadEntry(leaf, data, None, None) if opened is None else ReadEntry(leaf, data, opened[1], opened[0])
+        payload = payload_of(leaf, sealed, self._pieces_of(execution))
+        return (
+            ReadEntry(leaf, data, None, None) if payload is None else ReadEntry(leaf, data, payload.data, payload.salt)
+        )
 
-    def _key(self, execution: str) -> DataKey | None:
+    def _pieces_of(self, execution: str) -> Pieces | None:
         if execution == LEDGER or self.master is None:
             return None
-        if execution not in self._keys:
-            if len(self._keys) > MAX_KEYS_REMEMBERED:
-                self._keys.clear()
+        if execution not in self._pieces:
+            if len(self._pieces) > MAX_EXECUTIONS_REMEMBERED:
+                self._pieces.clear()
             row = self.connection.execute("SELECT wrapped FROM data_keys WHERE execution = ?", (execution,)).fetchone()
             if row is None:
                 raise damaged(f"the key of {execution} is missing")
-            self._keys[execution] = None if row[0] is None else self.master.open(execution, row[0])
-        return self._keys[execution]
+            key = None if row[0] is None else self.master.open(execution, row[0])
+            self._pieces[execution] = None if key is None else pieces_of(self.connection, execution, key)
+        return self._pieces[execution]
 
     def lines(self, *, payloads: bool, see: Callable[[ReadEntry], None] | None = None) -> Iterator[bytes]:
         """The lines of an export.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mcp_bridge.ledger.codec import LEDGER, decode
-from mcp_bridge.ledger.disclosures import SALT_BYTES, commitment
 from mcp_bridge.ledger.entries import TOMBSTONE, Entry, Kind, Recorded
+from mcp_bridge.ledger.pieces import Payload, Pieces
 from mcp_bridge.ledger.sealing import damaged
 
 if TYPE_CHECKING:
+    import sqlite3
+
     from mcp_bridge.ledger.codec import Leaf
     from mcp_bridge.ledger.database import Database
     from mcp_bridge.ledger.sealing import DataKey
@@ -75,44 +76,61 @@ class SqliteRecorder:
         Raises:
             BridgeError: `ledger_damaged`, `database_unusable`.
         """
-        rows = await self._database.read(_SELECT, (execution,))
-        if not rows:
-            return []
-        wrapped = rows[0][2]
-        key = None if wrapped is None else self._database.master.open(execution, wrapped)
-        found = []
-        for data, sealed, _ in rows:
+        # In the reader's thread: an execution may have recorded as much as it may record.
+        return await self._database.look(lambda connection: self._read(connection, execution))
+
+    def _read(self, connection: sqlite3.Connection, execution: str) -> list[Recorded]:
+        found: list[Recorded] = []
+        pieces: Pieces | None = None
+        for data, sealed, wrapped in connection.execute(_SELECT, (execution,)).fetchall():
+            if not found and wrapped is not None:
+                pieces = pieces_of(connection, execution, self._database.master.open(execution, wrapped))
             leaf = decode(data)
-            found.append(recorded(leaf, payload_of(leaf, sealed, key)))
+            payload = payload_of(leaf, sealed, pieces)
+            found.append(recorded(leaf, None if payload is None else payload.value()))
         return found
 
 
-def recorded(leaf: Leaf, payload: tuple[bytes, bytes] | None) -> Recorded:
-    """An entry and its payload, as they are read."""
-    content: dict[str, Any] = {"erased": TOMBSTONE} if payload is None else json.loads(payload[1])
+def pieces_of(connection: sqlite3.Connection, execution: str, key: DataKey) -> Pieces:
+    """The pieces of an execution's payloads, to be read by a connection."""
+
+    def fetch(name: bytes) -> Any:
+        # A changed byte can make bytes text, whatever the table says; of a file of version 1 nothing names a piece.
+        query = "SELECT CAST(sealed AS BLOB) FROM pieces WHERE execution = ? AND name = ?"
+        row = connection.execute(query, (execution, name)).fetchone()
+        return None if row is None else row[0]
+
+    return Pieces(execution, key, fetch)
+
+
+def recorded(leaf: Leaf, content: dict[str, Any] | None) -> Recorded:
+    """An entry and its payload, as they are read; None for one that is erased."""
+    content = {"erased": TOMBSTONE} if content is None else content
     kind: Kind = leaf.kind  # type: ignore[assignment]  # `decode` has seen to it
     entry = Entry(kind, leaf.execution, content, leaf.step, leaf.policy, leaf.program)
     return Recorded(leaf.sequence, leaf.time / 1e6, entry)
 
 
-def payload_of(leaf: Leaf, sealed: bytes | None, key: DataKey | None) -> tuple[bytes, bytes] | None:
-    """The salt and the payload of an entry; None where it is erased.
+def payload_of(leaf: Leaf, sealed: bytes | None, pieces: Pieces | None) -> Payload | None:
+    """The payload of an entry; None where it is erased.
+
+    Args:
+        leaf: The entry.
+        sealed: What is kept of its payload.
+        pieces: Those of its execution, with its key; None where that is destroyed.
 
     Raises:
         BridgeError: `ledger_damaged`: it isn't what the entry was made for.
     """
     if leaf.execution != LEDGER:
-        if key is None:
+        if pieces is None:
             return None
         if sealed is None:
             raise damaged(f"the payload of the entry {leaf.sequence} is missing")
-        sealed = key.open(sealed, leaf.commitment.encode())
+        sealed = pieces.key.open(sealed, leaf.commitment.encode())
     if sealed is None:
         raise damaged(f"the payload of the entry {leaf.sequence} is missing")
-    salt, payload = sealed[:SALT_BYTES], sealed[SALT_BYTES:]
-    if commitment(payload, salt) != leaf.commitment:
-        raise damaged(f"the payload of the entry {leaf.sequence} is not the one that it was made for")
-    return salt, payload
+    return Payload(sealed, leaf.commitment, leaf.sequence, pieces)
 
 
 _SELECT = """

@@ -91,6 +91,24 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """CREATE TRIGGER holders_are_not_removed BEFORE DELETE ON holders
             BEGIN SELECT RAISE(ABORT, 'what an execution holds of another is never forgotten'); END""",
     ),
+    (
+        """CREATE TABLE pieces (
+            id INTEGER PRIMARY KEY, execution TEXT NOT NULL, name BLOB NOT NULL, size INTEGER NOT NULL,
+            sealed BLOB NOT NULL
+        ) STRICT""",
+        # With the size: what an execution takes is added up without a look at the table.
+        "CREATE UNIQUE INDEX pieces_by_name ON pieces (execution, name, size)",
+        "CREATE INDEX executions_by_change ON executions (changed, id)",
+        """CREATE TRIGGER pieces_are_not_replaced BEFORE INSERT ON pieces
+            WHEN EXISTS (SELECT 1 FROM pieces WHERE id = NEW.id)
+                OR EXISTS (SELECT 1 FROM pieces WHERE execution = NEW.execution AND name = NEW.name)
+            BEGIN SELECT RAISE(ABORT, 'a piece of a payload is never changed'); END""",
+        """CREATE TRIGGER pieces_are_not_changed BEFORE UPDATE ON pieces
+            BEGIN SELECT RAISE(ABORT, 'a piece of a payload is never changed'); END""",
+        """CREATE TRIGGER pieces_are_not_removed BEFORE DELETE ON pieces
+            WHEN NOT EXISTS (SELECT 1 FROM data_keys WHERE execution = OLD.execution AND wrapped IS NULL)
+            BEGIN SELECT RAISE(ABORT, 'a piece is removed when its key is destroyed, and not before'); END""",
+    ),
 )
 """The statements that take the file from each version to the next. A migration and its record are one transaction."""
 

@@ -36,6 +36,9 @@ KEYRING_SERVICE, KEYRING_NAME = "mcp-bridge", "ledger master key"
 
 _NONCE_BYTES = 12
 
+NAME_BYTES = 16
+"""Of the name of a piece of a payload."""
+
 _LOST = "Without it nothing that is recorded of executions can be read."
 
 
@@ -96,6 +99,12 @@ class DataKey:
 
     def __init__(self, key: bytes) -> None:
         self._cipher = AESGCM(key)
+        self._key = key
+
+    def name(self, data: bytes) -> bytes:
+        """By which data is found again: a MAC, so that without the key nobody can tell whether a guess is right."""
+        # What is large is hashed first: that gives up the interpreter's lock, and a MAC at once doesn't.
+        return hmac.digest(_derived(self._key, "name pieces"), hashlib.sha256(data).digest(), "sha256")[:NAME_BYTES]
 
     def seal(self, data: bytes, label: bytes) -> bytes:
         """Encrypt.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from mcp_bridge.ledger.entries import TOMBSTONE
 from mcp_bridge.ledger.log import INSERT_KEY
@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 
 ERASED = "erased"
 """The status of an execution whose data was erased."""
+
+Starter: TypeAlias = Literal["operator", "agent"]
+"""Who has an execution begun: a person at the command line, or whoever talks to the MCP server or is in a sandbox."""
+
+KeySpace: TypeAlias = Literal["", "agent", "operator", "call"]
+"""Whose an idempotency key is: the same key of two starters is two keys, and so are one that is given and one that is
+made of the place of a call in a script. The empty space is the only one that version 0.1.0 had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,7 @@ class StoredExecution:
         changed: When it was last written, likewise.
         subject: Whose data it holds, for erasure. Only there to be kept: it is never read again.
         is_held: Of a running one, whether a process that calls itself as its owner uses the store. Only read.
+        key_space: Whose its key is.
     """
 
     id: str
@@ -101,6 +109,12 @@ class StoredExecution:
     changed: float = 0.0
     subject: str = ""
     is_held: bool = False
+    key_space: KeySpace = ""
+
+    @property
+    def starter(self) -> Starter:
+        """Who has begun it, as far as its key tells; of one that tells nothing, an agent."""
+        return "operator" if self.key_space == "operator" else "agent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +149,29 @@ class ProgramStore:
 
     # --- saved programs ---
 
-    async def save_program(self, principal: str, program: SavedProgram) -> None:
-        """Keep a program, in the place of one with the same name."""
-        data = Seal(
-            LIBRARY + principal, json.dumps(program.data).encode(), label_of("program", principal, program.name)
-        )
-        await self._database.write(
-            "INSERT INTO programs (principal, name, hash, data, saved) VALUES (?, ?, ?, ?, ?) ON CONFLICT"
+    async def save_program(
+        self, principal: str, program: SavedProgram, most: int = 1 << 31, most_bytes: int = 1 << 62
+    ) -> bool:
+        """Keep a program, in the place of one with the same name; False if there would be too many.
+
+        Args:
+            principal: Whose.
+            program: It.
+            most: How many there may be.
+            most_bytes: How many bytes they may have.
+        """
+        text: str = await off_loop(program.data, json.dumps, program.data)
+        data = Seal(LIBRARY + principal, text.encode(), label_of("program", principal, program.name))
+        # In the statement itself: another process may save one at the same time.
+        changed = await self._database.write(
+            "INSERT INTO programs (principal, name, hash, data, saved) SELECT ?1, ?2, ?3, ?4, ?5"
+            " WHERE (SELECT count(*) < ?6 AND coalesce(sum(length(data)), 0) + length(?4) <= ?7 FROM programs"
+            " WHERE principal = ?1 AND name <> ?2) ON CONFLICT"
             " (principal, name) DO UPDATE SET hash = excluded.hash, data = excluded.data, saved = excluded.saved",
-            (principal, program.name, program.hash, data, program.saved),
+            (principal, program.name, program.hash, data, program.saved, most, most_bytes),
             ("programs", "principal = ? AND name = ?", (principal, program.name)),
         )
+        return changed == 1
 
     async def programs(self, principal: str) -> list[SavedProgram]:
         """By name.
@@ -189,14 +215,6 @@ class ProgramStore:
         )
         return [ProgramHead(*row) for row in rows]
 
-    async def saved(self, principal: str, but: str) -> tuple[int, int]:
-        """How many programs are kept beside the one of a name, and how many bytes they have."""
-        rows = await self._database.read(
-            "SELECT count(*), coalesce(sum(length(data)), 0) FROM programs WHERE principal = ? AND name <> ?",
-            (principal, but),
-        )
-        return rows[0][0], rows[0][1]
-
     async def delete_program(self, principal: str, name: str) -> None:
         """Forget it. Its executions and what is recorded of them stay."""
         await self._database.write("DELETE FROM programs WHERE principal = ? AND name = ?", (principal, name))
@@ -226,11 +244,15 @@ class ProgramStore:
                 execution.id,
                 execution.kind,
                 execution.principal,
-                None if key is None else self._key_mac(execution.principal, key),
+                None if key is None else self._key_mac(execution.principal, key, execution.key_space),
                 execution.request,
                 execution.status,
                 execution.program,
-                seal(execution.id, "bundle", {"key": key, "bundle": execution.bundle}),
+                seal(
+                    execution.id,
+                    "bundle",
+                    {"key": key, "space": execution.key_space, "bundle": execution.bundle},
+                ),
                 execution.origin,
                 execution.owner,
                 None if execution.state is None else seal_bytes(execution.id, "state", execution.state),
@@ -304,6 +326,16 @@ class ProgramStore:
         )
         return changed == 1
 
+    async def recorded_bytes(self, execution: str) -> int:
+        """How much is kept of what an execution has recorded."""
+        rows = await self._database.read(
+            "SELECT (SELECT coalesce(sum(length(sealed)), 0) FROM entries JOIN payloads USING (sequence)"
+            " WHERE execution = ?1) + (SELECT coalesce(sum(size), 0) FROM pieces WHERE execution = ?1)",
+            (execution,),
+        )
+        size: int = rows[0][0]
+        return size
+
     async def interrupt(self, execution: str) -> None:
         """Of a running one that can't be taken down as it stands: it goes on by its entries."""
         await self._database.write(
@@ -330,14 +362,32 @@ class ProgramStore:
         found = await self._executions("WHERE id = ?", (execution,))
         return found[0] if found else None
 
-    async def by_key(self, principal: str, key: str) -> StoredExecution | None:
+    async def by_key(self, principal: str, key: str, space: KeySpace = "") -> StoredExecution | None:
         """By idempotency key.
+
+        Args:
+            principal: Whose executions.
+            key: The key.
+            space: Whose key; by default one that version 0.1.0 has kept.
 
         Raises:
             BridgeError: `ledger_damaged`.
         """
-        found = await self._executions("WHERE principal = ? AND key = ?", (principal, self._key_mac(principal, key)))
+        mac = self._key_mac(principal, key, space)
+        found = await self._executions("WHERE principal = ? AND key = ?", (principal, mac))
         return found[0] if found else None
+
+    async def holders(self, execution: str) -> list[str]:
+        """The scripts that have something of an execution: those that have begun it, gone on with it or read of it.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        subject = held_of(self._database.master, execution)
+        rows = await self._database.read("SELECT * FROM holders WHERE subject = ?", (subject,))
+        for row in rows:
+            self._check("holders", row)
+        return [holder for holder, *_ in rows]
 
     async def executions(
         self, principal: str | None, limit: int, statuses: Collection[str] = ()
@@ -465,8 +515,9 @@ class ProgramStore:
         rows = await self._database.read("SELECT wrapped FROM data_keys WHERE execution = ?", (execution,))
         return self._database.master.open(execution, rows[0][0]) if rows and rows[0][0] is not None else None
 
-    def _key_mac(self, principal: str, key: str) -> str:
-        return self._database.master.mac("idempotency key", principal, key).hex()
+    def _key_mac(self, principal: str, key: str, space: KeySpace) -> str:
+        words = ("idempotency key", principal, key, *((space,) if space else ()))
+        return self._database.master.mac(*words).hex()
 
     def _check(self, table: str, row: Any) -> None:
         check_row(self._database.master, table, row)
@@ -493,5 +544,8 @@ def _execution(row: list[Any], key: DataKey | None) -> StoredExecution:
         owner,
         key.open(state, label_of(identity, "state")) if key is not None and state is not None else None,
         open_sealed(key, record, label_of(identity, "record")),
-        *row[12:15],
+        row[12],
+        row[13],
+        row[14],
+        key_space=opened.get("space", ""),
     )

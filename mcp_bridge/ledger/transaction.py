@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import json
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from mcp_bridge.ledger.log import INSERT_ENTRY, INSERT_PAYLOAD, Posted
+from mcp_bridge.ledger.pieces import split
 from mcp_bridge.ledger.sealing import damaged
 from mcp_bridge.ledger.turns import take_turn
 
@@ -31,8 +31,6 @@ ROWS = (64, 16, 4)
 Every statement by itself gives up the interpreter's lock, and waits for a busy event loop to get it back.
 """
 
-
-_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 PART_BYTES = 1 << 20
 """Of payloads that are encrypted and inserted together."""
@@ -70,6 +68,11 @@ class Statement:
     otherwise: Sequence[tuple[str, Sequence[Any]]] = ()
     changed: int = 0
 
+    @property
+    def size(self) -> int:
+        """Bytes of what is to be sealed."""
+        return sum(len(value.data) for value in self.parameters if type(value) is Seal)
+
 
 @dataclass(slots=True)
 class Append:
@@ -82,6 +85,11 @@ class Append:
 
     posted: Posted
     after: Statement | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of its payload."""
+        return self.posted.size
 
 
 Item: TypeAlias = "Statement | Append"
@@ -110,17 +118,18 @@ class Transaction:
 
 def posted(entry: Entry) -> Posted:
     """An entry, as of now."""
-    return Posted(time.time_ns() // 1000, entry, _encode(entry.payload).encode())
+    return Posted.of(entry, split(entry.payload), time.time_ns() // 1000)
 
 
-def commit(connection: sqlite3.Connection, log: Log, batch: Sequence[Item]) -> None:
-    """Do what was posted, in one transaction.
+def commit(connection: sqlite3.Connection, log: Log, batch: Sequence[Item]) -> dict[str, int]:
+    """Do what was posted, in one transaction; how many bytes were written of each execution.
 
     Raises:
         sqlite3.Error: As it comes. Nothing is done then.
         BridgeError: As `Log`. Nothing is done then.
     """
     run(connection, log, lambda transaction: _do(transaction, batch))
+    return dict(log.stored)
 
 
 def run(connection: sqlite3.Connection, log: Log, work: Callable[[Transaction], T]) -> T:
@@ -218,10 +227,10 @@ def _parts(entries: Sequence[Posted]) -> Iterator[Sequence[Posted]]:
     """Entries in parts of which none takes much memory to encrypt and to insert."""
     begin = size = 0
     for at, entry in enumerate(entries):
-        if at > begin and (size + len(entry.payload) > PART_BYTES or at - begin == ROWS[0]):
+        if at > begin and (size + entry.size > PART_BYTES or at - begin == ROWS[0]):
             yield entries[begin:at]
             begin, size = at, 0
-        size += len(entry.payload)
+        size += entry.size
     if begin < len(entries):
         yield entries[begin:]
 

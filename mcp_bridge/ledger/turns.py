@@ -32,6 +32,18 @@ def take_turn(connection: sqlite3.Connection) -> None:
     _patiently(lambda: connection.execute("BEGIN IMMEDIATE"), BUSY_SECONDS)
 
 
+def in_turn(write: Callable[[], object]) -> None:
+    """Do what is a transaction by itself, when no other process writes.
+
+    Args:
+        write: Does it, by a connection with a `busy_timeout` of 0.
+
+    Raises:
+        sqlite3.OperationalError: As `take_turn`; as SQLite gives it.
+    """
+    _patiently(write, BUSY_SECONDS)
+
+
 def use_wal(connection: sqlite3.Connection, seconds: float) -> None:
     """Change the journal's mode, which SQLite doesn't wait for when several processes begin one file at once.
 

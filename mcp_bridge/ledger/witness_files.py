@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import turns
 from mcp_bridge.ledger.merkle import empty_root
+from mcp_bridge.private_files import private_database
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -246,6 +247,7 @@ def _make(path: Path) -> None:
 
 def _open(path: Path) -> sqlite3.Connection:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    private_database(path)
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     try:
         if connection.execute("PRAGMA user_version").fetchone()[0] > _VERSION:

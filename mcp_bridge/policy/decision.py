@@ -16,11 +16,14 @@ Rules that restrict (`deny`, `approve`, `program`, and the `max_calls` of any) k
 that allows knows it by its own alone (see `globs`). Of the programs that a call comes through, the one counts in whose
 text the step stands, and it has to be the operator's: one of the agent's with the same name, or the same content, is
 not.
+
+A folder's policy has the user's own beneath it, as a floor. Each decides by itself, and the stricter decision holds:
+deny before approve before allow.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from mcp_bridge.errors import BridgeError
@@ -77,8 +80,22 @@ class Decision:
         return BridgeError("denied", self.message, tool=self.tool, rule=self.rule)
 
 
+_STRICTNESS: dict[Outcome, int] = {"allow": 0, "approve": 1, "deny": 2}
+
+
 def decide(snapshot: PolicySnapshot, call: Call) -> Decision:
-    """Decide one call; some microseconds where no condition is involved."""
+    """Decide one call, by the policy and by the floor beneath it; some microseconds where no condition is involved."""
+    made = decide_alone(snapshot, call)
+    if snapshot.floor is None:
+        return made
+    by_floor = decide(snapshot.floor, call)
+    stricter = made if _STRICTNESS[made.effect] > _STRICTNESS[by_floor.effect] else by_floor
+    # What both let through counts against the rules of both.
+    return stricter if stricter.effect == "deny" else replace(stricter, counts=(*by_floor.counts, *made.counts))
+
+
+def decide_alone(snapshot: PolicySnapshot, call: Call) -> Decision:
+    """As `decide`, without the floor."""
     fitting = snapshot.compiled.fitting(call.names)
     for rule in fitting.denying:
         finding = rule.judge(call, "broad")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.policy.decision import decide, preset_effect
+from mcp_bridge.policy.decision import decide, decide_alone, preset_effect
 from mcp_bridge.policy.matching import Cause
 
 if TYPE_CHECKING:
@@ -49,19 +49,24 @@ class Explanation:
         policy_hash: The snapshot's.
         rules: Each rule in its order; what comes after the rule that decided was not asked, and is shown all the same.
         preset: What the preset says, in words.
+        floor: What the user's own policy says by itself, where that is the floor beneath a folder's; or None.
+        by_floor: Whether it was the floor that decided.
     """
 
     decision: Decision
     policy_hash: str
     rules: tuple[RuleFinding, ...]
     preset: str
+    floor: Explanation | None = None
+    by_floor: bool = False
 
     def record(self) -> dict[str, Any]:
         """As a JSON object.
 
         Returns:
             `effect`, `tool`, `rule`, `decider` and `message` (what the agent is told) of the decision; `policy_hash`;
-            `rules`, objects like `RuleFinding`; `preset`.
+            `rules`, objects like `RuleFinding`; `preset`. With a floor, `floor`: an object like this one, of the user's
+            own policy; `rules` and `preset` are the folder's then.
         """
         made = self.decision
         return {
@@ -73,27 +78,39 @@ class Explanation:
             "policy_hash": self.policy_hash,
             "rules": [asdict(rule) | {"tools": list(rule.tools)} for rule in self.rules],
             "preset": self.preset,
+            **({"floor": self.floor.record()} if self.floor else {}),
         }
 
     def text(self) -> str:
         """For a terminal, once its control characters are escaped: the tool's name is its server's."""
         lines = [f"{self.decision.effect}: {self.decision.tool}, by {self.decision.decider}"]
+        if self.floor is None:
+            return "\n".join([*lines, *self._findings()])
+        mine, theirs = (", which decides", "") if self.by_floor else ("", ", which decides")
+        lines += [f"your own policy{mine}:", *self.floor._findings()]  # noqa: SLF001 - of the same class
+        return "\n".join([*lines, f"the folder's policy{theirs}:", *self._findings()])
+
+    def _findings(self) -> list[str]:
+        lines = []
         for rule in self.rules:
             mark = "→" if rule.decides else " "
             fits = f" [{', '.join(rule.tools)}]" if rule.tools else ""
             lines.append(f"{mark} {rule.label}, {rule.effect}{fits}: {rule.verdict}, {rule.why}")
-        lines.append(f"{'→' if self.decision.rule is None else ' '} {self.preset}")
-        return "\n".join(lines)
+        return [*lines, f"{'→' if not any(rule.decides for rule in self.rules) else ' '} {self.preset}"]
 
 
 def explain(snapshot: PolicySnapshot, call: Call) -> Explanation:
     """Decide a call, and say of each rule why it did or didn't match."""
+    alone = decide_alone(snapshot, call)
     made = decide(snapshot, call)
+    floor = explain(snapshot.floor, call) if snapshot.floor else None
     return Explanation(
         decision=made,
         policy_hash=snapshot.hash,
-        rules=tuple(_finding(rule, call, made) for rule in snapshot.compiled.rules),
+        rules=tuple(_finding(rule, call, alone) for rule in snapshot.compiled.rules),
         preset=_preset(snapshot, call),
+        floor=floor,
+        by_floor=floor is not None and made.decider == floor.decision.decider and made.rule == floor.decision.rule,
     )
 
 

@@ -9,6 +9,9 @@ has it: masking keeps accidents in, and grants keep secrets from tools.
 Whole texts are masked, not streams of chunks: a secret could be cut between two. A plaintext of fewer than
 `MIN_SUBSTRING_CHARS` is masked only where it stands as a word of its own, since "1234" would otherwise be found in
 every number; shorter ones than `MIN_SECRET_CHARS` the vault doesn't hold.
+
+Who can have a text masked can ask whether a guess is right, and that as fast as text is masked. So nothing that can be
+guessed is given to a masker (`policy.strength`): it would not be hidden by it, but found.
 """
 
 from __future__ import annotations

@@ -186,12 +186,18 @@ class Fitting(NamedTuple):
 
 
 class CompiledRules:
-    """A policy's rules, with a memory of which of them fit which tool."""
+    """A policy's rules, with a memory of which of them fit which tool.
+
+    Args:
+        rules: In their order.
+        pins: As `CompiledRule`.
+        first: The number of the first one: above another policy's, both count in one sequence.
+    """
 
     __slots__ = ("_fitting", "rules")
 
-    def __init__(self, rules: Sequence[Rule], pins: Mapping[str, str]) -> None:
-        self.rules = tuple(CompiledRule(number, rule, pins) for number, rule in enumerate(rules, 1))
+    def __init__(self, rules: Sequence[Rule], pins: Mapping[str, str], first: int = 1) -> None:
+        self.rules = tuple(CompiledRule(number, rule, pins) for number, rule in enumerate(rules, first))
         self._fitting: dict[ToolNames, Fitting] = {}
 
     def fitting(self, tool: ToolNames) -> Fitting:

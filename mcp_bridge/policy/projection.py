@@ -80,7 +80,7 @@ class Projector:
     ) -> None:
         self._secrets = secrets
         self._ids = secrets.ids
-        self._masker = Masker(secrets.plaintexts, self._ids)
+        self._masker = Masker(secrets.hidden, self._ids)
         self._references = references
         self._patterns = sensitive
         self._subject = subject

@@ -2,8 +2,9 @@
 
 A reference is the same for the same value of one principal, so that a program sees equal things as equal, in another
 process too, and both sides hold the same bytes. It is a MAC under the principal's own key (RFC 2104), so it tells
-nothing of the value, and nobody without the key can find out whether a guess is right. It resolves only in the
-execution that it came from.
+nothing of the value to whoever has nothing but it. Who can have text projected can have a guess projected, and compare:
+so equal things are equal, also to who guesses. MAX_REFERENCES bounds the guesses of one execution. It resolves only in
+the execution that it came from.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.private_files import state_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -157,6 +158,7 @@ class SecretFile:
         # A file of its own: the one that is locked must not be replaced. The system lets go when its holder dies.
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            state_directory(self._directory)
             path = self._directory / f".{FILE_NAME}.lock"
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as exc:

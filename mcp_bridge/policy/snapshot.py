@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.values import canonical, digest, normal
 from mcp_bridge.policy.matching import CompiledRules
-from mcp_bridge.policy.rules import NOWHERE, PolicyLimits, Preset, Rule, is_hash, nearest
+from mcp_bridge.policy.rules import NOWHERE, Limits, PolicyLimits, Preset, Rule, is_hash, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,6 +50,8 @@ class PolicySnapshot(BaseModel):
         limits: Of the execution, and of its principal.
         trust_hints: Configured names of the servers whose hints are believed.
         programs: The operator's programs that rules name, by name.
+        floor: The user's own policy beneath this one, which is a folder's: of what both say, the stricter holds. The
+            rules of both are numbered in one sequence, the floor's first.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -60,6 +62,7 @@ class PolicySnapshot(BaseModel):
     limits: PolicyLimits = PolicyLimits()
     trust_hints: tuple[str, ...] = ()
     programs: Annotated[tuple[PinnedProgram, ...], AfterValidator(_by_name)] = ()
+    floor: PolicySnapshot | None = None
 
     @model_validator(mode="after")
     def _pinned(self) -> Self:
@@ -72,7 +75,12 @@ class PolicySnapshot(BaseModel):
     @functools.cached_property
     def compiled(self) -> CompiledRules:
         """The rules, ready to be asked; no part of the data."""
-        return CompiledRules(self.rules, {program.name: program.hash for program in self.programs})
+        pins = {program.name: program.hash for program in self.programs}
+        return CompiledRules(self.rules, pins, len(self.floor.rules) + 1 if self.floor else 1)
+
+    def believes(self, server: str) -> bool:
+        """Whether a server's hints are believed, by everybody who has a say."""
+        return server in self.trust_hints and (self.floor is None or self.floor.believes(server))
 
     @functools.cached_property
     def hash(self) -> str:
@@ -84,7 +92,9 @@ class PolicySnapshot(BaseModel):
         return canonical(self._data())
 
     def _data(self) -> Any:
-        return normal(self.model_dump(mode="json"))
+        # Without a floor as before there were any: the hashes of such policies stay what they are.
+        data = self.model_dump(mode="json", exclude={"floor"})
+        return normal(data | {"floor": self.floor._data()} if self.floor else data)  # noqa: SLF001 - of the same class
 
     @classmethod
     def restore(cls, data: bytes) -> PolicySnapshot:
@@ -140,3 +150,20 @@ def freeze(policy: Policy, programs: Mapping[str, str], source: Source = NOWHERE
         trust_hints=policy.trust_hints,
         programs=tuple(PinnedProgram(name=name, hash=programs[name]) for name in named),
     )
+
+
+def over(floor: PolicySnapshot, snapshot: PolicySnapshot) -> PolicySnapshot:
+    """A folder's policy over the user's own: whatever it says, calls are held to both, and to the lower limits."""
+    limits = snapshot.limits.model_dump() | {
+        "principal": _lower(floor.limits.principal, snapshot.limits.principal).model_dump(),
+        **_lower(floor.limits, snapshot.limits).model_dump(exclude={"principal"}),
+    }
+    return snapshot.model_copy(update={"floor": floor, "limits": PolicyLimits.model_validate(limits)})
+
+
+def _lower(one: Limits, other: Limits) -> Limits:
+    found = {}
+    for name in Limits.model_fields:
+        values = [value for value in (getattr(one, name), getattr(other, name)) if value is not None]
+        found[name] = min(values, default=None)
+    return Limits.model_validate(found)

@@ -11,6 +11,10 @@ tools = ["postgres.query"]
 
 [secrets.signing-key]
 keyring = true                  # or in the system's keyring
+
+[secrets.door]
+file = true
+masked = false                  # a PIN: its tools get it, and it is hidden nowhere
 ```
 """
 
@@ -27,6 +31,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.policy.globs import ToolGlob
 from mcp_bridge.policy.masking import MIN_SECRET_CHARS
 from mcp_bridge.policy.secret_stores import SecretFile, SystemKeyring
+from mcp_bridge.policy.strength import MIN_BITS, bits
 from mcp_bridge.policy.toml_tables import bad_config, decode
 from mcp_bridge.policy.uris import REFERENCE_PREFIX, SECRET_ID, SECRET_PREFIX
 
@@ -42,7 +47,11 @@ Source = Literal["env", "file", "keyring"]
 
 
 class SecretConfig(BaseModel):
-    """One `[secrets.NAME]` table: exactly one source, and the tools that may receive the secret."""
+    """One `[secrets.NAME]` table: exactly one source, and the tools that may receive the secret.
+
+    What isn't `masked` may be as short as a PIN. It isn't looked for in anything that comes back: to look for what can
+    be guessed is to say whether a guess is right.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -50,6 +59,7 @@ class SecretConfig(BaseModel):
     file: bool = False
     keyring: bool = False
     tools: tuple[str, ...] = ()
+    masked: bool = True
 
     @field_validator("env")
     @classmethod
@@ -148,6 +158,34 @@ class SecretStatus:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What holds the user's own grants where a folder's configuration takes part as well.
+
+    Attributes:
+        grants: Of the user's own secrets that the folder's configuration names too: its globs. A tool has to be named
+            by both.
+        strangers: Servers that the folder configures. What the user has granted by name they get only if it is in
+            `grants`, since the name may have been meant for another server.
+        owned: The user's own secrets.
+    """
+
+    grants: Mapping[str, tuple[ToolGlob, ...]] = field(default_factory=dict)
+    strangers: frozenset[str] = frozenset()
+    owned: frozenset[str] = frozenset()
+
+    def allow(self, secret_id: str, tool: ToolNames) -> bool:
+        """Whether a tool that has been granted a secret may have it."""
+        globs = self.grants.get(secret_id)
+        if globs is not None:
+            return any(glob.names(tool) for glob in globs)
+        return secret_id not in self.owned or tool.server not in self.strangers
+
+
+UNBOUNDED = Bounds()
+"""Of one configuration alone."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Secrets:
     """The secrets as they were at one moment. No `repr` shows a value.
@@ -156,11 +194,20 @@ class Secrets:
         plaintexts: Those that can be had, by id.
         grants: For every configured secret, which tools may receive it.
         problems: Why a configured secret can't be had, by id.
+        unmasked: Ids of those that are hidden nowhere.
+        bounds: What else holds the grants.
     """
 
     plaintexts: Mapping[str, str] = field(default_factory=dict, repr=False)
     grants: Mapping[str, tuple[ToolGlob, ...]] = field(default_factory=dict, repr=False)
     problems: Mapping[str, BridgeError] = field(default_factory=dict, repr=False)
+    unmasked: frozenset[str] = frozenset()
+    bounds: Bounds = UNBOUNDED
+
+    @property
+    def hidden(self) -> Mapping[str, str]:
+        """The plaintexts in whose place their references are shown, by id."""
+        return {name: plaintext for name, plaintext in self.plaintexts.items() if name not in self.unmasked}
 
     @property
     def ids(self) -> frozenset[str]:
@@ -175,7 +222,8 @@ class Secrets:
                 missing is in `private`.
         """
         globs = self.grants.get(secret_id)
-        if globs is not None and not any(glob.names(tool) for glob in globs):
+        granted = globs is not None and any(glob.names(tool) for glob in globs)
+        if globs is not None and not (granted and self.bounds.allow(secret_id, tool)):
             raise BridgeError(
                 "secret_denied",
                 f"The tool {tool} may not receive the secret {secret_id!r}.",
@@ -195,15 +243,31 @@ class Secrets:
         return plaintext
 
 
-def check_secret(secret_id: str, plaintext: str) -> None:
-    """Say whether a value can be a secret: it must be possible to find and mask it without shredding what is around it.
+def check_secret(secret_id: str, plaintext: str, *, masked: bool = True) -> None:
+    """Say whether a value can be a secret.
+
+    It must be possible to find and mask it without shredding what is around it, and without telling what it is.
+
+    Args:
+        secret_id: Its id.
+        plaintext: The value.
+        masked: Whether it is to be masked.
 
     Raises:
         BridgeError: `bad_secret`, which doesn't repeat the value.
     """
-    why = _unfit(secret_id, plaintext)
+    why = _unfit(secret_id, plaintext) or (_unmaskable(secret_id, plaintext) if masked else None)
     if why:
         raise BridgeError("bad_secret", why, secret=secret_id)
+    if masked and bits(plaintext) < MIN_BITS:
+        raise BridgeError(
+            "bad_secret",
+            f"The value of the secret {secret_id!r} can be guessed: code that tries all of its kind would see which of"
+            " them is masked.",
+            hint="Use a longer one, of more kinds of characters. If it can't be another,"
+            f" masked = false in [secrets.{secret_id}] gives it to its tools, and hides it nowhere.",
+            secret=secret_id,
+        )
 
 
 def _unfit(secret_id: str, plaintext: str) -> str | None:
@@ -212,18 +276,23 @@ def _unfit(secret_id: str, plaintext: str) -> str | None:
     what = f"The value of the secret {secret_id!r}"
     if not plaintext.strip():
         return f"{what} is empty."
-    if len(plaintext.strip()) < MIN_SECRET_CHARS:
-        return f"{what} is shorter than {MIN_SECRET_CHARS} characters, which would be found in any text."
     if len(plaintext) > MAX_SECRET_CHARS:
         return f"{what} is longer than {MAX_SECRET_CHARS} characters."
-    if len(set(plaintext.strip())) == 1:
-        return f"{what} is one character repeated, which would be found in any text."
     if plaintext in SECRET_PREFIX or plaintext in REFERENCE_PREFIX or "vault://" in plaintext:
         return f"{what} is, or holds, a part of what references look like."
     try:
         plaintext.encode()
     except UnicodeEncodeError:
         return f"{what} is not Unicode text."
+    return None
+
+
+def _unmaskable(secret_id: str, plaintext: str) -> str | None:
+    what = f"The value of the secret {secret_id!r}"
+    if len(plaintext.strip()) < MIN_SECRET_CHARS:
+        return f"{what} is shorter than {MIN_SECRET_CHARS} characters, which would be found in any text."
+    if len(set(plaintext.strip())) == 1:
+        return f"{what} is one character repeated, which would be found in any text."
     return None
 
 
@@ -234,15 +303,21 @@ class Vault:
         configs: The `[secrets.NAME]` tables.
         state_dir: Where the file is.
         environ: The environment.
+        bounds: What else holds their grants.
 
     Attributes:
         known: The plaintexts that have been read so far, by id.
     """
 
     def __init__(
-        self, configs: Mapping[str, SecretConfig], state_dir: Path, environ: Mapping[str, str] | None = None
+        self,
+        configs: Mapping[str, SecretConfig],
+        state_dir: Path,
+        environ: Mapping[str, str] | None = None,
+        bounds: Bounds = UNBOUNDED,
     ) -> None:
         self._configs = configs
+        self._bounds = bounds
         self._file = SecretFile(state_dir)
         self._keyring = SystemKeyring()
         self._environ = os.environ if environ is None else environ
@@ -263,7 +338,10 @@ class Vault:
                 problems[name] = error
         grants = {name: tuple(map(ToolGlob, config.tools)) for name, config in self._configs.items()}
         self.known = {**self.known, **plaintexts}
-        return Secrets(MappingProxyType(plaintexts), MappingProxyType(grants), MappingProxyType(problems))
+        unmasked = frozenset(name for name, config in self._configs.items() if not config.masked)
+        return Secrets(
+            MappingProxyType(plaintexts), MappingProxyType(grants), MappingProxyType(problems), unmasked, self._bounds
+        )
 
     def status(self) -> list[SecretStatus]:
         """Every secret that is configured or in the file, sorted by id."""
@@ -298,7 +376,8 @@ class Vault:
             BridgeError: `bad_secret`, `secret_elsewhere` (the configuration names another source), and as
                 `SecretFile.set` and `SystemKeyring.set`.
         """
-        check_secret(secret_id, plaintext)
+        config = self._configs.get(secret_id)
+        check_secret(secret_id, plaintext, masked=config is None or config.masked)
         where = self._store_of(secret_id, store)
         (self._keyring if where == "keyring" else self._file).set(secret_id, plaintext)
         return where
@@ -347,5 +426,5 @@ class Vault:
             value, hint = self._keyring.get(name), f"Keep it with: mcp-bridge secret set {name}"
         if not value:
             raise BridgeError("secret_missing", f"There is no value for the secret {name!r}.", hint=hint)
-        check_secret(name, value)
+        check_secret(name, value, masked=config.masked)
         return value

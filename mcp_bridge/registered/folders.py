@@ -3,6 +3,10 @@
 A folder isn't put on `sys.path`: a `json.py` in it would be everybody's `json`, or, at the path's end, be passed over
 in silence. Instead a finder that is asked last knows the folders. What Python finds without it always wins, and a
 module that is to be loaded and would lose is an error.
+
+Folders that come with somebody's checkout are *guarded*: what is imported from them, now or later, is source whose
+bytes are those that the user has trusted. Nothing compiled is taken from there, neither extension modules nor a
+`__pycache__`: that is code which nobody has looked at.
 """
 
 from __future__ import annotations
@@ -10,20 +14,78 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from importlib.machinery import PathFinder
+from importlib.machinery import FileFinder, ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.registered.declaring import bad_tool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from importlib.machinery import ModuleSpec
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from types import ModuleType
+
+    from mcp_bridge.workspace.content import Content
 
 logger = logging.getLogger(__name__)
 
 _RENAME = "Rename one of them."
+
+
+MAX_MODULE_BYTES = 64 << 20
+"""Of one that is guarded."""
+
+_guarded: dict[str, Content] = {}
+"""From the guarded folders to what is trusted of them."""
+
+
+def _guard_of(path: str) -> Content | None:
+    """What is trusted, if a path is in a guarded folder."""
+    place = Path(path)
+    return next((content for folder, content in _guarded.items() if place.is_relative_to(folder)), None)
+
+
+class _TrustedLoader(SourceFileLoader):
+    """Source whose bytes are hashed before they are compiled: the same bytes."""
+
+    def get_data(self, path: str) -> bytes:
+        content = _guard_of(path)
+        if content is None:
+            raise ImportError(f"{path} is in no folder that is trusted", path=path)
+        return content.read(Path(path), MAX_MODULE_BYTES)
+
+    def path_stats(self, path: str) -> Mapping[str, Any]:
+        # Without them the import system neither reads nor writes bytecode.
+        raise OSError(f"{path} has no bytecode")
+
+
+class _GuardedFinder:
+    """For what is inside of packages in guarded folders: asked first, and the only one for these."""
+
+    def find_spec(
+        self,
+        name: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,  # noqa: ARG002 - the protocol of finders has it
+    ) -> ModuleSpec | None:
+        folders = [folder for folder in path or () if isinstance(folder, str)]
+        if not any(_guard_of(folder) for folder in folders):
+            return None
+        for folder in folders:
+            spec = _find_guarded(name, folder) if _guard_of(folder) else PathFinder.find_spec(name, [folder])
+            if spec is not None:
+                return spec
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+_guarded_finder = _GuardedFinder()
+
+
+def _find_guarded(name: str, folder: str) -> ModuleSpec | None:
+    spec = FileFinder(folder, (_TrustedLoader, [".py"])).find_spec(name)
+    if spec is not None and spec.origin is not None:
+        # Where bytecode would be is nobody's business.
+        spec.cached = None
+    return spec
 
 
 class _Finder:
@@ -47,11 +109,12 @@ _finder = _Finder()
 class Folders:
     """Some folders of modules, which from now on can import each other."""
 
-    def __init__(self, folders: Iterable[Path]) -> None:
+    def __init__(self, folders: Iterable[Path], trusted: Content | None = None) -> None:
         """Make them known.
 
         Args:
-            folders: Absolute paths.
+            folders: Absolute paths, without links.
+            trusted: What alone may be imported from them; None for everything.
 
         Raises:
             BridgeError: `bad_tools`: one is no folder, or can't be read.
@@ -66,6 +129,10 @@ class Folders:
                 hint = "A relative path starts at the configuration file's folder."
                 raise bad_tool(None, f"tools.path names {folder}: {why}", hint, file=str(folder)) from None
         ours = [str(folder) for folder in self.folders]
+        if trusted is not None:
+            _guarded.update(dict.fromkeys(ours, trusted))
+            if ours and _guarded_finder not in sys.meta_path:
+                sys.meta_path.insert(0, _guarded_finder)
         _finder.folders = [*ours, *(folder for folder in _finder.folders if folder not in ours)]
         if ours and _finder not in sys.meta_path:
             sys.meta_path.append(_finder)
@@ -122,7 +189,9 @@ class Folders:
 
 
 def _find(name: str, folders: list[str]) -> ModuleSpec | None:
-    spec = PathFinder.find_spec(name, folders)
+    spec = None
+    for folder in folders:
+        spec = spec or (_find_guarded(name, folder) if _guard_of(folder) else PathFinder.find_spec(name, [folder]))
     # A folder without an __init__.py would be a package too (PEP 420), and nobody's module.
     return spec if spec is not None and spec.origin is not None else None
 
@@ -142,7 +211,7 @@ def _found_first(name: str) -> ModuleSpec | None:
     if loaded is not None:
         return getattr(loaded, "__spec__", None)
     for finder in sys.meta_path:
-        spec = finder.find_spec(name, None) if finder is not _finder else None
+        spec = finder.find_spec(name, None) if finder not in (_finder, _guarded_finder) else None
         if spec is not None:
             return spec
     return None

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from mcp_bridge.registered.config import ToolsConfig
+    from mcp_bridge.workspace.content import Content
 
 ENTRY_POINTS = "mcp_bridge.tools"
 """The group of entry points, each the name of a module that declares tools."""
@@ -45,11 +46,24 @@ def load_registry(config: ToolsConfig, base: Path, *, max_result_bytes: int = MA
         max_result_bytes: Bytes of JSON one result may have.
 
     Raises:
-        BridgeError: `bad_tools`: a folder or module that isn't there or can't be imported, one without tools that
-            `modules` or an entry point names, a module that another hides, a function that can't be a tool, two tools
-            of one name.
+        BridgeError: As `declared`; `bad_tools`: a function that can't be a tool, two tools of one name.
     """
-    folders = Folders((base / path).resolve() for path in config.path)
+    return Registry(declared(config, base), max_result_bytes=max_result_bytes)
+
+
+def declared(config: ToolsConfig, base: Path, trusted: Content | None = None) -> list[Declaration]:
+    """Import the operator's modules; their tools.
+
+    Args:
+        config: The table `[tools]`.
+        base: The folder that relative paths start at: that of the configuration file.
+        trusted: What alone may be imported from its folders; None for everything.
+
+    Raises:
+        BridgeError: `folder_changed`; `bad_tools`: a folder or module that isn't there or can't be imported, one
+            without tools that `modules` or an entry point names, a module that another hides.
+    """
+    folders = Folders(((base / path).resolve() for path in config.path), trusted)
     declarations: list[Declaration] = []
     # Declarations are noted in the modules, so one that is loaded twice gives the same ones again.
     for name in config.modules:
@@ -65,7 +79,7 @@ def load_registry(config: ToolsConfig, base: Path, *, max_result_bytes: int = MA
         for entry in sorted(importlib.metadata.entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
             declarations += _from_entry_point(entry)
     folders.warn_of_hidden()
-    return Registry(declarations, max_result_bytes=max_result_bytes)
+    return declarations
 
 
 def _from_config(name: str, folders: Folders) -> ModuleType:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.private_files import state_directory
 from mcp_bridge.sandbox import seccomp
 from mcp_bridge.sandbox.engine import (
     EXECUTION_LABEL,
@@ -95,8 +96,9 @@ class CliEngine(Engine):
         self.choice = choice
         # The client works in another directory than ours.
         self._run_dir = state_dir.absolute() / "run"
+        state_directory(state_dir)
         try:
-            self._run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._run_dir.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise _os_error(error, f"The directory {self._run_dir} can't be made") from error
         self._uids = _uids()

@@ -1,6 +1,9 @@
 """Package profiles, and their installation on the host for the image's interpreter.
 
 The packages are binary wheels only: nothing of theirs runs on the host, neither a build script nor a hook.
+
+The installers work in a directory of ours. Where the bridge was started may be anybody's folder: `python -m pip` would
+import a `pip.py` from there, and uv would take its index from a `uv.toml` or `pyproject.toml`.
 """
 
 from __future__ import annotations
@@ -139,7 +142,7 @@ class _Installer:
     options: tuple[str, ...]
 
 
-async def _find_installer(python: Path) -> _Installer:
+async def _find_installer(python: Path, work: Path) -> _Installer:
     uv = ("--no-progress", "--python", str(python))
     pip = ("--no-input", "--disable-pip-version-check", "--no-compile", "--no-warn-script-location")
     candidates: list[_Installer] = []
@@ -153,7 +156,7 @@ async def _find_installer(python: Path) -> _Installer:
     for candidate in candidates:
         try:
             # A version manager's shim stands on PATH for tools that the selected version doesn't have.
-            if (await run_tool([*candidate.argv, "--help"], seconds=PROBE_SECONDS)).returncode == 0:
+            if (await run_tool([*candidate.argv, "--help"], seconds=PROBE_SECONDS, directory=work)).returncode == 0:
                 return candidate
         except (OSError, TimeoutError):
             continue
@@ -183,11 +186,11 @@ async def install_packages(
     """
     if not profile.pins and not packages:
         return ()
-    installer = await _find_installer(python)
+    installer = await _find_installer(python, work)
     argv = [*installer.argv, "install", *installer.options, "--only-binary", ":all:", "--target", str(target)]
     if profile.pins:
         progress(f"Installing the {profile.name} profile: {len(profile.pins)} pinned packages.")
-        await _install([*argv, "--require-hashes", "--no-deps", "-r", str(profile.path)], profile.name)
+        await _install([*argv, "--require-hashes", "--no-deps", "-r", str(profile.path)], profile.name, work)
     if packages:
         progress(f"Installing {', '.join(packages)}.")
         # The profile's versions hold for the extras too; hashes can't be demanded of names the user chose.
@@ -195,13 +198,13 @@ async def install_packages(
             constraints = work / "constraints.txt"
             await anyio.to_thread.run_sync(constraints.write_text, "\n".join(profile.pins) + "\n")
             argv += ["--constraint", str(constraints)]
-        await _install([*argv, *packages], ", ".join(packages))
+        await _install([*argv, *packages], ", ".join(packages), work)
     return await anyio.to_thread.run_sync(_installed, target)
 
 
-async def _install(argv: Sequence[str], what: str) -> None:
+async def _install(argv: Sequence[str], what: str, work: Path) -> None:
     try:
-        result = await run_tool(argv, seconds=INSTALL_SECONDS)
+        result = await run_tool(argv, seconds=INSTALL_SECONDS, directory=work)
     except TimeoutError:
         raise BridgeError("packages_failed", f"Installing {what} did not end within {INSTALL_SECONDS:.0f} s.") from None
     if result.returncode != 0:

@@ -19,6 +19,7 @@ from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Mapping, Sequence
+    from pathlib import Path
 
     from anyio.abc import Process
 
@@ -57,13 +58,20 @@ def disk_full(message: str) -> BridgeError:
     )
 
 
-async def run_tool(argv: Sequence[str], *, seconds: float, environment: Mapping[str, str] | None = None) -> ToolResult:
+async def run_tool(
+    argv: Sequence[str],
+    *,
+    seconds: float,
+    environment: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+) -> ToolResult:
     """Run `argv` and collect its output.
 
     Args:
         argv: The command; never interpreted by a shell.
         seconds: The bound on the whole run.
         environment: Additions to this process's environment.
+        directory: Where it works; by default where this process does, which may be anybody's folder.
 
     Raises:
         FileNotFoundError: There is no such executable. PermissionError: it may not be run.
@@ -77,6 +85,7 @@ async def run_tool(argv: Sequence[str], *, seconds: float, environment: Mapping[
             argv,
             stdin=subprocess.DEVNULL,
             env={**os.environ, **environment} if environment else None,
+            cwd=directory,
             start_new_session=True,
         )
     out = bytearray()

@@ -14,6 +14,7 @@ import anyio
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.private_files import state_directory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -53,7 +54,7 @@ async def workshop(state_dir: Path, progress: Callable[[str], None]) -> AsyncGen
 
 
 def _open_lock(state_dir: Path) -> int:
-    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    state_directory(state_dir)
     return os.open(state_dir / "image-build.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 

@@ -18,7 +18,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from mcp_bridge.bridge.shown import escaped, one_line
+from mcp_bridge.bridge.shown import escaped, exactly
 from mcp_bridge.models.model import ModelError
 from mcp_bridge.models.sampling import SamplingReply
 
@@ -36,9 +36,8 @@ ANSWER_SECONDS = 600.0
 """How long a person may take. After that nobody has answered, and a program is suspended instead."""
 
 MAX_SHOWN_CHARS = 4000
-"""Longest rendering of arguments in a question."""
-
-MAX_LINE_CHARS = 500
+MAX_SHOWN_LINES = 100
+"""Longest question. A client's dialogue may leave out what is longer, and what isn't shown would be approved unseen."""
 
 _FORM = {
     "type": "object",
@@ -68,10 +67,17 @@ class Questions:
         return self._forms or self._samples
 
     async def ask(self, question: dict[str, Any]) -> bool | None:
-        """A person's decision, as `bridge.gate.Asker`; None if nobody has made one."""
+        """A person's decision, as `bridge.gate.Asker`; None if nobody has made one.
+
+        What can't be shown whole isn't asked here: it waits for `mcp-bridge approvals`, or the viewer.
+        """
         if not self._forms:
             return None
-        params = types.ElicitRequestFormParams(message=_worded(question), requested_schema=_FORM)
+        message = _worded(question)
+        if not can_be_read(message):
+            logger.info("a question of %d characters is too long for the client's dialogue", len(message))
+            return None
+        params = types.ElicitRequestFormParams(message=message, requested_schema=_FORM)
         result = await self._answer(types.ElicitRequest(params=params), types.ElicitResult)
         if not isinstance(result, types.ElicitResult) or result.action == "cancel":
             return None
@@ -220,28 +226,34 @@ class Conversations:
 
 
 def _worded(question: dict[str, Any]) -> str:
-    """A question for a person, from a call (`tool`, `arguments`, `why`) or a step (`message`, `details`).
+    """A question for a person, all of it.
+
+    From a call it has `tool`, `arguments`, `filled` and `why`, from a step `message` and `details`.
 
     A program's message may be the agent's: it stands behind a sign, on each of its lines, so that it can't pass for
     what is said below it.
     """
     if "tool" in question:
-        lines = [f"Allow the call of {one_line(question['tool'], MAX_LINE_CHARS)}?"]
+        lines = [f"Allow the call of {exactly(str(question['tool']))}?"]
         shown = question["arguments"]
     else:
-        lines = ["A program asks:", *(f"> {line}" for line in _cut(question["message"]).splitlines())]
+        lines = ["A program asks:", *(f"> {line}" for line in escaped(str(question["message"])).splitlines())]
         shown = question.get("details")
     if shown:
         # Newlines in its texts are escaped by JSON.
-        lines.append(_cut(json.dumps(shown, ensure_ascii=False, indent=1)))
+        lines.append(escaped(json.dumps(shown, ensure_ascii=False, indent=1)))
+    whose = f" (the {question['origin']}'s)" if question.get("origin") else ""
     for name, label in (("program", "Program"), ("step", "Step"), ("why", "Why")):
         if question.get(name):
-            lines.append(f"{label}: {one_line(question[name], MAX_LINE_CHARS)}")
+            lines.append(f"{label}: {exactly(str(question[name]))}{whose if name == 'program' else ''}")
+    if question.get("filled"):
+        lines.append(f"Defaults of the tool, left out by the caller: {exactly(', '.join(question['filled']))}")
     return "\n".join(lines)
 
 
-def _cut(text: str) -> str:
-    return escaped(text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…")
+def can_be_read(question: str) -> bool:
+    """Whether a question is short enough to be read where it is asked."""
+    return len(question) <= MAX_SHOWN_CHARS and question.count("\n") < MAX_SHOWN_LINES
 
 
 def _sampling(request: SamplingRequest) -> types.CreateMessageRequestParams:

@@ -386,12 +386,13 @@ LONG_TEXTS: dict[tuple[type[Any], str], int | None] = {
     (OutputWrite, "base64"): None,
     (ArtifactWrite, "base64"): None,
     (ExecutionFinish, "value"): None,
+    (ProgramStart, "idempotency_key"): None,
     (ProgramPlan, "intent"): MAX_INTENT_CHARS,
     (ProgressReport, "message"): None,
     (GuestReady, "python"): None,
 }
 """The texts that may have more than `MAX_NAME_CHARS`; None for one that only the frame bounds. Of these, the host
-counts what it keeps, and cuts what it shows."""
+counts what it keeps, cuts what it shows, and refuses a key by its own bound."""
 
 
 def _fits(value: Any, annotation: Any) -> bool:

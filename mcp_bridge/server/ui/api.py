@@ -176,6 +176,12 @@ class Api:
         asked = await self._mine.question(execution, _whole(effect, "id"))
         comment = (comment or "").strip() or None
         check_text(comment, "comment")
+        if approved and not views.is_whole(asked):
+            raise BridgeError(
+                "too_large",
+                "The question is too large to be shown whole here, and isn't approved unseen.",
+                hint="`mcp-bridge approvals show` has all of it.",
+            )
         await decide(self._mine.store, asked, approved=approved, by=self._by, comment=comment)
         return JSONResponse(views.question(await self._mine.question(execution, asked.approval.effect)))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.bridge.overview import ENDED, name_of, progress, record_of, source_of
 from mcp_bridge.bridge.program_record import standing
+from mcp_bridge.bridge.shown import exactly
 from mcp_bridge.bridge.viewing import UNDER_WAY, timeline, totals
 
 if TYPE_CHECKING:
@@ -196,14 +197,21 @@ def question(row: Asked) -> dict[str, Any]:
         "execution": approval.execution,
         "status": row.status,
         "asked": approval.asked,
-        "program": str(asks.get("program") or ""),
+        "program": exactly(str(asks.get("program") or "")),
         "origin": row.execution.origin if row.execution else "",
-        "step": str(asks.get("step") or ""),
-        "tool": str(asks["tool"]) if is_call else None,
+        "step": exactly(str(asks.get("step") or "")),
+        "tool": exactly(str(asks["tool"])) if is_call else None,
         "message": None if is_call else shown(asks.get("message", ""), MAX_WHOLE_CHARS),
         "details": shown(asks.get("arguments" if is_call else "details") or None, MAX_WHOLE_CHARS),
+        "filled": exactly(", ".join(asks.get("filled") or ())),
         "why": str(asks.get("why") or ""),
         "decided": approval.decided,
         "by": str(decision.get("by") or ""),
         "comment": str(decision.get("comment") or ""),
     }
+
+
+def is_whole(row: Asked) -> bool:
+    """Whether a question is shown to its end."""
+    told = question(row)
+    return not any(told[name] and told[name]["cut"] for name in ("message", "details"))

@@ -69,6 +69,7 @@ export function approvalsPage(main) {
         row.step ? fact("Step", h("code", {}, row.step)) : null,
         fact("Execution", h("a", { href: `/executions/${encodeURIComponent(row.execution)}` }, h("code", {}, short(row.execution)))),
         fact("Asked", h("time", { datetime: exactly(row.asked) }, moment(row.asked))),
+        row.filled ? fact("Defaults of the tool, left out by the caller", row.filled) : null,
         row.why ? fact("Why a person", row.why) : null),
       block("The program says", row.message),
       block(row.tool === null ? "With these details" : "With these arguments", row.details),

@@ -5,7 +5,7 @@ import { plural } from "./format.js";
 
 // Controls, and signs that can't be seen or turn text around: what is shown is what is there.
 // Half of a pair (Cs) is none, and what a font may leave out (default-ignorable) would hide words between words.
-const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2028-\u202e\ufff9-\ufffb\p{Default_Ignorable_Code_Point}\p{Cs}]/gu;
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u00a0\u1680\u2000-\u200a\u2028-\u202f\u205f\u2800\u3000\ufff9-\ufffb\u{1d159}\p{Default_Ignorable_Code_Point}\p{Cs}]/gu;
 
 export function visible(value) {
   return String(value).replace(UNSEEN, (sign) => {

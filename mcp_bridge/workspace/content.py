@@ -1,0 +1,280 @@
+"""A folder's configuration file, and what it makes the bridge load or start: all that trust in it is about.
+
+Standard library only: the settings are read by means of this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+CONFIG_NAME = "mcp-bridge.toml"
+PROJECT_NAME = ".mcp.json"
+"""Claude Code's servers of a project."""
+
+MAX_FILE_BYTES = 1 << 20
+"""Of a folder's configuration file."""
+
+MAX_FILES = 2000
+"""That one configuration file makes the bridge load: a person is to look at the list."""
+
+MAX_FOLDERS = 5000
+"""That are looked through for such files: `path = ["/"]` is soon written."""
+
+MAX_LOADED_BYTES = 256 << 20
+"""Of all of these together: they are hashed at every start."""
+
+_CHUNK = 1 << 20
+
+PROGRAM_SUFFIXES = frozenset({".yaml", ".yml", ".json", ".toml"})
+_CODE_SUFFIXES = frozenset(
+    {".bash", ".bat", ".cjs", ".cmd", ".jar", ".js", ".mjs", ".mts", ".php", ".pl", ".ps1", ".py", ".pyz", ".rb", ".sh"}
+    | {".ts", ".wasm", ".zsh"}
+)
+
+
+def read_regular(path: Path, limit: int) -> bytes:
+    """The bytes of a regular file, without waiting for anybody.
+
+    Raises:
+        OSError: As the system gives it; it is no regular file, or has more than `limit` bytes.
+    """
+    with _opened(path) as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(0, f"it has more than {limit} bytes")
+    return data
+
+
+def _opened(path: Path) -> IO[bytes]:
+    # Looked at first: opening a device may do something. O_NONBLOCK: what has become a FIFO since has no writer.
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(0, "it is no regular file")
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(0, "it is no regular file")
+    return os.fdopen(fd, "rb")
+
+
+def why(error: OSError) -> str:
+    """An `OSError` in words."""
+    return error.strerror or str(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What is trusted, or isn't: a configuration file and what it makes the bridge load or start.
+
+    Attributes:
+        file: The configuration file: its folder's real path, and its name.
+        data: Its bytes: those that were hashed are those that are parsed.
+        files: From the path of each file that it makes the bridge load to the SHA-256 of its bytes, in hexadecimal.
+    """
+
+    file: Path
+    data: bytes
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the configuration file's bytes."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    def read(self, path: Path, limit: int) -> bytes:
+        """The bytes of one of the files, if they are those that are trusted.
+
+        Raises:
+            OSError: As `read_regular`.
+            BridgeError: `folder_changed`.
+        """
+        data = read_regular(path, limit)
+        if self.files.get(str(path)) != hashlib.sha256(data).hexdigest():
+            raise BridgeError(
+                "folder_changed",
+                f"{path} isn't what was trusted: it was changed while it was read.",
+                hint="`mcp-bridge trust` shows what it would do now, and asks.",
+                file=str(path),
+            )
+        return data
+
+
+class _Gathering:
+    """Hashes files, within bounds."""
+
+    def __init__(self, file: Path) -> None:
+        self.files: dict[str, str] = {}
+        self._file = file
+        self._bytes = 0
+
+    def add(self, path: Path) -> None:
+        if str(path) in self.files:
+            return
+        if len(self.files) >= MAX_FILES:
+            raise self.too_large(f"more than {MAX_FILES} files")
+        hashed = hashlib.sha256()
+        try:
+            with _opened(path) as file:
+                while chunk := file.read(_CHUNK):
+                    self._bytes += len(chunk)
+                    if self._bytes > MAX_LOADED_BYTES:
+                        raise self.too_large(f"more than {MAX_LOADED_BYTES} bytes")
+                    hashed.update(chunk)
+        except OSError as exc:
+            # Not left out: what can't be read now might be read later.
+            self.files[str(path)] = f"unreadable: {why(exc)}"
+            return
+        self.files[str(path)] = hashed.hexdigest()
+
+    def too_large(self, what: str) -> BridgeError:
+        return BridgeError(
+            "folder_too_large",
+            f"{self._file} would have the bridge load {what}: too much to trust at a look.",
+            hint="Give tools and programs folders of their own, and name these.",
+            file=str(self._file),
+        )
+
+
+def content_of(file: Path, data: bytes, table: Mapping[str, Any]) -> Content:
+    """Gather what a configuration file makes the bridge load or start.
+
+    Args:
+        file: The file.
+        data: Its bytes.
+        table: What they say: of TOML or of JSON. What has another shape than it should is passed over: it is an error
+            to whoever decodes it.
+
+    Raises:
+        BridgeError: `folder_too_large`.
+    """
+    found = _Gathering(file)
+    base = file.parent
+    for folder in _folders(table, "tools", base):
+        for path in _modules(folder, found):
+            found.add(path)
+    for folder in _folders(table, "programs", base):
+        for path in _entries(folder):
+            if path.suffix in PROGRAM_SUFFIXES:
+                found.add(path)
+    for path in _scripts(table, base):
+        found.add(path)
+    return Content(file, data, found.files)
+
+
+def project_table(content: Any) -> dict[str, Any]:
+    """Of what a project's JSON says, what is read: its servers."""
+    return {"mcpServers": dict(_table(content, "mcpServers"))}
+
+
+def _table(container: Any, key: str) -> Mapping[str, Any]:
+    value = container.get(key) if isinstance(container, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def _folders(table: Mapping[str, Any], name: str, base: Path) -> Iterator[Path]:
+    """The folders of `[tools]` or `[programs]`, as whoever loads from them has them."""
+    paths = _table(table, name).get("path")
+    for path in paths if isinstance(paths, list) else ():
+        if isinstance(path, str):
+            with suppress(OSError, RuntimeError, ValueError):
+                yield (base / Path(path).expanduser()).resolve()
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _modules(folder: Path, gathering: _Gathering) -> Iterator[Path]:
+    """Every file of Python in a folder and in what can be a package in it; links are followed, once."""
+    seen: set[tuple[int, int]] = set()
+    waiting = [folder]
+    while waiting:
+        here = waiting.pop()
+        with suppress(OSError):
+            status = here.stat()
+            if (status.st_dev, status.st_ino) in seen:
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            if len(seen) > MAX_FOLDERS:
+                raise gathering.too_large(f"modules of more than {MAX_FOLDERS} folders")
+            for entry in _entries(here):
+                if entry.suffix == ".py":
+                    yield entry
+                elif entry.name.isidentifier() and entry.name != "__pycache__" and entry.is_dir():
+                    waiting.append(entry)
+
+
+def _scripts(table: Mapping[str, Any], base: Path) -> Iterator[Path]:
+    """Files of the folder that its servers' commands, and that for the master key, name."""
+    for key in ("servers", "mcpServers"):
+        for server in _table(table, key).values():
+            yield from scripts_of(server, base)
+    command = _table(table, "ledger").get("master_key")
+    if isinstance(command, list):
+        yield from _named(command, base, base)
+
+
+def scripts_of(server: Any, base: Path) -> Iterator[Path]:
+    """Files of the folder that a server's command names.
+
+    Args:
+        server: Its entry, undecoded, its variables as they are.
+        base: The folder.
+    """
+    if isinstance(server, dict):
+        cwd, args = server.get("cwd"), server.get("args")
+        words = [server.get("command"), *(args if isinstance(args, list) else ())]
+        yield from _named(words, base / cwd if isinstance(cwd, str) else base, base)
+
+
+def changed(files: Mapping[str, str]) -> str | None:
+    """The first of some files whose bytes aren't those any more.
+
+    Args:
+        files: From paths to SHA-256 hashes, as `Content.files`.
+    """
+    for path, hashed in files.items():
+        found = _Gathering(Path(path))
+        found.add(Path(path))
+        if found.files[path] != hashed:
+            return path
+    return None
+
+
+def _named(words: Iterable[Any], cwd: Path, base: Path) -> Iterator[Path]:
+    """The command, if it is a file of the folder, and those of its arguments that are code of the folder."""
+    for number, word in enumerate(words):
+        # A command without a slash is looked for on PATH, and not here.
+        if not isinstance(word, str) or (number == 0 and "/" not in word):
+            continue
+        with suppress(OSError, ValueError):
+            path = Path(os.path.abspath(cwd / word))  # noqa: PTH100 - links are followed when it is read
+            inside = path.is_relative_to(base) or path.resolve().is_relative_to(base)
+            if inside and path.is_file() and (number == 0 or _is_code(path)):
+                yield path
+
+
+def _is_code(path: Path) -> bool:
+    """By its name or its first bytes: a data base that a server works on changes all the time."""
+    if path.suffix.lower() in _CODE_SUFFIXES or os.access(path, os.X_OK):
+        return True
+    with _opened(path) as file:
+        return bool(file.read(2) == b"#!")
+
+
+def real_folder(folder: Path) -> Path:
+    """A folder's path without links: what records are bound to."""
+    return folder.resolve()

@@ -1,0 +1,266 @@
+"""Which folders' files the user has trusted, and with exactly which content.
+
+A file that comes with a folder (`mcp-bridge.toml`, `.mcp.json`) names commands, modules and rules, and whoever made the
+folder wrote it. It takes part only once the user has trusted its content, as with direnv: a *record* says which file,
+at which path, had which bytes, and which bytes the files had that it makes the bridge load or start. If any of them
+is another, added or gone, the folder is untrusted again.
+
+The records are files in the user's own state directory, never one that a folder's file names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.private_files import private_directory, write_private
+from mcp_bridge.workspace.content import MAX_FILE_BYTES, Content, content_of, read_regular, why
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_RECORD_VERSION = 1
+_MAX_RECORD_BYTES = 4 << 20
+
+Status = Literal["trusted", "untrusted", "changed", "unusable"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A record.
+
+    Attributes:
+        file: The configuration file.
+        hash: SHA-256 of its bytes.
+        files: As `Content.files`.
+        time: When it was trusted, in seconds since 1970.
+    """
+
+    file: Path
+    hash: str
+    files: Mapping[str, str]
+    time: float
+
+
+class TrustStore:
+    """The records, each a file of its own: processes that write some at the same time don't disturb each other.
+
+    Args:
+        state_dir: The user's own state directory: by their configuration, their environment, or the default.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self.directory = state_dir / "trust"
+
+    def _path(self, file: Path) -> Path:
+        return self.directory / f"{hashlib.sha256(os.fsencode(file)).hexdigest()}.json"
+
+    def refuse_within(self, file: Path) -> None:
+        """A folder that brings the records along would bring trust in itself.
+
+        Raises:
+            BridgeError: `trust_unusable`.
+        """
+        # The home directory is in nobody's checkout, and neither is what it is in.
+        if self.directory.resolve().is_relative_to(file.parent) and not Path.home().is_relative_to(file.parent):
+            raise BridgeError(
+                "trust_unusable",
+                f"What is trusted is kept in {self.directory}, and that is in the folder itself.",
+                hint="Set MCP_BRIDGE_STATE_DIR to a directory elsewhere, or name the file with --config.",
+                file=str(file),
+            )
+
+    def entry(self, file: Path) -> Entry | None:
+        """What is recorded of a configuration file; None without a record.
+
+        Raises:
+            BridgeError: `trust_unusable`: others could have written the record, or it can't be read.
+        """
+        self.refuse_within(file)
+        path = self._path(file)
+        try:
+            for place in (self.directory, path):
+                status = place.lstat()
+                if status.st_uid not in {os.geteuid(), 0} or status.st_mode & 0o022 or stat.S_ISLNK(status.st_mode):
+                    raise _unusable(place, "others could have written it")
+            entry = _decoded(json.loads(read_regular(path, _MAX_RECORD_BYTES)))
+        except FileNotFoundError:
+            return None
+        except OSError as exc:
+            raise _unusable(path, why(exc)) from None
+        except (ValueError, RecursionError):
+            entry = None
+        if entry is None or entry.file != file:
+            raise _unusable(path, "it is damaged")
+        return entry
+
+    def record(self, content: Content) -> None:
+        """Trust exactly this content.
+
+        Raises:
+            BridgeError: `trust_unusable`, `state_unusable`.
+        """
+        self.refuse_within(content.file)
+        record = {
+            "version": _RECORD_VERSION,
+            "file": str(content.file),
+            "sha256": content.hash,
+            "files": dict(content.files),
+            "time": time.time(),
+        }
+        private_directory(self.directory, durable=True)
+        try:
+            self.directory.chmod(0o700)
+            write_private(self._path(content.file), json.dumps(record).encode(), durable=True)
+        except OSError as exc:
+            raise _unusable(self._path(content.file), why(exc)) from None
+
+    def revoke(self, file: Path) -> bool:
+        """Take trust back; whether there was a record.
+
+        Raises:
+            BridgeError: `trust_unusable`.
+        """
+        try:
+            self._path(file).unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as exc:
+            raise _unusable(self._path(file), why(exc)) from None
+        return True
+
+    def entries(self) -> list[Entry]:
+        """All records that can be read, by file."""
+        found = []
+        try:
+            paths = sorted(self.directory.iterdir())
+        except OSError:
+            return []
+        for path in paths:
+            if path.suffix == ".json" and not path.name.startswith("."):
+                with suppress(OSError, ValueError, RecursionError):
+                    entry = _decoded(json.loads(read_regular(path, _MAX_RECORD_BYTES)))
+                    if entry is not None:
+                        found.append(entry)
+        return sorted(found, key=lambda entry: str(entry.file))
+
+    def status(self, file: Path, data: bytes) -> tuple[Status, str | None]:
+        """What is known of a file with these bytes, before anything that they say is looked at.
+
+        Returns:
+            `trusted` means that the file's own bytes are: what it names is still to be compared (`agrees`). And why, if
+            the record is `unusable`.
+        """
+        try:
+            entry = self.entry(file)
+        except BridgeError as exc:
+            return "unusable", exc.message.removesuffix(".")
+        if entry is None:
+            return "untrusted", None
+        return ("trusted" if entry.hash == hashlib.sha256(data).hexdigest() else "changed"), None
+
+    def agrees(self, content: Content) -> bool:
+        """Whether exactly this content is trusted."""
+        try:
+            entry = self.entry(content.file)
+        except BridgeError:
+            return False
+        return entry is not None and entry.hash == content.hash and entry.files == content.files
+
+
+def _decoded(record: Any) -> Entry | None:
+    match record:
+        case {
+            "version": 1,
+            "file": str(file),
+            "sha256": str(hash_),
+            "files": dict(files),
+            "time": int() | float() as at,
+        }:
+            if all(isinstance(value, str) for value in files.values()):
+                return Entry(Path(file), hash_, files, at)
+    return None
+
+
+def _unusable(path: Path, reason: str) -> BridgeError:
+    return BridgeError(
+        "trust_unusable",
+        f"What is trusted can't be told by {path}: {reason}.",
+        hint="See to the owner and mode of it and of its directory, or remove it and trust anew.",
+        file=str(path),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """A folder's file that takes no part.
+
+    Attributes:
+        code: `untrusted_file`, `changed_file`, `unusable_file`.
+        file: The file.
+        message: Why, in one sentence.
+        servers: Of those that Claude Code hasn't approved, the names.
+    """
+
+    code: str
+    file: str
+    message: str
+    servers: tuple[str, ...] = ()
+
+    hint = "`mcp-bridge trust` shows what it would do, and asks."
+
+
+_REASONS: dict[Status, str] = {
+    "untrusted": "you haven't trusted its content",
+    "changed": "it, or a file that it loads, isn't what you have trusted",
+}
+
+
+def passed_over(file: Path, status: Status, reason: str | None = None, servers: tuple[str, ...] = ()) -> PassedOver:
+    """Say that a folder's file takes no part."""
+    what = f"{file} takes no part"
+    because = _REASONS.get(status) or reason or "it can't be read"
+    return PassedOver(f"{status}_file", str(file), f"{what}: {because}.", servers)
+
+
+def trusted(
+    file: Path, store: TrustStore, parse: Callable[[bytes], dict[str, Any]]
+) -> tuple[Content, dict[str, Any]] | PassedOver | None:
+    """A folder's file with what it says, if exactly its content is trusted.
+
+    Args:
+        file: The file: its folder's real path, and its name.
+        store: The records.
+        parse: From its bytes to a table: called for bytes alone that are trusted.
+
+    Returns:
+        Its content and its table; why it takes no part; or None where there is no such file.
+
+    Raises:
+        BridgeError: As `parse`.
+    """
+    try:
+        data = read_regular(file, MAX_FILE_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as exc:
+        return passed_over(file, "unusable", why(exc))
+    status, reason = store.status(file, data)
+    if status != "trusted":
+        return passed_over(file, status, reason)
+    table = parse(data)
+    try:
+        content = content_of(file, data, table)
+    except BridgeError as exc:
+        return passed_over(file, "unusable", exc.message.removesuffix("."))
+    if not store.agrees(content):
+        return passed_over(file, "changed")
+    return content, table
