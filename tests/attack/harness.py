@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
 import json
 import os
 import shutil
@@ -73,7 +72,7 @@ SLOW_SECONDS = 0.1
 BROKEN = "broken off"
 
 NOBODY: dict[str, Any] = {}
-OPERATOR: dict[str, Any] = {"starter": "operator"} if "starter" in inspect.signature(Bridge.run).parameters else NOBODY
+OPERATOR: dict[str, Any] = {"starter": "operator"}
 """Who has something begun."""
 
 
@@ -261,7 +260,6 @@ class World:
         table = read({**policy, "rules": rules})
         governance = dataclasses.replace(
             self.governance,
-            policy=table,
             snapshot=freeze(table, {name: program.hash for name, program in programs.items()}),
             programs=programs,
         )
