@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
 import json
 import os
+import shutil
 import sys
 import tempfile
 from contextlib import asynccontextmanager, contextmanager
@@ -63,13 +63,16 @@ HERE = Path(__file__).resolve().parent
 DEADLINE_SECONDS = 60.0
 """For one case: far above what any takes."""
 
+NEEDED_BYTES = 4 << 30
+"""Room that there has to be in memory: a campaign of many thousand cases has a large ledger."""
+
 SLOW_SECONDS = 0.1
 """How long a slow listing takes: long enough for another call to be made meanwhile."""
 
 BROKEN = "broken off"
 
 NOBODY: dict[str, Any] = {}
-OPERATOR: dict[str, Any] = {"starter": "operator"} if "starter" in inspect.signature(Bridge.run).parameters else NOBODY
+OPERATOR: dict[str, Any] = {"starter": "operator"}
 """Who has something begun."""
 
 
@@ -287,7 +290,8 @@ def impatient() -> Iterator[None]:
 async def world(folder: Path | None = None) -> AsyncIterator[World]:
     """Servers and a ledger, in a folder of memory where there is one."""
     memory = Path("/dev/shm")
-    with impatient(), tempfile.TemporaryDirectory(dir=memory if folder is None and memory.is_dir() else folder) as name:
+    roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > NEEDED_BYTES
+    with impatient(), tempfile.TemporaryDirectory(dir=memory if folder is None and roomy else folder) as name:
         root = Path(name)
         specs = []
         for server in SERVERS:
