@@ -88,6 +88,7 @@ COMMANDS = {
     "audit consistency": ["note.txt"],
     "audit export": ["OUT/export.jsonl"],
     "audit stats": [],
+    "audit compact": [],
     "audit publish": [],
     "audit rotate-key": [],
     "audit accept-clock": [],
