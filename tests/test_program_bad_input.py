@@ -8,7 +8,7 @@ from execution_fixtures import Peak, lines, printed
 from program_cases import branch, llm, parallel, steps, tool
 
 from mcp_bridge import settings
-from mcp_bridge.bridge.governance import load_governance
+from mcp_bridge.bridge.governance import govern
 from mcp_bridge.errors import BridgeError
 
 TEN_MISTAKES = {
@@ -667,7 +667,7 @@ def test_a_policy_that_cannot_be_meant_is_refused_with_file_line_and_key(tmp_pat
     file.write_text(f"[policy]\n{text}\n")
     loaded = settings.load(file, environ={})
     with pytest.raises(BridgeError) as caught:
-        load_governance(loaded.tables, file, tmp_path, tmp_path)
+        govern(loaded.layers, tmp_path)
     code, shown = told(caught.value)
     assert code == "bad_config"
     assert f"{file}, line {line}: policy" in shown

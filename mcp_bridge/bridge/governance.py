@@ -70,7 +70,7 @@ def load_governance(tables: Mapping[str, Any], file: Path | None, base: Path, st
     """Decode the tables, and load the tools and programs that they name.
 
     Args:
-        tables: As `settings.Loaded.tables`.
+        tables: As `settings.Layer.tables`.
         file: Where they are from, for errors.
         base: The folder that their paths are relative to.
         state_dir: Where secrets are kept.
