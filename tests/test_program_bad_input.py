@@ -8,7 +8,7 @@ from execution_fixtures import Peak, lines, printed
 from program_cases import branch, llm, parallel, steps, tool
 
 from mcp_bridge import settings
-from mcp_bridge.bridge.governance import govern
+from mcp_bridge.bridge.governance import govern, load_governance
 from mcp_bridge.errors import BridgeError
 
 TEN_MISTAKES = {
