@@ -257,7 +257,7 @@ async def test_a_rule_sees_the_defaults_of_the_schema(opens):
 
 
 async def test_a_rule_sees_defaults_inside_of_what_is_given_and_the_tool_gets_them(opens):
-    async with opens(WIPE, rules=[rule("deny", "$options.force == True")]) as bank:
+    async with opens(WIPE, preset="locked", rules=[rule("allow", "$options.force == False")]) as bank:
         await bank.calls("bank.wipe", {"path": "/", "options": {}})
         # And no other default: see `BLOCK`.
         assert bank.reached == [("wipe", {"path": "/", "options": {"force": False}})]
@@ -323,7 +323,7 @@ async def test_a_default_that_no_condition_asks_about_is_left_to_the_tool(opens,
         assert [entry.payload["arguments"] for entry in await bank.told(record["trace_id"])] == [{"path": "/srv"}]
 
 
-async def test_a_default_that_a_condition_asks_about_is_decided_on_and_sent_even_where_the_condition_fails(opens):
+async def test_a_default_that_a_condition_asks_about_is_decided_on_and_sent_where_it_makes_a_difference(opens):
     rules = [rule("deny", "$archived == True", "bank.*block"), rule("deny", "$limit > 50", "bank.issues")]
     async with opens(*LISTED, rules=rules) as bank:
         assert (await bank.calls("bank.update-a-block", {"block_id": "b"}))["code"] == "denied"
@@ -337,6 +337,27 @@ async def test_what_is_allowed_for_its_default_is_called_with_it(opens):
         await bank.calls("bank.issues", {})
         assert (await bank.calls("bank.issues", {"limit": 11}))["code"] == "denied"
         assert bank.reached == [("issues", {"limit": 10})]
+
+
+@pytest.mark.parametrize(
+    "when", ["$archived == False", "$archived == 'x'", "$archived == True and $block_id == 'root'"]
+)
+async def test_a_default_that_makes_no_difference_to_the_rules_is_left_to_the_tool(opens, when):
+    async with opens(BLOCK, rules=[rule("deny", when)]) as bank:
+        record = await bank.calls("bank.update-a-block", {"block_id": "b"})
+        reached = [("update-a-block", {"block_id": "b"})]
+        assert bank.reached == ([] if record.get("code") == "denied" else reached)
+        assert (record.get("code") == "denied") == ("'x'" in when)
+
+
+async def test_a_bound_on_calls_holds_where_a_default_makes_no_difference(opens):
+    async with opens(
+        BLOCK, preset="locked", rules=[rule("allow", "$block_id != 'x' or $archived", max_calls=1)]
+    ) as bank:
+        step = {"type": "tool", "tool": "bank.update-a-block", "args": {"block_id": "b"}}
+        program = {"name": "p", "steps": [{"id": "one", **step}, {"id": "two", **step}]}
+        assert (await bank.bridge.run_program(program, {}))["code"] == "denied"
+        assert bank.reached == [("update-a-block", {"block_id": "b"})]
 
 
 async def test_of_a_rule_for_another_tool_no_default_is_sent(opens):
@@ -438,7 +459,7 @@ async def test_a_tool_that_is_listed_otherwise_since_it_was_cached_is_decided_an
         bank.lists(WIPE)
     async with opens(rules=rules) as bank:
         assert (await bank.calls("bank.wipe", {"path": "/"}))["code"] == "denied"
-    assert bank.reached == [("wipe", {"path": "/", "recursive": False})]
+    assert bank.reached == [("wipe", {"path": "/"})]
 
 
 async def test_a_tool_that_changes_while_a_person_is_asked_is_decided_anew(opens):

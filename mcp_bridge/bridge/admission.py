@@ -1,9 +1,9 @@
 """Whether a call may be made: decided, and if the policy wants it asked of a person, on what the tool is going to get.
 
-That is: by its exact name, as its server lists it now; with the values behind references; and, where a condition asks
-about an argument, with the defaults that the schema has in it. Other defaults are left to the tool; a person is told of
-them. For not every server means by a default what it does without one: that of Notion announces `archived: true` for
-the update of a block, and archives the block where that is sent, and only there.
+That is: by its exact name, as its server lists it now; with the values behind references; and with the defaults that
+its schema has in arguments that a condition asks about, where they make a difference to the decision. Other defaults
+are left to the tool; a person is told of them. For not every server means by a default what it does without one: that
+of Notion announces `archived: true` for the update of a block, and archives the block only where that is sent.
 
 What isn't known of a call (a secret, a default that its own tool refuses) helps no call. If the server lists the tool
 otherwise by the time at which the call could be made, it is decided anew.
@@ -181,6 +181,10 @@ class Admission:
                 if (case.filled.paths or asks) and not await self._fits(case, sent):
                     refuses_defaults = True
                     continue
+                written = await self._as_written(case, decision, place)
+                if written is not None:
+                    case = written
+                    sent = await off_loop(case.arguments, case.sent, self._projector)
                 if asks:
                     schema_and_sent = [tool.input_schema, case.arguments]
                     case = await off_loop(schema_and_sent, case.with_announced, self._projector)
@@ -244,6 +248,28 @@ class Admission:
             raise projected(exc, self._projector) from None
         return True
 
+    async def _as_written(self, case: _Case, decision: Decision, place: Place) -> _Case | None:
+        """The call without the defaults, if that is decided in the same way and fits; else None.
+
+        Nothing is put in that makes no difference to the rules: it might make one to the tool.
+        """
+        if not case.is_filled or case.tool.server == LOCAL:
+            return None
+        written = await off_loop(case.arguments, case.as_written, self._projector)
+        if decide(self._snapshot, written.call(place.step, self._made(decision))) != decision:
+            return None
+        try:
+            sent = await off_loop(case.arguments, written.sent, self._projector)
+            await self._fleet.server(case.tool.server).check(case.tool, sent)
+        except BridgeError:
+            return None
+        return written
+
+    def _made(self, decision: Decision) -> dict[int, int]:
+        """The calls that rules had let through before this decision, which is counted already."""
+        made = self._budget.made
+        return {**made, **{number: made[number] - 1 for number in decision.counts}}
+
     def _covers(self, agreed: Mapping[str, Any] | None, case: _Case) -> bool:
         """Whether a person has approved of exactly this call."""
         if agreed is None:
@@ -303,6 +329,11 @@ class _Case:
     recorded: Any
     left: Mapping[str, Any] = field(default_factory=dict)
     announced: Any = field(default_factory=dict)
+
+    def as_written(self, projector: Projector) -> _Case:
+        """Without the defaults."""
+        judged = projector.judged(self.arguments, self.names)
+        return replace(self, filled=Filled(self.arguments), is_filled=False, judged=judged, recorded=self.asked)
 
     def with_announced(self, projector: Projector) -> _Case:
         """With what a person is told of defaults that aren't sent."""
