@@ -360,6 +360,25 @@ async def test_a_bound_on_calls_holds_where_a_default_makes_no_difference(opens)
         assert bank.reached == [("update-a-block", {"block_id": "b"})]
 
 
+SCREENSHOT = tool(  # as Playwright's server lists it
+    "screenshot", ["scale"], scale={"default": "css", "type": "string", "enum": ["css", "device"]}, target=TEXT,
+    full={"type": "boolean", "default": False},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("rules", [[], [rule("deny", "$full == True")], [rule("approve")]])
+async def test_a_default_that_the_schema_requires_is_put_in_by_itself(opens, rules):
+    async with opens(SCREENSHOT, rules=rules) as bank:
+        bank.answer = True
+        record = await bank.calls("bank.screenshot", {})
+        assert record["status"] == "success", record
+        assert bank.reached == [("screenshot", {"scale": "css"})]
+        assert [entry.payload["arguments"] for entry in await bank.told(record["trace_id"])][-1] == {"scale": "css"}
+        assert [(asked["filled"], asked["announced"]) for asked in bank.shown] == (
+            [(["scale"], {"full": False})] if rules == [rule("approve")] else []
+        )
+
+
 async def test_of_a_rule_for_another_tool_no_default_is_sent(opens):
     rules = [rule("deny", "$limit > 50", "bank.tree"), rule("deny", "$archived == True", "bank.issues")]
     async with opens(*LISTED, rules=rules) as bank:

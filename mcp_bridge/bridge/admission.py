@@ -255,7 +255,9 @@ class Admission:
         """
         if not case.is_filled or case.tool.server == LOCAL:
             return None
-        written = await off_loop(case.arguments, case.as_written, self._projector)
+        written = await off_loop([case.tool.input_schema, case.arguments], case.as_written, self._projector)
+        if written.filled.paths == case.filled.paths:
+            return None
         if decide(self._snapshot, written.call(place.step, self._made(decision))) != decision:
             return None
         try:
@@ -331,9 +333,12 @@ class _Case:
     announced: Any = field(default_factory=dict)
 
     def as_written(self, projector: Projector) -> _Case:
-        """Without the defaults."""
-        judged = projector.judged(self.arguments, self.names)
-        return replace(self, filled=Filled(self.arguments), is_filled=False, judged=judged, recorded=self.asked)
+        """Without the defaults, save what the schema requires."""
+        filled = with_defaults(self.tool.input_schema, self.arguments, ())
+        is_filled = bool(filled.paths)
+        judged = projector.judged(filled.arguments, self.names)
+        recorded = projector.trace(filled.arguments) if is_filled else self.asked
+        return replace(self, filled=filled, is_filled=is_filled, judged=judged, recorded=recorded)
 
     def with_announced(self, projector: Projector) -> _Case:
         """With what a person is told of defaults that aren't sent."""

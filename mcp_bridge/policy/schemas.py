@@ -57,7 +57,7 @@ def with_defaults(schema: Mapping[str, Any], arguments: dict[str, Any], names: C
     Args:
         schema: JSON Schema of the arguments.
         arguments: Not changed.
-        names: The arguments in which defaults are put; None for all.
+        names: The arguments in which defaults are put, besides those that the schema requires; None for all.
     """
     filling = _Filling(schema, names)
     try:
@@ -92,8 +92,11 @@ class _Filling:
             properties = part.get("properties")
             if not isinstance(properties, dict):
                 continue
+            required = part.get("required")
             for name, described in properties.items():
-                if depth == 0 and self._names is not None and name not in self._names:
+                # Without what is required there is no call. Playwright's server requires what has a default.
+                is_missing = name not in value and isinstance(required, list) and name in required
+                if depth == 0 and self._names is not None and name not in self._names and not is_missing:
                     continue
                 place = f"{path}.{name}" if path else str(name)
                 known = filled.get(name, self)
