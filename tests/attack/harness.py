@@ -257,7 +257,6 @@ class World:
         table = read({**policy, "rules": rules})
         governance = dataclasses.replace(
             self.governance,
-            policy=table,
             snapshot=freeze(table, {name: program.hash for name, program in programs.items()}),
             programs=programs,
         )
