@@ -257,22 +257,150 @@ async def test_a_rule_sees_the_defaults_of_the_schema(opens):
 
 
 async def test_a_rule_sees_defaults_inside_of_what_is_given_and_the_tool_gets_them(opens):
-    async with opens(WIPE, rules=[rule("deny", "$options.force == True")]) as bank:
+    async with opens(WIPE, preset="locked", rules=[rule("allow", "$options.force == False")]) as bank:
         await bank.calls("bank.wipe", {"path": "/", "options": {}})
-        assert bank.reached == [("wipe", {"path": "/", "options": {"force": False}, "recursive": True})]
+        # And no other default: see `BLOCK`.
+        assert bank.reached == [("wipe", {"path": "/", "options": {"force": False}})]
 
 
 async def test_a_person_and_the_record_see_defaults_too(opens):
-    async with opens(WIPE, rules=[rule("approve")]) as bank:
+    async with opens(WIPE, rules=[rule("approve", "$recursive == True")]) as bank:
         bank.answer = True
         record = await bank.calls("bank.wipe", {"path": "/"})
         assert bank.shown[0]["arguments"] == {"path": "/", "recursive": True}
         assert bank.shown[0]["filled"] == ["recursive"]
+        assert bank.shown[0]["announced"] == {}
         assert "Defaults of the tool, left out by the caller: recursive" in _worded(bank.shown[0])
         assert "defaults of the tool, left out by the caller: recursive" in question(bank.shown[0])
         assert [entry.payload["arguments"] for entry in await bank.told(record["trace_id"])] == [
             {"path": "/", "recursive": True}
         ] * 2
+
+
+# As the servers of Notion and of Sentry, and the reference filesystem, list such tools: the first means by its default
+# an example, and does what it says to a block where it is sent.
+BLOCK = tool(
+    "update-a-block",
+    ["block_id"],
+    block_id=TEXT,
+    type={"anyOf": [{"type": "object", "properties": {}, "additionalProperties": True}, TEXT]},
+    archived={"type": "boolean", "description": "Set to true to archive (delete) a block.", "default": True},
+)
+TREE = tool("tree", ["path"], path=TEXT, excludePatterns={"type": "array", "items": TEXT, "default": []})
+ISSUES = tool(
+    "issues",
+    query={"default": "is:unresolved", "type": "string"},
+    limit={"default": 10, "type": "integer", "minimum": 1, "maximum": 100},
+    region={"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
+    arguments={"type": "object", "propertyNames": TEXT, "additionalProperties": {}, "default": {}},
+)
+LISTED = (BLOCK, TREE, ISSUES)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        [],
+        [rule("allow")],
+        [
+            rule("deny", "$block_id == 'root'", "bank.update-a-block"),
+            rule("deny", "$path == '/'", "bank.tree"),
+            rule("approve", "$query contains 'resolved'", "bank.issues"),
+        ],
+    ],
+)
+async def test_a_default_that_no_condition_asks_about_is_left_to_the_tool(opens, rules):
+    given = {"block_id": "b", "type": {"paragraph": {}}}
+    async with opens(*LISTED, rules=rules) as bank:
+        await bank.calls("bank.update-a-block", given)
+        record = await bank.calls("bank.tree", {"path": "/srv"})
+        await bank.calls("bank.issues", {"query": "is:mine"})
+        assert bank.reached == [
+            ("update-a-block", given),
+            ("tree", {"path": "/srv"}),
+            ("issues", {"query": "is:mine"}),
+        ]
+        assert [entry.payload["arguments"] for entry in await bank.told(record["trace_id"])] == [{"path": "/srv"}]
+
+
+async def test_a_default_that_a_condition_asks_about_is_decided_on_and_sent_where_it_makes_a_difference(opens):
+    rules = [rule("deny", "$archived == True", "bank.*block"), rule("deny", "$limit > 50", "bank.issues")]
+    async with opens(*LISTED, rules=rules) as bank:
+        assert (await bank.calls("bank.update-a-block", {"block_id": "b"}))["code"] == "denied"
+        await bank.calls("bank.update-a-block", {"block_id": "b", "archived": False})
+        await bank.calls("bank.issues", {})
+        assert bank.reached == [("update-a-block", {"block_id": "b", "archived": False}), ("issues", {"limit": 10})]
+
+
+async def test_what_is_allowed_for_its_default_is_called_with_it(opens):
+    async with opens(*LISTED, preset="locked", rules=[rule("allow", "$limit <= 10")]) as bank:
+        await bank.calls("bank.issues", {})
+        assert (await bank.calls("bank.issues", {"limit": 11}))["code"] == "denied"
+        assert bank.reached == [("issues", {"limit": 10})]
+
+
+@pytest.mark.parametrize(
+    "when", ["$archived == False", "$archived == 'x'", "$archived == True and $block_id == 'root'"]
+)
+async def test_a_default_that_makes_no_difference_to_the_rules_is_left_to_the_tool(opens, when):
+    async with opens(BLOCK, rules=[rule("deny", when)]) as bank:
+        record = await bank.calls("bank.update-a-block", {"block_id": "b"})
+        reached = [("update-a-block", {"block_id": "b"})]
+        assert bank.reached == ([] if record.get("code") == "denied" else reached)
+        assert (record.get("code") == "denied") == ("'x'" in when)
+
+
+async def test_a_bound_on_calls_holds_where_a_default_makes_no_difference(opens):
+    async with opens(
+        BLOCK, preset="locked", rules=[rule("allow", "$block_id != 'x' or $archived", max_calls=1)]
+    ) as bank:
+        step = {"type": "tool", "tool": "bank.update-a-block", "args": {"block_id": "b"}}
+        program = {"name": "p", "steps": [{"id": "one", **step}, {"id": "two", **step}]}
+        assert (await bank.bridge.run_program(program, {}))["code"] == "denied"
+        assert bank.reached == [("update-a-block", {"block_id": "b"})]
+
+
+SCREENSHOT = tool(  # as Playwright's server lists it
+    "screenshot", ["scale"], scale={"default": "css", "type": "string", "enum": ["css", "device"]}, target=TEXT,
+    full={"type": "boolean", "default": False},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("rules", [[], [rule("deny", "$full == True")], [rule("approve")]])
+async def test_a_default_that_the_schema_requires_is_put_in_by_itself(opens, rules):
+    async with opens(SCREENSHOT, rules=rules) as bank:
+        bank.answer = True
+        record = await bank.calls("bank.screenshot", {})
+        assert record["status"] == "success", record
+        assert bank.reached == [("screenshot", {"scale": "css"})]
+        assert [entry.payload["arguments"] for entry in await bank.told(record["trace_id"])][-1] == {"scale": "css"}
+        assert [(asked["filled"], asked["announced"]) for asked in bank.shown] == (
+            [(["scale"], {"full": False})] if rules == [rule("approve")] else []
+        )
+
+
+async def test_of_a_rule_for_another_tool_no_default_is_sent(opens):
+    rules = [rule("deny", "$limit > 50", "bank.tree"), rule("deny", "$archived == True", "bank.issues")]
+    async with opens(*LISTED, rules=rules) as bank:
+        await bank.calls("bank.issues", {})
+        await bank.calls("bank.update-a-block", {"block_id": "b"})
+        assert bank.reached == [("issues", {}), ("update-a-block", {"block_id": "b"})]
+
+
+async def test_a_person_is_told_of_the_defaults_that_are_left_to_the_tool(opens):
+    async with opens(*LISTED, rules=[rule("approve")]) as bank:
+        bank.answer = True
+        record = await bank.calls("bank.update-a-block", {"block_id": "b"})
+        assert bank.shown[0]["arguments"] == {"block_id": "b"}
+        assert bank.shown[0]["announced"] == {"archived": True}
+        assert bank.shown[0]["filled"] == []
+        told = '"archived": true'
+        for lines in (_worded(bank.shown[0]).splitlines(), question(bank.shown[0])):
+            (at,) = [index for index, line in enumerate(lines) if "with the defaults that it announces:" in line]
+            assert told in "".join(lines[at:])
+        decided, _ = await bank.told(record["trace_id"])
+        assert decided.payload["announced"] == {"archived": True}
+        assert bank.reached == [("update-a-block", {"block_id": "b"})]
 
 
 async def test_defaults_that_the_schema_itself_refuses_are_not_sent_and_help_no_call(opens):
@@ -316,7 +444,8 @@ async def test_what_was_approved_is_not_called_once_its_default_is_another(opens
     async with opens(careful, rules=[rule("approve")]) as bank:
         record = await bank.calls("bank.wipe", {"path": "/"})
         (question,) = await asked(bank.bridge.programs.store, PRINCIPAL)
-        assert question.question["arguments"] == {"path": "/", "recursive": False}
+        assert question.question["arguments"] == {"path": "/"}
+        assert question.question["announced"] == {"recursive": False}
         await decide(bank.bridge.programs.store, question, approved=True, by="me", comment=None)
         bank.lists(WIPE)
     async with opens(rules=[rule("approve")]) as bank:
@@ -349,7 +478,7 @@ async def test_a_tool_that_is_listed_otherwise_since_it_was_cached_is_decided_an
         bank.lists(WIPE)
     async with opens(rules=rules) as bank:
         assert (await bank.calls("bank.wipe", {"path": "/"}))["code"] == "denied"
-    assert bank.reached == [("wipe", {"path": "/", "recursive": False})]
+    assert bank.reached == [("wipe", {"path": "/"})]
 
 
 async def test_a_tool_that_changes_while_a_person_is_asked_is_decided_anew(opens):

@@ -1,14 +1,18 @@
 """Whether a call may be made: decided, and if the policy wants it asked of a person, on what the tool is going to get.
 
-That is: by its exact name, as its server lists it now; with the values behind references; with the defaults that its
-schema has. What isn't known of it (a secret, a default that its own tool refuses) helps no call. If the server lists
-the tool otherwise by the time at which the call could be made, it is decided anew.
+That is: by its exact name, as its server lists it now; with the values behind references; and with the defaults that
+its schema has in arguments that a condition asks about, where they make a difference to the decision. Other defaults
+are left to the tool; a person is told of them. For not every server means by a default what it does without one: that
+of Notion announces `archived: true` for the update of a block, and archives the block only where that is sent.
+
+What isn't known of a call (a secret, a default that its own tool refuses) helps no call. If the server lists the tool
+otherwise by the time at which the call could be made, it is decided anew.
 """
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from mcp_bridge.bridge.governance import LOCAL
@@ -18,7 +22,7 @@ from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.call import Call
 from mcp_bridge.policy.comparisons import Unknown
-from mcp_bridge.policy.decision import decide
+from mcp_bridge.policy.decision import asked_about, decide
 from mcp_bridge.policy.schemas import Filled, left_unknown, with_defaults
 
 if TYPE_CHECKING:
@@ -56,7 +60,7 @@ class ApprovalNeededError(BridgeError):
     """The policy wants a person asked, and nobody can be asked now. The call has not been made.
 
     Attributes:
-        question: What the person is to be asked, projected: `tool`, `arguments`, `filled`, `why`.
+        question: What the person is to be asked, projected: `tool`, `arguments`, `filled`, `announced`, `why`.
     """
 
     def __init__(self, decision: Decision, question: dict[str, Any]) -> None:
@@ -177,6 +181,13 @@ class Admission:
                 if (case.filled.paths or asks) and not await self._fits(case, sent):
                     refuses_defaults = True
                     continue
+                written = await self._as_written(case, decision, place)
+                if written is not None:
+                    case = written
+                    sent = await off_loop(case.arguments, case.sent, self._projector)
+                if asks:
+                    schema_and_sent = [tool.input_schema, case.arguments]
+                    case = await off_loop(schema_and_sent, case.with_announced, self._projector)
                 if asks and not self._covers(agreed, case):
                     if approved is not None:
                         raise _outdated(case.names)
@@ -200,7 +211,9 @@ class Admission:
         names = tool_names(tool)
         asked = self._projector.trace(arguments)
         arguments = self._projector.named(arguments, names)
-        filled = with_defaults(tool.input_schema, arguments)
+        # A registered tool's own signature has its defaults, so that all of them are what it gets.
+        asked_for = None if tool.server == LOCAL else asked_about(self._snapshot, names)
+        filled = with_defaults(tool.input_schema, arguments, asked_for)
         judged = self._projector.judged(filled.arguments, names)
         if refuses_defaults:
             judged = left_unknown(Filled(judged, filled.paths))
@@ -235,6 +248,30 @@ class Admission:
             raise projected(exc, self._projector) from None
         return True
 
+    async def _as_written(self, case: _Case, decision: Decision, place: Place) -> _Case | None:
+        """The call without the defaults, if that is decided in the same way and fits; else None.
+
+        Nothing is put in that makes no difference to the rules: it might make one to the tool.
+        """
+        if not case.is_filled or case.tool.server == LOCAL:
+            return None
+        written = await off_loop([case.tool.input_schema, case.arguments], case.as_written, self._projector)
+        if written.filled.paths == case.filled.paths:
+            return None
+        if decide(self._snapshot, written.call(place.step, self._made(decision))) != decision:
+            return None
+        try:
+            sent = await off_loop(case.arguments, written.sent, self._projector)
+            await self._fleet.server(case.tool.server).check(case.tool, sent)
+        except BridgeError:
+            return None
+        return written
+
+    def _made(self, decision: Decision) -> dict[int, int]:
+        """The calls that rules had let through before this decision, which is counted already."""
+        made = self._budget.made
+        return {**made, **{number: made[number] - 1 for number in decision.counts}}
+
     def _covers(self, agreed: Mapping[str, Any] | None, case: _Case) -> bool:
         """Whether a person has approved of exactly this call."""
         if agreed is None:
@@ -242,16 +279,20 @@ class Admission:
         if "filled" not in agreed:
             # Of 0.1.0, which neither put in defaults nor resolved the names that programs write.
             return bool(agreed.get("arguments") == case.asked)
-        return bool(agreed["tool"] == str(case.names) and agreed["arguments"] == case.recorded)
+        return bool(
+            agreed["tool"] == str(case.names)
+            and agreed["arguments"] == case.recorded
+            and agreed.get("announced", {}) == case.announced
+        )
 
     async def _ask(self, decision: Decision, case: _Case, place: Place) -> None:
         question = case.question(decision)
-        self._keep(place.execution, case.recorded)
+        self._keep(place.execution, [case.recorded, case.announced])
         answer = None
         if self._asker is not None:
             given = case.filled.arguments if case.is_filled else case.arguments
             shown = await off_loop(given, self._projector.person, given, case.names)
-            answer = await self._asker.ask(question | {"arguments": shown})
+            answer = await self._asker.ask(question | {"arguments": shown, "announced": case.left})
         if answer is None:
             raise ApprovalNeededError(decision, question)
         told = {**question, **place.marks(case.names), "approved": answer, "by": "client"}
@@ -271,11 +312,13 @@ class _Case:
     Attributes:
         tool, names: The tool.
         arguments: As the caller wrote them.
-        filled: With the tool's defaults.
+        filled: With the tool's defaults that a condition asks about.
         is_filled: Whether they are sent.
         judged: For the rules.
         asked: `arguments`, projected.
         recorded: What is sent, projected.
+        left: The tool's defaults that are left to it, by their paths; known where a person is asked.
+        announced: `left`, projected.
     """
 
     tool: ToolInfo
@@ -286,6 +329,22 @@ class _Case:
     judged: dict[str, Any]
     asked: Any
     recorded: Any
+    left: Mapping[str, Any] = field(default_factory=dict)
+    announced: Any = field(default_factory=dict)
+
+    def as_written(self, projector: Projector) -> _Case:
+        """Without the defaults, save what the schema requires."""
+        filled = with_defaults(self.tool.input_schema, self.arguments, ())
+        is_filled = bool(filled.paths)
+        judged = projector.judged(filled.arguments, self.names)
+        recorded = projector.trace(filled.arguments) if is_filled else self.asked
+        return replace(self, filled=filled, is_filled=is_filled, judged=judged, recorded=recorded)
+
+    def with_announced(self, projector: Projector) -> _Case:
+        """With what a person is told of defaults that aren't sent."""
+        given = self.filled.arguments if self.is_filled else self.arguments
+        left = {} if self.tool.server == LOCAL else dict(with_defaults(self.tool.input_schema, given).defaults)
+        return replace(self, left=left, announced=projector.trace(left))
 
     def call(self, step: StepContext | None, made: Mapping[int, int]) -> Call:
         return Call(
@@ -302,7 +361,13 @@ class _Case:
 
     def question(self, decision: Decision) -> dict[str, Any]:
         filled = list(self.filled.paths) if self.is_filled else []
-        return {"tool": str(self.names), "arguments": self.recorded, "filled": filled, "why": decision.message}
+        return {
+            "tool": str(self.names),
+            "arguments": self.recorded,
+            "filled": filled,
+            "announced": self.announced,
+            "why": decision.message,
+        }
 
 
 def _with_untold(schema: Mapping[str, Any], judged: dict[str, Any]) -> dict[str, Any]:

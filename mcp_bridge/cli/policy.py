@@ -242,6 +242,7 @@ def explain(
 
         from mcp_bridge.policy import explain as explaining  # noqa: PLC0415
         from mcp_bridge.policy.call import Call  # noqa: PLC0415
+        from mcp_bridge.policy.decision import asked_about  # noqa: PLC0415
         from mcp_bridge.policy.schemas import with_defaults  # noqa: PLC0415
 
         arguments = inputs.json_object(args, "--args")
@@ -252,9 +253,10 @@ def explain(
         servers, listed, _ = anyio.run(_tools, common.configure(config or ctx.obj), start)
         found = _tool(tool, servers, listed)
         context = None if program is None else _context(loaded, program, step, found)
-        filled = with_defaults(found.input_schema, arguments)
+        names = tool_names(found)
+        filled = with_defaults(found.input_schema, arguments, asked_about(read.snapshot, names))
         call = Call(
-            tool_names(found),
+            names,
             filled.arguments,
             found.annotations,
             context,

@@ -98,6 +98,8 @@ def question(asked: Mapping[str, Any], whose: str = "") -> list[str]:
         lines, shown = [*_quoted(asked.get("message", ""))], asked.get("details")
     if shown not in (None, {}, []):
         lines += _quoted(shown)
+    if asked.get("announced"):
+        lines += ["left to the tool, with the defaults that it announces:", *_quoted(asked["announced"])]
     whose = whose or str(asked.get("origin") or "")
     of = f" (the {whose}'s)" if whose else ""
     lines += [

@@ -31,6 +31,7 @@ from mcp_bridge.policy.matching import Cause
 
 if TYPE_CHECKING:
     from mcp_bridge.policy.call import Call
+    from mcp_bridge.policy.globs import ToolNames
     from mcp_bridge.policy.matching import CompiledRule
     from mcp_bridge.policy.snapshot import PolicySnapshot
 
@@ -116,6 +117,12 @@ def decide_alone(snapshot: PolicySnapshot, call: Call) -> Decision:
     if effect == "allow" and asking:
         return _by_rule("approve", call, asking, Cause.NO_ANSWER)
     return Decision(effect, str(call.names), None, f'the preset "{snapshot.preset}"')
+
+
+def asked_about(snapshot: PolicySnapshot, tool: ToolNames) -> frozenset[str]:
+    """The arguments of a tool that a condition of the policy, or of the floor beneath it, asks about."""
+    roots = snapshot.compiled.fitting(tool).roots
+    return roots if snapshot.floor is None else roots | asked_about(snapshot.floor, tool)
 
 
 def preset_effect(snapshot: PolicySnapshot, call: Call) -> Outcome:

@@ -73,6 +73,11 @@ class CompiledRule:
         """What people call it: its number, and its name if it has one."""
         return f'rule {self.number} ("{self.rule.name}")' if self.rule.name else f"rule {self.number}"
 
+    @property
+    def roots(self) -> frozenset[str]:
+        """The arguments that its condition asks about."""
+        return frozenset() if self._condition is None else self._condition.roots
+
     def reading(self, tool: ToolNames) -> Reading | None:
         """How its globs fit a tool; None if they don't."""
         if any(glob.names(tool) for glob in self._globs):
@@ -179,10 +184,16 @@ _UNFIT = frozenset({Cause.CONDITION_FAILS, Cause.NO_ANSWER})
 
 
 class Fitting(NamedTuple):
-    """The rules that fit one tool: those that deny, and the others in their order."""
+    """The rules that fit one tool: those that deny, and the others in their order.
+
+    Attributes:
+        denying, others: The rules.
+        roots: The arguments that their conditions ask about.
+    """
 
     denying: tuple[CompiledRule, ...]
     others: tuple[tuple[CompiledRule, Reading], ...]
+    roots: frozenset[str]
 
 
 class CompiledRules:
@@ -214,4 +225,5 @@ class CompiledRules:
         return Fitting(
             tuple(rule for rule, reading in read if reading and rule.rule.effect == "deny"),
             tuple((rule, reading) for rule, reading in read if reading and rule.rule.effect != "deny"),
+            frozenset().union(*(rule.roots for rule, reading in read if reading)),
         )

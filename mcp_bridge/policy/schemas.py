@@ -7,12 +7,13 @@ documents lead nowhere. What these functions leave out, the rules decide without
 from __future__ import annotations
 
 import json
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge.policy.comparisons import Unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
 MAX_DEFAULTS_CHARS = 64 << 10
 """Of the JSON of the defaults that one call is given."""
@@ -38,14 +39,16 @@ class Filled(NamedTuple):
         arguments: The arguments; what was given is the same object.
         paths: Where a default was put in, such as `options.force` or `rows[2].unit`, in order.
         whole: Whether all defaults are in it. A schema that is too large, or has too many, leaves some out.
+        defaults: From those of the paths that are in no other default to what was put in there.
     """
 
     arguments: dict[str, Any]
     paths: tuple[str, ...] = ()
     whole: bool = True
+    defaults: Mapping[str, Any] = MappingProxyType({})
 
 
-def with_defaults(schema: Mapping[str, Any], arguments: dict[str, Any]) -> Filled:
+def with_defaults(schema: Mapping[str, Any], arguments: dict[str, Any], names: Collection[str] | None = None) -> Filled:
     """Put in what the caller has left out and the schema has a default for, at any depth of what was given.
 
     A default of null is left out: to a rule it is the same as nothing, and some servers announce it where they refuse
@@ -54,20 +57,25 @@ def with_defaults(schema: Mapping[str, Any], arguments: dict[str, Any]) -> Fille
     Args:
         schema: JSON Schema of the arguments.
         arguments: Not changed.
+        names: The arguments in which defaults are put, besides those that the schema requires; None for all.
     """
-    filling = _Filling(schema)
+    filling = _Filling(schema, names)
     try:
-        return Filled(filling.value(schema, arguments, ""), tuple(filling.paths))
+        filled = filling.value(schema, arguments, "")
     except (_TooMuchError, RecursionError):
         return Filled(arguments, whole=False)
+    return Filled(filled, tuple(filling.paths), defaults=filling.defaults)
 
 
 class _Filling:
-    def __init__(self, root: Mapping[str, Any]) -> None:
+    def __init__(self, root: Mapping[str, Any], names: Collection[str] | None) -> None:
         self._root = root
+        self._names = names
         self._schemas = 0
         self._chars = 0
+        self._is_in_default = False
         self.paths: list[str] = []
+        self.defaults: dict[str, Any] = {}
 
     def value(self, schema: Any, value: Any, path: str, depth: int = 0) -> Any:
         if depth > _MAX_DEPTH:
@@ -84,19 +92,36 @@ class _Filling:
             properties = part.get("properties")
             if not isinstance(properties, dict):
                 continue
+            required = part.get("required")
             for name, described in properties.items():
+                # Without what is required there is no call. Playwright's server requires what has a default.
+                is_missing = name not in value and isinstance(required, list) and name in required
+                if depth == 0 and self._names is not None and name not in self._names and not is_missing:
+                    continue
                 place = f"{path}.{name}" if path else str(name)
                 known = filled.get(name, self)
                 if known is self:
-                    default = self._default(described)
-                    if default is None:
+                    new = self._put_in(described, place, depth)
+                    if new is None:
                         continue
-                    self.paths.append(place)
-                    known = default
-                new = self.value(described, known, place, depth + 1)
+                else:
+                    new = self.value(described, known, place, depth + 1)
                 if new is not filled.get(name, self):
                     filled = {**filled, name: new}
         return filled
+
+    def _put_in(self, schema: Any, place: str, depth: int) -> Any:
+        """The default of a place where nothing is, with the defaults in it; None if it has none."""
+        default = self._default(schema)
+        if default is None:
+            return None
+        self.paths.append(place)
+        is_outermost, self._is_in_default = not self._is_in_default, True
+        default = self.value(schema, default, place, depth + 1)
+        if is_outermost:
+            self._is_in_default = False
+            self.defaults[place] = default
+        return default
 
     def _array(self, schema: Any, value: list[Any], path: str, depth: int) -> list[Any]:
         for part in self._parts(schema, "array"):

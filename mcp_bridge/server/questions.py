@@ -228,7 +228,7 @@ class Conversations:
 def _worded(question: dict[str, Any]) -> str:
     """A question for a person, all of it.
 
-    From a call it has `tool`, `arguments`, `filled` and `why`, from a step `message` and `details`.
+    From a call it has `tool`, `arguments`, `filled`, `announced` and `why`, from a step `message` and `details`.
 
     A program's message may be the agent's: it stands behind a sign, on each of its lines, so that it can't pass for
     what is said below it.
@@ -242,6 +242,9 @@ def _worded(question: dict[str, Any]) -> str:
     if shown:
         # Newlines in its texts are escaped by JSON.
         lines.append(escaped(json.dumps(shown, ensure_ascii=False, indent=1)))
+    if question.get("announced"):
+        lines.append("Left to the tool, with the defaults that it announces:")
+        lines.append(escaped(json.dumps(question["announced"], ensure_ascii=False, indent=1)))
     whose = f" (the {question['origin']}'s)" if question.get("origin") else ""
     for name, label in (("program", "Program"), ("step", "Step"), ("why", "Why")):
         if question.get(name):

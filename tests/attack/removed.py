@@ -85,7 +85,7 @@ def looking_at_keys(patch: pytest.MonkeyPatch) -> None:
 
 def filling_in_of_defaults(patch: pytest.MonkeyPatch) -> None:
     """Rules see what the caller has written."""
-    patch.setattr(admission, "with_defaults", lambda _schema, arguments: Filled(arguments))
+    patch.setattr(admission, "with_defaults", lambda _schema, arguments, *_: Filled(arguments))
 
 
 # --- 3: judged by one name, called by another ---

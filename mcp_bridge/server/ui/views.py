@@ -203,6 +203,7 @@ def question(row: Asked) -> dict[str, Any]:
         "tool": exactly(str(asks["tool"])) if is_call else None,
         "message": None if is_call else shown(asks.get("message", ""), MAX_WHOLE_CHARS),
         "details": shown(asks.get("arguments" if is_call else "details") or None, MAX_WHOLE_CHARS),
+        "announced": shown(asks.get("announced") or None, MAX_WHOLE_CHARS),
         "filled": exactly(", ".join(asks.get("filled") or ())),
         "why": str(asks.get("why") or ""),
         "decided": approval.decided,
@@ -214,4 +215,4 @@ def question(row: Asked) -> dict[str, Any]:
 def is_whole(row: Asked) -> bool:
     """Whether a question is shown to its end."""
     told = question(row)
-    return not any(told[name] and told[name]["cut"] for name in ("message", "details"))
+    return not any(told[name] and told[name]["cut"] for name in ("message", "details", "announced"))

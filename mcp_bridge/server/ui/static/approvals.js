@@ -73,6 +73,7 @@ export function approvalsPage(main) {
         row.why ? fact("Why a person", row.why) : null),
       block("The program says", row.message),
       block(row.tool === null ? "With these details" : "With these arguments", row.details),
+      block("Left to the tool, with the defaults that it announces", row.announced),
       h("label", { for: `comment-${key}` }, "Comment (kept with the decision, and told to the program)"),
       comment,
       h("div", { class: "buttons" }, buttons, h("span", { class: "hint" }, "You decide as ", h("code", {}, by), ".")),
