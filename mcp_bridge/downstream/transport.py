@@ -127,7 +127,7 @@ class StdioTransport:
         self._argv = list(argv)
         self._env = get_default_environment() | dict(env)
         self._cwd = cwd
-        self._max_message = max_message
+        self.max_message = max_message
         self._tasks: TaskGroup | None = None
         self._sink: _Sink | None = None
         self.process: Process | None = None
@@ -163,7 +163,7 @@ class StdioTransport:
         tasks.start_soon(sink.write_loop)
         tasks.start_soon(_drain, process.stderr, self.log)
         tasks.start_soon(self._watch_exit, process)
-        return _Messages(self, process.stdout, self._max_message), sink
+        return _Messages(self, process.stdout, self.max_message), sink
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
