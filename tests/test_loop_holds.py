@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import threading
 from typing import Annotated
 
@@ -228,3 +230,29 @@ def test_what_holds_the_loop_much_longer_than_before_is_logged_within_the_minute
     for busy in (0.05, 0.05, 0.06, 0.3, 0.3, 5.0, 4.0):
         watch._note(Hold(6.0, busy, "somebody"))
     assert [int(record.args[1]) for record in caplog.records] == [50, 300, 5000]
+
+
+def test_what_the_first_call_needs_is_imported_ahead_on_a_thread_and_not_collected_again():
+    code = """
+import gc, sys, threading
+from types import SimpleNamespace
+import anyio
+from mcp_bridge.server import app
+
+first = {}
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        first.setdefault(name, threading.current_thread() is threading.main_thread())
+
+async def prepare():
+    return None
+
+sys.meta_path.insert(0, Finder())
+anyio.run(app._prepare_ahead, SimpleNamespace(prepare=prepare, fleet=SimpleNamespace(servers={"a": 1})))
+needed = ["mcp_bridge.bridge.gate", "mcp_bridge.kernel.machine", "jsonschema.validators"]
+assert all(name in sys.modules for name in needed)
+assert not any(first.get(name) for name in needed), first
+assert gc.get_freeze_count() > 10_000
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
