@@ -40,6 +40,8 @@ MAX_REFERENCE_CHARS = 64 << 20
 
 _IN_BYTES = re.compile(REFERENCE.pattern.encode())
 
+_PREFIX = REFERENCE_PREFIX.encode()
+
 _TREE = 2
 """The form of what Python keeps of its values that writes out each text where it stands."""
 
@@ -101,7 +103,7 @@ def _named(value: Any) -> set[str]:
         texts = (text for text in leaves(value) if isinstance(text, str) and REFERENCE_PREFIX in text)
         # Where a secret's name ends has no part in this: a reference begins anew after whatever is before it.
         return {name for text in texts for name in REFERENCE.findall(text)}
-    return {name.decode() for name in _IN_BYTES.findall(data)}
+    return {name.decode() for name in _IN_BYTES.findall(data)} if _PREFIX in data else set()
 
 
 def reference_id(key: bytes, value: Scalar) -> str:
