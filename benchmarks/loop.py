@@ -54,8 +54,23 @@ GUEST = {
     "2 MB of card numbers into a call": "await refused(call_tool('floods', 'echo', x=CARD * 120_000))",
     "a name of 15 MB": "await refused(programs.run('x' * 15_000_000))",
     "15 MB of text into a call": "await refused(call_tool('floods', 'echo', x='x' * 15_000_000))",
-    "140,000 numbers into a call": "await refused(call_tool('floods', 'echo', x=[n / 7 for n in range(140_000)]))",
-    "60,000 objects into a call": "await refused(call_tool('floods', 'echo', x=[{{'ab': 'cd'}}] * 60_000))",
+    "490,000 numbers into a call": "await refused(call_tool('floods', 'echo', x=list(range(490_000))))",
+    "245,000 fractions into a call": "await refused(call_tool('floods', 'echo', x=[n / 7 for n in range(245_000)]))",
+    "120,000 objects into a call": "await refused(call_tool('floods', 'echo', x=[{{'ab': 'cd'}}] * 120_000))",
+    "120,000 objects in a tree into a call": """
+        await refused(call_tool('floods', 'echo', x=[[[{{'a': n}} for n in range(50)] for _ in range(50)]] * 48))
+    """,
+    "480,000 numbers in a program": """
+        await refused(programs.run({{'steps': [STEP | {{'args': {{'x': '$x'}}}}]}}, {{'x': list(range(480_000))}}))
+    """,
+    "240,000 fractions in a program": """
+        x = [n / 7 for n in range(240_000)]
+        await refused(programs.run({{'steps': [STEP | {{'args': {{'x': '$x'}}}}]}}, {{'x': x}}))
+    """,
+    "40 programs left unfinished": """
+        program = {{'steps': [{{'id': 'a', 'type': 'approval', 'message': 'may it?'}}]}}
+        await asyncio.gather(*(refused(programs.run(program, {{'x': 'y' * 30_000}})) for _ in range(40)))
+    """,
     "a program of 5 MB": """
         steps = [STEP | {{"id": f"s{{i}}", "args": {{"text": "x" * 1000}}}} for i in range(5000)]
         await refused(programs.validate({{"name": "p", "steps": steps}}))

@@ -54,7 +54,7 @@ def call(name: str, token: Any) -> dict[str, Any]:
         case "blocks":
             result["content"] *= 10_000
         case "values":
-            result["structuredContent"] = {"values": [number / 7 for number in range(140_000)]}
+            result["structuredContent"] = {"values": [number / 7 for number in range(245_000)]}
         case "progress":
             for number in range(20_000):
                 notify("notifications/progress", {"progressToken": token or 1, "progress": number})

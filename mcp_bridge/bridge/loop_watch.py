@@ -1,9 +1,9 @@
 """What has held the event loop: one loop serves every execution, so whoever holds it holds up all of them.
 
 Each turn of the loop is measured from the end of one wait for events to the beginning of the next. A turn over
-`HELD_SECONDS` is counted and logged, once a cause and minute (as a warning, if it was busy and comes again), with the
-functions that a thread saw on the loop's stack meanwhile: names only, no values. While the loop waits for events,
-neither it nor the thread wakes up.
+`HELD_SECONDS` is counted and logged, once a cause and minute and when it is much longer than those before it (as a
+warning, if it was busy and comes again), with the functions that a thread saw on the loop's stack meanwhile: names
+only, no values. While the loop waits for events, neither it nor the thread wakes up.
 
 A turn is also long where something else holds the interpreter, or the machine has no processor left: `busy_seconds` of
 a hold is the processor time that the loop's own thread has had.
@@ -35,6 +35,9 @@ GRAVE_SECONDS = 0.5
 
 LOG_AGAIN_SECONDS = 60.0
 """A cause that was logged is counted, and not logged again, for so long."""
+
+_LONGER = 1.5
+"""Unless it takes so many times the processor time of any that was logged."""
 
 MAX_CAUSES = 200
 """Causes that are told apart; later ones are counted together."""
@@ -91,6 +94,7 @@ class LoopWatch:
         self._held = held_seconds
         self._clock = clock
         self._logged: dict[tuple[str, int], float] = {}
+        self._longest: dict[str, float] = {}
         self._began: float | None = None
         self._began_busy = 0.0
         self._seen: str | None = None
@@ -133,8 +137,10 @@ class LoopWatch:
         # What is done once in a process (an import), or on a machine that has no processor left, is nobody's attack.
         is_grave = hold.busy_seconds > self._held and (self.causes[cause] > 1 or hold.busy_seconds > GRAVE_SECONDS)
         level = logging.WARNING if is_grave else logging.INFO
-        if now - self._logged.get((cause, level), -LOG_AGAIN_SECONDS) >= LOG_AGAIN_SECONDS:
+        is_longest = hold.busy_seconds > _LONGER * self._longest.get(cause, 0.0)
+        if is_longest or now - self._logged.get((cause, level), -LOG_AGAIN_SECONDS) >= LOG_AGAIN_SECONDS:
             self._logged[cause, level] = now
+            self._longest[cause] = max(hold.busy_seconds, self._longest.get(cause, 0.0))
             logger.log(
                 level,
                 "the event loop was held for %.0f ms (%.0f ms of processor time), the %d. time by %s",

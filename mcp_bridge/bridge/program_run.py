@@ -23,6 +23,8 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Cancel, Effect, IllegalEventError, Outcome, Resume
 from mcp_bridge.kernel.machine import IN_DOUBT
+from mcp_bridge.kernel.values import canonical
+from mcp_bridge.offload import off_loop
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -153,6 +155,7 @@ class ProgramRun:
         self._deadlines: dict[int, anyio.Event] = {}
         self._withdrawn: set[int] = set()
         self._digest: str | None = None
+        self._transitions = 0
         self._changed: anyio.Event | None = None
         self._offer(effect for effect, pending in machine.awaited() if not pending)
 
@@ -248,7 +251,7 @@ class ProgramRun:
         self.doubts.pop(event.effect)
         self._begun.pop(event.effect, None)
 
-    def finish(self, digest: str) -> None:
+    async def finish(self, digest: str) -> None:
         """Hold the guest's final state against the host's.
 
         Raises:
@@ -256,14 +259,18 @@ class ProgramRun:
         """
         if not self.machine.ended and self.machine.status != "suspended":
             raise self.violation("the program was called finished while it was running")
-        if digest != self.digest():
+        if digest != await self.digest():
             raise self.violation("the sandbox's state of the program is not the host's")
 
-    def digest(self) -> str:
-        """SHA-256 of the state's canonical bytes."""
-        if self._digest is None:
-            self._digest = hashlib.sha256(state.dump(self.machine)).hexdigest()
-        return self._digest
+    async def digest(self) -> str:
+        """SHA-256 of the state's canonical bytes, as it is now."""
+        if self._digest is not None:
+            return self._digest
+        tree, transitions = state.tree(self.machine), self._transitions
+        digest = hashlib.sha256(await off_loop(tree, canonical, tree)).hexdigest()
+        if transitions == self._transitions:
+            self._digest = digest
+        return digest
 
     def violation(self, message: str) -> BridgeError:
         """Record a violation and fail the execution; the error for the guest."""
@@ -347,6 +354,7 @@ class ProgramRun:
         step = self._step(event)
         effects = self.machine.apply(event)
         self.moved, self._digest = True, None
+        self._transitions += 1
         self._journal.event(self, event, effects, step)
         self._offer(effects)
         if self._changed is not None:

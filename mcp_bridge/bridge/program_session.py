@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 
 from mcp_bridge.bridge.once import Key
 from mcp_bridge.bridge.program_record import standing, told
@@ -13,7 +14,9 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel import program as programs
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Resume
+from mcp_bridge.kernel.values import canonical
 from mcp_bridge.ledger.store import StoredExecution
+from mcp_bridge.offload import off_loop
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
@@ -86,7 +89,7 @@ class Session:
         began = await self._service.start(asked, context, named, self._principal, self._effects)
         if isinstance(began, StoredExecution):
             return {"record": self._told(began)}
-        return self._driven(began)
+        return await self._driven(began)
 
     def holds(self, given: Mapping[str, Any]) -> None:
         """The script has given a program's context, or a tool's arguments: it is erased with whom they are about."""
@@ -116,7 +119,7 @@ class Session:
             if exc.code == "unknown_trace" and await self._service.store.execution(execution) is not None:
                 self._service.stray(self._script, f"it tried to resume another's execution {execution}")
             raise
-        return self._driven(run)
+        return await self._driven(run)
 
     async def _joined(self, execution: str, since: int) -> dict[str, Any] | None:
         """A program as it went on after an entry; None if it hasn't."""
@@ -126,13 +129,16 @@ class Session:
             return None
         if standing(stored) != "interrupted":
             return {"record": self._told(stored)}
-        return self._driven(await self._service.resume(execution, None, self._principal, self._effects))
+        return await self._driven(await self._service.resume(execution, None, self._principal, self._effects))
 
-    def _driven(self, run: ProgramRun) -> dict[str, Any]:
+    async def _driven(self, run: ProgramRun) -> dict[str, Any]:
         """What a sandbox needs to drive a run: the program, and where its machine begins."""
         self._runs[run.execution] = run
         self._service.store.hold(self._script, execution=run.execution)
-        began = {"state": state.dump(run.machine).decode()} if run.resumed else {"context": run.machine.level.context}
+        began: dict[str, Any] = {"context": run.machine.level.context}
+        if run.resumed:
+            tree = state.tree(run.machine)
+            began = {"state": (await off_loop(tree, canonical, tree)).decode()}
         return {"execution": run.execution, **programs.bundle(run.program), **began}
 
     async def effect(self, execution: str, number: int) -> dict[str, Any]:
@@ -156,10 +162,12 @@ class Session:
         """The result of `program.finish`."""
         run = self._of(execution)
         try:
-            run.finish(told)
+            await run.finish(told)
         except BridgeError:
             await self._fail(run)
             raise
+        # Unless another request has ended it meanwhile.
+        run = self._of(execution)
         del self._runs[execution]
         with anyio.CancelScope(shield=True):
             # A guest that takes the request back must not leave it running for ever.
@@ -244,3 +252,5 @@ class Session:
             async with anyio.create_task_group() as tasks:
                 for run in runs:
                     tasks.start_soon(let_go, run)
+                    # What each does first takes its time; others get their turn in between.
+                    await anyio.lowlevel.checkpoint()

@@ -306,7 +306,7 @@ class Programs(ProgramLibrary):
         history = await self.recorder.read(stored.id)
         effects.records(stored.id)
         effects.adopt(stored.id, await self.store.values(stored.id), spent(history, self.policy_hash))
-        machine = _restored(stored, stored.state)
+        machine = await off_loop(stored.state, _restored, stored, stored.state)
         doubtful = replay(machine, stored.state, history)
         origin = stored.origin
         run = ProgramRun(
@@ -379,7 +379,10 @@ class Programs(ProgramLibrary):
 
     async def _keep(self, run: ProgramRun) -> dict[str, Any]:
         record = run_record(run)
-        left = None if run.machine.ended else state.dump(run.machine)
+        # Now, with the record; it is written down elsewhere, if it is large.
+        tree = None if run.machine.ended else state.tree(run.machine)
+        digest = await run.digest() if tree is None else ""
+        left = None if tree is None else await off_loop(tree, canonical, tree)
         for row in record["waiting"]:
             # What an agent passes in itself is in the state as it is.
             if row.get("question"):
@@ -390,8 +393,9 @@ class Programs(ProgramLibrary):
         unresolved = record.get("unresolved", [])
         for row in unresolved:
             row["arguments"] = await run.effects.project(row["arguments"])
+        sealed = await self.store.sealed_record(run.execution, record)
         if left is None:
-            ended = {"status": record["status"], "error": record["error"], "state": run.digest()}
+            ended = {"status": record["status"], "error": record["error"], "state": digest}
             if unresolved:
                 ended["unresolved"] = unresolved
             self.recorder.post(self.entry("end", run, **ended))
@@ -401,7 +405,7 @@ class Programs(ProgramLibrary):
             run.execution,
             status=record["status"],
             state=left,
-            record=record,
+            record=sealed,
             due=min((row["due"] for row in record["waiting"] if row.get("due")), default=None),
         )
         return record

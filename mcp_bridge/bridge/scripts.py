@@ -280,13 +280,15 @@ class Scripts:
             if (text := getattr(record, name)) is not None:
                 data = text if isinstance(text, bytes) else text.encode()
                 end[name] = hashlib.sha256(data).hexdigest()
+        sealed = await self.store.sealed_record(script.execution, record.to_json())
         self.recorder.post(self._entry("end", script.execution, end))
-        await self.store.update(script.execution, status=record.status, state=None, record=record.to_json(), due=None)
+        await self.store.update(script.execution, status=record.status, state=None, record=sealed, due=None)
 
     async def _suspended(self, record: ExecutionRecord) -> None:
         why = {"status": "suspended", **_error(record)}
+        sealed = await self.store.sealed_record(record.execution, record.to_json())
         self.recorder.post(self._entry("suspension", record.execution, why))
-        await self.store.update(record.execution, status="suspended", state=None, record=record.to_json(), due=None)
+        await self.store.update(record.execution, status="suspended", state=None, record=sealed, due=None)
 
     async def _let_go(self, execution: str, exc: BaseException | None = None) -> None:
         """A run has ended without a record.

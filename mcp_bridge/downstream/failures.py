@@ -103,6 +103,10 @@ def start_failure(spec: ServerSpec, connection: Connection) -> BridgeError:
     elif isinstance(failure, OSError):
         private["command"] = spec.command
         why = f"{_name(spec.command)!r} cannot be run: {failure.strerror or type(failure).__name__}."
+    elif large := _too_large(failure, connection):
+        # Before how its process ended: we have ended it for that.
+        why = f"its listing is too large: {large}."
+        hint = f"It has to list less, or in pages; {_SHOW_MORE}."
     elif not connection.settled.is_set():
         why = f"it was not ready after {spec.start_timeout:g} s."
         hint = f"A slow server needs a longer start_timeout in its configuration; {_SHOW_MORE}."
@@ -112,6 +116,18 @@ def start_failure(spec: ServerSpec, connection: Connection) -> BridgeError:
         why = f"{connection.transport.end_reason or failure or 'its connection ended'}."
     message = f"server {spec.name!r} did not start: {why}"
     return error(spec, "server_start_failed", message, hint=hint, private=private, **_exit(connection))
+
+
+def _too_large(failure: BaseException | None, connection: Connection) -> str:
+    """The size and the limit of what it answered before it was ready, if it was that; else empty."""
+    # Loaded already: a connection exists.
+    from mcp_bridge.downstream.connection import OversizedResult  # noqa: PLC0415
+
+    data = getattr(failure, "data", None)
+    if isinstance(data, OversizedResult):
+        limit = f"more than {data.parts}" if data.parts else f"the limit is {connection.transport.max_message}"
+        return f"an answer has {data.size} bytes, {limit}"
+    return ""
 
 
 def _name(command: str) -> str:

@@ -26,7 +26,7 @@ from mcp_types import ErrorData, JSONRPCError, JSONRPCRequest, JSONRPCResponse, 
 
 from mcp_bridge.downstream.lines import LineSplitter, Oversized, request_id_of
 from mcp_bridge.offload import off_loop, on_thread
-from mcp_bridge.wire.jsonrpc import MAX_VALUES, values_exceed
+from mcp_bridge.wire.jsonrpc import CONTAINER_WEIGHT, MAX_VALUES, values_exceed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -127,7 +127,7 @@ class StdioTransport:
         self._argv = list(argv)
         self._env = get_default_environment() | dict(env)
         self._cwd = cwd
-        self._max_message = max_message
+        self.max_message = max_message
         self._tasks: TaskGroup | None = None
         self._sink: _Sink | None = None
         self.process: Process | None = None
@@ -163,7 +163,7 @@ class StdioTransport:
         tasks.start_soon(sink.write_loop)
         tasks.start_soon(_drain, process.stderr, self.log)
         tasks.start_soon(self._watch_exit, process)
-        return _Messages(self, process.stdout, self._max_message), sink
+        return _Messages(self, process.stdout, self.max_message), sink
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
@@ -248,7 +248,7 @@ class _Messages:
         if isinstance(line, Oversized):
             await self._refuse(line.size, line.request_id)
             return
-        if len(line) > MAX_VALUES and await on_thread(values_exceed, line, MAX_VALUES):
+        if CONTAINER_WEIGHT * len(line) > MAX_VALUES and await on_thread(values_exceed, line, MAX_VALUES):
             # As for a guest's frame: a few bytes are a value, and each takes its time and its memory.
             await self._refuse(len(line), request_id_of(line), parts=f"{MAX_VALUES} values")
             return

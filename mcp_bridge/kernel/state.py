@@ -36,16 +36,19 @@ class StateError(ValueError):
 
 def dump(machine: Machine) -> bytes:
     """The state as canonical JSON."""
-    return canonical(
-        {
-            "version": VERSION,
-            "program": machine.program.hash,
-            "last_effect": machine.last_effect,
-            "pending": [[number, code] for number, code in machine.pending.items()],
-            "rows": [row_json(row) for row in machine.rows],
-            "level": _level(machine.level),
-        }
-    )
+    return canonical(tree(machine))
+
+
+def tree(machine: Machine) -> Json:
+    """The state as JSON, which stays as it is when the machine goes on: to be written down elsewhere."""
+    return {
+        "version": VERSION,
+        "program": machine.program.hash,
+        "last_effect": machine.last_effect,
+        "pending": [[number, code] for number, code in machine.pending.items()],
+        "rows": [row_json(row) for row in machine.rows],
+        "level": _level(machine.level),
+    }
 
 
 def restore(program: Program, data: bytes) -> Machine:
@@ -160,6 +163,8 @@ _PHASES = Literal["run", "backoff", "aborted"]
 
 def _level(level: Level) -> Json:
     out: Json = {name: getattr(level, name) for name in _PLAIN}
+    # Values never change, but names get others.
+    out["context"], out["outputs"] = dict(level.context), dict(level.outputs)
     out["undo"] = [list(undo) for undo in level.undo]
     out["ending"] = level.ending and list(level.ending)
     out["task"] = level.task and _task(level.task)

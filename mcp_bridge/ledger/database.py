@@ -465,6 +465,7 @@ class Database:
         for item in batch:
             if isinstance(item, Append) and (run := self._allowances.get(item.posted.execution)) is not None:
                 run.posted -= item.size
+                run.told += item.posted.bytes - item.size
         for execution, size in stored.items():
             if (run := self._allowances.get(execution)) is not None:
                 run.stored += size

@@ -17,7 +17,7 @@ from mcp_bridge.ledger.codec import LEDGER, MAX_ENTRY_BYTES, Leaf, decode, encod
 from mcp_bridge.ledger.disclosures import SALT_BYTES, commitment
 from mcp_bridge.ledger.merkle import HASH_BYTES, Frontier
 from mcp_bridge.ledger.notes import Checkpoint, sign_checkpoint
-from mcp_bridge.ledger.pieces import label_of, pack, skeleton
+from mcp_bridge.ledger.pieces import Snapshot, label_of, pack, skeleton
 from mcp_bridge.ledger.sealing import damaged
 
 if TYPE_CHECKING:
@@ -48,31 +48,43 @@ MAX_NAMES_REMEMBERED = 1000
 """Of an execution's pieces; the others are looked up."""
 
 
-@dataclass(frozen=True, slots=True)
 class Posted:
     """An entry on its way.
 
     Attributes:
         time: Microseconds since 1970 when it was posted.
         execution, kind, step, policy, program: The entry's. It isn't kept itself: its payload would be here twice.
-        payload: The payload's bytes, in parts.
+        size: About how many bytes its payload has, as it was posted: what was counted in is counted out.
     """
 
-    time: int
-    execution: str
-    kind: str
-    step: str | None
-    policy: str
-    program: str | None
-    payload: Parts
+    __slots__ = ("_parts", "_snapshot", "execution", "kind", "policy", "program", "size", "step", "time")
 
-    @classmethod
-    def of(cls, entry: Entry, payload: Parts, time: int) -> Posted:
-        """An entry with its payload's bytes."""
-        return cls(time, entry.execution, entry.kind, entry.step, entry.policy, entry.program, payload)
+    def __init__(self, entry: Entry, payload: Parts | Snapshot, time: int) -> None:
+        self.time = time
+        self.execution: str = entry.execution
+        self.kind: str = entry.kind
+        self.step = entry.step
+        self.policy = entry.policy
+        self.program = entry.program
+        self._parts: Parts | None = None
+        self._snapshot: Snapshot | None = None
+        if isinstance(payload, Snapshot):
+            self._snapshot = payload
+            self.size = payload.size
+        else:
+            self._parts = payload
+            self.size = self.bytes
 
     @property
-    def size(self) -> int:
+    def payload(self) -> Parts:
+        """The payload's bytes, in parts. Of a large one they are made when they are first asked for."""
+        if self._parts is None:
+            assert self._snapshot is not None  # noqa: S101 - one of them is there
+            self._parts, self._snapshot = self._snapshot.split(), None
+        return self._parts
+
+    @property
+    def bytes(self) -> int:
         """Bytes of the payload."""
         return sum(map(len, self.payload))
 

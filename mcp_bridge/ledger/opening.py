@@ -253,7 +253,7 @@ def _begin(connection: sqlite3.Connection, directory: Path, source: str | Sequen
     log = Log(master, origin, signer, lambda _: signer)
     log.begin(connection)
     event = KeyEvent("made", signer.vkey)
-    write_entries(connection, log, [Posted.of(Entry("key", LEDGER), (event.encode(),), time.time_ns() // 1000)])
+    write_entries(connection, log, [Posted(Entry("key", LEDGER), (event.encode(),), time.time_ns() // 1000)])
     log.finish(connection)
 
 

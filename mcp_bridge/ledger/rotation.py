@@ -129,5 +129,5 @@ def _write_next(directory: Path, seed: bytes) -> None:
 
 
 def _append(transaction: Transaction, event: KeyEvent) -> None:
-    posted = Posted.of(Entry("key", LEDGER), (event.encode(),), time.time_ns() // 1000)
+    posted = Posted(Entry("key", LEDGER), (event.encode(),), time.time_ns() // 1000)
     write_entries(transaction.connection, transaction.log, [posted])

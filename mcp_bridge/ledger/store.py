@@ -287,23 +287,37 @@ class ProgramStore:
                 (holder, name, row_mac(master, "holders", (holder, name))),
             )
 
+    async def sealed_record(self, execution: str, record: dict[str, Any]) -> Seal:
+        """A record as `update` takes it: to be encoded before anything is posted that belongs together with it."""
+        return await off_loop(record, seal, execution, "record", record)
+
     async def update(
         self,
         execution: str,
         *,
         status: str,
         state: bytes | None,
-        record: dict[str, Any] | None,
+        record: dict[str, Any] | Seal | None,
         due: float | None,
     ) -> None:
-        """Take down how far an execution is, together with what was recorded last."""
+        """Take down how far an execution is, together with what was recorded last.
+
+        Args:
+            execution: Its id.
+            status: As in `StoredExecution`.
+            state: Likewise.
+            record: Likewise; a large one as `sealed_record` gives it.
+            due: As in `StoredExecution`.
+        """
+        # Without a pause after what was recorded last: it is one transaction.
+        sealed = seal(execution, "record", record) if isinstance(record, dict) else record
         await self._database.write(
             "UPDATE executions SET status = ?, state = ?, record = ?, due = ?, changed = ?"
             " WHERE id = ? AND status <> 'erased'",
             (
                 status,
                 None if state is None else seal_bytes(execution, "state", state),
-                None if record is None else seal(execution, "record", record),
+                sealed,
                 due,
                 time.time(),
                 execution,

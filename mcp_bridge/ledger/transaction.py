@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from mcp_bridge.ledger.log import INSERT_ENTRY, INSERT_PAYLOAD, Posted
-from mcp_bridge.ledger.pieces import split
+from mcp_bridge.ledger.pieces import taken
 from mcp_bridge.ledger.sealing import damaged
 from mcp_bridge.ledger.turns import take_turn
 
@@ -88,7 +88,7 @@ class Append:
 
     @property
     def size(self) -> int:
-        """Bytes of its payload."""
+        """About the bytes of its payload."""
         return self.posted.size
 
 
@@ -117,8 +117,8 @@ class Transaction:
 
 
 def posted(entry: Entry) -> Posted:
-    """An entry, as of now."""
-    return Posted.of(entry, split(entry.payload), time.time_ns() // 1000)
+    """An entry, as of now; what its payload is changed to later isn't recorded. A large one is encoded later."""
+    return Posted(entry, taken(entry.payload), time.time_ns() // 1000)
 
 
 def commit(connection: sqlite3.Connection, log: Log, batch: Sequence[Item]) -> dict[str, int]:
@@ -128,6 +128,10 @@ def commit(connection: sqlite3.Connection, log: Log, batch: Sequence[Item]) -> d
         sqlite3.Error: As it comes. Nothing is done then.
         BridgeError: As `Log`. Nothing is done then.
     """
+    for item in batch:
+        if isinstance(item, Append):
+            # Before the transaction: other processes wait for its end.
+            _ = item.posted.payload
     run(connection, log, lambda transaction: _do(transaction, batch))
     return dict(log.stored)
 
@@ -227,10 +231,10 @@ def _parts(entries: Sequence[Posted]) -> Iterator[Sequence[Posted]]:
     """Entries in parts of which none takes much memory to encrypt and to insert."""
     begin = size = 0
     for at, entry in enumerate(entries):
-        if at > begin and (size + entry.size > PART_BYTES or at - begin == ROWS[0]):
+        if at > begin and (size + entry.bytes > PART_BYTES or at - begin == ROWS[0]):
             yield entries[begin:at]
             begin, size = at, 0
-        size += entry.size
+        size += entry.bytes
     if begin < len(entries):
         yield entries[begin:]
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import base64
 import hmac
+import marshal
+import re
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -35,6 +37,13 @@ MIN_KEY_BYTES = 16
 MAX_REFERENCES = 100_000
 MAX_REFERENCE_CHARS = 64 << 20
 """What one execution may have the host keep, as a number of values and as characters of all of them."""
+
+_IN_BYTES = re.compile(REFERENCE.pattern.encode())
+
+_PREFIX = REFERENCE_PREFIX.encode()
+
+_TREE = 2
+"""The form of what Python keeps of its values that writes out each text where it stands."""
 
 
 class References(Protocol):
@@ -80,6 +89,21 @@ class References(Protocol):
 
     def erase_subject(self, subject: str) -> int:
         """Forget every value of a subject, those it shares with others included; how many that were."""
+
+
+def _named(value: Any) -> set[str]:
+    """The ids of references in the texts of a JSON value, its keys included.
+
+    Done on the event loop, for whatever a guest or a server sends: the value is not walked through in Python.
+    """
+    try:
+        # Each text is in there as it is, and nothing that is between two of them goes on with one.
+        data = marshal.dumps(value, _TREE)
+    except ValueError:
+        texts = (text for text in leaves(value) if isinstance(text, str) and REFERENCE_PREFIX in text)
+        # Where a secret's name ends has no part in this: a reference begins anew after whatever is before it.
+        return {name for text in texts for name in REFERENCE.findall(text)}
+    return {name.decode() for name in _IN_BYTES.findall(data)} if _PREFIX in data else set()
 
 
 def reference_id(key: bytes, value: Scalar) -> str:
@@ -186,12 +210,10 @@ class MemoryReferences:
         if not self._values:
             return {}
         found: dict[str, Scalar] = {}
-        for text in leaves(value):
-            # Where a secret's name ends has no part in this: a reference begins anew after whatever is before it.
-            for name in set(REFERENCE.findall(text)) if isinstance(text, str) and REFERENCE_PREFIX in text else ():
-                kept = self._values.get(name)
-                if kept is not None:
-                    found[name] = kept
+        for name in _named(value):
+            kept = self._values.get(name)
+            if kept is not None:
+                found[name] = kept
         return found
 
     def adopt(self, values: Mapping[str, Scalar | None]) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.offload import off_loop
 from mcp_bridge.registered import printing
 from mcp_bridge.registered.pending import is_pending
 from mcp_bridge.registered.results import MAX_RESULT_BYTES, ResultError, Results
@@ -83,7 +84,8 @@ class RegisteredTool:
         declared = self.declaration
         limit = declared.timeout if timeout is None else min(timeout, declared.timeout)
         self._refuse_when_stuck()
-        keywords = self._checked(arguments)
+        # Where they are large, their validators run on a thread as well.
+        keywords = await off_loop(arguments, self._checked, arguments)
         if declared.is_async:
             outcome = await self._in_task(keywords, limit)
         elif declared.thread:
@@ -116,7 +118,8 @@ class RegisteredTool:
     async def _run_async(self, keywords: dict[str, Any]) -> Called | BridgeError:
         try:
             result = self.declaration.function(**keywords)
-            return self._converted(await result if inspect.isawaitable(result) else result)
+            value = await result if inspect.isawaitable(result) else result
+            return await off_loop(value, self._converted, value)
         except BaseException as error:  # noqa: BLE001 - see the module's first lines
             return self._raised(error)
 

@@ -107,6 +107,9 @@ class PipeWriter(ByteSendStream):
                     raise anyio.ClosedResourceError
                 try:
                     left = left[os.write(self._descriptor, left) :]
+                    if left:
+                        # Whoever reads may be as quick as we write: others get their turn all the same.
+                        await anyio.lowlevel.checkpoint()
                 except BlockingIOError:
                     await anyio.wait_writable(self._descriptor)
                 except BrokenPipeError as error:
