@@ -311,11 +311,15 @@ class DownstreamServer:
         message = f"server {self.spec.name!r} has no tool {name!r}."
         return failures.error(self.spec, "unknown_tool", message, hint=hint, tool=name, nearest=close)
 
-    async def _relist(self, connection: Connection) -> None:
-        """List anew, once however many ask; a server that can't keeps its old listing."""
+    async def _relist(self, connection: Connection) -> bool:
+        """List anew, once however many ask; a server that can't keeps its old listing.
+
+        Returns:
+            Whether it was listed for this caller; else what another had begun was waited for.
+        """
         if self._relisting is not None:
             await self._relisting.wait()
-            return
+            return False
         self._relisting = done = anyio.Event()
         began = anyio.current_time()
         try:
@@ -331,6 +335,7 @@ class DownstreamServer:
             self._relist_at = now + min(RELIST_PAUSE_CAP, RELIST_PAUSE * (now - began))
             self._relisting = None
             done.set()
+        return True
 
     def _adopt(self, listing: Listing) -> None:
         if listing.notices and (self._listing is None or listing.notices != self._listing.notices):
@@ -353,17 +358,23 @@ class DownstreamServer:
 
     async def _listed(self, name: str) -> tuple[ToolInfo, Connection]:
         connection = await self._ready()
-        if connection.stale or self._relisting is not None:
-            # What is listed anew for another call is so for this one.
+        for _ in range(2):
+            if not self._is_changing(connection) or await self._relist(connection):
+                break
+            # What was listed for another call may have been asked for before the last change.
+        # Listing anew may have found it dead.
+        connection = await self._ready()
+        if name not in self._by_name and anyio.current_time() - connection.listed_at > RELIST_AFTER:
             await self._relist(connection)
+            connection = await self._ready()
         tool = self._by_name.get(name)
-        if tool is None and anyio.current_time() - connection.listed_at > RELIST_AFTER:
-            await self._relist(connection)
-            tool = self._by_name.get(name)
         if tool is None:
             raise self._unknown(name, self._by_name)
-        # Listing anew may have found it dead.
-        return tool, await self._ready()
+        return tool, connection
+
+    def _is_changing(self, connection: Connection) -> bool:
+        """Whether it has said that its tools have changed, and they aren't listed yet."""
+        return connection.stale or self._relisting is not None
 
     async def check(self, tool: ToolInfo, arguments: dict[str, Any]) -> None:
         """Return if arguments fit a tool's schema.
@@ -409,7 +420,8 @@ class DownstreamServer:
             raise self._changed(tool)
         arguments = arguments or {}
         await self.check(listed, arguments)
-        if self._by_name.get(listed.name) is not listed or not connection.usable:
+        is_as_listed = self._by_name.get(listed.name) is listed and connection.usable
+        if not is_as_listed or self._is_changing(connection):
             # The check may have taken its time.
             now, connection = await self._listed(listed.name)
             if now != listed:

@@ -221,6 +221,8 @@ class World:
             with anyio.fail_after(DEADLINE_SECONDS):
                 while announce and not found.stale:
                     await anyio.lowlevel.checkpoint()
+            if announce:
+                await found._connection.call("__control", {"known": number})
 
     async def prepare(self, case: Case) -> None:
         """Have a server list a case's tools, and the bridge know them."""

@@ -4,7 +4,8 @@
 
 Each call is a line of JSON in the file LOG: `server`, `tool`, `arguments` as they came, and `listed`, the number of the
 newest listing that the client could know. A listing with `slow` takes so many seconds to be told. LISTING is a file with the listing that it starts with: `number` and `tools`.
-A call of `__control` replaces that listing, and with `announce` tells the client so, as MCP has it. Standard library only.
+A call of `__control` replaces that listing, and with `announce` tells the client so, as MCP has it; with `known` it says
+that the client has heard that: a call that crossed the announcement was right to be made. Standard library only.
 """
 
 import json
@@ -26,9 +27,11 @@ def send(**message):
 def call(name, arguments):
     global listing, known
     if name == "__control":
+        if "known" in arguments:
+            known = arguments["known"]
+            return {"content": []}
         listing = arguments["listing"]
         if arguments["announce"]:
-            known = listing["number"]
             send(method="notifications/tools/list_changed")
         return {"content": []}
     log.write(json.dumps({"server": NAME, "tool": name, "arguments": arguments, "listed": known}) + "\n")
