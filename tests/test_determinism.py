@@ -269,9 +269,9 @@ async def test_both_sides_of_a_real_container_are_where_the_recorded_histories_a
     ends = []
     finish = ProgramRun.finish
 
-    def finish_and_tell(run, digest):
+    async def finish_and_tell(run, digest):
         ends.append((digest, dump(run.machine).decode()))
-        finish(run, digest)
+        await finish(run, digest)
 
     monkeypatch.setattr(ProgramRun, "finish", finish_and_tell)
     given = json.dumps([[history["program"], history.get("uses", []), history["context"]] for history in histories])

@@ -258,7 +258,7 @@ class Admission:
         written = await off_loop([case.tool.input_schema, case.arguments], case.as_written, self._projector)
         if written.filled.paths == case.filled.paths:
             return None
-        if decide(self._snapshot, written.call(place.step, self._made(decision))) != decision:
+        if decide(self._snapshot, written.call(place.step, self._made_before(decision))) != decision:
             return None
         try:
             sent = await off_loop(case.arguments, written.sent, self._projector)
@@ -267,7 +267,7 @@ class Admission:
             return None
         return written
 
-    def _made(self, decision: Decision) -> dict[int, int]:
+    def _made_before(self, decision: Decision) -> dict[int, int]:
         """The calls that rules had let through before this decision, which is counted already."""
         made = self._budget.made
         return {**made, **{number: made[number] - 1 for number in decision.counts}}
