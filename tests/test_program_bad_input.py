@@ -281,7 +281,7 @@ CONTEXT_ERRORS = {
     "text": ("bad_context", "a str"),
     "10 MB": ("context_too_large", "the limit is 4194304"),
     "100 MB": ("frame_too_large", "the limit is"),
-    "a million values": ("frame_too_large", "more than 150000 values"),
+    "a million values": ("frame_too_large", "more than 500000 values"),
 }
 PROGRAM_ERRORS = {
     "None": ("invalid_program", "a program is an object"),
