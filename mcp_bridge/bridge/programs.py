@@ -139,6 +139,12 @@ class Programs(ProgramLibrary):
         """Begin an execution; None if its key has one already."""
         subject = self.subject_of(context)
         context = await effects.project(context)
+        if not isinstance(context, dict):
+            raise BridgeError(
+                "context_too_large",
+                "The context has more sensitive values than an execution may have, or is too large with them hidden.",
+                hint="Pass less: a program can read large data by a tool.",
+            )
         machine = await off_loop([context, found.program.data], Machine, found.program, context)
         run = ProgramRun(found.program, machine, effects, self, self._tasks, principal=principal, origin=found.origin)
         run.servers = effects.servers

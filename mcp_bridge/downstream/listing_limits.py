@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 # A listing that goes on beyond these is cut; no model or person could choose among more.
 MAX_TOOLS = 5_000
 MAX_PAGES = 500
-MAX_LISTING_BYTES = 16 << 20
+MAX_LISTING_BYTES = 4 << 20
 
 # A larger tool is left out: to see whether its schema is valid would take seconds, and no model could read it.
 MAX_TOOL_BYTES = 256 << 10

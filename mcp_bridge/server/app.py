@@ -20,7 +20,7 @@ from mcp_bridge import __version__
 from mcp_bridge.bridge.service import open_bridge
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import on_thread
-from mcp_bridge.server import displays, render
+from mcp_bridge.server import displays, process, render
 from mcp_bridge.server.questions import Conversations, Questions
 from mcp_bridge.server.stdio import stdio_transport
 
@@ -169,12 +169,14 @@ async def serve_stdio(
     programs: bool = False,
 ) -> None:
     """Serve until standard input ends, or SIGTERM or SIGINT comes; then leave nothing running."""
+    process.share()
     async with open_bridge(settings, specs, governance) as bridge:
         server = build_server(bridge, programs=programs)
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_end_on_signal, scope)
                 tasks.start_soon(_prepare_ahead, bridge)
+                tasks.start_soon(process.give_back)
                 async with stdio_transport() as (read, write):
                     await server.run(read, write, server.create_initialization_options())
                 scope.cancel()
