@@ -24,8 +24,8 @@ LARGE_VALUES = 1000
 """Values in a value, itself and its keys included, from which it is large."""
 
 THREADS = 1
-"""Threads that may be at such work at once. They share the interpreter with the loop: more would only slow it, and have more
-large values in memory at once."""
+"""Threads that may be at such work at once. They share the interpreter with the loop: more would only slow it, and have
+more large values in memory at once."""
 
 _limiter: RunVar[anyio.CapacityLimiter] = RunVar("mcp_bridge_offload")
 

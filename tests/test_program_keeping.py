@@ -343,3 +343,14 @@ async def test_clients_that_come_and_go_with_one_key_do_nothing_twice(service, s
     assert record["status"] == "success"
     assert len(begun) == len(set(begun)) == 8
     assert not programs._under_way
+
+
+async def test_a_context_that_is_shown_to_nobody_begins_nothing(service):
+    class Oversized(Tools):
+        async def project(self, value):
+            return "[REDACTED_OVERSIZE]"
+
+    async with anyio.create_task_group() as tasks:
+        with pytest.raises(BridgeError) as caught:
+            await service(tasks).start({"steps": [step("a")]}, {"a": 1}, "key", "me", Oversized())
+    assert caught.value.code == "context_too_large"

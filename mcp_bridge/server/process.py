@@ -23,8 +23,8 @@ SWITCH_SECONDS = 0.0005
 several times that the loop wakes up for one call."""
 
 COLLECT_SECONDS = 60.0
-"""How often the garbage collector looks through everything. By its own count it would in the midst of a large value, which
-holds up the loop for a quarter of a second; what has no cycles, as JSON has none, is freed without it."""
+"""How often the garbage collector looks through everything. By its own count it would in the midst of a large value,
+which holds up the loop for a quarter of a second; what has no cycles, as JSON has none, is freed without it."""
 
 LOOK_SECONDS = 10.0
 """How often the process's memory is looked at."""

@@ -1,0 +1,40 @@
+"""How a process that serves shares its interpreter and gives memory back."""
+
+import gc
+import json
+import subprocess
+import sys
+
+PROGRAM = """
+import gc, json, sys
+import anyio
+from mcp_bridge.server import process
+
+async def main():
+    process.LOOK_SECONDS = 0.01
+    process.COLLECT_SECONDS = 0.02
+    collected = []
+    gc.callbacks.append(lambda phase, info: phase == "stop" and info["generation"] == 2 and collected.append(1))
+    process.share()
+    kept = [[number] for number in range(300_000)]
+    before = len(collected)
+    with anyio.move_on_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(process.give_back)
+            while not collected:
+                await anyio.sleep(0.01)
+            tasks.cancel_scope.cancel()
+    print(json.dumps([sys.getswitchinterval(), before, len(collected) > 0, len(kept)]))
+
+anyio.run(main)
+"""
+
+
+def test_everything_is_looked_through_when_it_is_quiet_and_not_in_the_midst_of_a_large_value():
+    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=100)
+    assert json.loads(ended.stdout) == [0.0005, 0, True, 300_000]
+
+
+def test_the_process_of_a_command_is_left_as_it_is():
+    assert gc.get_threshold()[2] < 1000
+    assert sys.getswitchinterval() > 0.001
