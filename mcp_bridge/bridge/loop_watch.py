@@ -137,7 +137,8 @@ class LoopWatch:
         # What is done once in a process (an import), or on a machine that has no processor left, is nobody's attack.
         is_grave = hold.busy_seconds > self._held and (self.causes[cause] > 1 or hold.busy_seconds > GRAVE_SECONDS)
         level = logging.WARNING if is_grave else logging.INFO
-        is_longest = hold.busy_seconds > _LONGER * self._longest.get(cause, 0.0)
+        # Of less processor time than makes a hold, a longer one says nothing of its cause.
+        is_longest = hold.busy_seconds > max(self._held, _LONGER * self._longest.get(cause, 0.0))
         if is_longest or now - self._logged.get((cause, level), -LOG_AGAIN_SECONDS) >= LOG_AGAIN_SECONDS:
             self._logged[cause, level] = now
             self._longest[cause] = max(hold.busy_seconds, self._longest.get(cause, 0.0))
