@@ -1,9 +1,9 @@
 """The gate: every call to the outside passes here, whichever way it comes.
 
-In this order: what is called is looked up; references are resolved, and the tool's defaults put in; the policy decides
-on that; a person is asked, if the policy wants it, and shown that; the budget is taken; the intent is recorded,
-durably; the call is made, by exactly the name and in exactly the form that were decided on; its result is projected,
-counted and recorded. What is refused on the way has not happened, and says by which rule.
+In this order: what is called is looked up; references are resolved, and defaults put in that rules ask about; the
+policy decides on that; a person is asked, if the policy wants it, and shown that; the budget is taken; the intent is
+recorded, durably; the call is made, by exactly the name and in exactly the form that were decided on; its result is
+projected, counted and recorded. What is refused on the way has not happened, and says by which rule.
 """
 
 from __future__ import annotations

@@ -53,8 +53,9 @@ class Call:
 
     Attributes:
         names: The tool's, from the catalogue: never as the caller wrote them.
-        arguments: JSON under the names that the tool's schema has, as the tool is going to get them: with its defaults,
-            and with the values behind references. A text that holds a secret is a `comparisons.Unknown`.
+        arguments: JSON under the names that the tool's schema has, with the values behind references, and with the
+            tool's defaults in those that a condition asks about. A text that holds a secret is a
+            `comparisons.Unknown`.
         hints: The tool's annotations, as its server claims them.
         step: None for a call that the agent's script makes itself.
         made: From a rule's number to the calls that it has let through in this execution.
