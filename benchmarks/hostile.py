@@ -103,6 +103,12 @@ class AttackStats:
     ends: Counter[str] = field(default_factory=Counter)
     longest: float = 0.0
     silence: float = 0.0
+    spans: list[tuple[float, float]] = field(default_factory=list)
+    took: list[float] = field(default_factory=list)
+
+    def beside(self, began: float, milliseconds: float) -> bool:
+        """Whether a call was made while it was under way."""
+        return any(start < began + milliseconds / 1000 and began < end for start, end in self.spans)
 
 
 @dataclass
@@ -234,6 +240,8 @@ class Soak:
             for _ in range(self.guests):
                 tasks.start_soon(self._attack, bridge, order, end, under_way, monitor)
             await self._victim(bridge, phase, end)
+        for made in self.made.values():
+            made.took = [milliseconds for began, milliseconds in phase.calls if made.beside(began, milliseconds)]
         return phase
 
     def _order(self) -> list[Attack]:
@@ -262,6 +270,7 @@ class Soak:
             finally:
                 del under_way[place]
                 made.times += 1
+                made.spans.append((began, time.monotonic()))
                 made.longest = max(made.longest, time.monotonic() - began)
             if time.monotonic() - began < REFUSED_SECONDS:
                 await anyio.sleep(REFUSED_SECONDS)
@@ -289,8 +298,9 @@ class Soak:
                 await anyio.sleep(REFUSED_SECONDS)
                 continue
             phase.failed += failed
-            for kind, values in took.items():
-                phase.took[kind] += values
+            for kind, calls in took.items():
+                phase.took[kind] += [milliseconds for _, milliseconds in calls]
+                phase.calls += calls
 
     # What came of it.
 
@@ -343,11 +353,15 @@ class Soak:
 
     def attacks_table(self) -> str:
         """How often each was made, and how it ended."""
-        lines = ["", "| attack | times | longest run | longest silence beside it | how it ended, and was answered |"]
-        lines.append("|---|---|---|---|---|")
-        for name, made in sorted(self.made.items(), key=lambda item: -item[1].silence):
+        columns = ["attack", "times", "longest run", "longest silence beside it", "victim p99", "victim p50"]
+        columns.append("how it ended, and was answered")
+        lines = ["", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+        for name, made in sorted(self.made.items(), key=lambda item: -percentile(item[1].took, 0.99)):
             ends = ", ".join(f"{code} {count:,}" for code, count in made.ends.most_common())
-            lines.append(f"| {name} | {made.times} | {made.longest:.1f} s | {made.silence:,.0f} ms | {ends} |")
+            p99, p50 = (f"{percentile(made.took, share):,.0f} ms" for share in (0.99, 0.5))
+            lines.append(
+                f"| {name} | {made.times} | {made.longest:.1f} s | {made.silence:,.0f} ms | {p99} | {p50} | {ends} |"
+            )
         lines += ["", "| what held the event loop | times | longest | processor time |", "|---|---|---|---|"]
         for cause, hold in sorted(self.held.items(), key=lambda item: -item[1].busiest):
             # From inside out; the package's name is in all of them.

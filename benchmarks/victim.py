@@ -17,10 +17,10 @@ from mcp.servers import good, local
 END, took, failed = time.monotonic() + {seconds}, {{"server": [], "tool": []}}, []
 while time.monotonic() < END:
     for name, call in (("server", lambda: good.echo(text="t")), ("tool", lambda: local.audit(step="s"))):
-        began = time.perf_counter()
+        began = time.monotonic()
         try: await call()
         except Exception as exc: failed.append(repr(exc)[:200])
-        took[name].append(round((time.perf_counter() - began) * 1000, 2))
+        took[name].append((round(began, 4), round((time.monotonic() - began) * 1000, 2)))
     await asyncio.sleep({pause})
 print(json.dumps([took, failed[:20]]))
 """
@@ -60,16 +60,24 @@ class Phase:
 
     Attributes:
         took: Milliseconds of its calls, by their kind.
+        calls: When each call began, by the machine's monotonic clock, and its milliseconds.
         silences: Milliseconds that the bridge took to answer the smallest question of a client.
         failed: Calls and runs of the victim's that failed, in words.
         runs: How many runs it had.
     """
 
     took: dict[str, list[float]] = field(default_factory=lambda: {"server": [], "tool": []})
+    calls: list[tuple[float, float]] = field(default_factory=list)
     silences: list[float] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     runs: int = 0
 
     def __add__(self, other: Phase) -> Phase:
         took = {kind: self.took[kind] + other.took[kind] for kind in self.took}
-        return Phase(took, self.silences + other.silences, self.failed + other.failed, self.runs + other.runs)
+        return Phase(
+            took,
+            self.calls + other.calls,
+            self.silences + other.silences,
+            self.failed + other.failed,
+            self.runs + other.runs,
+        )

@@ -1,16 +1,20 @@
 """Work in proportion to a value of somebody else's, kept off the event loop where the value is large.
 
 One loop serves every execution. What takes more than some milliseconds for the largest value that may come is done on
-a thread; a small value isn't worth the way there.
+a thread; a small value isn't worth the way there. Its processor time is charged to whom it is done for (`fair_share`),
+and whoever has used too much waits for a turn, and then has a thread of its own kind: nobody else waits behind it.
 """
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.to_thread
 from anyio.lowlevel import RunVar
+
+from mcp_bridge import fair_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,10 +28,10 @@ LARGE_VALUES = 1000
 """Values in a value, itself and its keys included, from which it is large."""
 
 THREADS = 1
-"""Threads that may be at such work at once. They share the interpreter with the loop: more would only slow it, and have
-more large values in memory at once."""
+"""Threads that may be at such work at once, for those within their share, and for those over it. They share the
+interpreter with the loop: more would only slow it, and have more large values in memory at once."""
 
-_limiter: RunVar[anyio.CapacityLimiter] = RunVar("mcp_bridge_offload")
+_limiters: RunVar[dict[bool, anyio.CapacityLimiter]] = RunVar("mcp_bridge_offload")
 
 
 def is_large(value: Any, *, chars: int = LARGE_CHARS, values: int = LARGE_VALUES) -> bool:
@@ -85,12 +89,35 @@ async def on_thread(function: Callable[..., T], *args: Any) -> T:
     Raises:
         Exception: As the function. A cancellation waits for its end: its work is bounded.
     """
+    party = fair_share.current.get()
+    if party is not None:
+        await party.turn()
     try:
-        limiter = _limiter.get()
+        limiters = _limiters.get()
     except LookupError:
-        limiter = anyio.CapacityLimiter(THREADS)
-        _limiter.set(limiter)
-    return await anyio.to_thread.run_sync(function, *args, limiter=limiter)
+        limiters = {is_over: anyio.CapacityLimiter(THREADS) for is_over in (False, True)}
+        _limiters.set(limiters)
+    limiter = limiters[party is not None and party.is_over()]
+
+    def charged() -> tuple[T, None] | tuple[None, Exception]:
+        began = time.thread_time()
+        try:
+            return function(*args), None
+        except Exception as exc:  # noqa: BLE001  (raised below)
+            return None, exc
+        finally:
+            if party is not None:
+                party.charge(time.thread_time() - began)
+
+    # An error that leaves the thread by itself refers to itself, by the frames that wait for it: all that they have,
+    # the large value too, would be kept until garbage is collected.
+    result, error = await anyio.to_thread.run_sync(charged, limiter=limiter)
+    if error is not None:
+        try:
+            raise error
+        finally:
+            del error
+    return result  # type: ignore[return-value]
 
 
 async def off_loop(value: Any, function: Callable[..., T], *args: Any) -> T:

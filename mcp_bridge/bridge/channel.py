@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 
+from mcp_bridge import fair_share, large_json
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import off_loop
 from mcp_bridge.wire import jsonrpc, messages
@@ -48,6 +49,15 @@ MAX_AHEAD_BYTES = 16 << 20
 
 VALUE_BYTES = 64
 """What a value takes in memory, besides its text: an empty list or a short number is two bytes in a frame."""
+
+FEW_REQUESTS = 4
+"""Requests under way, or in one piece of what is read, beyond which one more is charged."""
+
+REQUEST_SECONDS, NOTIFICATION_SECONDS, BYTE_SECONDS = 0.002, 0.0001, 60e-9
+"""What a small request, a notification, and a byte of either are charged: about what they take on the event loop."""
+
+AT_ONCE = 20
+"""Frames that are looked at before others have their turn."""
 
 MAX_TOGETHER_BYTES = 64 << 10
 """Of the frames that are sent as one."""
@@ -228,6 +238,8 @@ class HostChannel:
         self._refusing = False
         self._heard_at = time.monotonic()
         self._deaf = False
+        self._party = fair_share.Party()
+        self._together = 0
 
     async def start(self, data: bytes) -> None:
         """Send the guest itself and what it is to run."""
@@ -265,6 +277,7 @@ class HostChannel:
         decoder = LineDecoder()
         finish: messages.ExecutionFinish | None = None
         failure: Exception | None = None
+        whose = fair_share.current.set(self._party)
         async with anyio.create_task_group() as tasks:
             try:
                 while finish is None:
@@ -272,22 +285,30 @@ class HostChannel:
                     self._heard_at = time.monotonic()
                     chunk = self._ahead.popleft() if self._ahead else await self._stdout.receive()
                     self._deaf = True
-                    for line in decoder.feed(chunk):
+                    for number, line in enumerate(decoder.feed(chunk), start=1):
+                        self._together = number
                         finish = await self._take(line, tasks)
                         if finish is not None:
                             break
+                        if number % AT_ONCE == 0:
+                            await anyio.lowlevel.checkpoint()
             except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
                 if decoder.incomplete:
                     logger.debug("the channel ended within a frame: %s", excerpt(decoder.incomplete))
             except Exception as exc:  # noqa: BLE001  (raised below: out of a task group it would come as a group)
                 failure = exc
             tasks.cancel_scope.cancel()
+        fair_share.current.reset(whose)
         if failure is not None:
-            raise failure
+            try:
+                raise failure
+            finally:
+                # Else this frame, with the last frame that came, is kept by its own error until garbage is collected.
+                del failure
         return finish
 
     async def _take(self, line: bytes, tasks: TaskGroup) -> messages.ExecutionFinish | None:
-        message = await off_loop(line, jsonrpc.decode, line)
+        message = await off_loop(line, _decoded, line)
         if not isinstance(message, (jsonrpc.Request, jsonrpc.Notification)):
             raise WireError("unexpected_response", "an answer came to a question that was never asked", excerpt(line))
         kind = messages.method_params(message.method)
@@ -295,25 +316,42 @@ class HostChannel:
             raise WireError("unknown_method", f"a guest may not send {message.method!r} so", excerpt(line))
         params = messages.decode_params(kind, message.params)
         if isinstance(message, jsonrpc.Notification):
-            if isinstance(params, messages.RequestCancel):
-                # Also of one that is answered: the answer came too late.
-                if (do := self._when_taken_back.pop(params.id, None)) is not None:
-                    do()
-                if scope := self._scopes.get(params.id):
-                    self._taken_back.add(params.id)
-                    scope.cancel()
-            else:
-                self._on_notification(params)
+            await self._note(params, len(line))
             return None
-        if self._refusing:
-            return None
-        if isinstance(params, messages.ExecutionFinish):
+        return await self._take_request(message.id, params, line, tasks)
+
+    async def _note(self, params: Any, size: int) -> None:
+        if isinstance(params, messages.RequestCancel):
+            # What it takes back has been begun, and leaves room for the next.
+            self._party.charge(REQUEST_SECONDS)
+            # Also of one that is answered: the answer came too late.
+            if (do := self._when_taken_back.pop(params.id, None)) is not None:
+                do()
+            if scope := self._scopes.get(params.id):
+                self._taken_back.add(params.id)
+                scope.cancel()
+            return
+        self._party.charge(NOTIFICATION_SECONDS + size * BYTE_SECONDS)
+        await self._party.turn()
+        self._on_notification(params)
+
+    async def _take_request(
+        self, number: int, params: Any, line: bytes, tasks: TaskGroup
+    ) -> messages.ExecutionFinish | None:
+        if isinstance(params, messages.ExecutionFinish) and not self._refusing:
             # What the script leaves behind at its end, it no longer wants.
             self._finished = True
-            await self._send(jsonrpc.encode(jsonrpc.Response(message.id, {})))
+            await self._send(jsonrpc.encode(jsonrpc.Response(number, {})))
             return params
-        if message.id in self._scopes:
-            raise WireError("bad_params", f"two requests under way have the id {message.id}", excerpt(line))
+        self._party.works()
+        # A script that asks one thing after the other can't take more time than its answers do.
+        is_flood = max(len(self._scopes), self._together) > FEW_REQUESTS
+        self._party.charge(len(line) * BYTE_SECONDS + (REQUEST_SECONDS if is_flood else 0))
+        await self._party.turn()
+        if self._refusing:
+            return None
+        if number in self._scopes:
+            raise WireError("bad_params", f"two requests under way have the id {number}", excerpt(line))
         self._total += 1
         self._size += len(line)
         if (refusal := self._over()) is not None:
@@ -322,15 +360,15 @@ class HostChannel:
             if self._refused > max(self._limits.total, MIN_REFUSALS):
                 raise TooManyRequestsError(f"The script went on after {self._refused - 1} refusals: {refusal.message}")
             # Not waited for: podman's monitor takes no input for a container while nobody takes its output.
-            tasks.start_soon(self._send, jsonrpc.encode(error_response(message.id, refusal)))
+            tasks.start_soon(self._send, jsonrpc.encode(error_response(number, refusal)))
             return None
         size = len(line) + VALUE_BYTES * await off_loop(line, jsonrpc.separators, line)
         # Acquired here and not in the task: a flood then waits in the pipe and not in our memory.
         await self._take_place(size)
         self._held.add(size)
-        self._scopes[message.id] = anyio.CancelScope()
+        self._scopes[number] = anyio.CancelScope()
         self._on_wait(1)
-        tasks.start_soon(self._work, message.id, params, size)
+        tasks.start_soon(self._work, number, params, size)
         # One at a time gets going: the first step of some, such as a check of arguments, takes its time, and a whole
         # chunk of them at once would hold up every other execution.
         await anyio.lowlevel.checkpoint()
@@ -478,9 +516,13 @@ def error_response(number: int, exc: BridgeError) -> jsonrpc.ErrorResponse:
     return jsonrpc.ErrorResponse(number, jsonrpc.APPLICATION_ERROR, str(exc), {"code": exc.code, **exc.details})
 
 
+def _decoded(line: bytes) -> jsonrpc.Message:
+    return jsonrpc.decode(line, loads=large_json.loads, dumps=large_json.dumps)
+
+
 def _encoded(answer: jsonrpc.Response | jsonrpc.ErrorResponse) -> bytes:
     try:
-        return jsonrpc.encode(answer)
+        return jsonrpc.encode(answer, dumps=large_json.dumps)
     except LocalMessageError as exc:
         too_large = exc.code == "frame_too_large"
         code = "result_too_large" if too_large else "bad_result"

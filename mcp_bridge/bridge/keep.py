@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote
 import anyio
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.large_json import dumps, loads
 from mcp_bridge.private_files import locked, private_directory, sync_directory, sync_file, write_private
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ _NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069/
 
 _EXECUTION = re.compile(r"[0-9a-f]{16}")
 _ID = re.compile(r"[0-9a-f]+")
+_encoder, _decoder = json.JSONEncoder(ensure_ascii=False), json.JSONDecoder()
 
 
 class Files:
@@ -379,7 +381,7 @@ class Memories:
             found, old = self.load(key)
             if found and isinstance(old, dict):
                 value = old | value
-        data = json.dumps({"key": key, "value": value}, ensure_ascii=False).encode()
+        data = dumps({"key": key, "value": value}, _encoder).encode()
         if len(data) > MAX_MEMORY_BYTES:
             raise BridgeError("bad_memory", f"The memory {key!r} is over {MAX_MEMORY_BYTES} bytes.")
         others = list(self._sizes(path))
@@ -408,7 +410,7 @@ class Memories:
             BridgeError: `bad_memory`.
         """
         try:
-            return True, json.loads(self._path(key).read_bytes())["value"]
+            return True, loads(self._path(key).read_bytes(), _decoder)["value"]
         except FileNotFoundError:
             return False, None
         except (OSError, ValueError, KeyError, TypeError):

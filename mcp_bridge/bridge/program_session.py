@@ -247,10 +247,12 @@ class Session:
                     await self._service.keep(run)
                 except Exception:  # the others of this sandbox are to be kept all the same
                     logger.exception("the execution %s of a sandbox that has ended could not be kept", run.execution)
+                finally:
+                    run.machine.let_go()
 
         with anyio.CancelScope(shield=True):
             async with anyio.create_task_group() as tasks:
-                for run in runs:
-                    tasks.start_soon(let_go, run)
+                while runs:
+                    tasks.start_soon(let_go, runs.pop())
                     # What each does first takes its time; others get their turn in between.
                     await anyio.lowlevel.checkpoint()

@@ -9,7 +9,6 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
-import anyio.to_thread
 
 from mcp_bridge.bridge.keep import MAX_MEMORY_BYTES
 from mcp_bridge.bridge.names import PRINCIPAL, resolve, split
@@ -176,7 +175,7 @@ class Requests:
             await self._script.begins(request.call, "memory", messages.NAMES[type(request)], _arguments(request))
         # On a thread, one after the other: files and JSON of some megabytes would hold up every other run.
         async with self._memories.turn:
-            return await anyio.to_thread.run_sync(self._memory, request)
+            return await on_thread(self._memory, request)
 
     async def _resume(self, request: messages.ProgramResume) -> dict[str, Any]:
         # A payload is taken once: whether it was is looked up before it is given again.

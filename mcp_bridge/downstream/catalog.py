@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn
 
@@ -157,7 +158,8 @@ class Catalog:
         if servers is None or LOCAL in servers:
             names.add(LOCAL)
         index = await self._ready_index()
-        hits = index.search(query, limit, strict=strict, allowed=lambda tool: tool.server in names)
+        search = functools.partial(index.search, strict=strict, allowed=lambda tool: tool.server in names)
+        hits = await on_thread(search, query, limit) if len(index) > _FEW_TOOLS else search(query, limit)
         return SearchResult(hits, notices)
 
     async def _list_missing(self, servers: list[DownstreamServer], wait: float) -> list[str]:

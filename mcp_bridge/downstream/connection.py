@@ -28,7 +28,8 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter
 
-from mcp_bridge import __version__
+from mcp_bridge import __version__, fair_share
+from mcp_bridge.downstream.aside import taken_back, tools_of, whole
 from mcp_bridge.downstream.listing_limits import MAX_PAGES, MAX_TOOLS, Gathered
 from mcp_bridge.downstream.tools import Listing, listing_from_wire
 from mcp_bridge.downstream.transport import OversizedResult, StdioTransport
@@ -72,7 +73,7 @@ class Connection:
         last_used: When it last did something for us, on the event loop's clock.
     """
 
-    def __init__(self, spec: ServerSpec, alias: str, mode: str, *, max_message: int) -> None:
+    def __init__(self, spec: ServerSpec, alias: str, mode: str, party: fair_share.Party, *, max_message: int) -> None:
         self._spec = spec
         self._alias = alias
         self._scope = anyio.CancelScope()
@@ -84,6 +85,7 @@ class Connection:
             env={**spec.env, NESTED_VARIABLE: "1"},
             cwd=spec.cwd,
             max_message=max_message,
+            party=party,
         )
         self.settled = anyio.Event()
         self.ended = anyio.Event()
@@ -115,6 +117,8 @@ class Connection:
 
     async def run(self, idle_timeout: float) -> None:
         """Start the server, serve until it dies, is stopped or has been idle, end its processes. Never raises."""
+        # Whoever needed it first isn't charged for what it sends from now on.
+        fair_share.current.set(self.transport.party)
         try:
             with self._scope:
                 await self._run(idle_timeout)
@@ -175,8 +179,12 @@ class Connection:
             pydantic.ValidationError: It answered with something that isn't a result.
         """
         client = self._open_client()
-        request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))
-        return await client.session.send_request(request, _CallResult)
+        with self.transport.outgoing.kept(arguments) as sent:
+            request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=sent))
+            result = await client.session.send_request(request, _CallResult)
+        if isinstance(result, CallToolResult) and (parts := taken_back(result)):
+            return await on_thread(whole, result, parts)
+        return result
 
     async def ask_for_life(self) -> None:
         """Return when the server answers the smallest question of its era."""
@@ -251,7 +259,7 @@ class Connection:
 
 
 def _take_page(gathered: Gathered, page: ListToolsResult) -> None:
-    gathered.add(tool.model_dump(mode="json", by_alias=True, exclude_unset=True) for tool in page.tools)
+    gathered.add(tools_of(page))
 
 
 def _innermost(error: BaseException) -> BaseException:

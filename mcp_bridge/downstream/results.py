@@ -56,8 +56,11 @@ def convert(result: CallToolResult, tool: ToolInfo | None = None) -> dict[str, A
         `is_error`: whether the tool says it failed.
         `raw`: the whole result by its names on the wire, only what the server sent.
     """
-    raw = result.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    # Which is JSON as it was read: copying it would hold the interpreter.
     structured = result.structured_content
+    raw = result.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"structured_content"})
+    if "structured_content" in result.model_fields_set:
+        raw["structuredContent"] = structured
     if structured is None or result.is_error:
         value = _content(raw.get("content") or [])
     elif (

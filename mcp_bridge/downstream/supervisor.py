@@ -14,6 +14,7 @@ from mcp_bridge.downstream.arguments import ArgumentCheck, ArgumentError, Unchec
 from mcp_bridge.downstream.starting import first_ready, load_sdk
 from mcp_bridge.downstream.status import ServerStatus, State
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.fair_share import Party
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -92,6 +93,7 @@ class DownstreamServer:
         self._connection: Connection | None = None
         self._latest: Connection | None = None
         self._connections: set[Connection] = set()
+        self._party: Party | None = None
         self._starting: _Start | None = None
         self._speaks_legacy_only = False
         self._failures = 0
@@ -238,7 +240,10 @@ class DownstreamServer:
     def _launch(self, mode: str) -> Connection:
         from mcp_bridge.downstream.connection import Connection  # noqa: PLC0415 - see `load_sdk`
 
-        connection = Connection(self.spec, self.alias, mode, max_message=self._max_result_bytes + _ENVELOPE_BYTES)
+        # One for all of its processes: a server that dies and comes back is the same one.
+        party = self._party = self._party or Party()
+        limit = self._max_result_bytes + _ENVELOPE_BYTES
+        connection = Connection(self.spec, self.alias, mode, party, max_message=limit)
         self._starts += 1
         self._connections.add(connection)
         self._latest = connection

@@ -10,6 +10,7 @@ Loads the MCP SDK: import it only where a server is started.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -22,11 +23,21 @@ import anyio
 import anyio.lowlevel
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
-from mcp_types import ErrorData, JSONRPCError, JSONRPCRequest, JSONRPCResponse, jsonrpc_message_adapter
+from mcp_types import (
+    ErrorData,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    jsonrpc_message_adapter,
+)
 
+from mcp_bridge import fair_share, large_json
+from mcp_bridge.downstream.aside import LARGE_VALUES, Outgoing, is_long, set_aside
 from mcp_bridge.downstream.lines import LineSplitter, Oversized, request_id_of
 from mcp_bridge.offload import off_loop, on_thread
-from mcp_bridge.wire.jsonrpc import CONTAINER_WEIGHT, MAX_VALUES, values_exceed
+from mcp_bridge.wire.jsonrpc import CONTAINER_WEIGHT, MAX_VALUES, may_hold_surrogates, values_exceed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,6 +75,9 @@ _CHUNK = 64 * 1024
 # Blocks of one result, and tools of one page of a listing: each takes the SDK some 15 µs.
 MAX_BLOCKS = 4_000
 MAX_TOOLS_IN_PAGE = 5_000
+
+# What a message that answers nothing is charged: the SDK makes a task of it.
+_NOTIFICATION_SECONDS = 0.0003
 
 # Messages that are handed on before others get their turn.
 _TAKEN_AT_ONCE = 32
@@ -114,6 +128,8 @@ class StdioTransport:
         process: The child, once entered.
         log: What it wrote to stderr.
         closed: Set when no further message will come.
+        outgoing: Large arguments, which are written in the place of their marks.
+        party: The server, among those that share the interpreter.
     """
 
     def __init__(
@@ -123,6 +139,7 @@ class StdioTransport:
         env: Mapping[str, str],
         cwd: str | None,
         max_message: int,
+        party: fair_share.Party,
     ) -> None:
         self._argv = list(argv)
         self._env = get_default_environment() | dict(env)
@@ -134,6 +151,9 @@ class StdioTransport:
         self.log = LogRing()
         self.closed = anyio.Event()
         self.end_reason: str | None = None
+        self.outgoing = Outgoing()
+        self.party = party
+        self._askers: dict[object, fair_share.Party] = {}
 
     async def __aenter__(self) -> tuple[_Messages, _Sink]:
         """Start the child.
@@ -189,6 +209,21 @@ class StdioTransport:
         tasks.cancel_scope.shield = True
         await tasks.__aexit__(None, None, None)
 
+    def asked(self, number: str | int) -> None:
+        """A request is sent, for the party of this task."""
+        whose = fair_share.current.get()
+        if isinstance(number, int) and isinstance(whose, fair_share.Party):
+            self._askers[number] = whose
+
+    def given_up(self, number: object) -> None:
+        """Nobody waits for the answer to a request any more."""
+        self._askers.pop(number, None)
+
+    def asker(self, line: bytes) -> fair_share.Party:
+        """For whom a message is that has come: the server itself, if nobody has asked for it."""
+        number = request_id_of(line) if self._askers else None
+        return self.party if number is None else self._askers.pop(number, self.party)
+
     def exit_status(self) -> str | None:
         """How the child ended (`exit code 3`, `signal SIGKILL`), or None while it runs."""
         code = self.process.returncode if self.process else None
@@ -233,21 +268,31 @@ class _Messages:
             # A chunk may hold hundreds of notifications, each of which costs the SDK a task.
             await anyio.lowlevel.checkpoint()
         while not self._ready:
-            try:
-                chunk = await self._stdout.receive(_CHUNK)
-            except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
-                self._transport.closed.set()
-                raise StopAsyncIteration from None
-            for number, line in enumerate(self._splitter.feed(chunk), start=1):
-                await self._take(line)
-                if number % _TAKEN_AT_ONCE == 0:
-                    await anyio.lowlevel.checkpoint()
+            await self._transport.party.turn()
+            await self._receive()
         return self._ready.popleft()
+
+    async def _receive(self) -> None:
+        # Apart from the loop above: what is read last isn't to be kept until something more comes.
+        try:
+            chunk = await self._stdout.receive(_CHUNK)
+        except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
+            self._transport.closed.set()
+            raise StopAsyncIteration from None
+        for number, line in enumerate(self._splitter.feed(chunk), start=1):
+            await self._take(line)
+            if number % _TAKEN_AT_ONCE == 0:
+                await anyio.lowlevel.checkpoint()
 
     async def _take(self, line: bytes | Oversized) -> None:
         if isinstance(line, Oversized):
             await self._refuse(line.size, line.request_id)
-            return
+        else:
+            # Whoever has asked for it is charged, and doesn't keep others from their answers.
+            with fair_share.billed(self._transport.asker(line)):
+                await self._take_line(line)
+
+    async def _take_line(self, line: bytes) -> None:
         if CONTAINER_WEIGHT * len(line) > MAX_VALUES and await on_thread(values_exceed, line, MAX_VALUES):
             # As for a guest's frame: a few bytes are a value, and each takes its time and its memory.
             await self._refuse(len(line), request_id_of(line), parts=f"{MAX_VALUES} values")
@@ -257,11 +302,18 @@ class _Messages:
             return
         if line[:1] == b"{":
             with suppress(ValueError):
-                message = await off_loop(line, _parsed, line)
-                if isinstance(message.message, JSONRPCResponse) and (over := _long_list(message.message.result)):
-                    await self._refuse(len(line), _number(message.message.id), parts=over)
+                message, over = await off_loop(line, _parsed, line)
+                if isinstance(message, JSONRPCResponse):
+                    if over:
+                        await self._refuse(len(line), _number(message.id), parts=over)
+                        return
                 else:
-                    self._ready.append(message)
+                    self._transport.party.charge(_NOTIFICATION_SECONDS)
+                    if isinstance(message, JSONRPCNotification) and len(line) >= large_json.LARGE_CHARS:
+                        # The SDK would look through it on the event loop, and nothing is done with it.
+                        self._transport.log.add(b"(stdout, not looked at) " + line[:_CHUNK] + b"\n")
+                        return
+                self._ready.append(SessionMessage(message))
                 return
         self._transport.log.add(b"(stdout) " + line[:_CHUNK] + b"\n")
 
@@ -306,7 +358,7 @@ class _Sink:
             anyio.BrokenResourceError: The connection has ended.
             ValueError: No JSON can carry the message.
         """
-        data = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+        data = await self._written(item)
         if self._transport.closed.is_set() or self._unwritten > _WRITE_LIMIT:
             raise anyio.BrokenResourceError
         self._unwritten += len(data)
@@ -315,6 +367,17 @@ class _Sink:
         if isinstance(item.message, JSONRPCRequest):
             while self._unwritten > _WRITE_HIGH_WATER and not self._transport.closed.is_set():
                 await self._drained.wait()
+
+    async def _written(self, item: SessionMessage) -> bytes:
+        message = item.message
+        if isinstance(message, JSONRPCRequest):
+            self._transport.asked(message.id)
+            params = self._transport.outgoing.whole(message.params or {})
+            if params is not None:
+                return await on_thread(_request, message, params)
+        elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
+            self._transport.given_up((message.params or {}).get("requestId"))
+        return message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
 
     async def write_loop(self) -> None:
         with self._incoming:
@@ -352,16 +415,46 @@ def _number(request_id: str | int) -> int | None:
 
 
 def _long_list(result: Any) -> str:
-    """The limit that a list in an answer is over, which the SDK makes objects of on the event loop."""
+    """The limit that an answer is over, of which the SDK makes objects on the event loop."""
+    if not isinstance(result, dict):
+        return ""
     for name, limit in (("content", MAX_BLOCKS), ("tools", MAX_TOOLS_IN_PAGE)):
-        found = result.get(name) if isinstance(result, dict) else None
+        found = result.get(name)
         if isinstance(found, list) and len(found) > limit:
             return f"{limit} {name}"
     return ""
 
 
-def _parsed(line: bytes) -> SessionMessage:
-    return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+_decoder = json.JSONDecoder()
+_encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
+def _parsed(line: bytes) -> tuple[JSONRPCMessage, str]:
+    """A message, and the limit that it is over. Of an answer, what is too large for the SDK is aside.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if len(line) < large_json.LARGE_CHARS:
+        message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+        return message, _long_list(message.result) if isinstance(message, JSONRPCResponse) else ""
+    read = large_json.loads(line, _decoder)
+    if may_hold_surrogates(line):
+        # As for a short one: text that no UTF-8 can carry.
+        large_json.dumps(read, _encoder).encode()
+    message = jsonrpc_message_adapter.validate_python(read, by_name=False)
+    over = ""
+    if isinstance(message, JSONRPCResponse):
+        over = _long_list(message.result)
+        message.result = set_aside(message.result)
+        if not over and is_long(message.result):
+            over = f"{LARGE_VALUES} values beside its content"
+    return message, over
+
+
+def _request(message: JSONRPCRequest, params: dict[str, Any]) -> bytes:
+    body = {"jsonrpc": "2.0", "id": message.id, "method": message.method, "params": params}
+    return large_json.dumps(body, _encoder).encode() + b"\n"
 
 
 async def _drain(stream: ByteReceiveStream, log: LogRing | None) -> None:

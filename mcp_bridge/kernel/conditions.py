@@ -61,6 +61,18 @@ _TOKENS = re.compile(
 _WORDS = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
 Comparison = Callable[[Any, Any], Any]
 
+_LONG_CHARS = 64 << 10
+
+
+def _is_in(part: Any, whole: Any) -> bool:
+    if type(whole) is not str or type(part) is not str or len(part) > _LONG_CHARS or len(whole) <= _LONG_CHARS:
+        return part in whole
+    # A step at a time: whoever shares the interpreter waits for one.
+    return any(
+        whole.find(part, start, start + _LONG_CHARS + len(part)) >= 0 for start in range(0, len(whole), _LONG_CHARS)
+    )
+
+
 COMPARISONS: Mapping[str, Comparison] = {
     "==": operator.eq,
     "!=": operator.ne,
@@ -68,9 +80,9 @@ COMPARISONS: Mapping[str, Comparison] = {
     ">=": operator.ge,
     "<": operator.lt,
     "<=": operator.le,
-    "in": lambda left, right: left in right,
-    "not in": lambda left, right: left not in right,
-    "contains": lambda left, right: right in left,
+    "in": _is_in,
+    "not in": lambda left, right: not _is_in(left, right),
+    "contains": lambda left, right: _is_in(right, left),
 }
 
 _Node = Callable[[Lookup], Any]

@@ -119,6 +119,21 @@ class Machine:
         machine.pending, machine.waiting, machine.deadlines = pending, waiting, deadlines
         return machine
 
+    def let_go(self) -> None:
+        """Undo the links between its parts: nobody needs it any more.
+
+        They refer to each other, and the program to nobody: all of it would be kept until garbage is collected.
+        """
+        for waiting in (*self.waiting.values(), *self.deadlines.values()):
+            task: Task | None = waiting
+            while task is not None:
+                task.level.task = None
+                if isinstance(task, Group):
+                    task.tasks.clear()
+                elif isinstance(task, Nested):
+                    task.inner = None
+                task = task.owner or task.level.owner
+
     # --- what it shows ---
 
     @property

@@ -21,6 +21,7 @@ import anyio
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.fair_share import charge
 from mcp_bridge.ledger.allowance import (
     MAX_QUEUED_BYTES,
     RESERVE_BYTES,
@@ -63,6 +64,9 @@ MAX_WAL_BYTES = 32 << 20
 
 RECLAIM_SECONDS = 10.0
 """Between two attempts to make room, where the last one has not made enough."""
+
+LARGE_BYTES, BYTE_SECONDS = 4 << 10, 40e-9
+"""What is recorded is charged to whom it is recorded for from this size on: about what the writer takes for a byte."""
 
 LAZY_SECONDS = 0.05
 """How long what is posted may wait for somebody who wants it durable: what happened is not to become a doubt."""
@@ -281,6 +285,8 @@ class Database:
             self._posted += items
             for item in items:
                 self._queued += item.size
+                if item.size > LARGE_BYTES:
+                    charge(item.size * BYTE_SECONDS)
                 if isinstance(item, Append) and (run := self._allowances.get(item.posted.execution)) is not None:
                     run.posted += item.size
                     run.told += item.size

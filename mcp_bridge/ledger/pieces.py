@@ -18,6 +18,7 @@ import zlib
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from mcp_bridge.large_json import dumps
 from mcp_bridge.ledger.disclosures import SALT_BYTES, commitment
 from mcp_bridge.ledger.sealing import NAME_BYTES, damaged
 from mcp_bridge.offload import is_large
@@ -60,7 +61,8 @@ _TREE = 2
 
 _LENGTH = struct.Struct(">I")
 
-_encode = json.JSONEncoder(separators=(",", ":")).encode
+_encoder = json.JSONEncoder(separators=(",", ":"))
+_encode = _encoder.encode
 
 
 def split(payload: dict[str, Any]) -> Parts:
@@ -142,7 +144,7 @@ def _walk(value: Any, depth: int, out: list[tuple[bool, str]]) -> None:
             before = ","
         out.append((False, "]"))
     else:
-        text = _encode(value)
+        text = dumps(value, _encoder)
         out.append((len(text) >= MIN_PIECE_BYTES, text))
         return
     if depth and not any(is_piece for is_piece, _ in out[begin:]):

@@ -24,16 +24,17 @@ several times that the loop wakes up for one call."""
 
 COLLECT_SECONDS = 60.0
 """How often the garbage collector looks through everything. By its own count it would in the midst of a large value,
-which holds up the loop for a quarter of a second; what has no cycles, as JSON has none, is freed without it."""
+which holds up the loop for a quarter of a second, again and again; what has no cycles, as JSON has none, is freed
+without it."""
+
+GROWN_COLLECT_SECONDS = 20.0
+"""The same, when the process has grown since."""
 
 LOOK_SECONDS = 10.0
 """How often the process's memory is looked at."""
 
 GROWTH_BYTES = 32 << 20
 """What it has to have grown by, for memory that is free to be given back."""
-
-_PATIENCE = 10
-"""Times COLLECT_SECONDS, after which it is done however large the process is."""
 
 # From malloc.h of the GNU C library.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
@@ -59,20 +60,18 @@ def share() -> None:
 async def give_back() -> None:
     """Collect garbage now and then, and give memory back when the process has grown; runs until it is cancelled."""
     library = _c_library()
-    least = _resident_bytes()
+    least = kept = _resident_bytes()
     collected = anyio.current_time()
     while True:
         await anyio.sleep(LOOK_SECONDS)
-        has_grown = _resident_bytes() > least + GROWTH_BYTES
-        if has_grown and library is not None:
-            await anyio.to_thread.run_sync(library.malloc_trim, 0)
-        least = min(least, _resident_bytes())
-        # While large values are there, later.
-        is_quiet = _resident_bytes() <= least + GROWTH_BYTES
-        waited = anyio.current_time() - collected
-        if waited > COLLECT_SECONDS and (is_quiet or waited > _PATIENCE * COLLECT_SECONDS):
+        has_grown = _resident_bytes() > kept + GROWTH_BYTES
+        if anyio.current_time() - collected > (GROWN_COLLECT_SECONDS if has_grown else COLLECT_SECONDS):
             gc.collect()
             collected = anyio.current_time()
+            kept = _resident_bytes()
+        if library is not None and _resident_bytes() > least + GROWTH_BYTES:
+            await anyio.to_thread.run_sync(library.malloc_trim, 0)
+        least = min(least, _resident_bytes())
 
 
 def _c_library() -> ctypes.CDLL | None:

@@ -5,6 +5,8 @@ don't exist, numbers are finite, text is valid Unicode.
 """
 
 import json
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from mcp_bridge.wire.errors import LocalMessageError, WireError
@@ -25,7 +27,8 @@ CONTAINER_WEIGHT = 3
 
 MAX_ID = 2**53
 
-_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'
+_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)'
+_PART_BYTES = 64 << 10
 
 
 class Request(NamedTuple):
@@ -76,6 +79,18 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
 
 
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse_constant)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _loads(line: bytes, decoder: json.JSONDecoder) -> Any:
+    return decoder.decode(line.decode())
+
+
+def _dumps(value: Any, encoder: json.JSONEncoder) -> str:
+    return encoder.encode(value)
+
+
 def depth_exceeds(value: Any, limit: int) -> bool:
     """Whether arrays and objects nest deeper than `limit` levels; not recursive."""
     level: list[Any] = [value]
@@ -93,13 +108,49 @@ def depth_exceeds(value: Any, limit: int) -> bool:
 
 def values_exceed(line: bytes, limit: int) -> bool:
     """Whether a line of JSON has more values than a limit, each counted as MAX_VALUES says."""
-    if CONTAINER_WEIGHT * len(line) <= limit or _weight(line) <= limit:
+    if CONTAINER_WEIGHT * len(line) <= limit or sum(map(_weight, parts(line))) <= limit:
         return False
+    # What is left is exact: a long text may be full of commas.
+    weight = 0
+    for part in _without_texts(line):
+        weight += _weight(part)
+        if weight > limit:
+            return True
+    return False
+
+
+def parts(line: bytes) -> Iterator[bytes]:
+    """A line cut at any place, to be looked at a part at a time: a pass over all of it would hold the interpreter."""
+    if len(line) <= _PART_BYTES:
+        yield line
+        return
+    for start in range(0, len(line), _PART_BYTES):
+        yield line[start : start + _PART_BYTES]
+
+
+def _without_texts(line: bytes) -> Iterator[bytes]:
+    """A line of JSON without its texts, a part at a time."""
     import re  # noqa: PLC0415  (rarely needed, and slow to import)
 
-    # What is left is exact: a long text may be full of commas. The closing quote is optional, so that a string that
-    # never ends matches too, and the search stays linear.
-    return _weight(re.sub(_STRING, b"", line, flags=re.DOTALL)) > limit
+    # The closing quote is optional, so that a text that never ends matches too, and the search stays linear.
+    texts = re.compile(_STRING, re.DOTALL)
+    start = 0
+    size = _PART_BYTES
+    while start < len(line):
+        part = line[start : start + size]
+        last = deque(texts.finditer(part), maxlen=1)
+        if not last or last[0][1] or start + size >= len(line):
+            yield texts.sub(b"", part)
+            start += size
+            size = _PART_BYTES
+            continue
+        # A text goes on beyond this part: the next begins with it.
+        if begins := last[0].start():
+            yield texts.sub(b"", part[:begins])
+            start += begins
+            size = _PART_BYTES
+        else:
+            size *= 2
 
 
 def _weight(line: bytes) -> int:
@@ -111,11 +162,36 @@ def _weight(line: bytes) -> int:
 
 def separators(line: bytes) -> int:
     """About how many values a line of JSON has, those included that stand in its texts."""
-    return line.count(b",") + line.count(b"[") + line.count(b"{")
+    return sum(part.count(b",") + part.count(b"[") + part.count(b"{") for part in parts(line))
 
 
-def decode(line: bytes, *, max_depth: int = MAX_DEPTH) -> Message:
+def _brackets(line: bytes) -> int:
+    return sum(part.count(b"[") + part.count(b"{") for part in parts(line))
+
+
+def may_hold_surrogates(line: bytes) -> bool:
+    """Whether a line of JSON has an escape of half a character: alone, it can't be written as UTF-8 anywhere."""
+    # Over the cuts, too.
+    return any(
+        b"\\ud" in (piece := line[start : start + _PART_BYTES + 2]) or b"\\uD" in piece
+        for start in range(0, len(line), _PART_BYTES)
+    )
+
+
+def decode(
+    line: bytes,
+    *,
+    max_depth: int = MAX_DEPTH,
+    loads: Callable[[bytes, json.JSONDecoder], Any] = _loads,
+    dumps: Callable[[Any, json.JSONEncoder], str] = _dumps,
+) -> Message:
     """Decode one line, or say why not.
+
+    Args:
+        line: With or without its newline.
+        max_depth: Of arrays and objects.
+        loads: Reads JSON with a decoder; the host's doesn't hold its interpreter.
+        dumps: Writes it with an encoder, likewise.
 
     Raises:
         WireError: `bad_frame`, `frame_too_deep` or `frame_too_large`. Never anything else, whatever the bytes.
@@ -123,13 +199,12 @@ def decode(line: bytes, *, max_depth: int = MAX_DEPTH) -> Message:
     if values_exceed(line, MAX_VALUES):
         raise WireError("frame_too_large", f"a frame holds more than {MAX_VALUES} values", excerpt(line))
     try:
-        value = json.loads(line.decode("utf-8"), parse_float=_finite, parse_constant=_refuse_constant)
+        value = loads(line, _DECODER)
         # A line with fewer brackets than the limit can't be too deep: most skip the walk.
-        if line.count(b"[") + line.count(b"{") > max_depth and depth_exceeds(value, max_depth):
+        if _brackets(line) > max_depth and depth_exceeds(value, max_depth):
             raise WireError("frame_too_deep", f"a frame nests deeper than {max_depth} levels", excerpt(line))
-        if b"\\u" in line:
-            # A lone surrogate escape makes text that can't be written as UTF-8 anywhere further on.
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        if may_hold_surrogates(line):
+            dumps(value, _ENCODER).encode("utf-8")
     except RecursionError:
         raise WireError("frame_too_deep", f"a frame nests deeper than {max_depth} levels", excerpt(line)) from None
     except ValueError as exc:
@@ -167,8 +242,14 @@ def _classify(value: Any, line: bytes) -> Message:
     raise bad("neither a request nor a response")
 
 
-def encode(message: Message, *, max_bytes: int = MAX_FRAME_BYTES, max_depth: int = MAX_DEPTH) -> bytes:
-    """One line, its newline included.
+def encode(
+    message: Message,
+    *,
+    max_bytes: int = MAX_FRAME_BYTES,
+    max_depth: int = MAX_DEPTH,
+    dumps: Callable[[Any, json.JSONEncoder], str] = _dumps,
+) -> bytes:
+    """One line, its newline included. `dumps` as for `decode`.
 
     Raises:
         LocalMessageError: `not_json` (a type, a NaN, a lone surrogate), `frame_too_deep`, `frame_too_large`.
@@ -180,7 +261,7 @@ def encode(message: Message, *, max_bytes: int = MAX_FRAME_BYTES, max_depth: int
     else:
         body.update(message._asdict())
     try:
-        line = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
+        line = dumps(body, _ENCODER).encode("utf-8")
     except RecursionError:
         raise LocalMessageError("frame_too_deep", f"the value nests deeper than {max_depth} levels") from None
     except UnicodeEncodeError:
@@ -191,6 +272,6 @@ def encode(message: Message, *, max_bytes: int = MAX_FRAME_BYTES, max_depth: int
         raise LocalMessageError("frame_too_large", f"the message has {len(line)} bytes; the limit is {max_bytes}")
     if values_exceed(line, MAX_VALUES):
         raise LocalMessageError("frame_too_large", f"the message holds more than {MAX_VALUES} values")
-    if line.count(b"[") + line.count(b"{") > max_depth and depth_exceeds(body, max_depth):
+    if _brackets(line) > max_depth and depth_exceeds(body, max_depth):
         raise LocalMessageError("frame_too_deep", f"the value nests deeper than {max_depth} levels")
     return line + b"\n"

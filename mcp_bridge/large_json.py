@@ -1,0 +1,199 @@
+"""JSON of many values, read and written in short steps.
+
+The standard library's reader and writer hold the interpreter until they are done, from whichever thread: a hundred
+milliseconds for the largest message that is taken, in which nobody else is answered. Here they are given a part at a
+time. What comes of it is the same, byte by byte and value by value; it takes some times as long.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from json.decoder import JSONDecodeError
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.offload import is_large
+from mcp_bridge.wire.jsonrpc import parts
+
+if TYPE_CHECKING:
+    import json
+    from collections.abc import Callable, Iterator
+
+    Scan = Callable[[str, int], tuple[Any, int]]
+
+LARGE_CHARS = 128 << 10
+"""A shorter text is read in one step: it takes about a millisecond."""
+
+_STEP_CHARS = 256
+"""An array or an object that ends within so much text is read in one step."""
+
+_STEP_VALUES = 500
+"""Values that are written in one step."""
+
+_MAX_DEPTH = 900
+"""Of nesting that is read; the standard library's reader gives up at about as much."""
+
+_SPACES = re.compile(r"[ \t\n\r]*+")
+
+
+def _past_spaces(text: str, at: int) -> int:
+    found = _SPACES.match(text, at)
+    assert found is not None  # noqa: S101 - it matches nothing, too
+    return found.end()
+
+
+def loads(data: bytes, decoder: json.JSONDecoder) -> Any:
+    """What a decoder reads in a text.
+
+    Args:
+        data: A JSON document in UTF-8.
+        decoder: Its hooks for numbers and constants hold; those for objects don't.
+
+    Raises:
+        ValueError: As `decoder.decode`, and whatever a hook raises; it isn't UTF-8.
+        RecursionError: It nests too deep.
+    """
+    if len(data) < LARGE_CHARS:
+        return decoder.decode(data.decode())
+    text = _text(data)
+    # Public, and not in the stubs.
+    scan: Scan = decoder.scan_once  # type: ignore[attr-defined]
+    value, end = _Reader(text, scan).read(_past_spaces(text, 0))
+    end = _past_spaces(text, end)
+    if end != len(text):
+        raise JSONDecodeError("Extra data", text, end)
+    return value
+
+
+def _text(data: bytes) -> str:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    decoded = [decoder.decode(part) for part in parts(data)]
+    return "".join((*decoded, decoder.decode(b"", final=True)))
+
+
+class _Reader:
+    """Reads one text. Not recursive: `_open` has the arrays and objects that it is in."""
+
+    def __init__(self, text: str, scan: Scan) -> None:
+        self._text = text
+        self._scan = scan
+        self._names: dict[str, str] = {}
+
+    def read(self, at: int) -> tuple[Any, int]:
+        """The value that begins at a place, and the place after it."""
+        text = self._text
+        open_: list[tuple[Any, str | None]] = []
+        while True:
+            # A value begins here.
+            name: str | None
+            value, end = self._step(at)
+            if end < 0:
+                if len(open_) >= _MAX_DEPTH:
+                    raise RecursionError
+                at = _past_spaces(text, at + 1)
+                closing = "}" if type(value) is dict else "]"
+                if text[at : at + 1] != closing:
+                    name = None
+                    if type(value) is dict:
+                        name, at = self._name(at)
+                    open_.append((value, name))
+                    continue
+                end = at + 1
+            # A value has ended here, and perhaps those that it is in.
+            while open_:
+                parent, name = open_[-1]
+                if name is None:
+                    parent.append(value)
+                    closing = "]"
+                else:
+                    parent[name] = value
+                    closing = "}"
+                at = _past_spaces(text, end)
+                mark = text[at : at + 1]
+                if mark == ",":
+                    at = _past_spaces(text, at + 1)
+                    if name is not None:
+                        name, at = self._name(at)
+                        open_[-1] = parent, name
+                    break
+                if mark != closing:
+                    raise JSONDecodeError("Expecting ',' delimiter", text, at)
+                open_.pop()
+                value, end = parent, at + 1
+            else:
+                return value, end
+
+    def _step(self, at: int) -> tuple[Any, int]:
+        """A whole value and its end; or an empty array or object, and -1, of one that has to be read part by part."""
+        first = self._text[at : at + 1]
+        if first in ("[", "{") and first:
+            try:
+                value, end = self._scan(self._text[at : at + _STEP_CHARS], 0)
+            except (StopIteration, ValueError, RecursionError):
+                # It goes on, or what is wrong with it is found where it is.
+                return ([] if first == "[" else {}), -1
+            return value, at + end
+        try:
+            return self._scan(self._text, at)
+        except StopIteration as exc:
+            raise JSONDecodeError("Expecting value", self._text, exc.value) from None
+
+    def _name(self, at: int) -> tuple[str, int]:
+        text = self._text
+        if text[at : at + 1] != '"':
+            raise JSONDecodeError("Expecting property name enclosed in double quotes", text, at)
+        name, at = self._scan(text, at)
+        at = _past_spaces(text, at)
+        if text[at : at + 1] != ":":
+            raise JSONDecodeError("Expecting ':' delimiter", text, at)
+        # One object for one name, as in the standard library: there may be a hundred thousand rows.
+        return self._names.setdefault(name, name), _past_spaces(text, at + 1)
+
+
+def dumps(value: Any, encoder: json.JSONEncoder) -> str:
+    """What an encoder writes of a value.
+
+    Args:
+        value: Of JSON's types.
+        encoder: Without an indentation, with its keys in the order that they have.
+
+    Raises:
+        ValueError, TypeError: As `encoder.encode`.
+        RecursionError: It nests too deep.
+    """
+    return "".join(_parts(value, encoder)) if is_large(value, chars=LARGE_CHARS) else encoder.encode(value)
+
+
+def _parts(value: Any, encoder: json.JSONEncoder) -> Iterator[str]:
+    if not isinstance(value, (dict, list, tuple)) or not is_large(value, chars=LARGE_CHARS, values=_STEP_VALUES):
+        yield encoder.encode(value)
+        return
+    between = ""
+    if isinstance(value, dict):
+        yield "{"
+        members = list(value.items())
+        for start in range(0, len(members), _STEP_VALUES):
+            some = dict(members[start : start + _STEP_VALUES])
+            if is_large(some, chars=LARGE_CHARS, values=2 * _STEP_VALUES + 2):
+                for name, member in some.items():
+                    yield between + encoder.encode({name: 0})[1:-2]
+                    yield from _parts(member, encoder)
+                    between = encoder.item_separator
+            else:
+                yield between + encoder.encode(some)[1:-1]
+                between = encoder.item_separator
+        yield "}"
+        return
+    yield "["
+    for start in range(0, len(value), _STEP_VALUES):
+        several = value[start : start + _STEP_VALUES]
+        if is_large(several, chars=LARGE_CHARS, values=_STEP_VALUES + 1):
+            for member in several:
+                if between:
+                    yield between
+                yield from _parts(member, encoder)
+                between = encoder.item_separator
+        else:
+            yield between + encoder.encode(several)[1:-1]
+            between = encoder.item_separator
+    yield "]"

@@ -1,0 +1,123 @@
+"""Large parts of messages go past the SDK, and arrive as small ones do."""
+
+import json
+
+import pytest
+from mcp_types import CallToolResult, ListToolsResult
+from mcp_types.methods import validate_server_result
+from pydantic import ValidationError
+from servers.specs import faulty
+
+from mcp_bridge.downstream import aside, transport
+from mcp_bridge.downstream.fleet import Fleet
+from mcp_bridge.downstream.results import convert
+
+pytestmark = pytest.mark.timeout(120)
+
+LARGE_TEXT = "x" * (aside.LARGE_CHARS + 1)
+LARGE_LIST = list(range(aside.LARGE_VALUES + 1))
+
+RESULTS = [
+    {"content": [{"type": "text", "text": LARGE_TEXT}]},
+    {"content": [{"type": "text", "text": LARGE_TEXT}], "isError": True},
+    {"content": [{"type": "text", "text": "a"}], "structuredContent": {"list": LARGE_LIST, "none": None}},
+    {"content": [], "structuredContent": {"result": LARGE_LIST}, "_meta": {"a": 1}},
+    {
+        "content": [
+            {"type": "image", "data": "QUJD" * aside.LARGE_CHARS, "mimeType": "image/png"},
+            {"type": "resource_link", "uri": "file:///a", "name": "a", "_meta": {"values": LARGE_LIST}},
+            {"type": "resource", "resource": {"uri": "file:///a", "text": "t", "mimeType": "text/plain"}},
+        ]
+    },
+]
+
+
+def as_small(raw):
+    """What the SDK makes of a result."""
+    return CallToolResult.model_validate(raw, by_name=False)
+
+
+@pytest.mark.parametrize("raw", RESULTS)
+def test_a_result_whose_parts_were_aside_is_the_same(raw):
+    before = json.dumps(raw)
+    without = aside.set_aside(raw)
+    assert json.dumps(raw) == before
+    assert not aside.is_long(without), "this the SDK copies"
+    validate_server_result("tools/call", "2025-11-25", without)
+    result = as_small(without)
+    whole = aside.whole(result, aside.taken_back(result))
+    assert whole == as_small(raw)
+    assert whole.model_fields_set == as_small(raw).model_fields_set
+    assert convert(whole) == convert(as_small(raw))
+    assert json.loads(json.dumps(convert(whole)["raw"])) == raw
+
+
+@pytest.mark.parametrize("raw", [{"content": []}, {"a": LARGE_TEXT}, [LARGE_TEXT], "x", {"content": LARGE_TEXT}])
+def test_what_is_small_or_no_result_is_left_as_it_is(raw):
+    assert aside.set_aside(raw) is raw
+
+
+def test_a_mark_that_a_server_writes_is_text_like_any():
+    (name,) = aside.set_aside({"content": LARGE_LIST})["_meta"]
+    raw = {"content": [{"type": "text", "text": "a"}], "_meta": {name: "x"}}
+    assert aside.taken_back(as_small(raw)) == {}
+    # And beside a real one, it is lost with it, and nothing else is.
+    both = aside.set_aside(RESULTS[0] | {"_meta": {name: {"content": []}, "kept": 1}})
+    result = as_small(both)
+    assert aside.whole(result, aside.taken_back(result)).meta == {"kept": 1}
+
+
+@pytest.mark.parametrize("block", [{"type": "text"}, {"type": "nonsense", "text": LARGE_TEXT}, 7, None])
+def test_content_that_is_none_is_refused_as_a_small_one_is(block):
+    raw = {"content": [{"type": "text", "text": LARGE_TEXT}, block]}
+    result = as_small(aside.set_aside(raw))
+    with pytest.raises(ValidationError):
+        aside.whole(result, aside.taken_back(result))
+    with pytest.raises(ValidationError):
+        as_small(raw)
+
+
+def test_tools_of_a_large_page_are_the_same_and_one_that_is_none_is_refused():
+    tools = [{"name": f"t{n}", "inputSchema": {"type": "object"}, "description": "d" * 500} for n in range(1000)]
+    page = ListToolsResult.model_validate(aside.set_aside({"tools": tools, "nextCursor": "n"}), by_name=False)
+    assert page.tools == []
+    assert page.next_cursor == "n"
+    assert list(aside.tools_of(page)) == tools
+    page = ListToolsResult.model_validate(aside.set_aside({"tools": [*tools, {"name": 1}]}), by_name=False)
+    with pytest.raises(ValidationError):
+        list(aside.tools_of(page))
+
+
+# --- with a real server ---
+
+
+async def test_large_arguments_and_results_arrive_whole_and_nothing_is_left_behind(monkeypatch):
+    seen = []
+    validate = transport.jsonrpc_message_adapter.validate_python
+
+    def noted(value, **options):
+        seen.append(value)
+        return validate(value, **options)
+
+    monkeypatch.setattr(transport.jsonrpc_message_adapter, "validate_python", noted, raising=False)
+    async with Fleet([faulty("plain")]) as fleet:
+        for text in ("é" * 400_000, '"\\\n' * 200_000, "small"):
+            result = await fleet.call_tool("faulty", "echo", {"text": text})
+            assert convert(result)["value"] == text
+        connection = fleet.servers["faulty"]._latest
+        assert connection is not None
+        assert connection.transport.outgoing._kept == {}
+        assert connection.transport._askers == {}
+
+
+async def test_what_is_left_of_a_large_call_that_was_given_up_is_nothing():
+    async with Fleet([faulty("plain", call_timeout=0.5)]) as fleet:
+        connection = None
+        for arguments in ({"text": LARGE_TEXT}, {}):
+            with pytest.raises(Exception, match=r"no answer within|text"):
+                await fleet.call_tool("faulty", "hang", arguments)
+                await fleet.call_tool("faulty", "echo", {})
+        connection = fleet.servers["faulty"]._latest
+        assert connection is not None
+        assert connection.transport.outgoing._kept == {}
+        assert connection.transport._askers == {}

@@ -1,0 +1,247 @@
+"""Whoever uses much of the interpreter leaves the most of it to the others, and nobody waits where nobody else is."""
+
+import contextlib
+import json
+
+import anyio.lowlevel
+import pytest
+from execution_fixtures import printed
+from servers.specs import faulty
+
+from mcp_bridge import fair_share
+from mcp_bridge.fair_share import (
+    AT_WORK_SECONDS,
+    BURST_SECONDS,
+    MAX_DEBT_SECONDS,
+    MAX_WAIT_SECONDS,
+    SHARE,
+    FairShare,
+    Party,
+    billed,
+)
+from mcp_bridge.offload import LARGE_CHARS, off_loop, on_thread
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock on which only waiting takes time."""
+
+    class Clock:
+        now = 1000.0
+
+        def __call__(self):
+            return self.now
+
+    clock = Clock()
+
+    async def sleep(seconds):
+        clock.now += max(seconds, 1e-6)
+        for task in clock.meanwhile:
+            task()
+
+    clock.meanwhile = []
+    monkeypatch.setattr(fair_share.anyio, "sleep", sleep)
+    return clock
+
+
+@pytest.fixture
+def shared(clock):
+    return FairShare(clock)
+
+
+async def waited(clock, party):
+    began = clock.now
+    await party.turn()
+    return clock.now - began
+
+
+async def test_whoever_is_alone_never_waits(clock, shared):
+    party = Party(shared)
+    for _ in range(100):
+        party.works()
+        party.charge(5.0)
+        assert await waited(clock, party) == 0
+
+
+async def test_whoever_is_over_its_share_waits_while_somebody_else_is_at_work(clock, shared):
+    heavy, light = Party(shared), Party(shared)
+    clock.meanwhile = [light.works]
+    light.works()
+    heavy.charge(BURST_SECONDS)
+    assert await waited(clock, heavy) == 0, "so much is everybody's"
+    heavy.charge(0.2)
+    assert await waited(clock, heavy) == pytest.approx(0.2 / SHARE)
+    assert await waited(clock, light) == 0
+
+
+async def test_it_goes_on_when_the_others_have_gone(clock, shared):
+    heavy, light = Party(shared), Party(shared)
+    light.works()
+    heavy.charge(BURST_SECONDS + 0.4)
+    assert await waited(clock, heavy) <= AT_WORK_SECONDS + 0.2
+
+
+async def test_it_is_not_kept_waiting_for_ever_nor_for_long_afterwards(clock, shared):
+    heavy, light = Party(shared), Party(shared)
+    clock.meanwhile = [light.works]
+    light.works()
+    heavy.charge(1000.0)
+    assert await waited(clock, heavy) == pytest.approx(MAX_WAIT_SECONDS)
+    total = 0.0
+    while heavy.is_over():
+        total += await waited(clock, heavy)
+    assert total <= MAX_DEBT_SECONDS / SHARE
+
+
+async def test_those_that_wait_share_one_share(clock, shared):
+    heavy = [Party(shared) for _ in range(4)]
+    light = Party(shared)
+    clock.meanwhile = [light.works]
+    light.works()
+    for each in heavy:
+        each.charge(BURST_SECONDS + 0.05)
+    shared.waiting = 3
+    assert await waited(clock, heavy[0]) == pytest.approx(0.05 / (SHARE / 4), rel=0.1)
+
+
+async def test_two_that_are_over_their_share_do_not_wait_for_each_other(clock, shared):
+    one, other = Party(shared), Party(shared)
+    for each in (one, other):
+        each.works()
+        each.charge(BURST_SECONDS + 1.0)
+    assert await waited(clock, one) == 0
+
+
+async def test_a_party_that_nobody_knows_any_more_is_nobody(clock, shared):
+    heavy, gone = Party(shared), Party(shared)
+    gone.works()
+    heavy.charge(BURST_SECONDS + 1.0)
+    assert shared.is_shared(heavy)
+    del gone
+    assert not shared.is_shared(heavy)
+
+
+async def test_work_on_a_thread_is_charged_to_whom_it_is_done_for(monkeypatch):
+    charged = []
+    party = Party(FairShare())
+    monkeypatch.setattr(party, "charge", charged.append)
+    token = fair_share.current.set(party)
+    try:
+        assert await on_thread(sum, [1, 2]) == 3
+        assert await off_loop("x", len, "x") == 1
+        assert len(charged) == 1, "what is done at once isn't"
+        with pytest.raises(ZeroDivisionError):
+            await off_loop("x" * (LARGE_CHARS + 1), divmod, 1, 0)
+        assert len(charged) == 2
+        fair_share.charge(3.0)
+        other = Party(FairShare())
+        with billed(other):
+            fair_share.charge(BURST_SECONDS + 1.0)
+            assert await on_thread(sum, [1, 2]) == 3, "it doesn't wait"
+        assert other.is_over()
+        assert charged[2:] == [3.0]
+    finally:
+        fair_share.current.reset(token)
+    assert await on_thread(sum, [1, 2]) == 3
+    assert len(charged) == 3
+
+
+async def test_an_error_from_a_thread_keeps_nothing_alive():
+    import gc
+    import weakref
+
+    class Large(str):
+        __slots__ = ("__weakref__",)
+
+    def refuses(value):
+        raise ValueError(len(value))
+
+    value = Large("x" * (LARGE_CHARS + 1))
+    seen = weakref.ref(value)
+    gc.disable()
+    try:
+        with contextlib.suppress(ValueError):
+            await off_loop(value, refuses, value)
+        del value
+        await anyio.lowlevel.checkpoint()
+        assert seen() is None
+    finally:
+        gc.enable()
+
+
+# --- who is charged, with real parts ---
+
+SEQUENTIAL = """
+from mcp.servers import faulty
+for number in range(60): await faulty.echo(text=str(number))
+"""
+
+FLOOD = """
+import asyncio
+from mcp.servers import faulty
+await asyncio.gather(*(faulty.echo(text=str(number)) for number in range(60)))
+"""
+
+LARGE = """
+from mcp.servers import faulty
+await faulty.echo(text="x" * 3_000_000)
+"""
+
+
+@pytest.fixture
+def charges(monkeypatch):
+    """Seconds, by party, in the order in which they were charged first."""
+    found = {}
+    charge = Party.charge
+
+    def noted(self, seconds):
+        found[self] = found.get(self, 0.0) + seconds
+        charge(self, seconds)
+
+    monkeypatch.setattr(Party, "charge", noted)
+    return found
+
+
+async def test_floods_and_large_values_are_charged_and_one_call_after_the_other_is_not(sandboxes, charges):
+    async with sandboxes.open(faulty("plain")) as bridge:
+        used = {}
+        for name, code in (("sequential", SEQUENTIAL), ("flood", FLOOD), ("large", LARGE)):
+            charges.clear()
+            printed(await bridge.run(code, timeout=60))
+            used[name] = max(charges.values())
+    assert used["flood"] > 10 * used["sequential"], used
+    assert used["large"] > 3_000_000 * 10e-9, used
+
+
+async def test_a_server_is_one_party_in_all_of_its_lives(sandboxes, monkeypatch):
+    made = []
+    init = Party.__init__
+
+    def noted(self, shared=None):
+        made.append(self)
+        init(self, shared)
+
+    async with sandboxes.open(faulty("plain")) as bridge:
+        code = "from mcp.servers import faulty\nprint(len(str(await faulty.echo(text='1'))))"
+        printed(await bridge.run(code, timeout=60))
+        server = bridge.fleet.servers["faulty"]
+        first = server._party
+        assert first is not None
+        server.stop()
+        await server.wait_ended()
+        monkeypatch.setattr(Party, "__init__", noted)
+        printed(await bridge.run(code, timeout=60))
+        assert server._party is first
+        # Of the execution alone.
+        assert len(made) == 1
+
+
+async def test_a_result_is_charged_to_who_has_asked_for_it(sandboxes, charges):
+    async with sandboxes.open(faulty("plain")) as bridge:
+        code = "from mcp.servers import faulty\nprint(len(str(await faulty.echo(text='x' * 2_000_000))))"
+        assert int(printed(await bridge.run(code, timeout=60))) >= 2_000_000
+        server = bridge.fleet.servers["faulty"]
+        assert charges.get(server._party, 0.0) < max(charges.values()) / 10, json.dumps(list(charges.values()))
+        connection = server._latest
+        assert connection is not None
+        assert connection.transport._askers == {}
