@@ -32,7 +32,7 @@ from mcp_bridge.ledger.allowance import (
 )
 from mcp_bridge.ledger.failures import code_of, not_written, unusable
 from mcp_bridge.ledger.opening import open_to_read, open_to_write
-from mcp_bridge.ledger.presence import Presence, is_present
+from mcp_bridge.ledger.presence import Presence, is_present, others
 from mcp_bridge.ledger.transaction import Append, Statement, commit, posted, run
 
 if TYPE_CHECKING:
@@ -89,7 +89,8 @@ class Database:
 
     Raises (on entering):
         BridgeError: `database_unusable` (no database, no permission), `database_busy` (another process holds it),
-            `ledger_damaged`, `database_newer` (of a later version: left untouched), `key_missing`, `key_unusable`,
+            `ledger_damaged`, `ledger_behind`, `ledger_head_damaged` (it isn't what it had come to, or nobody knows),
+            `database_newer` (of a later version: left untouched), `key_missing`, `key_unusable`,
             `state_unusable`.
     """
 
@@ -121,7 +122,9 @@ class Database:
 
     async def __aenter__(self) -> Self:
         try:
-            writer, self._log, reader = await anyio.to_thread.run_sync(_open_both, self._path, self._source)
+            writer, self._log, reader = await anyio.to_thread.run_sync(
+                _open_both, self._path, self._source, self._owner
+            )
             self._measured = measure(writer, self._path)
             self.is_new = self.log.is_new
         except (sqlite3.Error, OSError, UnicodeDecodeError) as exc:
@@ -150,6 +153,7 @@ class Database:
             for worker in (self._writer, self._reader):
                 if worker is not None:
                     await worker.close()
+            self.log.position.close()
             if self._presence is not None:
                 self._presence.leave()
 
@@ -487,11 +491,14 @@ def _let_go(waiting: list[asyncio.Future[BridgeError | None]], failure: BridgeEr
         loop.call_soon(lambda: _let_go(left, failure, 2 * count if loop.time() - began < QUICK_SECONDS else 1))
 
 
-def _open_both(path: Path, master: str | Sequence[str]) -> tuple[sqlite3.Connection, Log, sqlite3.Connection]:
-    writer, log = open_to_write(path, master)
+def _open_both(
+    path: Path, master: str | Sequence[str], owner: str
+) -> tuple[sqlite3.Connection, Log, sqlite3.Connection]:
+    writer, log = open_to_write(path, master, alone=not others(path.parent, owner))
     try:
         return writer, log, open_to_read(path)
     except BaseException:
+        log.position.close()
         writer.close()
         raise
 

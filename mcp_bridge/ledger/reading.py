@@ -18,7 +18,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import merkle
 from mcp_bridge.ledger.codec import LEDGER, decode, leaf_hash
 from mcp_bridge.ledger.exports import checkpoint_line, entry_line, header_line
-from mcp_bridge.ledger.log import read_node
+from mcp_bridge.ledger.nodes import read_node
 from mcp_bridge.ledger.opening import refuse_newer
 from mcp_bridge.ledger.recorder import payload_of, pieces_of
 from mcp_bridge.ledger.schema import MIGRATIONS
