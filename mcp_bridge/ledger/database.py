@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 import anyio
 import anyio.to_thread
 
-from mcp_bridge.errors import BridgeError
+from mcp_bridge.errors import BridgeError, log_failure
 from mcp_bridge.ledger.allowance import (
     MAX_QUEUED_BYTES,
     RESERVE_BYTES,
@@ -144,8 +144,8 @@ class Database:
         with anyio.CancelScope(shield=True):
             try:
                 await self.flush()
-            except BridgeError:
-                logger.exception("the last entries were not recorded")
+            except BridgeError as failure:
+                log_failure(logger, failure, "the last entries were not recorded")
             # Whoever comes now would wait for threads that have ended.
             self._failure = self._failure or BridgeError("not_recorded", "The record of executions is closed.")
             if self._lazily is not None:

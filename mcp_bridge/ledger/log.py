@@ -166,8 +166,8 @@ class Log:
         self._frontier = frontier_of(connection, size)
         if self._frontier.root() != root:
             raise damaged("its entries are not those that its head was signed for")
-        self.position.check_numbers(size, self._writes)
         self._time = _time_of(connection, size - 1) if size else 0
+        self.position.check_numbers(size, self._writes)
         if vkey != self.signer.vkey:
             self.signer = self._reload(vkey)
         self._version = version

@@ -281,6 +281,27 @@ def own_vkey(path: Path) -> str:
     raise AssertionError
 
 
+def require_end(path: Path) -> None:
+    """See that there is a log, if there was one.
+
+    Raises:
+        BridgeError: `ledger_behind`, `ledger_head_damaged`.
+    """
+    from mcp_bridge.ledger.reading import open_ledger  # noqa: PLC0415  (it imports this module)
+
+    position = PositionFile(path)
+    position.load()
+    if position.known is None:
+        return
+    try:
+        with open_ledger(path):
+            return
+    except BridgeError as exc:
+        if exc.details.get("begun") is False:
+            raise position.behind("nothing") from None
+        # What else is wrong, whoever looks at it next says.
+
+
 def take_next_key(connection: sqlite3.Connection, directory: Path) -> None:
     """Put the next key in the other's place, if it is the one that the log is signed with.
 
