@@ -172,6 +172,7 @@ def test_a_ledger_on_read_only_media_is_looked_at_in_place(small, tmp_path, left
 
     desk = Desk(tmp_path)
     desk.write("mcp-bridge.toml", f'state_dir = "{small / "state"}"\nclient_configs = false\n')
+    (small / "other").mkdir(mode=0o700)
     asyncio.run(made(small / "other"))
     asyncio.run(killed())
     if left == "in order":
@@ -185,6 +186,9 @@ def test_a_ledger_on_read_only_media_is_looked_at_in_place(small, tmp_path, left
     desk.run("audit", "stats")
     desk.run("audit", "prove", "1", "--out", tmp_path / "proof")
     desk.run("backup", tmp_path / "backup.sqlite")
+    assert desk.run("execution", "list", "--json").json == {"executions": []}
+    desk.run("approvals", "list")
+    desk.says("audit", "rotate-key", code=1, words=["database_unusable"])
     assert contents(small / "state") == before
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -92,8 +93,13 @@ async def with_bridge(configuration: common.Configuration, work: Callable[[Bridg
     return found
 
 
-def in_record(settings: Settings, work: Callable[[Database], Awaitable[T]]) -> T:
+def in_record(settings: Settings, work: Callable[[Database], Awaitable[T]], *, looks: bool = False) -> T:
     """What some work with the record of executions gives: no servers, no tools of the operator's, no engine.
+
+    Args:
+        settings: They say where it is.
+        work: Is given it.
+        looks: Whether it writes nothing unless somebody asks for that, so that the record may be on read-only media.
 
     Raises:
         BridgeError: `database_unusable`, `database_busy`, `database_newer`, `ledger_damaged`, `key_missing`,
@@ -111,6 +117,9 @@ def in_record(settings: Settings, work: Callable[[Database], Awaitable[T]]) -> T
     async def opened() -> T:
         state_directory(settings.state_dir, durable=True)
         path, config = settings.state_dir / FILE_NAME, settings.ledger
+        if looks and path.exists() and not (os.access(path, os.W_OK) and os.access(settings.state_dir, os.W_OK)):
+            async with Database(path, config.master_key, quota=config.quota, reading=True) as database:
+                return await work(database)
         async with Database(path, config.master_key, owner_label(), config.quota) as database:
             if database.is_new:
                 logger.warning("a ledger begins in %s. %s", settings.state_dir, config.retention())

@@ -80,7 +80,7 @@ def ui(config: Path | None, asked: str, *, browser: bool) -> int:
                 tasks.cancel_scope.cancel()
 
     with listener:
-        in_record(loaded.settings, served)
+        in_record(loaded.settings, served, looks=True)
     return common.OK
 
 

@@ -33,6 +33,7 @@ from mcp_bridge.ledger.allowance import (
 from mcp_bridge.ledger.failures import code_of, not_written, unusable
 from mcp_bridge.ledger.opening import open_to_read, open_to_write
 from mcp_bridge.ledger.presence import Presence, is_present, others
+from mcp_bridge.ledger.reading import master_of, open_looking
 from mcp_bridge.ledger.transaction import Append, Statement, commit, posted, run
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class Database:
         master: Where the master key is, as `sealing.master_key` takes it.
         owner: What this process calls itself where it says whose an execution is; empty for one that has none.
         quota: What the file may take.
+        reading: Whether it is only read: a file that can't be written, and is left as it is.
 
     Attributes:
         is_new: Whether the file's log was begun by this process.
@@ -95,8 +97,17 @@ class Database:
     """
 
     def __init__(
-        self, path: Path, master: str | Sequence[str] = "file", owner: str = "", quota: Quota | None = None
+        self,
+        path: Path,
+        master: str | Sequence[str] = "file",
+        owner: str = "",
+        quota: Quota | None = None,
+        *,
+        reading: bool = False,
     ) -> None:
+        self._reading = reading
+        self._master: MasterKey | None = None
+        self._place = contextlib.ExitStack()
         self._path = path
         self._source = master
         self._owner = owner
@@ -122,12 +133,19 @@ class Database:
 
     async def __aenter__(self) -> Self:
         try:
+            if self._reading:
+                opened = await anyio.to_thread.run_sync(self._place.enter_context, open_looking(self._path))
+                self._master = await anyio.to_thread.run_sync(master_of, opened, self._path.parent, self._source)
+                self._reader = _Worker(opened, "reader")
+                return self
             writer, self._log, reader = await anyio.to_thread.run_sync(
                 _open_both, self._path, self._source, self._owner
             )
+            self._master = self.log.master
             self._measured = measure(writer, self._path)
             self.is_new = self.log.is_new
         except (sqlite3.Error, OSError, UnicodeDecodeError) as exc:
+            self._place.close()
             raise unusable(self._path, exc) from None
         self._writer, self._reader = _Worker(writer, "writer"), _Worker(reader, "reader")
         if self._owner:
@@ -153,7 +171,9 @@ class Database:
             for worker in (self._writer, self._reader):
                 if worker is not None:
                     await worker.close()
-            self.log.position.close()
+            if self._log is not None:
+                self._log.position.close()
+            self._place.close()
             if self._presence is not None:
                 self._presence.leave()
 
@@ -171,7 +191,8 @@ class Database:
     @property
     def master(self) -> MasterKey:
         """The key under which all others are kept."""
-        return self.log.master
+        assert self._master is not None  # noqa: S101 - it is open
+        return self._master
 
     def is_present(self, owner: str) -> bool:
         """Whether a process that calls itself so uses the store; also, where there is no telling. From any thread."""
@@ -212,7 +233,8 @@ class Database:
 
     async def measure(self) -> Measured:
         """How large the file is now."""
-        self._measured = await self.outside(lambda connection: measure(connection, self._path))
+        by = self.look if self._reading else self.outside
+        self._measured = await by(lambda connection: measure(connection, self._path))
         return self._measured
 
     async def queue_is_short(self) -> None:
@@ -280,7 +302,16 @@ class Database:
         _check_texts(statement.parameters)
         self._add(statement)
 
+    def _refuse_to_write(self) -> None:
+        if self._reading:
+            raise BridgeError(
+                "database_unusable",
+                f"The record of executions, {self._path}, can only be read where it is.",
+                hint="The file or its directory can't be written: see to their owner and mode, and to the file system.",
+            )
+
     def _add(self, *items: Item) -> None:
+        self._refuse_to_write()
         if self._failure is None:
             self._posted += items
             for item in items:
@@ -360,6 +391,7 @@ class Database:
         Raises:
             BridgeError: As `transact`.
         """
+        self._refuse_to_write()
         await self.flush()
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 

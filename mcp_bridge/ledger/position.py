@@ -248,7 +248,8 @@ def position_of(connection: sqlite3.Connection) -> Position | None:
     head = connection.execute("SELECT size, root FROM head").fetchone()
     if head is None:
         raise damaged("its head is missing")
-    return Position(kept["origin"], *head, writes_of(kept.get(WRITES)))
+    size, root = head
+    return Position(kept["origin"], size, root, writes_of(kept.get(WRITES)))
 
 
 def writes_of(kept: object) -> int:

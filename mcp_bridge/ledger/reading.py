@@ -8,6 +8,7 @@ ledger's, since a view in the place of one could go on for ever.
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import shutil
 import sqlite3
@@ -24,17 +25,20 @@ from mcp_bridge.ledger.exports import checkpoint_line, entry_line, header_line
 from mcp_bridge.ledger.failures import is_full
 from mcp_bridge.ledger.nodes import read_node
 from mcp_bridge.ledger.opening import refuse_newer
+from mcp_bridge.ledger.position import PositionFile
 from mcp_bridge.ledger.recorder import payload_of, pieces_of
 from mcp_bridge.ledger.schema import MIGRATIONS
-from mcp_bridge.ledger.sealing import damaged, of_file
+from mcp_bridge.ledger.sealing import damaged, master_key, of_file, wrong_master
 from mcp_bridge.ledger.trust import KeyEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from mcp_bridge.ledger.codec import Leaf
     from mcp_bridge.ledger.pieces import Pieces
     from mcp_bridge.ledger.sealing import MasterKey
+
+logger = logging.getLogger(__name__)
 
 MAX_EXECUTIONS_REMEMBERED = 16
 """Their keys, and those of their pieces that were read last."""
@@ -241,6 +245,10 @@ def _no_ledger(message: str) -> BridgeError:
     return BridgeError("database_unusable", message, hint=hint, begun=False)
 
 
+def _not_begun(path: Path) -> BridgeError:
+    return _no_ledger(f"No log has begun in {path}: who made the file was ended before it could.")
+
+
 def is_begun(connection: sqlite3.Connection) -> bool:
     """Whether a file has anything of a log; a process may have been killed before it could begin one."""
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
@@ -275,16 +283,57 @@ def open_ledger(path: Path, master: MasterKey | None = None) -> Iterator[Ledger]
             opened.execute("BEGIN")
             _check_tables(opened)
             if not is_begun(opened):
-                raise _no_ledger(f"No log has begun in {path}: who made the file was ended before it could.")
+                raise _not_begun(path)
             yield Ledger(opened, master)
     except BridgeError as exc:
         raise of_file(path, exc) from None
     except (sqlite3.Error, UnicodeDecodeError) as exc:
+        if path.with_name(f"{path.name}-journal").exists():
+            # The file has another journal before it has its write-ahead log, and nothing is in it then.
+            raise _not_begun(path) from None
         endless = getattr(exc, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT
         why = "it takes longer than any ledger of its size" if endless else str(exc)
         raise BridgeError(
             "database_unusable", f"The record of executions, {path}, can't be read: {why}.", hint="Go on with a backup."
         ) from None
+
+
+@contextmanager
+def open_looking(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection to a ledger of ours in a place that can't be written; from any thread.
+
+    Raises:
+        sqlite3.Error: As it comes.
+        BridgeError: `database_unusable`, `database_newer`, `ledger_damaged`.
+    """
+    require(path)
+    position = PositionFile(path)
+    with _readable(path) as readable:
+        uri = _uri(readable)
+        with closing(sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)) as opened:
+            refuse_newer(opened, path)
+            _check_tables(opened)
+            if not is_begun(opened):
+                raise _not_begun(path)
+            try:
+                position.load()
+                position.check(opened)
+            except BridgeError as exc:
+                # Nothing follows from what is looked at; it can't be accepted here, either.
+                logger.warning("%s", exc)
+            yield opened
+
+
+def master_of(connection: sqlite3.Connection, directory: Path, source: str | Sequence[str]) -> MasterKey:
+    """The master key of a ledger, which is there.
+
+    Raises:
+        BridgeError: `key_missing`, `key_unusable`.
+    """
+    master = master_key(source, directory, make=False)
+    if dict(connection.execute("SELECT name, value FROM meta")).get("master") != master.check:
+        raise wrong_master()
+    return master
 
 
 def _limit(connection: sqlite3.Connection, path: Path) -> None:
