@@ -399,6 +399,9 @@ def test_a_ledger_that_was_rolled_back_or_rewritten_is_found_by_a_checkpoint_kep
     ledger.says("audit", "consistency", kept, code=1, words=["rolled_back"])
     # It goes on, another way, once a person has said so.
     ledger.says("program", "run", "clean", "--context", '{"name": "other"}', code=1, words=["ledger_behind"])
+    # What is there can be looked at before that is decided.
+    assert "clean" in ledger.run("execution", "list").out
+    ledger.run("approvals", "list")
     ledger.run("audit", "accept-loss")
     ledger.run("program", "run", "clean", "--context", '{"name": "other"}', code=5)
     more(ledger)

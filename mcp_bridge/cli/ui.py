@@ -101,7 +101,14 @@ def _page_that_leads_to(url: str, directory: Path, *, wanted: bool) -> Iterator[
         yield
         return
     page = directory / f"ui-{os.getpid()}.html"
-    write_private(page, f'<!doctype html><meta http-equiv="refresh" content="0; url={html.escape(url)}">\n'.encode())
+    try:
+        write_private(
+            page, f'<!doctype html><meta http-equiv="refresh" content="0; url={html.escape(url)}">\n'.encode()
+        )
+    except OSError:
+        # On read-only media. The address is printed.
+        yield
+        return
     threading.Thread(target=webbrowser.open, args=(page.absolute().as_uri(),), daemon=True).start()
     removal = threading.Timer(BROWSER_SECONDS, page.unlink, kwargs={"missing_ok": True})
     removal.daemon = True

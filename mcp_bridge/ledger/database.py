@@ -83,7 +83,7 @@ class Database:
         master: Where the master key is, as `sealing.master_key` takes it.
         owner: What this process calls itself where it says whose an execution is; empty for one that has none.
         quota: What the file may take.
-        reading: Whether it is only read: a file that can't be written, and is left as it is.
+        reading: Whether it is only read, and left as it is.
 
     Attributes:
         is_new: Whether the file's log was begun by this process.
@@ -307,7 +307,7 @@ class Database:
             raise BridgeError(
                 "database_unusable",
                 f"The record of executions, {self._path}, can only be read where it is.",
-                hint="The file or its directory can't be written: see to their owner and mode, and to the file system.",
+                hint="Its directory can't be written, or it isn't what it had come to: see `mcp-bridge audit verify`.",
             )
 
     def _add(self, *items: Item) -> None:

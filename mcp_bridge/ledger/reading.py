@@ -300,7 +300,7 @@ def open_ledger(path: Path, master: MasterKey | None = None) -> Iterator[Ledger]
 
 @contextmanager
 def open_looking(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection to a ledger of ours in a place that can't be written; from any thread.
+    """A connection to a ledger of ours that is only looked at, how far it may have come; for any thread.
 
     Raises:
         sqlite3.Error: As it comes.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -159,6 +159,13 @@ class Loss(NamedTuple):
 
     had: int | None
     has: int
+
+
+def is_behind(path: Path) -> bool:
+    """Whether a ledger ends before what it had come to, or nobody knows. What else is wrong, who opens it finds out."""
+    with suppress(BridgeError, sqlite3.Error, OSError):
+        return _is_behind(path, PositionFile(path))
+    return False
 
 
 def _is_behind(path: Path, position: PositionFile) -> bool:
