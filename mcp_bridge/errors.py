@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import logging
     from collections.abc import Mapping
 
 
@@ -48,3 +49,18 @@ class BridgeError(Exception):
         if self.hint:
             out["hint"] = self.hint
         return out | self.details
+
+
+def log_failure(logger: logging.Logger, error: Exception, message: str, *args: object) -> None:
+    """Log what nobody else is told: what a user can mend by its sentence, a fault of ours with its traceback.
+
+    Args:
+        logger: Where.
+        error: What.
+        message: What was tried, as `logging` formats it.
+        args: For the message.
+    """
+    if isinstance(error, BridgeError):
+        logger.error(f"{message}: %s: %s", *args, error.code, error)  # noqa: G004
+    else:
+        logger.error(message, *args, exc_info=error)

@@ -239,6 +239,21 @@ def _sync(path: Path, flags: int) -> None:
         os.close(fd)
 
 
+def _make_key(path: Path) -> None:
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+    try:
+        write_private(fresh, os.urandom(KEY_BYTES), durable=True)
+        try:
+            os.link(fresh, path)
+            sync_directory(path.parent)
+        finally:
+            fresh.unlink(missing_ok=True)
+    except FileExistsError:
+        raise
+    except OSError as exc:
+        raise BridgeError("key_unusable", f"{path} can't be made: {exc.strerror}.", hint=_HINT) from None
+
+
 def private_key(path: Path, lost: str, *, make: bool = True) -> bytes:
     """The random bytes in a file, which is made with them if it isn't there.
 
@@ -252,18 +267,8 @@ def private_key(path: Path, lost: str, *, make: bool = True) -> bytes:
     """
     with suppress(FileExistsError):
         # Linked into its place: of several processes that make one at the same time, all read the same.
-        fresh = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-        try:
-            if make and not path.exists():
-                write_private(fresh, os.urandom(KEY_BYTES), durable=True)
-                os.link(fresh, path)
-                sync_directory(path.parent)
-        except OSError as exc:
-            if isinstance(exc, FileExistsError):
-                raise
-            raise BridgeError("key_unusable", f"{path} can't be made: {exc.strerror}.", hint=_HINT) from None
-        finally:
-            fresh.unlink(missing_ok=True)
+        if make and not path.exists():
+            _make_key(path)
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         key = path.read_bytes()

@@ -392,10 +392,17 @@ def test_a_ledger_that_was_rolled_back_or_rewritten_is_found_by_a_checkpoint_kep
     more(ledger)
     kept = kept_checkpoint(ledger)
     shutil.copy(older, ledger.path)
-    ledger.run("audit", "verify")
+    # Here it is found without one, too: by what is kept beside the file.
+    ledger.says("audit", "verify", code=1, words=["ledger_behind"])
+    ledger.run("audit", "verify", ledger.path, "--key", ledger.key)
     ledger.says("audit", "verify", "--checkpoint", kept, code=1, words=["rolled_back"])
     ledger.says("audit", "consistency", kept, code=1, words=["rolled_back"])
-    # It goes on, another way.
+    # It goes on, another way, once a person has said so.
+    ledger.says("program", "run", "clean", "--context", '{"name": "other"}', code=1, words=["ledger_behind"])
+    # What is there can be looked at before that is decided.
+    assert "clean" in ledger.run("execution", "list").out
+    ledger.run("approvals", "list")
+    ledger.run("audit", "accept-loss")
     ledger.run("program", "run", "clean", "--context", '{"name": "other"}', code=5)
     more(ledger)
     ledger.says("audit", "verify", "--checkpoint", kept, code=1, words=["tampered"])
@@ -586,6 +593,8 @@ def test_a_backup_that_is_put_back_goes_on(ledger, tmp_path):
         (ledger.state / name).unlink(missing_ok=True)
     shutil.copy(tmp_path / "backup.sqlite", ledger.path)
     ledger.says("audit", "verify", "--checkpoint", kept, code=1, words=["rolled_back"])
+    ledger.says("approvals", "approve", suspended, "--resume", code=1, words=["ledger_behind", "accept-loss"])
+    assert f"the log has {size} entries" in ledger.run("audit", "accept-loss").out
     ledger.run("approvals", "approve", suspended, "--resume")
     assert size_of(ledger) > size
     assert ledger.run("audit", "verify", "--json").json["opened"]

@@ -130,6 +130,13 @@ print("goes on")
     assert lines(record)[-1] == "goes on"
 
 
+async def test_who_dies_of_memory_leaves_nothing_among_what_is_kept(sandboxes, sandbox_state_dir):
+    before = {path.name for path in sandbox_state_dir.iterdir()}
+    record = await attacked(sandboxes, RESOURCES["ten gigabytes"][0], timeout=20)
+    assert record.status == "out_of_memory"
+    assert "oom" not in {path.name for path in sandbox_state_dir.iterdir()} - before
+
+
 async def test_a_tmpfs_fuller_than_the_memory_is_out_of_memory(sandboxes):
     record = await attacked(
         sandboxes,

@@ -92,6 +92,7 @@ COMMANDS = {
     "audit publish": [],
     "audit rotate-key": [],
     "audit accept-clock": [],
+    "audit accept-loss": [],
     "policy show": ["--json"],
     "policy check": [],
     "policy explain": ["local.look"],

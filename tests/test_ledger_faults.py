@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cli_fixtures import Desk
 from crash_fixtures import ended, lines, tool
 from ledger_looks import look
 
@@ -160,6 +161,93 @@ def test_a_file_system_that_can_only_be_read_is_refused_and_its_ledger_can_be_ve
     assert asyncio.run(opened_and_written(state)) == "database_unusable"
     assert contents(state) == before
     verify_file(state / FILE_NAME, None)
+
+
+@pytest.mark.parametrize("left", ["in order", "with a journal and its index", "with a journal alone"])
+def test_a_ledger_on_read_only_media_is_looked_at_in_place(small, tmp_path, left):
+    async def killed():
+        async with Database(small / "other" / FILE_NAME) as database:
+            await SqliteRecorder(database).append(Entry("intent", "x"))
+            shutil.copytree(small / "other", small / "state")
+
+    desk = Desk(tmp_path)
+    desk.write("mcp-bridge.toml", f'state_dir = "{small / "state"}"\nclient_configs = false\n')
+    (small / "other").mkdir(mode=0o700)
+    asyncio.run(made(small / "other"))
+    asyncio.run(killed())
+    if left == "in order":
+        asyncio.run(opened_and_written(small / "state"))
+    elif left == "with a journal alone":
+        (small / "state" / f"{FILE_NAME}-shm").unlink()
+    assert (small / "state" / f"{FILE_NAME}-wal").exists() == (left != "in order")
+    before = contents(small / "state")
+    subprocess.run(["mount", "-o", "remount,ro", str(small)], check=True)
+    assert desk.run("audit", "verify", "--json").json["size"] == (6 if left == "in order" else 5)
+    desk.run("audit", "stats")
+    desk.run("audit", "prove", "1", "--out", tmp_path / "proof")
+    desk.run("backup", tmp_path / "backup.sqlite")
+    assert desk.run("execution", "list", "--json").json == {"executions": []}
+    desk.run("approvals", "list")
+    desk.says("audit", "rotate-key", code=1, words=["database_unusable"])
+    assert contents(small / "state") == before
+
+
+def test_a_ledger_on_a_full_disk_is_looked_at_and_whoever_would_write_is_told_why_not(small, tmp_path):
+    state = asyncio.run(made(small / "state"))
+    desk = Desk(tmp_path)
+    desk.write("mcp-bridge.toml", f'state_dir = "{state}"\nclient_configs = false\n')
+    fill(small)
+    desk.run("audit", "verify")
+    desk.says("execution", "list", code=1, words=["The disk is full"])
+    desk.run("audit", "verify")
+    (small / "filling").unlink()
+    desk.run("execution", "list")
+
+
+def refusal(state):
+    """The error by which a ledger can't be verified, or None."""
+    try:
+        verify_file(state / FILE_NAME, None)
+    except BridgeError as error:
+        return error
+    return None
+
+
+def fill(folder):
+    """Leave no room on a disk."""
+    with (folder / "filling").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+
+
+async def test_what_could_not_be_recorded_at_the_end_is_logged_by_a_sentence(small, monkeypatch, caplog):
+    state = await made(small / "state")
+    async with Database(state / FILE_NAME) as database:
+        fill(small)
+        SqliteRecorder(database).post(*(Entry("intent", "x", {"text": os.urandom(4000).hex()}) for _ in range(200)))
+    (small / "filling").unlink()
+    now = time.time_ns
+    async with Database(state / FILE_NAME) as database:
+        monkeypatch.setattr(time, "time_ns", lambda: now() - 3600 * 10**9)
+        SqliteRecorder(database).post(Entry("intent", "x"))
+    failed = [record for record in caplog.records if "the last entries were not recorded" in record.getMessage()]
+    assert ["not_recorded" in failed[0].getMessage(), "clock_went_back" in failed[1].getMessage()] == [True, True]
+    assert not any(record.exc_info for record in caplog.records)
+
+
+@linux
+@pytest.mark.parametrize(("operation", "suffix"), [("write", FILE_NAME), ("write", "-wal"), ("sync", "-wal")])
+def test_who_is_killed_in_the_very_first_start_leaves_no_damage(runs, operation, suffix):
+    unbegun = 0
+    for nth in range(1, 9):
+        one = runs(PROGRAM, {"x": "a"})
+        # Nothing is held against the log: there need not be one.
+        ended(one.start({"operation": operation, "suffix": suffix, "nth": nth}))
+        if (said := refusal(one.state)) is not None:
+            assert (said.code, "begins with the first run" in said.hint) == ("database_unusable", True), nth
+            unbegun += 1
+    assert unbegun
+    assert one.finish()["status"] == "success"
 
 
 @linux

@@ -86,7 +86,7 @@ async def test_a_log_begins_with_the_key_that_it_is_signed_with(path):
         (row,) = await SqliteRecorder(database).read(LEDGER)
     assert (row.sequence, row.entry.kind, row.entry.payload) == (0, "key", {"event": "made", "vkey": vkey})
     assert [leaf.execution for leaf in leaves(path)] == [LEDGER]
-    assert sorted(child.name for child in path.parent.iterdir()) == [KEY_FILE, FILE_NAME, MASTER_FILE]
+    assert sorted(child.name for child in path.parent.iterdir()) == [KEY_FILE, "ledger.head", FILE_NAME, MASTER_FILE]
     assert {child.stat().st_mode & 0o777 for child in path.parent.iterdir()} == {0o600}
 
 
@@ -182,7 +182,7 @@ def test_processes_that_begin_a_file_at_once_have_one_key_and_one_log(path):
         process.join()
     assert [process.exitcode for process in processes] == [0] * 4
     assert [leaf.kind for leaf in leaves(path)] == ["key", *["start"] * 4]
-    assert sorted(child.name for child in path.parent.iterdir()) == [KEY_FILE, FILE_NAME, MASTER_FILE]
+    assert sorted(child.name for child in path.parent.iterdir()) == [KEY_FILE, "ledger.head", FILE_NAME, MASTER_FILE]
 
 
 # --- what is refused ---
@@ -483,7 +483,7 @@ async def test_the_master_key_may_come_from_a_command(path):
     command = [sys.executable, "-c", f"print({'5a' * 32!r})"]
     async with Database(path, command) as database:
         await SqliteRecorder(database).append(Entry("start", "a", {"n": 1}))
-    assert sorted(child.name for child in path.parent.iterdir()) == [KEY_FILE, FILE_NAME]
+    assert sorted(child.name for child in path.parent.iterdir()) == [KEY_FILE, "ledger.head", FILE_NAME]
     async with Database(path, command) as database:
         assert (await SqliteRecorder(database).read("a"))[0].entry.payload == {"n": 1}
     assert (await refused(path, master=[sys.executable, "-c", f"print({'5b' * 32!r})"])).code == "key_unusable"

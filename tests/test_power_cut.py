@@ -23,6 +23,7 @@ from power_cut.appending import payload
 from power_cut.disk import Disk, journal
 
 from mcp_bridge.bridge.keep import Files, Memories
+from mcp_bridge.ledger import position
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.recorder import SqliteRecorder
@@ -155,8 +156,10 @@ WORKLOADS = {
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_what_a_ledger_has_acknowledged_is_there_after_a_power_cut(tmp_path, workload, record_property):
+def test_what_a_ledger_has_acknowledged_is_there_after_a_power_cut(tmp_path, monkeypatch, workload, record_property):
     operations = record(tmp_path, *WORKLOADS[workload])
+    # A system without power starts anew.
+    monkeypatch.setattr(position, "boot_id", lambda: "after the cut")
     sizes = []
     for number, (directory, acknowledged) in enumerate(cuts(operations, tmp_path, 1500 if LONG else 90)):
         sizes.append(check_ledger(directory, acknowledged))

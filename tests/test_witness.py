@@ -572,7 +572,7 @@ def test_what_audit_publish_has_published_finds_a_ledger_that_is_put_back(publis
     assert "agrees with 2 checkpoints that were kept elsewhere" in told
     whole = published.kept.read_bytes()
 
-    for name in (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm"):
+    for name in (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm", "ledger.head"):
         (published.state / name).unlink(missing_ok=True)
     shutil.copy(tmp_path / "older", published.path)
     published.says("audit", "verify", "--checkpoint", published.kept, code=1, words=["rolled_back"])

@@ -10,7 +10,7 @@ import anyio.lowlevel
 
 from mcp_bridge.bridge.once import Key
 from mcp_bridge.bridge.program_record import standing, told
-from mcp_bridge.errors import BridgeError
+from mcp_bridge.errors import BridgeError, log_failure
 from mcp_bridge.kernel import program as programs
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Resume
@@ -245,8 +245,9 @@ class Session:
                 try:
                     await run.wind_down()
                     await self._service.keep(run)
-                except Exception:  # the others of this sandbox are to be kept all the same
-                    logger.exception("the execution %s of a sandbox that has ended could not be kept", run.execution)
+                except Exception as exc:  # noqa: BLE001  (the others of this sandbox are to be kept all the same)
+                    what = "the execution %s of a sandbox that has ended could not be kept"
+                    log_failure(logger, exc, what, run.execution)
                 finally:
                     run.machine.let_go()
 

@@ -34,6 +34,7 @@ RowKind = Literal[
     "erasure",
     "key",
     "clock",
+    "loss",
     "end",
 ]
 

@@ -54,7 +54,7 @@ def list_(
                 if everything or row.status == "open"
             ]
 
-        rows = in_record(common.load(config or ctx.obj).settings, listed)
+        rows = in_record(common.load(config or ctx.obj).settings, listed, looks=True)
         if as_json:
             print_json({"approvals": [_record(row, ident) for row, ident in rows]})
         elif not rows:
@@ -77,7 +77,7 @@ def show(ctx: typer.Context, approval: Id, config: Config = None, as_json: Json 
     named = config or ctx.obj
 
     def work() -> int:
-        row, ident = in_record(common.load(named).settings, lambda database: _find(database, approval))
+        row, ident = in_record(common.load(named).settings, lambda database: _find(database, approval), looks=True)
         if as_json:
             print_json(_record(row, ident))
             return common.OK

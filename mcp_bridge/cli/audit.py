@@ -365,6 +365,32 @@ def accept_clock(ctx: typer.Context, config: Config = None) -> None:
     finish(work)
 
 
+@audit.command("accept-loss", epilog="Example:\n\nmcp-bridge audit accept-loss")
+def accept_loss(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
+    """Go on although the ledger ends before what it had come to (`ledger_behind`); the log says so from then on.
+
+    What was recorded after its end is not known any more: it may have happened, and is done again by whoever asks for
+    it again, under the same key too. Look at what your tools have done since, and at `execution list`, first.
+    """
+
+    def work() -> int:
+        from mcp_bridge.cli.people import who  # noqa: PLC0415
+        from mcp_bridge.ledger import rotation  # noqa: PLC0415
+        from mcp_bridge.private_files import state_directory  # noqa: PLC0415
+
+        settings = common.load(config or ctx.obj).settings
+        state_directory(settings.state_dir, durable=True)
+        loss = rotation.accept_loss(verifying.ledger_file(settings), settings.ledger.master_key, who())
+        if as_json:
+            print_json({"had": loss.had, "has": loss.has})
+        else:
+            had = "nobody knows how many it had" if loss.had is None else f"it had {loss.had}"
+            showing.tell(f"accepted: the log has {loss.has} entries, and {had}")
+        return common.OK
+
+    finish(work, as_json=as_json)
+
+
 def _write(path: Path | None, write: Callable[[IO[bytes]], object]) -> None:
     """Write a file that isn't there yet, or standard output."""
     if path is None:

@@ -86,7 +86,7 @@ def list_(
             found = [row for row in found if standing(row) in asked]
             return [(row, await inputs.short(store, row.id)) for row in found]
 
-        rows = in_record(common.load(config or ctx.obj).settings, listed)
+        rows = in_record(common.load(config or ctx.obj).settings, listed, looks=True)
         if as_json:
             facts = [
                 {
@@ -149,7 +149,7 @@ def show(
             record |= {name: fill_in(record[name], values) for name in ("waiting", "unresolved") if record.get(name)}
             return row, await inputs.short(store, row.id), entries, record
 
-        row, ident, entries, record = in_record(common.load(named).settings, found)
+        row, ident, entries, record = in_record(common.load(named).settings, found, looks=True)
         rows = timeline(entries)
         if as_json:
             facts = {"started": row.started, "key": row.key, "program_hash": row.program, "origin": row.origin}

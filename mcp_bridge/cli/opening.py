@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -15,6 +16,7 @@ from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from pathlib import Path
 
     import anyio
 
@@ -92,8 +94,14 @@ async def with_bridge(configuration: common.Configuration, work: Callable[[Bridg
     return found
 
 
-def in_record(settings: Settings, work: Callable[[Database], Awaitable[T]]) -> T:
+def in_record(settings: Settings, work: Callable[[Database], Awaitable[T]], *, looks: bool = False) -> T:
     """What some work with the record of executions gives: no servers, no tools of the operator's, no engine.
+
+    Args:
+        settings: They say where it is.
+        work: Is given it.
+        looks: Whether it writes nothing unless somebody asks for that: it may look at a record that is on read-only
+            media, or that ends before what it had come to.
 
     Raises:
         BridgeError: `database_unusable`, `database_busy`, `database_newer`, `ledger_damaged`, `key_missing`,
@@ -104,6 +112,7 @@ def in_record(settings: Settings, work: Callable[[Database], Awaitable[T]]) -> T
     from mcp_bridge.bridge.erasing import tidy  # noqa: PLC0415
     from mcp_bridge.bridge.keep import Files  # noqa: PLC0415
     from mcp_bridge.ledger.database import Database  # noqa: PLC0415
+    from mcp_bridge.ledger.rotation import is_behind  # noqa: PLC0415
     from mcp_bridge.ledger.schema import FILE_NAME  # noqa: PLC0415
     from mcp_bridge.private_files import state_directory  # noqa: PLC0415
     from mcp_bridge.sandbox.owner import owner_label  # noqa: PLC0415
@@ -111,6 +120,9 @@ def in_record(settings: Settings, work: Callable[[Database], Awaitable[T]]) -> T
     async def opened() -> T:
         state_directory(settings.state_dir, durable=True)
         path, config = settings.state_dir / FILE_NAME, settings.ledger
+        if looks and path.exists() and (not _is_writable(path) or is_behind(path)):
+            async with Database(path, config.master_key, quota=config.quota, reading=True) as database:
+                return await work(database)
         async with Database(path, config.master_key, owner_label(), config.quota) as database:
             if database.is_new:
                 logger.warning("a ledger begins in %s. %s", settings.state_dir, config.retention())
@@ -118,6 +130,10 @@ def in_record(settings: Settings, work: Callable[[Database], Awaitable[T]]) -> T
             return await work(database)
 
     return anyio.run(opened)
+
+
+def _is_writable(path: Path) -> bool:
+    return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
 
 
 async def _end_on_sigterm(scope: anyio.CancelScope) -> None:

@@ -121,7 +121,7 @@ class Sources:
         """
         if self._kept is None:
             settings = self._loaded.settings
-            found = in_record(settings, _kept) if (settings.state_dir / FILE_NAME).exists() else []
+            found = in_record(settings, _kept, looks=True) if (settings.state_dir / FILE_NAME).exists() else []
             self._kept = {row.name: row for row in found}
         return self._kept
 

@@ -42,7 +42,7 @@ def replay(named: Path | None, execution: str, program: str | None, *, as_json: 
         row = await inputs.execution(store, execution)
         return row if row.kind == "script" else await replayed(store, SqliteRecorder(database), row, other)
 
-    result = in_record(loaded.settings, found)
+    result = in_record(loaded.settings, found, looks=True)
     if isinstance(result, StoredExecution):
         result = _script(named, result, program)
     if as_json:

@@ -80,7 +80,7 @@ def ui(config: Path | None, asked: str, *, browser: bool) -> int:
                 tasks.cancel_scope.cancel()
 
     with listener:
-        in_record(loaded.settings, served)
+        in_record(loaded.settings, served, looks=True)
     return common.OK
 
 
@@ -101,7 +101,14 @@ def _page_that_leads_to(url: str, directory: Path, *, wanted: bool) -> Iterator[
         yield
         return
     page = directory / f"ui-{os.getpid()}.html"
-    write_private(page, f'<!doctype html><meta http-equiv="refresh" content="0; url={html.escape(url)}">\n'.encode())
+    try:
+        write_private(
+            page, f'<!doctype html><meta http-equiv="refresh" content="0; url={html.escape(url)}">\n'.encode()
+        )
+    except OSError:
+        # On read-only media. The address is printed.
+        yield
+        return
     threading.Thread(target=webbrowser.open, args=(page.absolute().as_uri(),), daemon=True).start()
     removal = threading.Timer(BROWSER_SECONDS, page.unlink, kwargs={"missing_ok": True})
     removal.daemon = True

@@ -111,13 +111,15 @@ def verify_here(settings: Settings, keys: Sequence[Verifier] | None, notes: Sequ
         BridgeError: As `own_vkey` and `verify_file`.
     """
     from mcp_bridge.ledger.audit import verify_file  # noqa: PLC0415
-    from mcp_bridge.ledger.opening import own_vkey  # noqa: PLC0415
+    from mcp_bridge.ledger.opening import own_vkey, require_end  # noqa: PLC0415
+    from mcp_bridge.ledger.position import PositionFile  # noqa: PLC0415
     from mcp_bridge.ledger.signing import Verifier  # noqa: PLC0415
 
     path = ledger_file(settings)
+    require_end(path)
     # The key that is here, and not the one that the file says: whoever changes the file can't have changed that.
     trusted = keys or [Verifier.parse(own_vkey(path))]
-    found = verify_file(path, trusted, notes, master_key(settings))
+    found = verify_file(path, trusted, notes, master_key(settings), PositionFile(path))
     return {"file": str(path), **_facts(found.log), "erased": found.erased, "opened": found.opened}
 
 

@@ -9,7 +9,7 @@ import anyio
 
 from mcp_bridge.downstream.aliases import assign, nearest
 from mcp_bridge.downstream.supervisor import MAX_RESULT_BYTES, DownstreamServer
-from mcp_bridge.errors import BridgeError
+from mcp_bridge.errors import BridgeError, log_failure
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -152,5 +152,5 @@ async def _contained(function: Callable[..., Awaitable[None]], *args: Any) -> No
     """Run one server's task: no fault of it may end the group, and so the other servers."""
     try:
         await function(*args)
-    except Exception:
-        logger.exception("a server's task failed")
+    except Exception as exc:  # noqa: BLE001
+        log_failure(logger, exc, "a server's task failed")

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.ledger.codec import Leaf
     from mcp_bridge.ledger.exports import Verdict
+    from mcp_bridge.ledger.position import PositionFile
     from mcp_bridge.ledger.reading import Ledger
     from mcp_bridge.ledger.sealing import MasterKey
 
@@ -53,7 +54,11 @@ class FileVerdict:
 
 
 def verify_file(
-    path: Path, verifiers: Iterable[Verifier] | None, against: Sequence[str] = (), master: MasterKey | None = None
+    path: Path,
+    verifiers: Iterable[Verifier] | None,
+    against: Sequence[str] = (),
+    master: MasterKey | None = None,
+    position: PositionFile | None = None,
 ) -> FileVerdict:
     """Verify a ledger's file, all of it.
 
@@ -62,10 +67,13 @@ def verify_file(
         verifiers: The keys that are trusted; None to trust none.
         against: Signed checkpoints of the log that were kept elsewhere.
         master: Opens payloads and other rows; None to leave them closed.
+        position: How far the log had come, of the ledger that is here.
 
     Raises:
-        BridgeError: As `open_ledger` and `verify_export`; `ledger_damaged`.
+        BridgeError: As `open_ledger` and `verify_export`; `ledger_damaged`, `ledger_behind`, `ledger_head_damaged`.
     """
+    if position is not None:
+        position.load()
     with open_ledger(path, master) as ledger:
         # First: what else is there could make the next one take long.
         _check_schema(ledger.connection)
@@ -77,6 +85,8 @@ def verify_file(
         beside = Beside()
         found = verify_export(ledger.lines(payloads=True, see=beside.see), verifiers, against)
         beside.check(ledger)
+        if position is not None:
+            position.check(ledger.connection)
         return FileVerdict(found, len(beside.erased), master is not None)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_bridge.ledger import merkle, notes, signing
 from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.pieces import label_of, unpack
+from mcp_bridge.ledger.position import WRITES, writes_of
 from mcp_bridge.ledger.sealed_rows import check_sealed
 from mcp_bridge.ledger.sealing import damaged, wrong_master
 from mcp_bridge.ledger.store import ERASED
@@ -105,7 +106,7 @@ class Beside:
                 if value == json.dumps(executions := self._erasures.get(int(number))):
                     self._unfinished.update(executions or ())
                     continue
-            elif name in {"origin", "master"}:
+            elif name in {"origin", "master"} or (name == WRITES and value == str(writes_of(value))):
                 continue
             raise damaged(f"there is an unknown {name!r:.60} in its table meta, or another than there was")
 

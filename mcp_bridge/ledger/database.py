@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 import anyio
 import anyio.to_thread
 
-from mcp_bridge.errors import BridgeError
+from mcp_bridge.errors import BridgeError, log_failure
 from mcp_bridge.fair_share import charge
 from mcp_bridge.ledger.allowance import (
     MAX_QUEUED_BYTES,
@@ -33,7 +33,8 @@ from mcp_bridge.ledger.allowance import (
 )
 from mcp_bridge.ledger.failures import code_of, not_written, unusable
 from mcp_bridge.ledger.opening import open_to_read, open_to_write
-from mcp_bridge.ledger.presence import Presence, is_present
+from mcp_bridge.ledger.presence import Presence, is_present, others
+from mcp_bridge.ledger.reading import master_of, open_looking
 from mcp_bridge.ledger.transaction import Append, Statement, commit, posted, run
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Database:
         master: Where the master key is, as `sealing.master_key` takes it.
         owner: What this process calls itself where it says whose an execution is; empty for one that has none.
         quota: What the file may take.
+        reading: Whether it is only read, and left as it is.
 
     Attributes:
         is_new: Whether the file's log was begun by this process.
@@ -93,13 +95,23 @@ class Database:
 
     Raises (on entering):
         BridgeError: `database_unusable` (no database, no permission), `database_busy` (another process holds it),
-            `ledger_damaged`, `database_newer` (of a later version: left untouched), `key_missing`, `key_unusable`,
+            `ledger_damaged`, `ledger_behind`, `ledger_head_damaged` (it isn't what it had come to, or nobody knows),
+            `database_newer` (of a later version: left untouched), `key_missing`, `key_unusable`,
             `state_unusable`.
     """
 
     def __init__(
-        self, path: Path, master: str | Sequence[str] = "file", owner: str = "", quota: Quota | None = None
+        self,
+        path: Path,
+        master: str | Sequence[str] = "file",
+        owner: str = "",
+        quota: Quota | None = None,
+        *,
+        reading: bool = False,
     ) -> None:
+        self._reading = reading
+        self._master: MasterKey | None = None
+        self._place = contextlib.ExitStack()
         self._path = path
         self._source = master
         self._owner = owner
@@ -125,10 +137,19 @@ class Database:
 
     async def __aenter__(self) -> Self:
         try:
-            writer, self._log, reader = await anyio.to_thread.run_sync(_open_both, self._path, self._source)
+            if self._reading:
+                opened = await anyio.to_thread.run_sync(self._place.enter_context, open_looking(self._path))
+                self._master = await anyio.to_thread.run_sync(master_of, opened, self._path.parent, self._source)
+                self._reader = _Worker(opened, "reader")
+                return self
+            writer, self._log, reader = await anyio.to_thread.run_sync(
+                _open_both, self._path, self._source, self._owner
+            )
+            self._master = self.log.master
             self._measured = measure(writer, self._path)
             self.is_new = self.log.is_new
         except (sqlite3.Error, OSError, UnicodeDecodeError) as exc:
+            self._place.close()
             raise unusable(self._path, exc) from None
         self._writer, self._reader = _Worker(writer, "writer"), _Worker(reader, "reader")
         if self._owner:
@@ -145,8 +166,8 @@ class Database:
         with anyio.CancelScope(shield=True):
             try:
                 await self.flush()
-            except BridgeError:
-                logger.exception("the last entries were not recorded")
+            except BridgeError as failure:
+                log_failure(logger, failure, "the last entries were not recorded")
             # Whoever comes now would wait for threads that have ended.
             self._failure = self._failure or BridgeError("not_recorded", "The record of executions is closed.")
             if self._lazily is not None:
@@ -154,6 +175,9 @@ class Database:
             for worker in (self._writer, self._reader):
                 if worker is not None:
                     await worker.close()
+            if self._log is not None:
+                self._log.position.close()
+            self._place.close()
             if self._presence is not None:
                 self._presence.leave()
 
@@ -171,7 +195,8 @@ class Database:
     @property
     def master(self) -> MasterKey:
         """The key under which all others are kept."""
-        return self.log.master
+        assert self._master is not None  # noqa: S101 - it is open
+        return self._master
 
     def is_present(self, owner: str) -> bool:
         """Whether a process that calls itself so uses the store; also, where there is no telling. From any thread."""
@@ -212,7 +237,8 @@ class Database:
 
     async def measure(self) -> Measured:
         """How large the file is now."""
-        self._measured = await self.outside(lambda connection: measure(connection, self._path))
+        by = self.look if self._reading else self.outside
+        self._measured = await by(lambda connection: measure(connection, self._path))
         return self._measured
 
     async def queue_is_short(self) -> None:
@@ -280,7 +306,16 @@ class Database:
         _check_texts(statement.parameters)
         self._add(statement)
 
+    def _refuse_to_write(self) -> None:
+        if self._reading:
+            raise BridgeError(
+                "database_unusable",
+                f"The record of executions, {self._path}, can only be read where it is.",
+                hint="Its directory can't be written, or it isn't what it had come to: see `mcp-bridge audit verify`.",
+            )
+
     def _add(self, *items: Item) -> None:
+        self._refuse_to_write()
         if self._failure is None:
             self._posted += items
             for item in items:
@@ -362,6 +397,7 @@ class Database:
         Raises:
             BridgeError: As `transact`.
         """
+        self._refuse_to_write()
         await self.flush()
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
@@ -493,11 +529,14 @@ def _let_go(waiting: list[asyncio.Future[BridgeError | None]], failure: BridgeEr
         loop.call_soon(lambda: _let_go(left, failure, 2 * count if loop.time() - began < QUICK_SECONDS else 1))
 
 
-def _open_both(path: Path, master: str | Sequence[str]) -> tuple[sqlite3.Connection, Log, sqlite3.Connection]:
-    writer, log = open_to_write(path, master)
+def _open_both(
+    path: Path, master: str | Sequence[str], owner: str
+) -> tuple[sqlite3.Connection, Log, sqlite3.Connection]:
+    writer, log = open_to_write(path, master, alone=not others(path.parent, owner))
     try:
         return writer, log, open_to_read(path)
     except BaseException:
+        log.position.close()
         writer.close()
         raise
 

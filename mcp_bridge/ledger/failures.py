@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 import sqlite3
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
 
 _PRIMARY = 0xFF
 """The low byte of an extended code is the primary one (sqlite.org/rescode.html)."""
+
+_LEAST_BYTES = 64 << 10
+"""Two parts of the index of a write-ahead log (sqlite.org/walformat.html, section 2)."""
 
 _BUSY = "Another process holds the file: end it, or wait for it; then start again."
 _HINTS = {
@@ -31,7 +36,7 @@ def unusable(path: Path, error: Exception) -> BridgeError:
         return BridgeError("database_busy", f"The record of executions, {path}, is in use: {error}.", hint=_BUSY)
     if code == sqlite3.SQLITE_CORRUPT:
         return of_file(path, damaged(f"SQLite finds: {error}"))
-    hint = _HINTS.get(code, "See state_dir, and to the owner and mode of what is in it.")
+    hint = _hint(path, error, "See state_dir, and to the owner and mode of what is in it.")
     return BridgeError("database_unusable", f"The record of executions, {path}, can't be used: {error}.", hint=hint)
 
 
@@ -42,8 +47,26 @@ def not_written(path: Path, error: Exception) -> BridgeError:
     code = code_of(error)
     if code == sqlite3.SQLITE_CORRUPT:
         return of_file(path, damaged(f"SQLite finds: {error}"))
-    hint = _BUSY if code == sqlite3.SQLITE_BUSY else _HINTS.get(code, f"Look at {path}. Then start again.")
+    hint = _BUSY if code == sqlite3.SQLITE_BUSY else _hint(path, error, f"Look at {path}. Then start again.")
     return BridgeError("not_recorded", f"The record of executions can't be written: {error}.", hint=hint)
+
+
+def is_full(path: Path) -> bool:
+    """Whether a file's disk has no room for what SQLite makes beside it."""
+    try:
+        return shutil.disk_usage(path.parent).free < _LEAST_BYTES
+    except OSError:
+        return False
+
+
+def _hint(path: Path, error: Exception, otherwise: str) -> str:
+    code = code_of(error)
+    # Where there is no room for the index of its write-ahead log, SQLite says that the disk fails.
+    if getattr(error, "errno", None) == errno.ENOSPC or (
+        code in {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN} and is_full(path)
+    ):
+        code = sqlite3.SQLITE_FULL
+    return _HINTS.get(code, otherwise)
 
 
 def code_of(error: Exception) -> int:

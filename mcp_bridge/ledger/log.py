@@ -16,8 +16,10 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.codec import LEDGER, MAX_ENTRY_BYTES, Leaf, decode, encode, fitting, leaf_hash
 from mcp_bridge.ledger.disclosures import SALT_BYTES, commitment
 from mcp_bridge.ledger.merkle import HASH_BYTES, Frontier
+from mcp_bridge.ledger.nodes import read_node
 from mcp_bridge.ledger.notes import Checkpoint, sign_checkpoint
 from mcp_bridge.ledger.pieces import Snapshot, label_of, pack, skeleton
+from mcp_bridge.ledger.position import WRITES, Position, writes_of
 from mcp_bridge.ledger.sealing import damaged
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.ledger.entries import Entry
     from mcp_bridge.ledger.pieces import Parts
+    from mcp_bridge.ledger.position import PositionFile
     from mcp_bridge.ledger.sealing import DataKey, MasterKey
     from mcp_bridge.ledger.signing import Signer
 
@@ -40,6 +43,11 @@ _SECOND = 1_000_000
 INSERT_ENTRY = "INSERT INTO entries (sequence, execution, kind, entry, nodes) VALUES (?, ?, ?, ?, ?)"
 INSERT_KEY = "INSERT INTO data_keys (execution, subject, wrapped, mac) VALUES (?, ?, ?, ?)"
 INSERT_PAYLOAD = "INSERT INTO payloads (sequence, sealed) VALUES (?, ?)"
+
+_COUNT_WRITE = (
+    "INSERT INTO meta (name, value) VALUES (?, '1')"
+    " ON CONFLICT (name) DO UPDATE SET value = CAST(CAST(value AS INTEGER) + 1 AS TEXT)"
+)
 
 _INSERT_PIECE = "INSERT INTO pieces (execution, name, size, sealed) VALUES (?, ?, ?, ?)"
 _FIND_PIECE = "SELECT 1 FROM pieces WHERE execution = ? AND name = ?"
@@ -105,12 +113,16 @@ class Log:
         origin: The log's.
         signer: Signs its checkpoints.
         reload: The signer of a verifier key, for when another process has rotated the key.
+        position: How far the log had come, kept beside its file.
     """
 
-    def __init__(self, master: MasterKey, origin: str, signer: Signer, reload: Callable[[str], Signer]) -> None:
+    def __init__(
+        self, master: MasterKey, origin: str, signer: Signer, reload: Callable[[str], Signer], position: PositionFile
+    ) -> None:
         self.master = master
         self.origin = origin
         self.signer = signer
+        self.position = position
         self._reload = reload
         self.is_new = False
         """Whether this process has begun it."""
@@ -119,6 +131,9 @@ class Log:
         self._time = 0
         self._executions: OrderedDict[str, _Execution] = OrderedDict()
         self._changed = False
+        self._wrote = False
+        self._writes = 0
+        self._before = 0
         self.stored: Counter[str] = Counter()
         """Bytes that were written of each execution since `begin`."""
 
@@ -130,9 +145,10 @@ class Log:
         """In a transaction that writes: see whether another connection has written since the last one.
 
         Raises:
-            BridgeError: `ledger_damaged`, `key_missing`, `key_unusable`.
+            BridgeError: `ledger_damaged`, `ledger_behind`, `key_missing`, `key_unusable`.
         """
-        self._changed = False
+        self._changed = self._wrote = False
+        self._before = connection.total_changes
         self.stored.clear()
         version = connection.execute("PRAGMA data_version").fetchone()[0]
         if version == self._version:
@@ -145,10 +161,13 @@ class Log:
         if head is None:
             raise damaged("its head is missing")
         size, vkey, root = head
+        writes = connection.execute("SELECT value FROM meta WHERE name = ?", (WRITES,)).fetchone()
+        self._writes = writes_of(writes and writes[0])
         self._frontier = frontier_of(connection, size)
         if self._frontier.root() != root:
             raise damaged("its entries are not those that its head was signed for")
         self._time = _time_of(connection, size - 1) if size else 0
+        self.position.check_numbers(size, self._writes)
         if vkey != self.signer.vkey:
             self.signer = self._reload(vkey)
         self._version = version
@@ -221,13 +240,27 @@ class Log:
         return skeleton(one.payload, names), size
 
     def finish(self, connection: sqlite3.Connection) -> None:
-        """Sign for what was appended since `begin`."""
+        """Sign for what was appended since `begin`; count what was written without an entry."""
         if self._changed:
             checkpoint = self.checkpoint()
             connection.execute(
                 "UPDATE head SET size = ?, root = ?, note = ?, vkey = ?",
                 (checkpoint.size, checkpoint.root, sign_checkpoint(checkpoint, self.signer), self.signer.vkey),
             )
+            self._wrote = True
+        elif connection.total_changes > self._before:
+            self._wrote = True
+            connection.execute(_COUNT_WRITE, (WRITES,))
+            self._writes += 1
+
+    def committed(self) -> None:
+        """What was done since `begin` is on the disk: have that known outside its file, before anybody is told.
+
+        Raises:
+            BridgeError: `not_recorded`.
+        """
+        if self._wrote:
+            self.position.advance(Position(self.origin, self._frontier.size, self._frontier.root(), self._writes))
 
     def checkpoint(self) -> Checkpoint:
         """What the log says of itself, now."""
@@ -331,19 +364,3 @@ def _hash_of(sequence: int, entry: bytes, kept: bytes) -> bytes:
     if found is None or found != kept:
         raise damaged(f"the entry {sequence} is not the one that its hash was made of")
     return found
-
-
-def read_node(connection: sqlite3.Connection, level: int, index: int) -> bytes:
-    """A node of the tree: it is kept with the last of its leaves.
-
-    Raises:
-        BridgeError: `ledger_damaged`.
-    """
-    row = connection.execute(
-        "SELECT substr(nodes, ?, 32) FROM entries WHERE sequence = ?",
-        (HASH_BYTES * level + 1, ((index + 1) << level) - 1),
-    ).fetchone()
-    if row is None or not isinstance(row[0], bytes) or len(row[0]) != HASH_BYTES:
-        raise damaged(f"the entry {((index + 1) << level) - 1} or its hashes are missing")
-    node: bytes = row[0]
-    return node

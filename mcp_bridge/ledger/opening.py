@@ -16,11 +16,13 @@ from mcp_bridge.ledger import turns
 from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.compacting import compact_small
 from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.ledger.failures import code_of
 from mcp_bridge.ledger.log import INSERT_ENTRY, INSERT_PAYLOAD, Log, Posted
 from mcp_bridge.ledger.merkle import empty_root
 from mcp_bridge.ledger.notes import open_checkpoint
+from mcp_bridge.ledger.position import PositionFile, position_of
 from mcp_bridge.ledger.schema import MIGRATIONS, migrate
-from mcp_bridge.ledger.sealing import damaged, master_key, wrong_master
+from mcp_bridge.ledger.sealing import damaged, master_key, of_file, wrong_master
 from mcp_bridge.ledger.signing import Signer, Verifier
 from mcp_bridge.ledger.trust import KeyEvent
 from mcp_bridge.private_files import private_database, private_key, sync_directory
@@ -42,41 +44,107 @@ ORIGIN = "mcp-code-bridge"
 MAX_JOURNAL_BYTES = 16 << 20
 """Of the write-ahead log, once what is in it has been written into the file."""
 
+ALWAYS_LOOKED_OVER_BYTES = 8 << 20
+"""A file up to this size is looked over whenever the first process opens it, which takes some 20 ms at most."""
+
+MAX_LOOKED_OVER_BYTES = 1 << 30
+"""A file up to this size, after a process was killed that used it: that takes some 3 s, and more from a slow disk."""
+
 _LOST = (
     "Without it the log can't go on as the same signer's. If it is lost for good: mcp-bridge audit rotate-key --lost."
 )
 
 
-def open_to_write(path: Path, master: str | Sequence[str]) -> tuple[sqlite3.Connection, Log]:
-    """The connection that writes, and the end of its log.
+def open_to_write(
+    path: Path, master: str | Sequence[str], *, alone: bool = False, accepting: bool = False
+) -> tuple[sqlite3.Connection, Log]:
+    """The connection that writes, and the end of its log, whose `position` is to be closed with it.
 
     Args:
         path: The file; made with mode 0600 if it isn't there.
         master: Where the master key is, as `sealing.master_key` takes it.
+        alone: As `look_first`.
+        accepting: Whether the log may end before what it had come to. That is for whoever takes it down.
 
     Raises:
         sqlite3.Error, OSError: As they come.
-        BridgeError: `database_newer`, `key_missing`, `key_unusable`, `ledger_damaged`, ….
+        BridgeError: `database_newer`, `key_missing`, `key_unusable`, `ledger_damaged`, `ledger_behind`,
+            `ledger_head_damaged`, ….
     """
+    position = PositionFile(path, accepting=accepting)
+    if not accepting:
+        position.load()
+    look_first(path, position, alone=alone)
     connection = connect(path, master)
     try:
-        log = _log(connection, path.parent, master)
+        log = _log(connection, path.parent, master, position)
         # `transaction.run` waits in its own way.
         connection.execute("PRAGMA busy_timeout = 0")
-        return connection, log  # noqa: TRY300
+        if not accepting and (found := position_of(connection)) is not None:
+            position.advance(found)
     except BaseException:
+        position.close()
         connection.close()
         raise
+    return connection, log
+
+
+def look_first(path: Path, position: PositionFile, *, alone: bool = False) -> None:
+    """See that a file is as it was left, before anything that writes opens it: that would leave it otherwise.
+
+    The last connection to leave writes the log of changes into the file, whatever it found there; the one that looks
+    can't, neither does it undo what was cut off.
+
+    Args:
+        path: The file, which need not be there.
+        position: How far its log had come.
+        alone: Whether no other process uses it. It is looked over then: an index that was damaged finds nothing of
+            what has been done.
+
+    Raises:
+        sqlite3.Error: It is damaged, or no database.
+        BridgeError: `database_newer`, `ledger_behind`, `ledger_damaged`.
+    """
+    if not _size(path):
+        # SQLite would make one, and remove the log of changes.
+        if position.known is not None:
+            raise position.behind("nothing")
+        return
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as reader:
+            refuse_newer(reader, path)
+            position.check(reader)
+            if alone:
+                _look_over(reader, path)
+    except BridgeError as exc:
+        raise of_file(path, exc) from None
+    except sqlite3.Error as exc:
+        # Who only reads may lack what who writes has (a journal's right, a turn); that one finds out.
+        if code_of(exc) in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
+            raise
+
+
+def _look_over(connection: sqlite3.Connection, path: Path) -> None:
+    """Have SQLite look at the structure of a small file, and of a larger one whose last process was killed."""
+    size, left = (_size(path.with_name(f"{path.name}{suffix}")) for suffix in ("", "-wal"))
+    if size + left > (MAX_LOOKED_OVER_BYTES if left else ALWAYS_LOOKED_OVER_BYTES):
+        return
+    (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if verdict != "ok":
+        raise damaged(f"SQLite finds: {verdict}")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def connect(path: Path, master: str | Sequence[str] | None = None) -> sqlite3.Connection:
     """As `open_to_write`, without the log's keys: of a new file's log there is nothing yet."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     private_database(path)
-    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as reader:
-        # The last connection to leave writes the log of changes into the file, whatever it found there; this one can't.
-        # What else is wrong, the one that writes finds out: this one can't undo what was cut off, either.
-        refuse_newer(reader, path)
     connection = sqlite3.connect(path, timeout=turns.BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     try:
         refuse_newer(connection, path)
@@ -122,15 +190,16 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _log(connection: sqlite3.Connection, directory: Path, source: str | Sequence[str]) -> Log:
+def _log(connection: sqlite3.Connection, directory: Path, source: str | Sequence[str], position: PositionFile) -> Log:
     # Not under the lock that keeps others from writing: a command may take its time.
     master = master_key(source, directory, make=False) if _is_begun(connection) else None
     # The key's file, and the head that says which key it is, change under that lock, and are read under it.
     turns.take_first_turn(connection)
     try:
+        position.check(connection)
         if is_new := not _is_begun(connection):
-            _begin(connection, directory, source)
-        log = _continued(connection, directory, master or master_key(source, directory, make=False))
+            _begin(connection, directory, source, position)
+        log = _continued(connection, directory, master or master_key(source, directory, make=False), position)
         log.is_new = is_new
         connection.execute("COMMIT")
     except BaseException:
@@ -145,7 +214,7 @@ def _is_begun(connection: sqlite3.Connection) -> bool:
     return found > 0
 
 
-def _continued(connection: sqlite3.Connection, directory: Path, master: MasterKey) -> Log:
+def _continued(connection: sqlite3.Connection, directory: Path, master: MasterKey, position: PositionFile) -> Log:
     meta = dict(connection.execute("SELECT name, value FROM meta"))
     if meta.get("master") != master.check:
         raise wrong_master()
@@ -165,7 +234,7 @@ def _continued(connection: sqlite3.Connection, directory: Path, master: MasterKe
         return _signer(directory, origin, wanted)
 
     take_next_key(connection, directory)
-    return Log(master, origin, load(vkey), load)
+    return Log(master, origin, load(vkey), load, position)
 
 
 def _signer(directory: Path, origin: str, vkey: str) -> Signer:
@@ -212,6 +281,27 @@ def own_vkey(path: Path) -> str:
     raise AssertionError
 
 
+def require_end(path: Path) -> None:
+    """See that there is a log, if there was one.
+
+    Raises:
+        BridgeError: `ledger_behind`, `ledger_head_damaged`.
+    """
+    from mcp_bridge.ledger.reading import open_ledger  # noqa: PLC0415  (it imports this module)
+
+    position = PositionFile(path)
+    position.load()
+    if position.known is None:
+        return
+    try:
+        with open_ledger(path):
+            return
+    except BridgeError as exc:
+        if exc.details.get("begun") is False:
+            raise position.behind("nothing") from None
+        # What else is wrong, whoever looks at it next says.
+
+
 def take_next_key(connection: sqlite3.Connection, directory: Path) -> None:
     """Put the next key in the other's place, if it is the one that the log is signed with.
 
@@ -243,14 +333,16 @@ def take_next_key(connection: sqlite3.Connection, directory: Path) -> None:
         ) from None
 
 
-def _begin(connection: sqlite3.Connection, directory: Path, source: str | Sequence[str]) -> None:
+def _begin(
+    connection: sqlite3.Connection, directory: Path, source: str | Sequence[str], position: PositionFile
+) -> None:
     """Begin a log. The keys are on the disk before anything is that needs them."""
     master = master_key(source, directory, make=True)
     origin = f"{ORIGIN}/{secrets.token_hex(8)}"
     signer = _loaded(directory / KEY_FILE, origin, make=True)
     connection.executemany("INSERT INTO meta VALUES (?, ?)", (("origin", origin), ("master", master.check)))
     connection.execute("INSERT INTO head VALUES (1, 0, ?, '', ?)", (empty_root(), signer.vkey))
-    log = Log(master, origin, signer, lambda _: signer)
+    log = Log(master, origin, signer, lambda _: signer, position)
     log.begin(connection)
     event = KeyEvent("made", signer.vkey)
     write_entries(connection, log, [Posted(Entry("key", LEDGER), (event.encode(),), time.time_ns() // 1000)])

@@ -78,7 +78,7 @@ def others(directory: Path, owner: str) -> bool:
         owner: What this one calls itself.
     """
     own = _path(directory, owner)
-    return any(_is_locked(path) for path in own.parent.iterdir() if path != own)
+    return own.parent.is_dir() and any(_is_locked(path) for path in own.parent.iterdir() if path != own)
 
 
 def _path(directory: Path, owner: str) -> Path:

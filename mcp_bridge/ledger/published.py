@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import merkle
 from mcp_bridge.ledger.codec import LEDGER
-from mcp_bridge.ledger.log import read_node
+from mcp_bridge.ledger.nodes import read_node
 from mcp_bridge.ledger.notes import open_checkpoint
 from mcp_bridge.ledger.publisher import TargetState
 from mcp_bridge.ledger.reading import Ledger

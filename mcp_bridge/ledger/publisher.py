@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
-from mcp_bridge.errors import BridgeError
+from mcp_bridge.errors import BridgeError, log_failure
 from mcp_bridge.ledger.publishing import CONFLICT, checkpoint_of, publish
 from mcp_bridge.ledger.targets import INTERVAL_SECONDS
 
@@ -159,8 +159,8 @@ class Publisher:
             self._states[target.id] = after
             try:
                 self._states[target.id] = await self._keep(after, published)
-            except Exception:  # as above
-                logger.exception("the state of publishing to the %s was not kept", target.id)
+            except Exception as exc:  # noqa: BLE001  (as above)
+                log_failure(logger, exc, "the state of publishing to the %s was not kept", target.id)
         return published is not None
 
     def _failed(self, before: TargetState, exc: BridgeError) -> TargetState:

@@ -8,30 +8,37 @@ ledger's, since a view in the place of one could go on for ever.
 from __future__ import annotations
 
 import functools
+import logging
 import os
+import shutil
 import sqlite3
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import merkle
 from mcp_bridge.ledger.codec import LEDGER, decode, leaf_hash
 from mcp_bridge.ledger.exports import checkpoint_line, entry_line, header_line
-from mcp_bridge.ledger.log import read_node
+from mcp_bridge.ledger.failures import is_full
+from mcp_bridge.ledger.nodes import read_node
 from mcp_bridge.ledger.opening import refuse_newer
+from mcp_bridge.ledger.position import PositionFile
 from mcp_bridge.ledger.recorder import payload_of, pieces_of
 from mcp_bridge.ledger.schema import MIGRATIONS
-from mcp_bridge.ledger.sealing import damaged, of_file
+from mcp_bridge.ledger.sealing import damaged, master_key, of_file, wrong_master
 from mcp_bridge.ledger.trust import KeyEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Sequence
 
     from mcp_bridge.ledger.codec import Leaf
     from mcp_bridge.ledger.pieces import Pieces
     from mcp_bridge.ledger.sealing import MasterKey
+
+logger = logging.getLogger(__name__)
 
 MAX_EXECUTIONS_REMEMBERED = 16
 """Their keys, and those of their pieces that were read last."""
@@ -41,6 +48,9 @@ STEPS, STEPS_PER_BYTE = 10_000_000, 10
 verifying one takes. Pages that name the same pages again and again could be followed for ever."""
 
 _STEPS_BETWEEN_LOOKS = 100_000
+
+INDEX_BYTES = 32 << 10
+"""Of a part of the index of a write-ahead log (sqlite.org/walformat.html, section 2)."""
 
 MAX_SCHEMA_ROWS = 1000
 
@@ -227,11 +237,26 @@ def require(path: Path) -> None:
         BridgeError: `database_unusable`.
     """
     if not path.is_file():
-        raise BridgeError(
-            "database_unusable",
-            f"There is no ledger {path}.",
-            hint="It begins with the first run. Is state_dir the one that is meant?",
-        )
+        raise _no_ledger(f"There is no ledger {path}.")
+
+
+def _no_ledger(message: str) -> BridgeError:
+    hint = "It begins with the first run. Is state_dir the one that is meant?"
+    return BridgeError("database_unusable", message, hint=hint, begun=False)
+
+
+def _not_begun(path: Path) -> BridgeError:
+    return _no_ledger(f"No log has begun in {path}: who made the file was ended before it could.")
+
+
+def is_begun(connection: sqlite3.Connection) -> bool:
+    """Whether a file has anything of a log; a process may have been killed before it could begin one."""
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+    return any(
+        connection.execute(f"SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT 1)").fetchone()[0]  # noqa: S608
+        for table in ("meta", "head", "entries")
+        if table in tables
+    )
 
 
 @contextmanager
@@ -247,22 +272,68 @@ def open_ledger(path: Path, master: MasterKey | None = None) -> Iterator[Ledger]
     """
     require(path)
     try:
-        with closing(sqlite3.connect(_uri(path), uri=True, isolation_level=None)) as opened:
+        with (
+            _readable(path) as readable,
+            closing(sqlite3.connect(_uri(readable), uri=True, isolation_level=None)) as opened,
+        ):
             _limit(opened, path)
             opened.execute("PRAGMA trusted_schema = OFF")
             opened.execute("PRAGMA cell_size_check = ON")
             refuse_newer(opened, path)
             opened.execute("BEGIN")
             _check_tables(opened)
+            if not is_begun(opened):
+                raise _not_begun(path)
             yield Ledger(opened, master)
     except BridgeError as exc:
         raise of_file(path, exc) from None
     except (sqlite3.Error, UnicodeDecodeError) as exc:
+        if path.with_name(f"{path.name}-journal").exists():
+            # The file has another journal before it has its write-ahead log, and nothing is in it then.
+            raise _not_begun(path) from None
         endless = getattr(exc, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT
         why = "it takes longer than any ledger of its size" if endless else str(exc)
         raise BridgeError(
             "database_unusable", f"The record of executions, {path}, can't be read: {why}.", hint="Go on with a backup."
         ) from None
+
+
+@contextmanager
+def open_looking(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection to a ledger of ours that is only looked at, how far it may have come; for any thread.
+
+    Raises:
+        sqlite3.Error: As it comes.
+        BridgeError: `database_unusable`, `database_newer`, `ledger_damaged`.
+    """
+    require(path)
+    position = PositionFile(path)
+    with _readable(path) as readable:
+        uri = _uri(readable)
+        with closing(sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)) as opened:
+            refuse_newer(opened, path)
+            _check_tables(opened)
+            if not is_begun(opened):
+                raise _not_begun(path)
+            try:
+                position.load()
+                position.check(opened)
+            except BridgeError as exc:
+                # Nothing follows from what is looked at; it can't be accepted here, either.
+                logger.warning("%s", exc)
+            yield opened
+
+
+def master_of(connection: sqlite3.Connection, directory: Path, source: str | Sequence[str]) -> MasterKey:
+    """The master key of a ledger, which is there.
+
+    Raises:
+        BridgeError: `key_missing`, `key_unusable`.
+    """
+    master = master_key(source, directory, make=False)
+    if dict(connection.execute("SELECT name, value FROM meta")).get("master") != master.check:
+        raise wrong_master()
+    return master
 
 
 def _limit(connection: sqlite3.Connection, path: Path) -> None:
@@ -298,7 +369,45 @@ def made_schema(version: int) -> list[SchemaRow]:
         return schema_of(fresh)
 
 
+@contextmanager
+def _readable(path: Path) -> Iterator[Path]:
+    """The file, or a copy where SQLite can't read it: with a journal, and no place for the index of that.
+
+    Nobody writes to such a file: who does has made that index.
+    """
+    journal = path.with_name(f"{path.name}-wal")
+    if _has_index(path) or not _size(journal):
+        yield path
+        return
+    with TemporaryDirectory(prefix="mcp-bridge-") as folder:
+        try:
+            for original in (path, journal):
+                shutil.copyfile(original, Path(folder) / original.name)
+        except OSError as exc:
+            raise BridgeError(
+                "database_unusable",
+                f"The record of executions, {path}, can't be read where it is, nor be copied: {exc.strerror}.",
+                hint="See to the owner and mode of what is there, and to the room for temporary files.",
+            ) from None
+        yield Path(folder) / path.name
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _has_index(path: Path) -> bool:
+    """Whether the index of a file's journal is there, or can be made."""
+    can_be_made = os.access(path.parent, os.W_OK) and not is_full(path)
+    return can_be_made or _size(path.with_name(f"{path.name}-shm")) >= INDEX_BYTES
+
+
 def _uri(path: Path) -> str:
     # Where nothing can be made and no journal is, SQLite reads a file only if it is told that nobody writes to it.
-    still = not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
+    still = not _size(path.with_name(f"{path.name}-wal")) and (
+        not os.access(path.parent, os.W_OK) or not _has_index(path)
+    )
     return f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if still else ''}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mcp_bridge.ledger.codec import LEDGER, decode
+from mcp_bridge.ledger.codec import LEDGER, decode, leaf_hash
 from mcp_bridge.ledger.entries import TOMBSTONE, Entry, Kind, Recorded
 from mcp_bridge.ledger.pieces import Payload, Pieces
 from mcp_bridge.ledger.sealing import damaged
@@ -82,10 +82,15 @@ class SqliteRecorder:
     def _read(self, connection: sqlite3.Connection, execution: str) -> list[Recorded]:
         found: list[Recorded] = []
         pieces: Pieces | None = None
-        for data, sealed, wrapped in connection.execute(_SELECT, (execution,)).fetchall():
+        previous: str | None = None
+        for data, kept, sealed, wrapped in connection.execute(_SELECT, (execution,)).fetchall():
             if not found and wrapped is not None:
                 pieces = pieces_of(connection, execution, self._database.master.open(execution, wrapped))
             leaf = decode(data)
+            # What is done next depends on it: none may be missing between two, and none be another than there was.
+            if leaf.previous != previous or leaf_hash(data) != kept:
+                raise damaged(f"the entry {leaf.sequence} isn't its own, or doesn't follow the one before it")
+            previous = kept.hex()
             payload = payload_of(leaf, sealed, pieces)
             found.append(recorded(leaf, None if payload is None else payload.value()))
         return found
@@ -134,6 +139,7 @@ def payload_of(leaf: Leaf, sealed: bytes | None, pieces: Pieces | None) -> Paylo
 
 
 _SELECT = """
-    SELECT entry, sealed, (SELECT wrapped FROM data_keys WHERE data_keys.execution = entries.execution)
+    SELECT entry, CAST(substr(nodes, 1, 32) AS BLOB), sealed,
+        (SELECT wrapped FROM data_keys WHERE data_keys.execution = entries.execution)
     FROM entries LEFT JOIN payloads USING (sequence) WHERE execution = ? ORDER BY sequence
 """

@@ -1,12 +1,12 @@
-"""Another key for the log's checkpoints, and a clock that is right although it was put back: entries that say so."""
+"""Entries of what a person has done about the log: another key, a clock that was put back, an end that is lost."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
 import time
-from contextlib import closing
-from typing import TYPE_CHECKING
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -16,7 +16,8 @@ from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.failures import unusable
 from mcp_bridge.ledger.log import Log, Posted
 from mcp_bridge.ledger.notes import add_signature, checkpoint_text
-from mcp_bridge.ledger.opening import NEXT_KEY_FILE, connect, take_next_key, write_entries
+from mcp_bridge.ledger.opening import NEXT_KEY_FILE, connect, look_first, open_to_write, take_next_key, write_entries
+from mcp_bridge.ledger.position import PositionFile
 from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.sealing import master_key
 from mcp_bridge.ledger.signing import Signer
@@ -71,14 +72,15 @@ def replace_lost_key(path: Path, master: str | Sequence[str]) -> str:
 
     Raises:
         BridgeError: `key_unusable`, `key_missing` (of the master key), `ledger_damaged`, `database_unusable`,
-            `database_busy`.
+            `database_busy`, `ledger_behind`, `ledger_head_damaged`.
     """
     directory = path.parent
     with open_ledger(path) as ledger:
         # It is there, and one of ours: opened to be written, it would be made.
         origin = ledger.origin
     seed, new = _new_key(origin)
-    log = Log(master_key(master, directory, make=False), origin, new, lambda _: new)
+    position = PositionFile(path)
+    log = Log(master_key(master, directory, make=False), origin, new, lambda _: new, position)
 
     def work(transaction: Transaction) -> None:
         (old,) = transaction.connection.execute("SELECT vkey FROM head").fetchone()
@@ -87,10 +89,12 @@ def replace_lost_key(path: Path, master: str | Sequence[str]) -> str:
         _append(transaction, KeyEvent("lost", new.vkey, old))
 
     try:
-        with closing(connect(path)) as connection:
+        position.load()
+        look_first(path, position)
+        with closing(position), closing(connect(path)) as connection:
             run(connection, log, work)
             run(connection, log, lambda transaction: take_next_key(transaction.connection, directory))
-    except sqlite3.Error as exc:
+    except (sqlite3.Error, OSError) as exc:
         raise unusable(path, exc) from None
     return new.vkey
 
@@ -113,6 +117,66 @@ async def accept_clock(database: Database, by: str) -> float:
         return behind
 
     return await database.transact(work)
+
+
+def accept_loss(path: Path, master: str | Sequence[str], by: str) -> Loss:
+    """Go on with a ledger that ends before what it had come to, or of which nobody knows how far that was.
+
+    Args:
+        path: The file; one begins where there is none.
+        master: Where the master key is.
+        by: Who accepts it.
+
+    Raises:
+        BridgeError: `nothing_is_lost`; as `open_to_write`.
+    """
+    position = PositionFile(path)
+    try:
+        if not _is_behind(path, position):
+            raise BridgeError("nothing_is_lost", f"{path} is as far as {position.path.name} says.")
+        had = position.known
+        connection, log = open_to_write(path, master, accepting=True)
+        with closing(connection), closing(log.position):
+
+            def work(transaction: Transaction) -> Loss:
+                has = log.checkpoint().size
+                lost = {"had": had.size, "root": had.root.hex(), "log": had.origin} if had is not None else {}
+                transaction.append(Entry("loss", LEDGER, {"has": has, "by": by, **lost}))
+                return Loss(None if had is None else had.size, has)
+
+            return run(connection, log, work)
+    except (sqlite3.Error, OSError) as exc:
+        raise unusable(path, exc) from None
+
+
+class Loss(NamedTuple):
+    """What was accepted as lost.
+
+    Attributes:
+        had: How many entries the log had; None where that isn't known.
+        has: How many it has.
+    """
+
+    had: int | None
+    has: int
+
+
+def is_behind(path: Path) -> bool:
+    """Whether a ledger ends before what it had come to, or nobody knows. What else is wrong, who opens it finds out."""
+    with suppress(BridgeError, sqlite3.Error, OSError):
+        return _is_behind(path, PositionFile(path))
+    return False
+
+
+def _is_behind(path: Path, position: PositionFile) -> bool:
+    try:
+        position.load()
+        look_first(path, position)
+    except BridgeError as exc:
+        if exc.code not in {"ledger_behind", "ledger_head_damaged"}:
+            raise
+        return True
+    return False
 
 
 def _new_key(origin: str) -> tuple[bytes, Signer]:

@@ -140,7 +140,7 @@ def run(connection: sqlite3.Connection, log: Log, work: Callable[[Transaction], 
     """Do work in one transaction.
 
     Raises:
-        sqlite3.Error, BridgeError: As `commit`, and as the work.
+        sqlite3.Error, BridgeError: As `commit`, and as the work; as `Log.committed`, when it is done.
     """
     take_turn(connection)
     try:
@@ -153,6 +153,7 @@ def run(connection: sqlite3.Connection, log: Log, work: Callable[[Transaction], 
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+    log.committed()
     return result
 
 

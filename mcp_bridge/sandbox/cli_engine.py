@@ -94,7 +94,7 @@ class CliEngine(Engine):
 
     def __init__(self, choice: RuntimeChoice, state_dir: Path) -> None:
         self.choice = choice
-        # The client works in another directory than ours.
+        # The client works there: what it leaves is in nobody's way.
         self._run_dir = state_dir.absolute() / "run"
         state_directory(state_dir)
         try:
@@ -112,7 +112,10 @@ class CliEngine(Engine):
         return self.choice.engine
 
     def _forget_killed(self) -> None:
-        """Remove the id files of bridges that were killed before they could."""
+        """Remove the id files of bridges that were killed before they could, and what engines have left."""
+        # An empty file, of podman's monitor for a container that died of memory, where that was started (cgroups v1).
+        with contextlib.suppress(OSError):
+            (self._run_dir / "oom").unlink()
         horizon = time.time() - _ID_FILE_SECONDS
         for path in self._run_dir.glob("*.cid"):
             with contextlib.suppress(OSError):
@@ -137,8 +140,7 @@ class CliEngine(Engine):
             unset=await self._variables_of(spec.image),
         )
         try:
-            # Podman's monitor leaves an empty file `oom` in the directory it was started from (control groups v1).
-            child = Child(argv, _environment(choice.environment), self._run_dir.parent)
+            child = Child(argv, _environment(choice.environment), self._run_dir)
         except FileNotFoundError as error:
             raise BridgeError(
                 "no_runtime",

@@ -7,7 +7,7 @@ import { Proofs } from "./proofs.js";
 
 const KINDS = {
   start: "Start", call: "Call", model: "Model", request: "Bridge", outcome: "Outcome", denial: "Denied", transition: "Event", suspension: "Suspended",
-  resume: "Resumed", decision: "Decision", violation: "Violation", erasure: "Erased", key: "Key", clock: "Clock", end: "End",
+  resume: "Resumed", decision: "Decision", violation: "Violation", erasure: "Erased", key: "Key", clock: "Clock", loss: "Loss", end: "End",
 };
 
 function label(row) {

@@ -1,0 +1,323 @@
+"""How far a ledger had come, kept beside its file: what it finds, what it must not take for a fault, and the way out."""
+
+import asyncio
+import errno
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from crash_fixtures import tool
+from ledger_looks import look
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger import position
+from mcp_bridge.ledger.audit import verify_file
+from mcp_bridge.ledger.database import Database
+from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.ledger.position import Position, PositionFile, position_of
+from mcp_bridge.ledger.reading import open_ledger
+from mcp_bridge.ledger.recorder import SqliteRecorder
+from mcp_bridge.ledger.rotation import accept_loss, replace_lost_key
+from mcp_bridge.ledger.schema import FILE_NAME
+from mcp_bridge.ledger.store import ProgramStore, SavedProgram
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="the shim is for Linux")
+
+APPENDING = Path(__file__).with_name("power_cut") / "appending.py"
+
+FRAME, HEADER = 24 + 4096, 32
+"""Bytes of a frame of the write-ahead log with its page, and of that log's head (sqlite.org/fileformat.html, section 4)."""
+
+
+def saved(number):
+    return SavedProgram(f"p{number}", "hash", {"number": number}, 0.0)
+
+
+async def crashed(folder, work=None):
+    """What a killed process leaves of a ledger of four entries; a copy, made while it was in use."""
+    live = folder / "live"
+    live.mkdir()
+    async with Database(live / FILE_NAME) as database:
+        for number in range(4):
+            await SqliteRecorder(database).append(Entry("intent", f"e{number % 2}", {"number": number}))
+        if work is not None:
+            await work(database)
+        shutil.copytree(live, folder / "state", ignore=shutil.ignore_patterns("*-shm"))
+    return folder / "state"
+
+
+async def error_of(state):
+    """The error by which a ledger can't be written to."""
+    try:
+        async with Database(state / FILE_NAME) as database:
+            await SqliteRecorder(database).append(Entry("intent", "x"))
+    except BridgeError as error:
+        return error.code if error.hint else f"{error.code} without a hint"
+    return None
+
+
+def contents(folder):
+    """The bytes of what is in a directory, without what SQLite makes for whoever reads: no memory, no empty journal."""
+    found = {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.endswith("-shm")}
+    return {name: data for name, data in found.items() if data or not name.endswith("-wal")}
+
+
+@contextmanager
+def changed(path, place):
+    """One byte of a file is another."""
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+    yield
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+# --- what is found ---
+
+
+async def test_no_byte_of_the_write_ahead_log_can_be_changed_unnoticed(tmp_path):
+    state = await crashed(tmp_path)
+    wal = state / f"{FILE_NAME}-wal"
+    size = wal.stat().st_size
+    assert (size - HEADER) % FRAME == 0
+    frames = range(0, size // FRAME, max(1, size // FRAME // 6))
+    places = [0, 20, 28, *(HEADER + FRAME * frame + (3, 10, 20, 4000)[frame % 4] for frame in frames)]
+    places += [size - 1, size - FRAME]
+    for number, place in enumerate(places):
+        copy = shutil.copytree(state, tmp_path / f"{number}")
+        with changed(copy / wal.name, place):
+            before = contents(copy)
+            assert await error_of(copy) == "ledger_behind", place
+            assert contents(copy) == before, "what was refused was changed"
+        shutil.rmtree(copy)
+    assert await error_of(state) is None
+
+
+@pytest.mark.parametrize("left", [0, 10, HEADER, HEADER + FRAME, -1])
+async def test_a_write_ahead_log_that_was_cut_off_or_removed_is_found(tmp_path, left):
+    state = await crashed(tmp_path)
+    wal = state / f"{FILE_NAME}-wal"
+    wal.write_bytes(wal.read_bytes()[:left]) if left else wal.unlink()
+    assert await error_of(state) == "ledger_behind"
+
+
+async def test_a_write_of_no_entry_that_is_lost_is_found(tmp_path):
+    async def keep(database):
+        await ProgramStore(database).save_program("local", saved(1))
+
+    state = await crashed(tmp_path, keep)
+    data = (state / f"{FILE_NAME}-wal").read_bytes()
+    (state / f"{FILE_NAME}-wal").write_bytes(data[:-1])
+    with open_ledger(state / FILE_NAME) as ledger:
+        assert ledger.size == 5
+    assert await error_of(state) == "ledger_behind"
+
+
+@pytest.mark.parametrize("there", ["older", "none", "empty", "another", "rewritten"])
+async def test_another_file_in_its_place_is_found_and_nothing_is_begun(tmp_path, there):
+    folder = tmp_path / "state"
+    folder.mkdir()
+    assert await error_of(folder) is None
+    older = shutil.copy(folder / FILE_NAME, tmp_path / "older")
+    assert await error_of(folder) is None
+    kept = contents(folder)
+    path = folder / FILE_NAME
+    path.unlink()
+    if there == "older":
+        shutil.copy(older, path)
+    elif there == "empty":
+        path.touch(0o600)
+    elif there == "another":
+        (tmp_path / "other").mkdir()
+        for _ in range(4):
+            await error_of(tmp_path / "other")
+        shutil.copy(tmp_path / "other" / FILE_NAME, path)
+    elif there == "rewritten":
+        # As many entries, and others.
+        shutil.copy(older, path)
+        head = (folder / "ledger.head").read_bytes()
+        (folder / "ledger.head").unlink()
+        assert await error_of(folder) is None
+        (folder / "ledger.head").write_bytes(head)
+    before = contents(folder)
+    assert await error_of(folder) == "ledger_behind"
+    with pytest.raises(BridgeError) as caught:
+        replace_lost_key(path, "file")
+    assert caught.value.code in {"ledger_behind", "database_unusable"}
+    assert contents(folder) == before
+    shutil.copy(tmp_path / "older", path)
+    path.write_bytes(kept[FILE_NAME])
+    assert await error_of(folder) is None
+
+
+async def test_an_index_that_was_damaged_is_found_before_anything_is_looked_up_by_it(tmp_path):
+    state = tmp_path / "state"
+    state.mkdir()
+    await error_of(state)
+    with closing(sqlite3.connect(state / FILE_NAME, isolation_level=None)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        (root,) = connection.execute(
+            "SELECT rootpage FROM sqlite_schema WHERE name = 'entries_of_execution'"
+        ).fetchone()
+    # How many entries its page has: one fewer (sqlite.org/fileformat.html, section 1.6).
+    data = bytearray((state / FILE_NAME).read_bytes())
+    data[4096 * (root - 1) + 4] -= 1
+    (state / FILE_NAME).write_bytes(data)
+    assert await error_of(state) == "ledger_damaged"
+
+
+@pytest.mark.parametrize("statement", ["DELETE FROM entries WHERE sequence = 2", "UPDATE entries SET entry = {}"])
+async def test_no_history_is_taken_that_lacks_an_entry_or_has_another(tmp_path, statement):
+    path = tmp_path / FILE_NAME
+    async with Database(path) as database:
+        await SqliteRecorder(database).append(*(Entry("intent", "a", {"number": n}, "step") for n in range(3)))
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchall():
+                connection.execute(f"DROP TRIGGER {name}")
+            other = "CAST(replace(CAST(entry AS TEXT), '\"step\"', '\"step\"') AS BLOB) WHERE sequence = 99"
+            if "UPDATE" in statement:
+                other = "CAST(replace(CAST(entry AS TEXT), ':\"step\"', ':\"pets\"') AS BLOB) WHERE sequence = 2"
+            connection.execute(statement.format(other))
+        with pytest.raises(BridgeError) as caught:
+            await SqliteRecorder(database).read("a")
+    assert caught.value.code == "ledger_damaged"
+
+
+# --- what is no fault ---
+
+
+async def test_a_ledger_without_a_record_goes_on_and_has_one_then(tmp_path):
+    """As an earlier version leaves it, and a copy of the file alone."""
+    state = await crashed(tmp_path)
+    (state / "ledger.head").unlink()
+    assert await error_of(state) is None
+    assert (state / "ledger.head").stat().st_mode & 0o777 == 0o600
+    (state / FILE_NAME).unlink()
+    assert await error_of(state) == "ledger_behind"
+
+
+async def test_a_record_that_was_behind_its_ledger_is_no_fault(tmp_path):
+    """Of a power cut, of a process that was killed before it could write it, of an earlier version beside this one."""
+    state = await crashed(tmp_path)
+    held = (state / "ledger.head").read_bytes()
+    assert await error_of(state) is None
+    now = (state / "ledger.head").read_bytes()
+    (state / "ledger.head").write_bytes(held)
+    assert now != held
+    assert await error_of(state) is None
+
+
+@pytest.mark.parametrize("content", [b"", bytes(512), b"rubbish", "half", "byte"])
+async def test_what_a_power_cut_leaves_of_a_record_counts_for_nothing_and_what_was_changed_since_is_found(
+    tmp_path, monkeypatch, content
+):
+    state = await crashed(tmp_path)
+    record = (state / "ledger.head").read_bytes()
+    if isinstance(content, str):
+        content = record[:100] if content == "half" else record.replace(b'"size":5', b'"size":4')
+    (state / "ledger.head").write_bytes(content)
+    if position.boot_id().encode() in content:
+        assert await error_of(state) == "ledger_head_damaged"
+        assert accept_loss(state / FILE_NAME, "file", "anna").had is None
+        assert await error_of(state) is None
+        (state / "ledger.head").write_bytes(content)
+    with monkeypatch.context() as patched:
+        patched.setattr(position, "boot_id", lambda: "another")
+        assert await error_of(state) is None
+    # It is whole again.
+    PositionFile(state / FILE_NAME).load()
+
+
+async def test_a_copy_of_the_directory_is_as_good_as_the_directory(tmp_path):
+    state = await crashed(tmp_path)
+    copy = shutil.copytree(state, tmp_path / "copy")
+    assert await error_of(copy) is None
+    assert await error_of(state) is None
+
+
+def test_the_record_is_never_put_back_by_whoever_is_late(tmp_path):
+    one, other = PositionFile(tmp_path / FILE_NAME), PositionFile(tmp_path / FILE_NAME)
+    with closing(one), closing(other):
+        one.advance(Position("log", 11, bytes(32), 2))
+        other.advance(Position("log", 10, bytes(32), 2))
+        other.load()
+        assert other.known == Position("log", 11, bytes(32), 2)
+
+
+def test_whoever_opens_a_ledger_while_others_write_finds_it_whole(tmp_path):
+    writers = [
+        subprocess.Popen([sys.executable, APPENDING, tmp_path, name, "4", "61", "0", "2"], stdin=subprocess.DEVNULL)
+        for name in "ab"
+    ]
+    opened = 0
+    while any(writer.poll() is None for writer in writers):
+        if (tmp_path / "acknowledged").exists():
+            assert asyncio.run(error_of(tmp_path / "state")) is None
+            opened += 1
+    assert [writer.wait() for writer in writers] == [0, 0]
+    assert opened
+    with closing(sqlite3.connect(tmp_path / "state" / FILE_NAME)) as connection:
+        here = PositionFile(tmp_path / "state" / FILE_NAME)
+        here.load()
+        assert here.known == position_of(connection)
+
+
+@linux
+@pytest.mark.parametrize("nth", [1, 2, 4])
+def test_who_is_killed_before_the_record_is_written_loses_nothing_and_is_not_refused(runs, nth):
+    one = runs({"name": "two", "steps": [tool("once", "a"), tool("again", "b")]}, {"x": "a"})
+    one.run({"operation": "write", "suffix": ".head", "nth": nth})
+    assert one.kills == 1
+    assert one.finish()["status"] == "success"
+
+
+@linux
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("point", ["before durable intent", "before outcome"])
+def test_what_can_not_be_taken_down_is_not_done(runs, point, error):
+    one = runs({"name": "two", "steps": [tool("once", "a"), tool("again", "b")]}, {"x": "a"})
+    told = one.run(fault={"point": point, "operation": "write", "suffix": ".head", "errno": error})
+    assert (told["code"], "ledger.head" in told["message"]) == ("not_recorded", True)
+    assert one.finish()["status"] == "success"
+
+
+# --- the way out ---
+
+
+async def test_what_was_lost_is_accepted_once_and_the_log_says_so(tmp_path):
+    state = await crashed(tmp_path)
+    wal = state / f"{FILE_NAME}-wal"
+    wal.write_bytes(wal.read_bytes()[:-1])
+    with pytest.raises(BridgeError) as caught:
+        verify_file(state / FILE_NAME, None, (), None, PositionFile(state / FILE_NAME))
+    assert caught.value.code == "ledger_behind"
+    assert "it had 5 entries" in caught.value.message
+    loss = accept_loss(state / FILE_NAME, "file", "anna")
+    assert (loss.had, loss.has) == (5, 4)
+    verify_file(state / FILE_NAME, None, (), None, PositionFile(state / FILE_NAME))
+    with open_ledger(state / FILE_NAME) as ledger:
+        *_, last = ledger.entries()
+    payload = json.loads(last.payload)
+    assert (last.leaf.kind, payload["had"], payload["has"], payload["by"]) == ("loss", 5, 4, "anna")
+    assert await error_of(state) is None
+    look(state)
+    with pytest.raises(BridgeError) as caught:
+        accept_loss(state / FILE_NAME, "file", "anna")
+    assert caught.value.code == "nothing_is_lost"
+
+
+async def test_of_a_ledger_that_is_gone_another_is_begun_when_that_is_accepted(tmp_path):
+    state = await crashed(tmp_path)
+    for suffix in ("", "-wal"):
+        (state / f"{FILE_NAME}{suffix}").unlink()
+    assert await error_of(state) == "ledger_behind"
+    assert accept_loss(state / FILE_NAME, "file", "anna").had == 5
+    assert await error_of(state) is None
+    with open_ledger(state / FILE_NAME) as ledger:
+        assert [entry.leaf.kind for entry in ledger.entries()] == ["key", "loss", "intent"]
