@@ -8,6 +8,7 @@ import anyio.lowlevel
 import pytest
 from ledger_looks import decide
 
+from mcp_bridge.bridge.asked_for import Keys
 from mcp_bridge.bridge.doubts import Settlement
 from mcp_bridge.bridge.program_record import standing
 from mcp_bridge.bridge.program_run import ProgramRun
@@ -35,7 +36,7 @@ class Tools:
     def __init__(self, **tools):
         self.tools = tools
         self.done = []
-        self.references = MemoryReferences(b"k" * 16)
+        self.references = MemoryReferences()
 
     async def perform(self, run, effect, *, approved=False):
         self.done.append(effect.name)
@@ -70,7 +71,7 @@ async def database(tmp_path):
 
 @pytest.fixture
 def service(database):
-    return lambda tasks: Programs(ProgramStore(database), SqliteRecorder(database), {}, tasks, b"k" * 16)
+    return lambda tasks: Programs(ProgramStore(database), SqliteRecorder(database), {}, tasks, Keys(b"k" * 32))
 
 
 def step(name, **fields):

@@ -93,7 +93,7 @@ class Session:
 
     def holds(self, given: Mapping[str, Any]) -> None:
         """The script has given a program's context, or a tool's arguments: it is erased with whom they are about."""
-        if subject := self._service.subject_of(given):
+        if subject := self._service.subject_of(given, self._effects.values_behind(given)):
             self._service.store.hold(self._script, subject=subject)
 
     def _told(self, stored: StoredExecution) -> dict[str, Any]:

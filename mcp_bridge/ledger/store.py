@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 ERASED = "erased"
 """The status of an execution whose data was erased."""
 
+SUBJECT_CHARS = 32
+"""Of what stands for a subject among those of holders, by which it is told from what stands for an execution."""
+
+FORGETTABLE = "v"
+"""Before the MAC of an idempotency key that sensitive values are a part of."""
+
 Starter: TypeAlias = Literal["operator", "agent"]
 """Who has an execution begun: a person at the command line, or whoever talks to the MCP server or is in a sandbox."""
 
@@ -90,6 +96,8 @@ class StoredExecution:
         subject: Whose data it holds, for erasure. Only there to be kept: it is never read again.
         is_held: Of a running one, whether a process that calls itself as its owner uses the store. Only read.
         key_space: Whose its key is.
+        whole_key: The key with the sensitive values that it is made of, if there are any: then nothing is kept of it
+            once it is erased. Only there to be kept, too.
     """
 
     id: str
@@ -110,6 +118,7 @@ class StoredExecution:
     subject: str = ""
     is_held: bool = False
     key_space: KeySpace = ""
+    whole_key: str = ""
 
     @property
     def starter(self) -> Starter:
@@ -244,7 +253,7 @@ class ProgramStore:
                 execution.id,
                 execution.kind,
                 execution.principal,
-                None if key is None else self._key_mac(execution.principal, key, execution.key_space),
+                None if key is None else self._key_name(execution, key),
                 execution.request,
                 execution.status,
                 execution.program,
@@ -381,14 +390,15 @@ class ProgramStore:
 
         Args:
             principal: Whose executions.
-            key: The key.
+            key: The key, with any sensitive values.
             space: Whose key; by default one that version 0.1.0 has kept.
 
         Raises:
             BridgeError: `ledger_damaged`.
         """
         mac = self._key_mac(principal, key, space)
-        found = await self._executions("WHERE principal = ? AND key = ?", (principal, mac))
+        query = "WHERE principal = ? AND key IN (?, ?)"
+        found = await self._executions(query, (principal, mac, FORGETTABLE + mac))
         return found[0] if found else None
 
     async def holders(self, execution: str) -> list[str]:
@@ -452,12 +462,13 @@ class ProgramStore:
             )
 
     async def values(self, execution: str) -> dict[str, str | float | None]:
-        """The values behind an execution's references; None behind one that was erased.
+        """The values behind an execution's references, in the order they were kept in; None behind one that was erased.
 
         Raises:
             BridgeError: `ledger_damaged`.
         """
-        rows = await self._database.read("SELECT id, value FROM reference_values WHERE execution = ?", (execution,))
+        query = "SELECT id, value FROM reference_values WHERE execution = ? ORDER BY rowid"
+        rows = await self._database.read(query, (execution,))
         key = await self._key(execution) if rows else None
         return {
             name: None if value is None or key is None else open_sealed(key, value, label_of("value", execution, name))
@@ -532,6 +543,10 @@ class ProgramStore:
     def _key_mac(self, principal: str, key: str, space: KeySpace) -> str:
         words = ("idempotency key", principal, key, *((space,) if space else ()))
         return self._database.master.mac(*words).hex()
+
+    def _key_name(self, execution: StoredExecution, key: str) -> str:
+        mac = self._key_mac(execution.principal, execution.whole_key or key, execution.key_space)
+        return FORGETTABLE + mac if execution.whole_key else mac
 
     def _check(self, table: str, row: Any) -> None:
         check_row(self._database.master, table, row)
