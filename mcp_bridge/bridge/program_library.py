@@ -147,7 +147,7 @@ class ProgramLibrary:
             uses = [own if own[0] in self.operators else other for own, other in pairs]
             bundle = {"program": shown["program"], "uses": uses}
             return found._replace(program=await off_loop(bundle, programs.unbundle, bundle))
-        except (programs.InvalidProgramError, TypeError):
+        except (programs.InvalidProgramError, ValueError, TypeError):
             raise BridgeError(
                 "program_sensitive",
                 "The program has sensitive values where no reference can take their place: in names, or too many.",

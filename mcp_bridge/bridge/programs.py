@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.entries import Recorded
     from mcp_bridge.ledger.recorder import Recorder
     from mcp_bridge.ledger.store import ProgramStore, Starter
-    from mcp_bridge.policy.references import Scalar
 
 logger = logging.getLogger(__name__)
 
@@ -117,13 +116,11 @@ class Programs(ProgramLibrary):
             # Saved before there was such a check, or never saved.
             self.check_program(found.program)
         context = await off_loop(context, checked_context, context)
-        # As it was given: without values it has other references each time.
+        # As it was given: without its values it has other references each time.
         written = programs.bundle(found.program)
         behind = effects.values_behind([written, context])
         asked_for = await off_loop(written, fill_in, written, behind) if effects.values_behind(written) else None
         request = await ProgramAsked(self._keys, asked_for or found.program.hash, context, behind).load()
-        if found.origin == "agent":
-            found = await self.without_values(found, effects.project)
         if key is not None:
             key = await whole_key(key, effects.project, effects.values_behind)
         return await once(
@@ -147,7 +144,7 @@ class Programs(ProgramLibrary):
         starter: Starter,
     ) -> ProgramRun | None:
         """Begin an execution; None if its key has one already."""
-        subject = self.subject_of(context, effects.values_behind(context))
+        subject, subject_is_value = await self.subject_of(context, effects)
         context = await effects.project(context)
         if not isinstance(context, dict):
             raise BridgeError(
@@ -155,6 +152,8 @@ class Programs(ProgramLibrary):
                 "The context has more sensitive values than an execution may have, or is too large with them hidden.",
                 hint="Pass less: a program can read large data by a tool.",
             )
+        if found.origin == "agent":
+            found = await self.without_values(found, effects.project)
         machine = await off_loop([context, found.program.data], Machine, found.program, context)
         run = ProgramRun(found.program, machine, effects, self, self._tasks, principal=principal, origin=found.origin)
         run.servers = effects.servers
@@ -177,6 +176,7 @@ class Programs(ProgramLibrary):
             due=None,
             started=time.time(),
             subject=subject,
+            subject_is_value=subject_is_value,
         )
         self._under_way[run.execution] = anyio.Event()
         effects.records(run.execution)
@@ -196,15 +196,14 @@ class Programs(ProgramLibrary):
                 del self._under_way[run.execution]
         return run if added else None
 
-    def subject_of(self, given: Mapping[str, Any], values: Mapping[str, Scalar]) -> str:
-        """Whose data a context, or a tool's arguments, are; empty if they don't say.
+    async def subject_of(self, given: Mapping[str, Any], effects: Effects) -> tuple[str, bool]:
+        """Whose data a context, or a tool's arguments, are, and whether there is a sensitive value in that name.
 
-        Args:
-            given: JSON.
-            values: Those behind its references, by their ids.
+        An empty name if they don't say.
         """
         named = next((given[name] for name in self.subject_fields if isinstance(given.get(name), str | int)), "")
-        return str(fill_in(named, values))
+        whole = fill_in(named, effects.values_behind(named))
+        return str(whole), bool(whole) and await effects.project(whole) != whole
 
     async def resume(self, execution: str, event: Resume | None, principal: str, effects: Effects) -> ProgramRun:
         """Go on with a suspended execution, as far as what it waits for has come about.

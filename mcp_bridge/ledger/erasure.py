@@ -23,7 +23,7 @@ from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.forgetting import entomb, forget_execution
 from mcp_bridge.ledger.sealed_rows import label_of, open_sealed
-from mcp_bridge.ledger.store import ERASED, FORGETTABLE, held_of
+from mcp_bridge.ledger.store import ERASED, FORGETTABLE, held_of, subjects_of
 from mcp_bridge.ledger.turns import in_turn
 
 if TYPE_CHECKING:
@@ -341,8 +341,11 @@ def _chosen(transaction: Transaction, database: Database, what: What, name: str)
     if what == "execution":
         rows = do("SELECT execution FROM data_keys WHERE execution = ?", (name,))
     else:
-        query = "SELECT execution FROM data_keys WHERE subject = ?1 UNION SELECT holder FROM holders WHERE subject = ?1"
-        rows = do(query, (master.subject(name),))
+        query = (
+            "SELECT execution FROM data_keys WHERE subject IN (?1, ?2)"
+            " UNION SELECT holder FROM holders WHERE subject IN (?1, ?2)"
+        )
+        rows = do(query, subjects_of(master, name))
     found = _with_holders(transaction, master, [execution for (execution,) in rows])
     is_there = "SELECT 1 FROM data_keys WHERE execution = ? AND wrapped IS NOT NULL"
     return sorted(one for one in found if do(is_there, (one,)).fetchone())

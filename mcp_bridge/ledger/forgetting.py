@@ -23,7 +23,7 @@ from mcp_bridge.ledger.disclosures import SALT_BYTES
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.log import INSERT_ENTRY, INSERT_PAYLOAD, Posted
 from mcp_bridge.ledger.pieces import taken
-from mcp_bridge.ledger.store import ERASED, SUBJECT_CHARS, held_of
+from mcp_bridge.ledger.store import ERASED, FORGETTABLE, held_of
 from mcp_bridge.ledger.transaction import authenticate, row_mac
 from mcp_bridge.private_files import KEY_BYTES, sync_directory
 
@@ -95,13 +95,13 @@ def forget_old(connection: sqlite3.Connection, log: Log, directory: Path) -> Non
 def forget_execution(connection: sqlite3.Connection, log: Log, execution: str) -> int:
     """Remove what rows tell of an execution whose key is destroyed; how many told anything.
 
-    Those who hold something of it are from now on found by the subjects that it was found by.
+    Those who hold something of it are from now on found by the subjects of whose names nothing is left there.
     """
     do, master = connection.execute, log.master
-    of_itself = "SELECT subject FROM data_keys WHERE execution = ?1 AND subject <> ''"
     subjects = do(
-        f"{of_itself} UNION SELECT subject FROM holders WHERE holder = ?1 AND length(subject) = ?2",  # noqa: S608
-        (execution, SUBJECT_CHARS),
+        "SELECT subject FROM data_keys WHERE execution = ?1 AND substr(subject, 1, 1) = ?2"
+        " UNION SELECT subject FROM holders WHERE holder = ?1 AND substr(subject, 1, 1) = ?2",
+        (execution, FORGETTABLE),
     ).fetchall()
     holders = do(
         "SELECT holder FROM holders JOIN data_keys ON execution = holder"
@@ -116,10 +116,11 @@ def forget_execution(connection: sqlite3.Connection, log: Log, execution: str) -
             )
     if subjects:
         do(
-            "UPDATE data_keys SET wrapped = NULL, subject = '', mac = ? WHERE execution = ?",
-            (master.mac("data_keys", execution, "", None), execution),
+            "UPDATE data_keys SET wrapped = NULL, subject = '', mac = ?"
+            " WHERE execution = ? AND substr(subject, 1, 1) = ?",
+            (master.mac("data_keys", execution, "", None), execution, FORGETTABLE),
         )
-        do("DELETE FROM holders WHERE holder = ? AND length(subject) = ?", (execution, SUBJECT_CHARS))
+        do("DELETE FROM holders WHERE holder = ? AND substr(subject, 1, 1) = ?", (execution, FORGETTABLE))
     told = len(subjects)
     told += do("DELETE FROM reference_values WHERE execution = ? AND erased IS NULL", (execution,)).rowcount
     told += do("UPDATE reference_values SET execution = '', id = erased WHERE execution = ?", (execution,)).rowcount

@@ -27,11 +27,8 @@ if TYPE_CHECKING:
 ERASED = "erased"
 """The status of an execution whose data was erased."""
 
-SUBJECT_CHARS = 32
-"""Of what stands for a subject among those of holders, by which it is told from what stands for an execution."""
-
 FORGETTABLE = "v"
-"""Before the MAC of an idempotency key that sensitive values are a part of."""
+"""Before the MAC of an idempotency key, or of a subject's name, that sensitive values are a part of."""
 
 Starter: TypeAlias = Literal["operator", "agent"]
 """Who has an execution begun: a person at the command line, or whoever talks to the MCP server or is in a sandbox."""
@@ -94,6 +91,8 @@ class StoredExecution:
         started: Seconds since 1970.
         changed: When it was last written, likewise.
         subject: Whose data it holds, for erasure. Only there to be kept: it is never read again.
+        subject_is_value: Whether there is a sensitive value in that name: then nothing is kept of it once this is
+            erased.
         is_held: Of a running one, whether a process that calls itself as its owner uses the store. Only read.
         key_space: Whose its key is.
         whole_key: The key with the sensitive values that it is made of, if there are any: then nothing is kept of it
@@ -116,6 +115,7 @@ class StoredExecution:
     started: float
     changed: float = 0.0
     subject: str = ""
+    subject_is_value: bool = False
     is_held: bool = False
     key_space: KeySpace = ""
     whole_key: str = ""
@@ -241,7 +241,7 @@ class ProgramStore:
             entries: Recorded in the same transaction.
         """
         database, key = self._database, execution.key
-        subject = database.master.subject(execution.subject) if execution.subject else ""
+        subject = _subject(database.master, execution.subject, is_value=execution.subject_is_value)
         _, row = database.master.new_row(execution.id, subject)
         database.post(INSERT_KEY, row)
         self.keep_values(execution.id, values or {})
@@ -279,17 +279,18 @@ class ProgramStore:
         )
         return changed == 1
 
-    def hold(self, holder: str, *, execution: str = "", subject: str = "") -> None:
+    def hold(self, holder: str, *, execution: str = "", subject: str = "", is_value: bool = False) -> None:
         """What an execution keeps is from now on of another's, too, or of a person's: it is erased with that.
 
         Args:
             holder: The execution.
             execution: The other one.
             subject: Whose data it holds.
+            is_value: Whether there is a sensitive value in that name.
         """
         master = self._database.master
         for name in ([held_of(master, execution)] if execution else []) + (
-            [master.subject(subject)] if subject else []
+            [_subject(master, subject, is_value=is_value)] if subject else []
         ):
             self._database.post(
                 "INSERT INTO holders (holder, subject, mac) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
@@ -550,6 +551,16 @@ class ProgramStore:
 
     def _check(self, table: str, row: Any) -> None:
         check_row(self._database.master, table, row)
+
+
+def subjects_of(master: MasterKey, subject: str) -> tuple[str, str]:
+    """What may stand for a subject: the same without sensitive values in its name, and with."""
+    name = master.subject(subject)
+    return name, FORGETTABLE + name
+
+
+def _subject(master: MasterKey, subject: str, *, is_value: bool) -> str:
+    return subjects_of(master, subject)[is_value] if subject else ""
 
 
 def held_of(master: MasterKey, execution: str) -> str:
