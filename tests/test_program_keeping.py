@@ -8,7 +8,6 @@ import anyio.lowlevel
 import pytest
 from ledger_looks import decide
 
-from mcp_bridge.bridge.asked_for import Keys
 from mcp_bridge.bridge.doubts import Settlement
 from mcp_bridge.bridge.program_record import standing
 from mcp_bridge.bridge.program_run import ProgramRun
@@ -71,7 +70,7 @@ async def database(tmp_path):
 
 @pytest.fixture
 def service(database):
-    return lambda tasks: Programs(ProgramStore(database), SqliteRecorder(database), {}, tasks, Keys(b"k" * 32))
+    return lambda tasks: Programs(ProgramStore(database), SqliteRecorder(database), {}, tasks, b"k" * 16)
 
 
 def step(name, **fields):

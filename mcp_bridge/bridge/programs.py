@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 
 from mcp_bridge.bridge import doubts
-from mcp_bridge.bridge.asked_for import ProgramAsked, whole_key
+from mcp_bridge.bridge.asked_for import Keys, ProgramAsked, whole_key
 from mcp_bridge.bridge.once import Key, once
 from mcp_bridge.bridge.program_library import ProgramLibrary
 from mcp_bridge.bridge.program_record import refuse_erased, run_record, standing
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
-    from mcp_bridge.bridge.asked_for import Keys
     from mcp_bridge.bridge.doubts import Settlement
     from mcp_bridge.bridge.program_library import Found
     from mcp_bridge.bridge.program_run import Effects
@@ -61,8 +60,9 @@ class Programs(ProgramLibrary):
         recorder: Is told of everything.
         operators: The operator's programs, by name.
         tasks: Where deadlines run.
-        keys: Of the MACs by which equal requests are told.
+        key: Of the MACs by which equal requests are told.
         policy_hash: Of the policy in force.
+        old_key: Of the MACs that version 0.1.0 has kept; None where it has kept none.
     """
 
     def __init__(
@@ -71,8 +71,9 @@ class Programs(ProgramLibrary):
         recorder: Recorder,
         operators: Mapping[str, Program],
         tasks: TaskGroup,
-        keys: Keys,
+        key: bytes,
         policy_hash: str = "",
+        old_key: bytes | None = None,
     ) -> None:
         super().__init__(store, operators)
         self.recorder = recorder
@@ -82,7 +83,7 @@ class Programs(ProgramLibrary):
         self.subject_fields: Sequence[str] = ()
         """Names in a context, of which the first that is there says whose data it is."""
         self._tasks = tasks
-        self._keys = keys
+        self._keys = Keys(key, old_key)
         self._under_way: dict[str, anyio.Event] = {}
 
     async def start(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import anyio
 
 from mcp_bridge.bridge import recovery
-from mcp_bridge.bridge.asked_for import script_macs, whole_key
+from mcp_bridge.bridge.asked_for import Keys, script_macs, whole_key
 from mcp_bridge.bridge.job import Job
 from mcp_bridge.bridge.once import Executions, Key, once
 from mcp_bridge.bridge.program_record import standing
@@ -32,7 +32,6 @@ from mcp_bridge.sandbox.owner import owner_label
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from mcp_bridge.bridge.asked_for import Keys
     from mcp_bridge.bridge.gate import Gate
     from mcp_bridge.bridge.keep import ArtifactWriter
     from mcp_bridge.bridge.script_past import PastCall
@@ -84,8 +83,9 @@ class Scripts:
         recorder: Is told of everything.
         principal: Whose they are.
         surroundings: Where they run.
-        keys: Of the MACs by which equal code is told.
+        key: Of the MACs by which equal code is told.
         policy_hash: Of the policy in force.
+        old_key: Of the MACs that version 0.1.0 has kept; None where it has kept none.
         retry_failed: Whether a key whose execution has failed may be used for another attempt.
     """
 
@@ -95,16 +95,17 @@ class Scripts:
         recorder: Recorder,
         principal: str,
         surroundings: Surroundings,
-        keys: Keys,
+        key: bytes,
         policy_hash: str = "",
         *,
+        old_key: bytes | None = None,
         retry_failed: bool = False,
     ) -> None:
         self.store = store
         self.recorder = recorder
         self._principal = principal
         self._surroundings = surroundings
-        self._keys = keys
+        self._keys = Keys(key, old_key)
         self._policy_hash = policy_hash
         self._retry_failed = retry_failed
         self._under_way: dict[str, anyio.Event] = {}

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from mcp_bridge.bridge.admission import Asker
-    from mcp_bridge.bridge.asked_for import Keys
     from mcp_bridge.bridge.doubts import Settlement
     from mcp_bridge.bridge.gate import Gate
     from mcp_bridge.bridge.program_run import ProgramRun
@@ -126,18 +125,13 @@ class Bridge:
             SqliteRecorder(self._database),
             self._governance.programs,
             self._tasks,
-            self._keys,
+            self._database.master.requests,
             self._governance.snapshot.hash,
+            self._database.old_requests,
         )
         programs.retry_failed = self.settings.ledger.retry_failed
         programs.subject_fields = self.settings.ledger.subject_fields
         return programs
-
-    @functools.cached_property
-    def _keys(self) -> Keys:
-        from mcp_bridge.bridge import asked_for  # noqa: PLC0415
-
-        return asked_for.Keys(self._database.master.requests, self._database.old_requests)
 
     @functools.cached_property
     def scripts(self) -> Scripts:
@@ -149,8 +143,9 @@ class Bridge:
             self.programs.recorder,
             PRINCIPAL,
             self,
-            self._keys,
+            self._database.master.requests,
             self._governance.snapshot.hash,
+            old_key=self._database.old_requests,
             retry_failed=self.settings.ledger.retry_failed,
         )
 

@@ -431,6 +431,8 @@ def _erase_reference(
         )
     for execution, name, value in found:
         _forget_value(transaction, execution, name, str(value))
+    for text in {str(value) for _, _, value in found}:
+        _forget_subject(transaction, subjects_of(transaction.log.master, text)[1])
     tokens = [entomb(transaction.connection, transaction.log, execution, name) for execution, name, _ in found]
     _append(transaction, {**told, "references": sorted(tokens), "executions": []})
     return Erased((), len({execution for execution, _, _ in found}))
@@ -480,6 +482,15 @@ def _forget_value(transaction: Transaction, execution: str, name: str, text: str
         (FORGETTABLE, None if kept is None else key.seal(json.dumps(kept).encode(), label), execution),
     )
     transaction.authenticate(("executions", "id = ?", (execution,)))
+
+
+def _forget_subject(transaction: Transaction, subject: str) -> None:
+    """Of a name that is erased, nobody's data are found any more: its MAC would tell whether a guess is right."""
+    do, master = transaction.connection.execute, transaction.log.master
+    for execution, wrapped in do("SELECT execution, wrapped FROM data_keys WHERE subject = ?", (subject,)).fetchall():
+        mac = master.mac("data_keys", execution, "", wrapped)
+        do("UPDATE data_keys SET subject = '', mac = ? WHERE execution = ?", (mac, execution))
+    do("DELETE FROM holders WHERE subject = ?", (subject,))
 
 
 def _append(transaction: Transaction, erasure: dict[str, Any]) -> None:

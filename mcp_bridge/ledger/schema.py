@@ -17,11 +17,13 @@ _FORGETTING = (
     "ALTER TABLE reference_values ADD COLUMN erased TEXT",
     "DROP TRIGGER data_keys_are_only_destroyed",
     """CREATE TRIGGER data_keys_are_only_destroyed BEFORE UPDATE ON data_keys
-            WHEN NEW.wrapped IS NOT NULL OR NEW.execution <> OLD.execution OR NEW.subject NOT IN (OLD.subject, '')
+            WHEN NEW.execution <> OLD.execution OR NEW.subject NOT IN (OLD.subject, '') OR (NEW.wrapped IS NOT NULL
+                AND NOT (NEW.wrapped IS OLD.wrapped AND NEW.subject = '' AND substr(OLD.subject, 1, 1) = 'v'))
             BEGIN SELECT RAISE(ABORT, 'the key of an execution is destroyed, and never changed'); END""",
     "DROP TRIGGER holders_are_not_removed",
     """CREATE TRIGGER holders_are_not_removed BEFORE DELETE ON holders
-            WHEN NOT EXISTS (SELECT 1 FROM data_keys WHERE execution = OLD.holder AND wrapped IS NULL)
+            WHEN substr(OLD.subject, 1, 1) <> 'v'
+                AND NOT EXISTS (SELECT 1 FROM data_keys WHERE execution = OLD.holder AND wrapped IS NULL)
             BEGIN SELECT RAISE(ABORT, 'what is held of another is forgotten with its holder, and not before'); END""",
 )
 """So that nothing that is left of an erased value depends on it."""
