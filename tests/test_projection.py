@@ -512,6 +512,7 @@ A, B, C, D = (reference_uri(name * 16) for name in "abcd")
         ([A], [C], {"a": 1, "c": "1"}, False),
         # Nothing is known any more of what is recorded: it is the same one everywhere.
         ([A, "<" + A, B], [C, "<" + C, D], {"c": "x", "d": "y"}, True),
+        ([A, A], [A, C], {"c": "x"}, True),
         ([A, A], [C, D], {"c": "x", "d": "y"}, False),
         ([A, B], [C, C], {"c": "x"}, False),
         ([A, B], [C, D], {"b": "y", "c": "x", "d": "y"}, True),

@@ -143,8 +143,8 @@ def fill_in(value: Any, values: Mapping[str, Scalar | None]) -> Any:
 def is_alike(recorded: Any, now: Any, values: Mapping[str, Scalar]) -> bool:
     """Whether two projected values are equal as JSON, in which `1` is not `true`; references by what is behind them.
 
-    Nothing is known of a value that was erased: a recorded reference to one may stand for what is now another's, as
-    long as it stands for the same one everywhere.
+    Nothing is known of a value that was erased: in the place of a recorded reference to one there may be another now,
+    the same one everywhere.
 
     Args:
         recorded: JSON.
@@ -163,7 +163,8 @@ def is_alike(recorded: Any, now: Any, values: Mapping[str, Scalar]) -> bool:
     )
     if before[::2] != after[::2]:
         return False
-    pairs = set(zip(before[1::2], after[1::2], strict=True))
+    # What was recorded of it comes again as it is; what is made anew comes by one other reference.
+    pairs = {pair for pair in zip(before[1::2], after[1::2], strict=True) if pair[0] != pair[1]}
     return len(pairs) == len({name for name, _ in pairs}) == len({name for _, name in pairs})
 
 
