@@ -33,7 +33,7 @@ from mcp_bridge.ledger.exports import verify_export
 from mcp_bridge.ledger.pieces import MIN_PIECE_BYTES, split
 from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.recorder import SqliteRecorder
-from mcp_bridge.ledger.schema import FILE_NAME
+from mcp_bridge.ledger.schema import FILE_NAME, MIGRATIONS
 from mcp_bridge.ledger.sealing import MasterKey
 from mcp_bridge.ledger.signing import Verifier
 from mcp_bridge.ledger.store import ProgramStore, SavedProgram
@@ -699,7 +699,7 @@ async def test_a_ledger_of_0_1_0_is_read_written_and_erased(old):
         await writer.end(WAITING)
         await erasing.erase(database, Files(old), "execution", ENDED, by="me", reason=None)
         assert (await writer.recorder.read(WAITING))[-3].entry.payload["value"]["value"] == value
-    assert version(path) == 2
+    assert version(path) == len(MIGRATIONS)
     vkey, _ = whole(path)
     # What was proven then is proven by the same files now, and the log has what it had.
     verifiers = [Verifier.parse(vkey)]

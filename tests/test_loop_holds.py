@@ -181,7 +181,7 @@ async def test_others_get_their_turn_while_a_large_frame_is_written_to_a_quick_r
 
 
 def test_references_in_a_large_value_are_found_without_a_walk_through_it(monkeypatch):
-    kept = MemoryReferences(b"k" * 32)
+    kept = MemoryReferences()
     uris = [kept.put(f"value {number}") for number in range(3)]
     value = {"x": [*range(MANY), f"ä{uris[0]}x", {uris[1]: 1.5}], "y": uris[2][:-1]}
     found = kept.values_behind(value)

@@ -115,7 +115,7 @@ def test_a_value_of_more_sensitive_values_than_an_execution_may_have_is_shown_to
     text = f"{CARD} " * (MAX_VALUES + 1)
     with pytest.raises(TooManyValuesError):
         find(EVERY, text)
-    references = MemoryReferences(b"k" * 32)
+    references = MemoryReferences()
     project = Projector(Secrets(), references, EVERY)
     assert project.output({"cards": text}) == OVERSIZE
     assert project.output(text.encode()) == OVERSIZE.encode()

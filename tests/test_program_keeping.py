@@ -35,7 +35,7 @@ class Tools:
     def __init__(self, **tools):
         self.tools = tools
         self.done = []
-        self.references = MemoryReferences(b"k" * 16)
+        self.references = MemoryReferences()
 
     async def perform(self, run, effect, *, approved=False):
         self.done.append(effect.name)

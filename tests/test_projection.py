@@ -25,11 +25,10 @@ from mcp_bridge.policy.globs import ToolGlob, ToolNames
 from mcp_bridge.policy.json_walk import TooDeepError, leaves, rebuild
 from mcp_bridge.policy.patterns import BUILT_IN, DEFAULT, NAMES, ProjectionConfig, find, projection_from_toml
 from mcp_bridge.policy.projection import MAX_DEPTH, OVERSIZE, Projector
-from mcp_bridge.policy.references import MIN_KEY_BYTES, MemoryReferences, reference_id
+from mcp_bridge.policy.references import MemoryReferences, ids_of, is_alike, renamed
 from mcp_bridge.policy.uris import REDACTED, TOMBSTONE, mentions, reference_uri
 from mcp_bridge.policy.vault import Secrets
 
-KEY = bytes(range(32))
 TOOL = ToolNames("shop", "pay", "shop", "pay")
 OTHER = ToolNames("mail", "send", "mail", "send")
 
@@ -45,8 +44,17 @@ PEM = (
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9P"
 
 
-def projector(config=ALL, secrets=None, key=KEY, **options):
-    return Projector(secrets or Secrets(), MemoryReferences(key), config.compiled(), **options)
+LATEST = [MemoryReferences()]
+"""The references that a test has made last."""
+
+
+def references():
+    LATEST[:] = [MemoryReferences()]
+    return LATEST[0]
+
+
+def projector(config=ALL, secrets=None, **options):
+    return Projector(secrets or Secrets(), references(), config.compiled(), **options)
 
 
 def granted(**plaintexts):
@@ -54,8 +62,12 @@ def granted(**plaintexts):
     return Secrets(plaintexts, dict.fromkeys(plaintexts, (ToolGlob("shop.pay"),)))
 
 
-def reference(value, key=KEY):
-    return reference_uri(reference_id(key, value))
+def reference(value):
+    return LATEST[0].put(value)
+
+
+def name_of(value):
+    return reference(value).rpartition("/")[2]
 
 
 def found(text, *names):
@@ -460,28 +472,73 @@ def test_what_is_accepted_has_no_more_tries_than_the_limit_allows(pattern):
 # --- references ---
 
 
-def test_equal_values_have_equal_references_and_others_none_that_tell():
-    kept = MemoryReferences(KEY)
-    assert kept.put("a@b.co") == kept.put("a@b.co") == reference("a@b.co")
+def test_equal_values_of_an_execution_have_equal_references_and_others_none_that_tell():
+    kept = references()
+    assert kept.put("a@b.co") == kept.put("a@b.co")
     assert len({kept.put(value) for value in ("1", 1, 1.0, "a@b.co", "A@b.co")}) == 5
-    assert MemoryReferences(bytes(32)).put("a@b.co") != kept.put("a@b.co")
-    with pytest.raises(ValueError, match=str(MIN_KEY_BYTES)):
-        MemoryReferences(b"short")
+    assert references().put("a@b.co") != kept.put("a@b.co")
+
+
+def test_a_value_that_was_met_elsewhere_keeps_the_reference_that_it_was_given_first():
+    kept = references()
+    kept.adopt({"a" * 16: "a@b.co", "b" * 16: "a@b.co", "c" * 16: None})
+    assert kept.put("a@b.co") == reference_uri("a" * 16)
+    assert kept.resolve("b" * 16) == "a@b.co"
+    assert kept.is_erased("c" * 16)
+    kept.erase("a" * 16)
+    assert kept.put("a@b.co") not in {reference_uri("a" * 16), reference_uri("b" * 16)}
+
+
+def test_an_execution_goes_on_with_the_references_that_it_has_had():
+    own = ids_of({"a" * 16: "x", "b" * 16: None, "c" * 16: 1})
+    behind = {"d" * 16: "x", "e" * 16: 1.0, "c" * 16: 1, "f" * 16: "y"}
+    value = {f"<{reference_uri('d' * 16)}>": [reference_uri(name * 16) for name in "decf"]}
+    assert renamed(value, behind, own) == {
+        f"<{reference_uri('a' * 16)}>": [reference_uri(name * 16) for name in "aecf"]
+    }
+    assert renamed(value, behind, {}) is value
+
+
+A, B, C, D = (reference_uri(name * 16) for name in "abcd")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "now", "values", "same"),
+    [
+        ({"x": [1, A]}, {"x": [1, A]}, {}, True),
+        (1, True, {}, False),
+        ([A, "<" + B], [C, "<" + D], {"a": "x", "c": "x", "b": 5, "d": 5}, True),
+        ([A], [C], {"a": "x", "c": "y"}, False),
+        ([A], [C], {"a": 1, "c": "1"}, False),
+        # Nothing is known any more of what is recorded: it is the same one everywhere.
+        ([A, "<" + A, B], [C, "<" + C, D], {"c": "x", "d": "y"}, True),
+        ([A, A], [A, C], {"c": "x"}, True),
+        ([A, A], [C, D], {"c": "x", "d": "y"}, False),
+        ([A, B], [C, C], {"c": "x"}, False),
+        ([A, B], [C, D], {"b": "y", "c": "x", "d": "y"}, True),
+        ([A, B], [C, D], {"b": "y", "c": "y", "d": "x"}, False),
+        ([A], ["x"], {"a": "y"}, False),
+        ([A], [f"{C}!"], {}, False),
+        ({A: 1, B: 2}, {C: 1, D: 2}, {"a": "x", "c": "x", "b": "y", "d": "y"}, True),
+    ],
+)
+def test_what_is_asked_for_again_is_the_same_by_the_values_and_not_by_their_references(recorded, now, values, same):
+    assert is_alike(recorded, now, {name * 16: value for name, value in values.items()}) is same
 
 
 def test_a_lone_surrogate_has_a_reference_too():
-    kept = MemoryReferences(KEY)
+    kept = references()
     (mention,) = mentions(kept.put("\ud800"), ())
     assert kept.resolve(mention.reference) == "\ud800"
 
 
 def test_an_unknown_reference_is_an_error():
-    error = refused("reference_unknown", MemoryReferences(KEY).resolve, "a" * 16)
+    error = refused("reference_unknown", references().resolve, "a" * 16)
     assert "vault://ref/aaaaaaaaaaaaaaaa" in error.message
 
 
 def test_an_erased_value_is_forgotten_and_stays_so():
-    kept = MemoryReferences(KEY)
+    kept = references()
     name = kept.put(CARD, "anna").rpartition("/")[2]
     kept.put("a@b.co", "anna")
     kept.put("c@d.io", "bert")
@@ -490,27 +547,27 @@ def test_an_erased_value_is_forgotten_and_stays_so():
     assert kept.is_erased(name)
     assert name in kept
     assert kept.resolve(name) == TOMBSTONE
-    assert kept.put(CARD, "anna").endswith(name)
-    assert kept.resolve(name) == TOMBSTONE, "it isn't kept again"
-    assert kept.erase_subject("anna") == 1
+    assert not kept.put(CARD, "anna").endswith(name), "nothing is known of it by which it could be told"
+    assert kept.resolve(name) == TOMBSTONE
+    assert kept.erase_subject("anna") == 2
     assert kept.erase_subject("nobody") == 0
-    assert not kept.is_erased(reference_id(KEY, "c@d.io"))
-    assert not MemoryReferences(KEY).is_erased(name)
+    assert not kept.is_erased(name_of("c@d.io"))
+    assert not references().is_erased(name)
     assert CARD not in repr(vars(kept))
 
 
 def test_what_one_execution_may_have_kept_is_bounded(monkeypatch):
     monkeypatch.setattr(references_module, "MAX_REFERENCES", 3)
-    kept = MemoryReferences(KEY)
+    kept = references()
     for number in range(3):
         kept.put(number)
     assert kept.put(0) == reference(0)
     refused("too_many_references", kept.put, "one more")
     monkeypatch.setattr(references_module, "MAX_REFERENCE_CHARS", 10)
-    kept = MemoryReferences(KEY)
+    kept = references()
     kept.put("12345678")
     refused("too_many_references", kept.put, "123")
-    kept.erase(reference_id(KEY, "12345678"))
+    kept.erase(name_of("12345678"))
     kept.put("123")
 
 
@@ -677,7 +734,7 @@ def test_a_value_that_looks_like_a_reference_is_not_resolved_again():
     project = projector(ProjectionConfig(custom={"odd": "odd:[a-z:/]{1,30}"}), granted(key=TOKEN))
     shown = project.output("odd:vault://secret/key")
     assert shown.startswith("vault://ref/") or "vault://secret/key" in shown
-    nested = Projector(granted(outer="x vault-ish /secret/key"), MemoryReferences(KEY))
+    nested = Projector(granted(outer="x vault-ish /secret/key"), references())
     assert nested.tool("vault://secret/outer", TOOL) == "x vault-ish /secret/key"
 
 
@@ -693,16 +750,15 @@ def test_arguments_that_nest_too_deep_are_refused():
 
 
 def test_what_is_erased_is_a_tombstone_for_models_and_an_error_for_tools_and_leaves_the_trace_as_it_was():
-    kept = MemoryReferences(KEY)
+    kept = references()
     project = Projector(Secrets(), kept, ALL.compiled())
     before = project.trace(VALUE)
-    kept.erase(reference_id(KEY, "anna@example.com"))
-    assert project.trace(VALUE) == project.output(VALUE) == before
-    shown = project.model(VALUE)
+    kept.erase(name_of("anna@example.com"))
+    assert project.trace(before) == project.output(before) == before
+    shown = project.model(before)
     assert shown["customer"]["mail"] == TOMBSTONE == "[REDACTED_TOMBSTONE]"
     assert shown["by_mail"] == {TOMBSTONE: 3}
     assert shown["text"] == f"Write to {TOMBSTONE}, or {reference('bert@example.com')}."
-    assert project.model(before) == shown
     assert project.model(shown) == shown
     assert project.model(before["text"].encode()) == shown["text"].encode()
     error = refused("reference_erased", project.tool, before, TOOL)
@@ -876,7 +932,10 @@ def test_projecting_a_projection_changes_nothing(value, config):
 def test_a_projection_depends_on_the_value_alone(value):
     project = fresh()
     shown = project.output(value)
-    assert fresh().output(value) == shown
+    other = fresh()
+    again = other.output(value)
+    # But for the references, which are by chance.
+    assert renamed(again, other._references.values_behind(again), ids_of(project._references._values)) == shown
     if isinstance(value, list):
         assert project.output(value[::-1]) == shown[::-1]
         assert [project.output(item) for item in value] == shown

@@ -104,7 +104,6 @@ class Gate:
         fleet, catalog: The servers and their tools.
         recorder: Is told before and after.
         usages: What principals have used.
-        key: Of the references that stand for this principal's sensitive values.
         asker: Asks a person, or None.
         sampler: Asks the client's model, or None.
         keep_values: Keeps the values behind an execution's references, with what is recorded next.
@@ -121,7 +120,6 @@ class Gate:
         catalog: Catalog,
         recorder: Recorder,
         usages: Usages,
-        key: bytes,
         asker: Asker | None = None,
         sampler: Sampler | None = None,
         keep_values: Callable[[str, Mapping[str, Scalar]], None] | None = None,
@@ -140,7 +138,7 @@ class Gate:
         self._counts_bytes = limits.bytes is not None or limits.principal.bytes is not None
         self._shares: dict[str, Share] = {}
         """What of the budget is each program's: others may have gone on with it in between."""
-        self._references = MemoryReferences(key)
+        self._references = MemoryReferences()
         self._projector: Projector | None = None
         self._describing: Projector | None = None
         self._secrets = Secrets()
@@ -362,6 +360,11 @@ class Gate:
 
     async def perform(self, run: ProgramRun, effect: Effect, *, approved: Mapping[str, Any] | None = None) -> Outcome:
         """Do what a program asks for, as `program_run.Effects`."""
+        outcome = await self._performed(run, effect, approved)
+        value, message = await run.own([outcome.value, outcome.message])
+        return outcome._replace(value=value, message=message)
+
+    async def _performed(self, run: ProgramRun, effect: Effect, approved: Mapping[str, Any] | None) -> Outcome:
         number = effect.id
         try:
             return await self._perform(run, effect, approved=approved)

@@ -32,12 +32,14 @@ class Key(NamedTuple):
     """An idempotency key.
 
     Attributes:
-        text: As it was given.
+        text: As it was given, without sensitive values.
         space: Whose it is: the same text in two spaces is two keys.
+        whole: With them, if it has any; else empty. Of such a key nothing is kept once its execution is erased.
     """
 
     text: str
     space: KeySpace
+    whole: str = ""
 
 
 class Executions(Protocol[T_co]):
@@ -49,6 +51,9 @@ class Executions(Protocol[T_co]):
     async def go_on(self, known: StoredExecution) -> T_co | None:
         """Go on with one whose process has died; None if another was quicker."""
 
+    async def is_same(self, known: StoredExecution) -> bool:
+        """Whether what is asked for now is what one was begun for: a key belongs to one thing."""
+
     async def may_be_operators(self, known: StoredExecution) -> bool:
         """Whether one that version 0.1.0 has kept, which didn't say who began it, is what an operator asks for now."""
 
@@ -57,7 +62,6 @@ async def once(
     store: ProgramStore,
     principal: str,
     key: Key | None,
-    request: str,
     executions: Executions[T],
     *,
     origin: str,
@@ -70,7 +74,6 @@ async def once(
         store: Keeps them.
         principal: Whose key it is.
         key: The key, or None: then it is new every time.
-        request: MAC of what is asked for: a key belongs to one thing.
         origin: Whose program that is: the same steps are allowed to do other things as another's.
         executions: Begins them.
         under_way: Those of this process, until they are left.
@@ -95,7 +98,7 @@ async def once(
                 hint="It isn't done again under this key; use another one to have it done anew.",
                 execution=known.id,
             )
-        if known.request != request or known.origin != origin:
+        if known.origin != origin or not await executions.is_same(known):
             raise BridgeError(
                 "key_conflict",
                 f"The idempotency key {key.text!r:.100} belongs to another program, another context or other code.",
@@ -127,4 +130,5 @@ async def once(
 
 async def _known(store: ProgramStore, principal: str, key: Key) -> StoredExecution | None:
     """The execution that a key has; or else the one that version 0.1.0 has kept under it."""
-    return await store.by_key(principal, key.text, key.space) or await store.by_key(principal, key.text)
+    text = key.whole or key.text
+    return await store.by_key(principal, text, key.space) or await store.by_key(principal, text)

@@ -123,6 +123,37 @@ class ProgramLibrary:
 
         return await on_thread(programs.parse, asked, resolve)
 
+    async def without_values(self, found: Found, project: Callable[[Any], Awaitable[Any]]) -> Found:
+        """An agent's program with references in the place of the sensitive values that are written out in it.
+
+        Every entry of its execution has its hash, which is to tell nothing of them. The operator's programs that it
+        runs stay as they are.
+
+        Args:
+            found: The program.
+            project: Takes values out of JSON.
+
+        Raises:
+            BridgeError: `program_sensitive`: without its values it is no program.
+        """
+        written = programs.bundle(found.program)
+        shown = await project(written)
+        if shown == written:
+            return found
+        try:
+            if not isinstance(shown, dict):
+                raise TypeError
+            pairs = zip(written["uses"], shown["uses"], strict=True)
+            uses = [own if own[0] in self.operators else other for own, other in pairs]
+            bundle = {"program": shown["program"], "uses": uses}
+            return found._replace(program=await off_loop(bundle, programs.unbundle, bundle))
+        except (programs.InvalidProgramError, ValueError, TypeError):
+            raise BridgeError(
+                "program_sensitive",
+                "The program has sensitive values where no reference can take their place: in names, or too many.",
+                hint="Name its steps otherwise, and give it such values in its context.",
+            ) from None
+
     async def validate(self, asked: Any, principal: str) -> dict[str, Any]:
         """`{"faults", "warnings", "hash"}` of what may be a program."""
         try:

@@ -25,6 +25,7 @@ from mcp_bridge.kernel.events import Cancel, Effect, IllegalEventError, Outcome,
 from mcp_bridge.kernel.machine import IN_DOUBT
 from mcp_bridge.kernel.values import canonical
 from mcp_bridge.offload import off_loop
+from mcp_bridge.policy.references import renamed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from mcp_bridge.kernel.events import Event, Redo
     from mcp_bridge.kernel.machine import Machine
     from mcp_bridge.kernel.program import Program
-    from mcp_bridge.policy.references import Scalar
+    from mcp_bridge.policy.references import Ids, Scalar
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +117,7 @@ class ProgramRun:
         doubts: Rows of the effects that are in doubt, by their numbers.
         unresolved: Rows of those that were, when the machine wanted them no more: nobody has said what happened.
         servers: Those that are left to it, whoever drives it; None for all.
+        references: Those that it has had elsewhere.
     """
 
     def __init__(
@@ -144,6 +146,7 @@ class ProgramRun:
         self.doubts: dict[int, dict[str, Any]] = {}
         self.unresolved: list[dict[str, Any]] = []
         self.servers: frozenset[str] | None = None
+        self.references: Ids = {}
         self.effects = effects
         self._journal = journal
         self._tasks = tasks
@@ -158,6 +161,15 @@ class ProgramRun:
         self._transitions = 0
         self._changed: anyio.Event | None = None
         self._offer(effect for effect, pending in machine.awaited() if not pending)
+
+    async def own(self, value: Any) -> Any:
+        """A projected value as it enters this run's state: with the references that it has had for the same values.
+
+        Whoever goes on with it may have met them before, by other references; and what is equal is to be equal in it.
+        """
+        if not self.references:
+            return value
+        return await off_loop(value, renamed, value, self.effects.values_behind(value), self.references)
 
     # --- the guest's requests ---
 

@@ -82,7 +82,7 @@ class Session:
         """
         if len(self._runs) >= MAX_RUNS:
             raise BridgeError("too_many_programs", f"{MAX_RUNS} programs are under way.", hint="Await some of them.")
-        self.holds(context)
+        await self.holds(context)
         # Whoever has the script run: what is in a sandbox is an agent. And a key that a script gives is never one that
         # is made for it, whatever it is called.
         named = None if key is None else Key(key, "call" if of_call else "agent")
@@ -91,10 +91,11 @@ class Session:
             return {"record": self._told(began)}
         return await self._driven(began)
 
-    def holds(self, given: Mapping[str, Any]) -> None:
+    async def holds(self, given: Mapping[str, Any]) -> None:
         """The script has given a program's context, or a tool's arguments: it is erased with whom they are about."""
-        if subject := self._service.subject_of(given):
-            self._service.store.hold(self._script, subject=subject)
+        subject, is_value = await self._service.subject_of(given, self._effects)
+        if subject:
+            self._service.store.hold(self._script, subject=subject, is_value=is_value)
 
     def _told(self, stored: StoredExecution) -> dict[str, Any]:
         """The record of an execution, of which the script has a part from now on."""

@@ -6,7 +6,6 @@ A program that a sandbox has started or resumed can be driven by that sandbox al
 from __future__ import annotations
 
 import contextlib
-import hmac
 import logging
 import math
 import time
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 
 from mcp_bridge.bridge import doubts
+from mcp_bridge.bridge.asked_for import Keys, ProgramAsked, whole_key
 from mcp_bridge.bridge.once import Key, once
 from mcp_bridge.bridge.program_library import ProgramLibrary
 from mcp_bridge.bridge.program_record import refuse_erased, run_record, standing
@@ -29,6 +29,7 @@ from mcp_bridge.kernel.values import ValueFaultError, canonical, normal
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.store import StoredExecution
 from mcp_bridge.offload import off_loop
+from mcp_bridge.policy.references import fill_in, ids_of
 from mcp_bridge.sandbox.owner import owner_label
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Programs(ProgramLibrary):
         tasks: Where deadlines run.
         key: Of the MACs by which equal requests are told.
         policy_hash: Of the policy in force.
+        old_key: Of the MACs that version 0.1.0 has kept; None where it has kept none.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Programs(ProgramLibrary):
         tasks: TaskGroup,
         key: bytes,
         policy_hash: str = "",
+        old_key: bytes | None = None,
     ) -> None:
         super().__init__(store, operators)
         self.recorder = recorder
@@ -80,7 +83,7 @@ class Programs(ProgramLibrary):
         self.subject_fields: Sequence[str] = ()
         """Names in a context, of which the first that is there says whose data it is."""
         self._tasks = tasks
-        self._key = key
+        self._keys = Keys(key, old_key)
         self._under_way: dict[str, anyio.Event] = {}
 
     async def start(
@@ -104,8 +107,8 @@ class Programs(ProgramLibrary):
 
         Raises:
             BridgeError: As `find`; `reserved_name`: as `check_program`; `bad_context`, `context_too_large`; `bad_key`;
-                `key_conflict`: the key belongs to another program or context, or to one of another origin, or perhaps
-                to another starter.
+                `program_sensitive`: as `without_values`; `key_conflict`: the key belongs to another program or context,
+                or to one of another origin, or perhaps to another starter.
         """
         if isinstance(key, str):
             key = Key(key, starter)
@@ -114,12 +117,17 @@ class Programs(ProgramLibrary):
             # Saved before there was such a check, or never saved.
             self.check_program(found.program)
         context = await off_loop(context, checked_context, context)
-        request = await off_loop(context, self._request, found.program, context)
+        # As it was given: without its values it has other references each time.
+        written = programs.bundle(found.program)
+        behind = effects.values_behind([written, context])
+        asked_for = await off_loop(written, fill_in, written, behind) if effects.values_behind(written) else None
+        request = await ProgramAsked(self._keys, asked_for or found.program.hash, context, behind).load()
+        if key is not None:
+            key = await whole_key(key, effects.project, effects.values_behind)
         return await once(
             self.store,
             principal,
             key,
-            request,
             _Starts(self, found, context, key, request, principal, effects, starter),
             origin=found.origin,
             under_way=self._under_way,
@@ -131,13 +139,13 @@ class Programs(ProgramLibrary):
         found: Found,
         context: dict[str, Any],
         key: Key | None,
-        request: str,
+        request: ProgramAsked,
         principal: str,
         effects: Effects,
         starter: Starter,
     ) -> ProgramRun | None:
         """Begin an execution; None if its key has one already."""
-        subject = self.subject_of(context)
+        subject, subject_is_value = await self.subject_of(context, effects)
         context = await effects.project(context)
         if not isinstance(context, dict):
             raise BridgeError(
@@ -145,6 +153,8 @@ class Programs(ProgramLibrary):
                 "The context has more sensitive values than an execution may have, or is too large with them hidden.",
                 hint="Pass less: a program can read large data by a tool.",
             )
+        if found.origin == "agent":
+            found = await self.without_values(found, effects.project)
         machine = await off_loop([context, found.program.data], Machine, found.program, context)
         run = ProgramRun(found.program, machine, effects, self, self._tasks, principal=principal, origin=found.origin)
         run.servers = effects.servers
@@ -154,7 +164,8 @@ class Programs(ProgramLibrary):
             principal=principal,
             key=None if key is None else key.text,
             key_space="" if key is None else key.space,
-            request=request,
+            whole_key="" if key is None else key.whole,
+            request=request.mac,
             # Even of one that its first transition has ended: until it is taken down how, that is still to be done.
             status="running",
             program=found.program.hash,
@@ -166,6 +177,7 @@ class Programs(ProgramLibrary):
             due=None,
             started=time.time(),
             subject=subject,
+            subject_is_value=subject_is_value,
         )
         self._under_way[run.execution] = anyio.Event()
         effects.records(run.execution)
@@ -185,12 +197,14 @@ class Programs(ProgramLibrary):
                 del self._under_way[run.execution]
         return run if added else None
 
-    def subject_of(self, given: Mapping[str, Any]) -> str:
-        """Whose data a context, or a tool's arguments, are; empty if they don't say."""
-        return next((str(given[name]) for name in self.subject_fields if isinstance(given.get(name), str | int)), "")
+    async def subject_of(self, given: Mapping[str, Any], effects: Effects) -> tuple[str, bool]:
+        """Whose data a context, or a tool's arguments, are, and whether there is a sensitive value in that name.
 
-    def _request(self, program: Program, context: dict[str, Any]) -> str:
-        return hmac.digest(self._key, canonical({"program": program.hash, "context": context}), "sha256").hex()
+        An empty name if they don't say.
+        """
+        named = next((given[name] for name in self.subject_fields if isinstance(given.get(name), str | int)), "")
+        whole = fill_in(named, effects.values_behind(named))
+        return str(whole), bool(whole) and await effects.project(whole) != whole
 
     async def resume(self, execution: str, event: Resume | None, principal: str, effects: Effects) -> ProgramRun:
         """Go on with a suspended execution, as far as what it waits for has come about.
@@ -210,7 +224,7 @@ class Programs(ProgramLibrary):
             went_on = stored.status != "suspended" or run.moved
             went_on = await self._settle(run, stored) or went_on
             if event is not None and run.machine.can_resume:
-                run.resume(event._replace(payload=await effects.project(event.payload)))
+                run.resume(event._replace(payload=await run.own(await effects.project(event.payload))))
             elif not went_on and run.machine.status == "suspended":
                 raise _still_waiting(stored)
         return run
@@ -232,7 +246,7 @@ class Programs(ProgramLibrary):
         """
         async with self._taken(execution, principal, effects) as (_, run):
             doubt = doubts.pick(run.doubts, asked, execution)
-            told = await effects.project(settlement._asdict())
+            told = await run.own(await effects.project(settlement._asdict()))
             settlement = settlement._replace(**told)
             decision = settlement.decision(doubt | {"arguments": await effects.project(doubt["arguments"])})
             entry = Entry("decision", execution, decision, doubt["step"], self.policy_hash, run.program.hash)
@@ -247,7 +261,7 @@ class Programs(ProgramLibrary):
             BridgeError: `unknown_trace`; `erased`; `not_suspended`.
         """
         async with self._taken(execution, principal, effects) as (_, run):
-            run.cancel(await effects.project(reason))
+            run.cancel(await run.own(await effects.project(reason)))
         return run
 
     @contextlib.asynccontextmanager
@@ -311,7 +325,8 @@ class Programs(ProgramLibrary):
         assert stored.state is not None  # noqa: S101 - it can go on
         history = await self.recorder.read(stored.id)
         effects.records(stored.id)
-        effects.adopt(stored.id, await self.store.values(stored.id), spent(history, self.policy_hash))
+        values = await self.store.values(stored.id)
+        effects.adopt(stored.id, values, spent(history, self.policy_hash))
         machine = await off_loop(stored.state, _restored, stored, stored.state)
         doubtful = replay(machine, stored.state, history)
         origin = stored.origin
@@ -320,6 +335,7 @@ class Programs(ProgramLibrary):
         )
         # Whoever goes on with it: what it wasn't given by whoever began it, nobody gives it.
         run.servers = _given(history)
+        run.references = ids_of(values)
         run.resumed, run.waited = True, (stored.record or {}).get("waiting", ())
         decided = await self.store.approvals(stored.id)
         run.approved = {row.effect: row.question for row in decided if row.decision and row.decision["approved"]}
@@ -346,7 +362,7 @@ class Programs(ProgramLibrary):
             decision = decisions.get(effect.id) if wants else None
             if pending and (decision is not None or due.get(effect.id, math.inf) <= time.time()):
                 # A person's comment is no tool's output, and enters the state all the same.
-                await run.settle(effect.id, decision and await run.effects.project(decision))
+                await run.settle(effect.id, decision and await run.own(await run.effects.project(decision)))
                 settled = True
         return settled
 
@@ -451,7 +467,7 @@ class _Starts(NamedTuple):
     found: Found
     context: dict[str, Any]
     key: Key | None
-    request: str
+    request: ProgramAsked
     principal: str
     effects: Effects
     starter: Starter
@@ -467,6 +483,9 @@ class _Starts(NamedTuple):
             if exc.code != "not_suspended" or known.state is None:
                 raise
             return None
+
+    async def is_same(self, known: StoredExecution) -> bool:
+        return await self.request.is_of(known, self.programs.store)
 
     async def may_be_operators(self, known: StoredExecution) -> bool:
         # Of the same origin the same was allowed. What a script has begun is no operator's, and may have been narrowed.

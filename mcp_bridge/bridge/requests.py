@@ -213,7 +213,7 @@ class Requests:
     async def _call_tool(self, name: str, request: messages.ToolCall) -> Any:
         async def made(mark: dict[str, Any]) -> dict[str, Any]:
             tool = await self._catalog.tool(name, request.tool)
-            self._programs.holds(request.arguments)
+            await self._programs.holds(request.arguments)
             try:
                 answered = await self._gate.call(tool, request.arguments, raw=request.raw, mark=mark)
             except BridgeError as exc:

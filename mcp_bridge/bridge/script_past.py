@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.policy.budgets import Amounts
+from mcp_bridge.policy.references import is_alike
+from mcp_bridge.policy.uris import REFERENCE, REFERENCE_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from mcp_bridge.ledger.entries import Recorded
+    from mcp_bridge.policy.references import Scalar
 
 MAX_ARGUMENT_CHARS = 2000
 """Of a call's arguments that an error names: a model reads it."""
@@ -34,7 +37,8 @@ class Asked:
         name: `server.tool`, or what the part is asked to do.
         arguments: Projected for the trace.
         raw: Whether the whole result is wanted.
-        digest: SHA-256 of the arguments as canonical JSON, where they themselves are not kept; or None.
+        digest: SHA-256 of the arguments as canonical JSON, any reference to a value being the same, where they
+            themselves are not kept; or None.
     """
 
     kind: str
@@ -53,7 +57,9 @@ class Asked:
         """The same, without the arguments: what was refused since there is no room isn't to take any."""
         if self.digest is not None:
             return self
-        digest = hashlib.sha256(json.dumps(self.arguments, sort_keys=True).encode()).hexdigest()
+        # Nothing is kept of the values, by which they would have the same references again.
+        text = REFERENCE.sub(REFERENCE_PREFIX, json.dumps(self.arguments, sort_keys=True))
+        digest = hashlib.sha256(text.encode()).hexdigest()
         return replace(self, arguments=None, digest=digest)
 
     def told(self) -> dict[str, Any]:
@@ -69,15 +75,16 @@ class Asked:
         raw, digest = payload.get("raw", False), payload.get("arguments_sha256")
         return cls(payload["kind"], name, payload["arguments"] if digest is None else None, raw, digest)
 
-    def is_same(self, other: Asked) -> bool:
-        """Whether both ask for the same: equal as JSON, in which `1` is not `true`."""
+    def is_same(self, other: Asked, values: Mapping[str, Scalar]) -> bool:
+        """Whether both ask for the same, as `is_alike` compares it.
+
+        Args:
+            other: What is asked for now.
+            values: Those behind references in the arguments of both, by their ids.
+        """
         if self.digest is not None or other.digest is not None:
             self, other = self.in_short(), other.in_short()  # noqa: PLW0642  (both as what the one is)
-        return _canonical(self) == _canonical(other)
-
-
-def _canonical(asked: Asked) -> str:
-    return json.dumps(asked.payload(), sort_keys=True)
+        return is_alike(self.payload(), other.payload(), values)
 
 
 @dataclass(slots=True)

@@ -19,13 +19,17 @@ from mcp_bridge.bridge.scripts import Begun
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.store import ERASED
 from mcp_bridge.policy.budgets import Amounts
+from mcp_bridge.policy.references import is_alike
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from mcp_bridge.bridge.record import ExecutionRecord
     from mcp_bridge.bridge.scripts import Surroundings
     from mcp_bridge.ledger.entries import Entry, Recorded
     from mcp_bridge.ledger.recorder import Recorder
     from mcp_bridge.ledger.store import ProgramStore, StoredExecution
+    from mcp_bridge.policy.references import Scalar
 
 COMPARED = ("status", "exit_code", "stdout", "stderr", "value")
 """Of a record: all that doesn't depend on how long something has taken."""
@@ -87,7 +91,7 @@ async def replayed_script(kept: Kept, surroundings: Surroundings, stored: Stored
     with tempfile.TemporaryDirectory(prefix="mcp-bridge-replay-") as folder:
         artifacts = ArtifactWriter(Files(Path(folder)), stored.id, surroundings.max_artifact_size)
         now = await surroundings.sandboxed(Begun(script, gate, job), artifacts)
-    found = _difference(entries, record, script, now)
+    found = _difference(entries, record, script, now, gate.values_behind)
     answered = sum(call.is_answered for call in past.calls.values())
     return Replayed(
         stored.id,
@@ -114,7 +118,11 @@ def _require(stored: StoredExecution) -> None:
 
 
 def _difference(
-    entries: list[Recorded], record: dict[str, Any], script: ScriptRun, now: ExecutionRecord
+    entries: list[Recorded],
+    record: dict[str, Any],
+    script: ScriptRun,
+    now: ExecutionRecord,
+    values_behind: Callable[[Any], Mapping[str, Scalar]],
 ) -> Difference | None:
     """The first: a call, or what was given in the end."""
     last = entries[-1].sequence if entries else 0
@@ -126,7 +134,8 @@ def _difference(
         return Difference(last if known is None else known.sequence, parted.call, "call", expected, found)
     given = now.to_json()
     for name in COMPARED:
-        if record.get(name) != given.get(name):
+        # What a script makes up itself gets another reference each time.
+        if not is_alike(record.get(name), given.get(name), values_behind([record.get(name), given.get(name)])):
             return Difference(last, None, name, record.get(name), given.get(name))
     return None
 

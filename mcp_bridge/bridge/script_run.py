@@ -232,7 +232,9 @@ class ScriptRun:
 
         known = self.past.calls.get(call)
         if known is not None:
-            if not known.asked.is_same(now := await asked()):
+            now = await asked()
+            values = self._projection.values_behind([known.asked.arguments, now.arguments])
+            if not known.asked.is_same(now, values):
                 await self._diverge(Divergence(call, known.asked, now))
             self._asked_again(call)
             if known.outcome is not None:
@@ -310,6 +312,7 @@ class ScriptRun:
             return None
         asked = Asked(kind, name, await self._projection.project(arguments))
         self._begun.add(call)
+        self._store.keep_values(self.execution, self._projection.values_behind(asked.arguments))
         await self._recorder.append(self._intent(call, asked))
         known = self.past.calls.get(call)
         return None if known is None else known.sequence
@@ -370,6 +373,7 @@ class ScriptRun:
         if call not in self._begun:
             # Its outcome may never come, if the script leaves it: then this says that it was asked for, and when.
             self._begun.add(call)
+            self._store.keep_values(self.execution, self._projection.values_behind(asked.arguments))
             self._recorder.post(self._intent(call, asked))
         return True
 

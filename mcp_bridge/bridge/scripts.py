@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import hmac
 import logging
 import secrets
 import time
@@ -16,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import anyio
 
 from mcp_bridge.bridge import recovery
+from mcp_bridge.bridge.asked_for import Keys, script_macs, whole_key
+from mcp_bridge.bridge.job import Job
 from mcp_bridge.bridge.once import Executions, Key, once
 from mcp_bridge.bridge.program_record import standing
 from mcp_bridge.bridge.record import ExecutionRecord
@@ -25,13 +26,13 @@ from mcp_bridge.bridge.script_run import OWN_END, ScriptRun
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.store import StoredExecution
+from mcp_bridge.policy.references import is_alike
 from mcp_bridge.sandbox.owner import owner_label
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from mcp_bridge.bridge.gate import Gate
-    from mcp_bridge.bridge.job import Job
     from mcp_bridge.bridge.keep import ArtifactWriter
     from mcp_bridge.bridge.script_past import PastCall
     from mcp_bridge.ledger.entries import Recorded
@@ -84,6 +85,7 @@ class Scripts:
         surroundings: Where they run.
         key: Of the MACs by which equal code is told.
         policy_hash: Of the policy in force.
+        old_key: Of the MACs that version 0.1.0 has kept; None where it has kept none.
         retry_failed: Whether a key whose execution has failed may be used for another attempt.
     """
 
@@ -96,13 +98,14 @@ class Scripts:
         key: bytes,
         policy_hash: str = "",
         *,
+        old_key: bytes | None = None,
         retry_failed: bool = False,
     ) -> None:
         self.store = store
         self.recorder = recorder
         self._principal = principal
         self._surroundings = surroundings
-        self._key = key
+        self._keys = Keys(key, old_key)
         self._policy_hash = policy_hash
         self._retry_failed = retry_failed
         self._under_way: dict[str, anyio.Event] = {}
@@ -114,14 +117,16 @@ class Scripts:
             BridgeError: As `once`; `erased`: what the key's run has given was erased; `ledger_full`. As
                 `Surroundings.sandboxed`.
         """
-        # With the kind of what is asked for: no program has the same.
-        request = hmac.digest(self._key, b"script\0" + job.code.encode(), "sha256").hex()
-        runs: Executions[Begun | ExecutionRecord] = _Runs(self, job, key, request)
+        requests = script_macs(self._keys, job.code)
+        named = None
+        if key is not None:
+            gate = self._nobodys()
+            named = await whole_key(Key(key, job.starter), gate.project, gate.values_behind)
+        runs: Executions[Begun | ExecutionRecord] = _Runs(self, job, named, requests)
         found = await once(
             self.store,
             self._principal,
-            None if key is None else Key(key, job.starter),
-            request,
+            named,
             runs,
             origin="agent",
             under_way=self._under_way,
@@ -165,7 +170,17 @@ class Scripts:
             )
         return begun if isinstance(begun, ExecutionRecord) else await self._run(begun)
 
-    async def begin(self, job: Job, key: str | None, request: str) -> Begun | None:
+    def _nobodys(self) -> Gate:
+        """What projects values of no execution."""
+        return self._surroundings.gate(secrets.token_hex(8), Job("", ()))
+
+    async def is_same_code(self, known: StoredExecution, code: str) -> bool:
+        """Whether an execution is of some code, save for values that are erased in its own."""
+        gate = self._nobodys()
+        was, now = await gate.project(known.bundle.get("code")), await gate.project(code)
+        return is_alike(was, now, gate.values_behind([was, now]))
+
+    async def begin(self, job: Job, key: Key | None, request: str) -> Begun | None:
         """Begin an execution; None if its key has one already."""
         execution = secrets.token_hex(8)
         gate = self._surroundings.gate(execution, job)
@@ -173,9 +188,11 @@ class Scripts:
             await gate.allowance.require()
         # As they are resolved now: another server may have that name by the time that the script goes on.
         servers = None if gate.servers is None else sorted(gate.servers)
+        code = await gate.project(job.code)
         start: dict[str, Any] = {
-            "code": await gate.project(job.code),
-            "hash": hashlib.sha256(job.code.encode()).hexdigest(),
+            "code": code,
+            # Of what is shown: another would tell of a value that is erased whether a guess is right.
+            "hash": hashlib.sha256(code.encode()).hexdigest(),
             "servers": servers,
             "timeout": job.timeout,
             "starter": job.starter,
@@ -184,8 +201,9 @@ class Scripts:
             id=execution,
             kind="script",
             principal=self._principal,
-            key=key,
-            key_space="" if key is None else job.starter,
+            key=None if key is None else key.text,
+            key_space="" if key is None else key.space,
+            whole_key="" if key is None else key.whole,
             request=request,
             status="running",
             program=request,
@@ -203,12 +221,12 @@ class Scripts:
             with anyio.CancelScope(shield=True):
                 # Once it is kept it has to be somebody's, who takes down its end.
                 added = await self.store.add(
-                    row, gate.values_behind(start["code"]), self._entry("start", execution, start | _named(key))
+                    row, gate.values_behind(code), self._entry("start", execution, start | _named(row.key))
                 )
         finally:
             if not added:
                 del self._under_way[execution]
-        return Begun(self._script(execution, gate, key), gate, job) if added else None
+        return Begun(self._script(execution, gate, row.key), gate, job) if added else None
 
     async def go_on(self, known: StoredExecution, job: Job) -> Begun | ExecutionRecord | None:
         """Go on with an execution whose process has died; None if another was quicker.
@@ -325,11 +343,17 @@ class _Runs(NamedTuple):
 
     scripts: Scripts
     job: Job
-    key: str | None
-    request: str
+    key: Key | None
+    requests: Sequence[str]
 
     async def begin(self) -> Begun | ExecutionRecord | None:
-        return await self.scripts.begin(self.job, self.key, self.request)
+        return await self.scripts.begin(self.job, self.key, self.requests[0])
+
+    async def is_same(self, known: StoredExecution) -> bool:
+        if known.request:
+            return known.request in self.requests
+        # Forgotten, with a value that was written out in it.
+        return known.kind == "script" and await self.scripts.is_same_code(known, self.job.code)
 
     async def go_on(self, known: StoredExecution) -> Begun | ExecutionRecord | None:
         return await self.scripts.go_on(known, self.job)

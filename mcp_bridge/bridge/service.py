@@ -7,7 +7,6 @@ The only place that knows of every part. Whatever serves the bridge (an MCP serv
 from __future__ import annotations
 
 import functools
-import hmac
 import logging
 import secrets
 import time
@@ -36,7 +35,7 @@ from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore, StoredExecution
-from mcp_bridge.private_files import private_key, state_directory
+from mcp_bridge.private_files import state_directory
 from mcp_bridge.sandbox.cli_engine import CliEngine
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, Engine, Limits, SandboxProcess, SandboxSpec
 from mcp_bridge.sandbox.image import ENVIRONMENT, ImageInfo, ImageRequest, ensure_image
@@ -104,10 +103,6 @@ class Bridge:
         self._tasks = tasks
         self._governance = governance
         self._database = database
-        self._key = private_key(
-            settings.state_dir / "references.key",
-            "Without it, suspended programs can't be told their sensitive values; remove it to begin anew.",
-        )
         self.catalog.add_local(governance.registry.listing().tools)
         self._places = anyio.Semaphore(settings.max_concurrent)
         self._preparing = anyio.Lock()
@@ -130,8 +125,9 @@ class Bridge:
             SqliteRecorder(self._database),
             self._governance.programs,
             self._tasks,
-            hmac.digest(self._key, b"requests", "sha256"),
+            self._database.master.requests,
             self._governance.snapshot.hash,
+            self._database.old_requests,
         )
         programs.retry_failed = self.settings.ledger.retry_failed
         programs.subject_fields = self.settings.ledger.subject_fields
@@ -147,8 +143,9 @@ class Bridge:
             self.programs.recorder,
             PRINCIPAL,
             self,
-            hmac.digest(self._key, b"requests", "sha256"),
+            self._database.master.requests,
             self._governance.snapshot.hash,
+            old_key=self._database.old_requests,
             retry_failed=self.settings.ledger.retry_failed,
         )
 
@@ -435,7 +432,6 @@ class Bridge:
             self.catalog,
             recorder or self.programs.recorder,
             self._usages,
-            hmac.digest(self._key, f"references\0{PRINCIPAL}".encode(), "sha256"),
             asker,
             sampler,
             # A replay keeps nothing: it makes no call.

@@ -35,6 +35,13 @@ UNFINISHED = "unfinished erasure"
 
 _MAC_TABLES = ("executions", "approvals", "programs", "data_keys", "holders", "checkpoints", "published")
 
+_WITH_PIECES, _WITH_TOKENS = 2, 3
+"""Versions of the file."""
+
+OLD_REQUESTS = "requests"
+"""The name in `meta` of the key, wrapped, by which requests are told that earlier versions have kept; empty if there
+are none. Where it is, what they have left of erased values is forgotten."""
+
 _DECISION = ("approved", "by", "comment")
 
 
@@ -49,6 +56,11 @@ class Beside:
     erased: set[str] = field(default_factory=set)
     _erasures: dict[int, list[str]] = field(default_factory=dict)
     _references: set[tuple[str, str]] = field(default_factory=set)
+    """As entries of earlier versions name those that were erased: by executions and ids."""
+    _tokens: Counter[str] = field(default_factory=Counter)
+    """As later entries name them."""
+    _withheld: Counter[int] = field(default_factory=Counter)
+    """Entries about the log whose payloads were taken away, as a later one says, less those that have none."""
     _keys: list[tuple[int, KeyEvent]] = field(default_factory=list)
     _left: dict[str, tuple[str, dict[str, Any] | None]] = field(default_factory=dict)
     _decided: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -70,10 +82,14 @@ class Beside:
     def _take(self, leaf: Leaf, data: bytes | None) -> None:
         payload = None if data is None else json.loads(data)
         if leaf.execution == LEDGER:
+            if payload is None:
+                self._withheld[leaf.sequence] -= 1
             if leaf.kind == "erasure" and payload is not None:
                 self._erasures[leaf.sequence] = payload["executions"]
                 self.erased.update(payload["executions"])
                 self._references.update((one, payload["reference"]) for one in payload.get("holders", ()))
+                self._tokens.update(payload.get("references", ()))
+                self._withheld.update(payload.get("withheld", ()))
             elif leaf.kind == "key" and data is not None:
                 self._keys.append((leaf.sequence, KeyEvent.decode(data)))
         elif leaf.kind in {"start", "suspension", "resume", "end"}:
@@ -90,9 +106,10 @@ class Beside:
         self._check_meta(ledger)
         self._check_head(ledger)
         self._check_keys(ledger)
-        if ledger.connection.execute("PRAGMA user_version").fetchone()[0] > 1:
+        version = ledger.connection.execute("PRAGMA user_version").fetchone()[0]
+        if version >= _WITH_PIECES:
             self._check_pieces(ledger)
-        self._check_references(ledger.connection)
+        self._check_references(ledger, has_tokens=version >= _WITH_TOKENS)
         self._check_executions(ledger.connection)
         if ledger.master is not None:
             _check_rows(ledger.connection, ledger.master)
@@ -106,7 +123,7 @@ class Beside:
                 if value == json.dumps(executions := self._erasures.get(int(number))):
                     self._unfinished.update(executions or ())
                     continue
-            elif name in {"origin", "master"} or (name == WRITES and value == str(writes_of(value))):
+            elif name in {"origin", "master", OLD_REQUESTS} or (name == WRITES and value == str(writes_of(value))):
                 continue
             raise damaged(f"there is an unknown {name!r:.60} in its table meta, or another than there was")
 
@@ -175,7 +192,28 @@ class Beside:
             if key[1].name(unpack(key[1].open(sealed, label_of(execution, name)))) != name:
                 raise damaged(f"a piece of a payload of {execution} is another one")
 
-    def _check_references(self, connection: sqlite3.Connection) -> None:
+    def _check_references(self, ledger: Ledger, *, has_tokens: bool) -> None:
+        """That a value is there until the log says that it is erased, and not after that."""
+        if odd := [sequence for sequence, count in self._withheld.items() if count]:
+            raise damaged(f"the payload of the entry {min(odd)} is missing, or the log says that it is, and it isn't")
+        if not has_tokens:
+            self._check_old_references(ledger.connection)
+            return
+        known: Counter[str] = Counter()
+        for execution, name, is_there, token in ledger.connection.execute(
+            "SELECT execution, id, value IS NOT NULL, erased FROM reference_values"
+        ):
+            if token is not None:
+                known[token] += 1
+            put_back = ledger.master is not None and self._tokens[ledger.master.erased(execution, name)] > 0
+            if is_there == (token is not None or execution in self.erased) or (is_there and put_back):
+                said = "is there, and the log says it was erased" if is_there else "is gone, and the log doesn't say so"
+                raise damaged(f"the value behind the reference {name!r:.60} of {execution} {said}")
+        if known != self._tokens:
+            raise damaged("the values behind references that are erased are not those that the log says")
+
+    def _check_old_references(self, connection: sqlite3.Connection) -> None:
+        """As `_check_references`, of a file that an earlier version has left, and nobody has opened to write since."""
         known = set()
         for execution, name, is_there in connection.execute(
             "SELECT execution, id, value IS NOT NULL FROM reference_values"
@@ -254,6 +292,8 @@ def _check_rows(connection: sqlite3.Connection, master: MasterKey) -> None:
             check_row(master, table, row)
     for execution, wrapped in connection.execute("SELECT execution, wrapped FROM data_keys WHERE wrapped IS NOT NULL"):
         master.open(execution, wrapped)
+    for (wrapped,) in connection.execute("SELECT value FROM meta WHERE name = ? AND value <> ''", (OLD_REQUESTS,)):
+        master.unwrap(wrapped, OLD_REQUESTS)
     check_sealed(connection, master)
 
 

@@ -188,7 +188,7 @@ class Database:
 
     @property
     def log(self) -> Log:
-        """The end of its log. It belongs to the writer's thread, save for what never changes: origin and master key."""
+        """The end of its log. It belongs to the writer's thread, save for what never changes: origin and keys."""
         assert self._log is not None  # noqa: S101 - it is open
         return self._log
 
@@ -197,6 +197,11 @@ class Database:
         """The key under which all others are kept."""
         assert self._master is not None  # noqa: S101 - it is open
         return self._master
+
+    @property
+    def old_requests(self) -> bytes | None:
+        """The key of the MACs of requests that version 0.1.0 has kept; None if it has kept none."""
+        return self.log.old_requests
 
     def is_present(self, owner: str) -> bool:
         """Whether a process that calls itself so uses the store; also, where there is no telling. From any thread."""

@@ -21,7 +21,9 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.beside import UNFINISHED
 from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.entries import Entry
-from mcp_bridge.ledger.store import ERASED, held_of
+from mcp_bridge.ledger.forgetting import entomb, forget_execution
+from mcp_bridge.ledger.sealed_rows import label_of, open_sealed
+from mcp_bridge.ledger.store import ERASED, FORGETTABLE, held_of, subjects_of
 from mcp_bridge.ledger.turns import in_turn
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from mcp_bridge.ledger.database import Database
-    from mcp_bridge.ledger.sealing import MasterKey
+    from mcp_bridge.ledger.sealing import DataKey, MasterKey
     from mcp_bridge.ledger.transaction import Transaction
 
 What = Literal["execution", "subject", "reference", "age"]
@@ -70,6 +72,9 @@ _PURGE = (
 )
 """What finds rows of an execution, with their bytes, and what removes one."""
 
+_REFERENCE = "vault://ref/"
+"""With an id, what stands in code for the value that was written out there."""
+
 _POLL_SECONDS = 0.05
 _TRY_MS = 100
 
@@ -101,8 +106,8 @@ async def erase(
     Args:
         database: The store.
         what: Of what kind `name` is.
-        name: An execution's id, a subject, a reference's id, or the time (seconds since 1970) before which executions
-            have ended.
+        name: An execution's id, a subject, the id of a reference to the value, or the time (seconds since 1970) before
+            which executions have ended.
         by: Who wants it.
         reason: Why, or None.
         under_way: Whether an execution of a status and an owner is being executed now.
@@ -336,8 +341,11 @@ def _chosen(transaction: Transaction, database: Database, what: What, name: str)
     if what == "execution":
         rows = do("SELECT execution FROM data_keys WHERE execution = ?", (name,))
     else:
-        query = "SELECT execution FROM data_keys WHERE subject = ?1 UNION SELECT holder FROM holders WHERE subject = ?1"
-        rows = do(query, (master.subject(name),))
+        query = (
+            "SELECT execution FROM data_keys WHERE subject IN (?1, ?2)"
+            " UNION SELECT holder FROM holders WHERE subject IN (?1, ?2)"
+        )
+        rows = do(query, subjects_of(master, name))
     found = _with_holders(transaction, master, [execution for (execution,) in rows])
     is_there = "SELECT 1 FROM data_keys WHERE execution = ? AND wrapped IS NOT NULL"
     return sorted(one for one in found if do(is_there, (one,)).fetchone())
@@ -389,15 +397,15 @@ def _erase(transaction: Transaction, execution: str) -> None:
     (subject,) = do("SELECT subject FROM data_keys WHERE execution = ?", (execution,)).fetchone()
     mac = transaction.log.master.mac("data_keys", execution, subject, None)
     do("UPDATE data_keys SET wrapped = NULL, mac = ? WHERE execution = ?", (mac, execution))
-    do("UPDATE reference_values SET value = NULL WHERE execution = ?", (execution,))
     do("UPDATE approvals SET question = NULL, decision = NULL WHERE execution = ?", (execution,))
     do(
-        # Its key stays used: what was done under it isn't done again. A MAC of what was asked for, which a script has
-        # in the place of a program's hash, too, would tell who has the key whether a guess is right.
-        "UPDATE executions SET status = ?, request = '', program = CASE kind WHEN 'script' THEN '' ELSE program END,"
+        # Its key stays used: what was done under it isn't done again; unless an erased value was a part of it. MACs of
+        # what was asked for would tell who has their key whether a guess is right: `forget_execution` removes them.
+        "UPDATE executions SET status = ?, key = CASE WHEN substr(key, 1, 1) = ? THEN NULL ELSE key END,"
         " bundle = NULL, state = NULL, record = NULL, due = NULL, changed = ? WHERE id = ?",
-        (ERASED, time.time(), execution),
+        (ERASED, FORGETTABLE, time.time(), execution),
     )
+    forget_execution(transaction.connection, transaction.log, execution)
     transaction.authenticate(("executions", "id = ?", (execution,)))
     transaction.authenticate(("approvals", "execution = ?", (execution,)))
     transaction.log.erased(execution)
@@ -406,27 +414,83 @@ def _erase(transaction: Transaction, execution: str) -> None:
 def _erase_reference(
     transaction: Transaction, reference: str, told: dict[str, Any], under_way: Callable[[str, str], bool]
 ) -> Erased:
-    rows = transaction.connection.execute(
-        "SELECT execution FROM reference_values WHERE id = ? AND value IS NOT NULL", (reference,)
-    ).fetchall()
-    holders = [execution for (execution,) in rows]
-    if not holders:
+    """Erase the value behind a reference, by whatever references it is known, in every execution."""
+    found = _equal(transaction, reference)
+    if not found:
         raise BridgeError(
             "nothing_to_erase",
             f"Nothing is kept behind the reference {reference!r:.80}.",
             hint="References stand in what mcp-bridge execution show tells, as vault://ref/….",
         )
-    if running := _running(transaction, holders, under_way):
+    if running := _running(transaction, dict.fromkeys(execution for execution, _, _ in found), under_way):
         raise BridgeError(
             "execution_running",
             f"{running[0]} is being executed now, and knows the value.",
             hint="Erase it when it has ended.",
             executions=running,
         )
-    transaction.connection.execute("UPDATE reference_values SET value = NULL WHERE id = ?", (reference,))
-    erasure = {**told, "reference": reference, "holders": sorted(holders), "executions": []}
-    _append(transaction, erasure)
-    return Erased((), len(holders))
+    for execution, name, value in found:
+        _forget_value(transaction, execution, name, str(value))
+    for text in {str(value) for _, _, value in found}:
+        _forget_subject(transaction, subjects_of(transaction.log.master, text)[1])
+    tokens = [entomb(transaction.connection, transaction.log, execution, name) for execution, name, _ in found]
+    _append(transaction, {**told, "references": sorted(tokens), "executions": []})
+    return Erased((), len({execution for execution, _, _ in found}))
+
+
+def _equal(transaction: Transaction, reference: str) -> list[tuple[str, str, Any]]:
+    """Executions, references in them, and the values behind: those that are equal to what is behind one reference."""
+    do, master = transaction.connection.execute, transaction.log.master
+    values = (
+        "SELECT execution, id, value, wrapped FROM reference_values JOIN data_keys USING (execution)"
+        " WHERE value IS NOT NULL AND wrapped IS NOT NULL"
+    )
+    keys: dict[str, DataKey] = {}
+
+    def opened(execution: str, name: str, sealed: bytes, wrapped: bytes) -> Any:
+        if execution not in keys:
+            keys[execution] = master.open(execution, wrapped)
+        return open_sealed(keys[execution], sealed, label_of("value", execution, name))
+
+    named = [(opened(*row), len(row[2])) for row in do(f"{values} AND id = ?", (reference,)).fetchall()]
+    found = []
+    for length in {length for _, length in named}:
+        wanted = {(type(value), value) for value, _ in named}
+        # Equal values are equally long, sealed as well: most of the others need not be opened.
+        for row in do(f"{values} AND length(value) = ?", (length,)):
+            value = opened(*row)
+            if (type(value), value) in wanted:
+                found.append((row[0], row[1], value))
+    return found
+
+
+def _forget_value(transaction: Transaction, execution: str, name: str, text: str) -> None:
+    """Remove from an execution's row what tells of a value: a MAC of what was asked for, and the value written out."""
+    do = transaction.connection.execute
+    row = do(
+        "SELECT bundle, wrapped FROM executions JOIN data_keys ON id = execution WHERE id = ?", (execution,)
+    ).fetchone()
+    if row is None:
+        return
+    key, label = transaction.log.master.open(execution, row[1]), label_of(execution, "bundle")
+    kept = open_sealed(key, row[0], label)
+    if kept is not None and isinstance(kept["bundle"].get("code"), str):
+        kept["bundle"]["code"] = kept["bundle"]["code"].replace(text, _REFERENCE + name)
+    do(
+        "UPDATE executions SET request = '', program = CASE kind WHEN 'script' THEN '' ELSE program END,"
+        " key = CASE WHEN substr(key, 1, 1) = ? THEN NULL ELSE key END, bundle = ? WHERE id = ?",
+        (FORGETTABLE, None if kept is None else key.seal(json.dumps(kept).encode(), label), execution),
+    )
+    transaction.authenticate(("executions", "id = ?", (execution,)))
+
+
+def _forget_subject(transaction: Transaction, subject: str) -> None:
+    """Of a name that is erased, nobody's data are found any more: its MAC would tell whether a guess is right."""
+    do, master = transaction.connection.execute, transaction.log.master
+    for execution, wrapped in do("SELECT execution, wrapped FROM data_keys WHERE subject = ?", (subject,)).fetchall():
+        mac = master.mac("data_keys", execution, "", wrapped)
+        do("UPDATE data_keys SET subject = '', mac = ? WHERE execution = ?", (mac, execution))
+    do("DELETE FROM holders WHERE subject = ?", (subject,))
 
 
 def _append(transaction: Transaction, erasure: dict[str, Any]) -> None:

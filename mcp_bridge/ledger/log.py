@@ -126,6 +126,8 @@ class Log:
         self._reload = reload
         self.is_new = False
         """Whether this process has begun it."""
+        self.old_requests: bytes | None = None
+        """As `forgetting.old_requests`."""
         self._version = -1
         self._frontier = Frontier()
         self._time = 0

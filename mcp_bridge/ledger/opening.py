@@ -17,6 +17,7 @@ from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.compacting import compact_small
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.failures import code_of
+from mcp_bridge.ledger.forgetting import forget_old, old_requests, remove_key
 from mcp_bridge.ledger.log import INSERT_ENTRY, INSERT_PAYLOAD, Log, Posted
 from mcp_bridge.ledger.merkle import empty_root
 from mcp_bridge.ledger.notes import open_checkpoint
@@ -201,11 +202,15 @@ def _log(connection: sqlite3.Connection, directory: Path, source: str | Sequence
             _begin(connection, directory, source, position)
         log = _continued(connection, directory, master or master_key(source, directory, make=False), position)
         log.is_new = is_new
+        forget_old(connection, log, directory)
+        log.old_requests = old_requests(connection, log)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+    # Only now: what is needed of it is in the file.
+    remove_key(directory)
     return log
 
 

@@ -12,6 +12,22 @@ if TYPE_CHECKING:
 FILE_NAME = "ledger.sqlite"
 """In the state directory."""
 
+_FORGETTING = (
+    # Of a value that was erased: what its entry names it by. With its execution, everything else of the row goes.
+    "ALTER TABLE reference_values ADD COLUMN erased TEXT",
+    "DROP TRIGGER data_keys_are_only_destroyed",
+    """CREATE TRIGGER data_keys_are_only_destroyed BEFORE UPDATE ON data_keys
+            WHEN NEW.execution <> OLD.execution OR NEW.subject NOT IN (OLD.subject, '') OR (NEW.wrapped IS NOT NULL
+                AND NOT (NEW.wrapped IS OLD.wrapped AND NEW.subject = '' AND substr(OLD.subject, 1, 1) = 'v'))
+            BEGIN SELECT RAISE(ABORT, 'the key of an execution is destroyed, and never changed'); END""",
+    "DROP TRIGGER holders_are_not_removed",
+    """CREATE TRIGGER holders_are_not_removed BEFORE DELETE ON holders
+            WHEN substr(OLD.subject, 1, 1) <> 'v'
+                AND NOT EXISTS (SELECT 1 FROM data_keys WHERE execution = OLD.holder AND wrapped IS NULL)
+            BEGIN SELECT RAISE(ABORT, 'what is held of another is forgotten with its holder, and not before'); END""",
+)
+"""So that nothing that is left of an erased value depends on it."""
+
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
@@ -109,6 +125,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             WHEN NOT EXISTS (SELECT 1 FROM data_keys WHERE execution = OLD.execution AND wrapped IS NULL)
             BEGIN SELECT RAISE(ABORT, 'a piece is removed when its key is destroyed, and not before'); END""",
     ),
+    (*_FORGETTING,),
 )
 """The statements that take the file from each version to the next. A migration and its record are one transaction."""
 

@@ -50,19 +50,41 @@ class MasterKey:
 
     Attributes:
         check: By which a store knows it: a MAC of nothing secret.
+        requests: The key of the MACs by which equal requests are told.
     """
 
     def __init__(self, key: bytes) -> None:
         self._wrap = AESGCM(_derived(key, "wrap data keys"))
         self._mac = _derived(key, "authenticate rows")
         self._subjects = _derived(key, "name subjects")
+        self._erased = _derived(key, "name erased references")
+        self.requests = _derived(key, "authenticate requests")
         self.check = _derived(key, "check").hex()
 
     def new(self, execution: str) -> tuple[DataKey, bytes]:
         """A new data key, and what is kept of it."""
         key = os.urandom(KEY_BYTES)
+        return DataKey(key), self._wrapped(key, execution)
+
+    def _wrapped(self, key: bytes, label: str) -> bytes:
         nonce = os.urandom(_NONCE_BYTES)
-        return DataKey(key), nonce + self._wrap.encrypt(nonce, key, execution.encode())
+        return nonce + self._wrap.encrypt(nonce, key, label.encode())
+
+    def wrap(self, key: bytes, name: str) -> bytes:
+        """What is kept of a key that is no execution's."""
+        return self._wrapped(key, f"/{name}")
+
+    def unwrap(self, wrapped: str, name: str) -> bytes:
+        """The key behind what is kept of it, in hex.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        try:
+            kept = bytes.fromhex(wrapped)
+            return self._wrap.decrypt(kept[:_NONCE_BYTES], kept[_NONCE_BYTES:], f"/{name}".encode())
+        except (InvalidTag, ValueError):
+            raise damaged(f"the key of {name} can't be opened") from None
 
     def new_row(self, execution: str, subject: str) -> tuple[DataKey, tuple[str, str, bytes, bytes]]:
         """A new data key and its row: execution, subject, what is kept of it, MAC."""
@@ -84,6 +106,10 @@ class MasterKey:
         """HMAC-SHA-256 of values, no other values having the same; bytes by their SHA-256: a state may be large."""
         plain = [[hashlib.sha256(value).hexdigest()] if isinstance(value, bytes) else value for value in values]
         return hmac.digest(self._mac, json.dumps(plain).encode(), "sha256")
+
+    def erased(self, execution: str, reference: str) -> str:
+        """How a reference that was erased in an execution is named."""
+        return hmac.digest(self._erased, f"{execution}/{reference}".encode(), "sha256").hex()[:32]
 
     def subject(self, subject: str) -> str:
         """How a subject is named in the store: nothing that tells who it is."""

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 ERASED = "erased"
 """The status of an execution whose data was erased."""
 
+FORGETTABLE = "v"
+"""Before the MAC of an idempotency key, or of a subject's name, that sensitive values are a part of."""
+
 Starter: TypeAlias = Literal["operator", "agent"]
 """Who has an execution begun: a person at the command line, or whoever talks to the MCP server or is in a sandbox."""
 
@@ -88,8 +91,12 @@ class StoredExecution:
         started: Seconds since 1970.
         changed: When it was last written, likewise.
         subject: Whose data it holds, for erasure. Only there to be kept: it is never read again.
+        subject_is_value: Whether there is a sensitive value in that name: then nothing is kept of it once this is
+            erased.
         is_held: Of a running one, whether a process that calls itself as its owner uses the store. Only read.
         key_space: Whose its key is.
+        whole_key: The key with the sensitive values that it is made of, if there are any: then nothing is kept of it
+            once it is erased. Only there to be kept, too.
     """
 
     id: str
@@ -108,8 +115,10 @@ class StoredExecution:
     started: float
     changed: float = 0.0
     subject: str = ""
+    subject_is_value: bool = False
     is_held: bool = False
     key_space: KeySpace = ""
+    whole_key: str = ""
 
     @property
     def starter(self) -> Starter:
@@ -232,7 +241,7 @@ class ProgramStore:
             entries: Recorded in the same transaction.
         """
         database, key = self._database, execution.key
-        subject = database.master.subject(execution.subject) if execution.subject else ""
+        subject = _subject(database.master, execution.subject, is_value=execution.subject_is_value)
         _, row = database.master.new_row(execution.id, subject)
         database.post(INSERT_KEY, row)
         self.keep_values(execution.id, values or {})
@@ -244,7 +253,7 @@ class ProgramStore:
                 execution.id,
                 execution.kind,
                 execution.principal,
-                None if key is None else self._key_mac(execution.principal, key, execution.key_space),
+                None if key is None else self._key_name(execution, key),
                 execution.request,
                 execution.status,
                 execution.program,
@@ -270,17 +279,18 @@ class ProgramStore:
         )
         return changed == 1
 
-    def hold(self, holder: str, *, execution: str = "", subject: str = "") -> None:
+    def hold(self, holder: str, *, execution: str = "", subject: str = "", is_value: bool = False) -> None:
         """What an execution keeps is from now on of another's, too, or of a person's: it is erased with that.
 
         Args:
             holder: The execution.
             execution: The other one.
             subject: Whose data it holds.
+            is_value: Whether there is a sensitive value in that name.
         """
         master = self._database.master
         for name in ([held_of(master, execution)] if execution else []) + (
-            [master.subject(subject)] if subject else []
+            [_subject(master, subject, is_value=is_value)] if subject else []
         ):
             self._database.post(
                 "INSERT INTO holders (holder, subject, mac) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
@@ -381,14 +391,15 @@ class ProgramStore:
 
         Args:
             principal: Whose executions.
-            key: The key.
+            key: The key, with any sensitive values.
             space: Whose key; by default one that version 0.1.0 has kept.
 
         Raises:
             BridgeError: `ledger_damaged`.
         """
         mac = self._key_mac(principal, key, space)
-        found = await self._executions("WHERE principal = ? AND key = ?", (principal, mac))
+        query = "WHERE principal = ? AND key IN (?, ?)"
+        found = await self._executions(query, (principal, mac, FORGETTABLE + mac))
         return found[0] if found else None
 
     async def holders(self, execution: str) -> list[str]:
@@ -452,12 +463,13 @@ class ProgramStore:
             )
 
     async def values(self, execution: str) -> dict[str, str | float | None]:
-        """The values behind an execution's references; None behind one that was erased.
+        """The values behind an execution's references, in the order they were kept in; None behind one that was erased.
 
         Raises:
             BridgeError: `ledger_damaged`.
         """
-        rows = await self._database.read("SELECT id, value FROM reference_values WHERE execution = ?", (execution,))
+        query = "SELECT id, value FROM reference_values WHERE execution = ? ORDER BY rowid"
+        rows = await self._database.read(query, (execution,))
         key = await self._key(execution) if rows else None
         return {
             name: None if value is None or key is None else open_sealed(key, value, label_of("value", execution, name))
@@ -533,8 +545,22 @@ class ProgramStore:
         words = ("idempotency key", principal, key, *((space,) if space else ()))
         return self._database.master.mac(*words).hex()
 
+    def _key_name(self, execution: StoredExecution, key: str) -> str:
+        mac = self._key_mac(execution.principal, execution.whole_key or key, execution.key_space)
+        return FORGETTABLE + mac if execution.whole_key else mac
+
     def _check(self, table: str, row: Any) -> None:
         check_row(self._database.master, table, row)
+
+
+def subjects_of(master: MasterKey, subject: str) -> tuple[str, str]:
+    """What may stand for a subject: the same without sensitive values in its name, and with."""
+    name = master.subject(subject)
+    return name, FORGETTABLE + name
+
+
+def _subject(master: MasterKey, subject: str, *, is_value: bool) -> str:
+    return subjects_of(master, subject)[is_value] if subject else ""
 
 
 def held_of(master: MasterKey, execution: str) -> str:

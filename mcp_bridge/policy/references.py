@@ -1,17 +1,18 @@
 """Sensitive values that were taken out of outcomes, and the references that stand for them.
 
-A reference is the same for the same value of one principal, so that a program sees equal things as equal, in another
-process too, and both sides hold the same bytes. It is a MAC under the principal's own key (RFC 2104), so it tells
-nothing of the value to whoever has nothing but it. Who can have text projected can have a guess projected, and compare:
-so equal things are equal, also to who guesses. MAX_REFERENCES bounds the guesses of one execution. It resolves only in
-the execution that it came from.
+A reference is random: it tells nothing of its value, to nobody, and nothing that is left of it does once the value is
+erased. Equal values of one execution have one reference, in another process too, since the values are kept with it
+until they are erased; so a program sees equal things as equal. A reference resolves only in the execution that it came
+from, and in what that has handed it to. Who can have text projected can have a guess projected, and compare it with
+what the same execution was given: MAX_REFERENCES bounds that.
 """
 
 from __future__ import annotations
 
 import base64
-import hmac
+import json
 import marshal
+import os
 import re
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
 Scalar: TypeAlias = str | int | float
 
-MIN_KEY_BYTES = 16
-
 MAX_REFERENCES = 100_000
 MAX_REFERENCE_CHARS = 64 << 20
 """What one execution may have the host keep, as a number of values and as characters of all of them."""
@@ -52,7 +51,7 @@ class References(Protocol):
     def put(self, value: Scalar, subject: str | None = None) -> str:
         """Keep a value and give its reference, `vault://ref/<id>`.
 
-        A value that was erased stays so: it gets the reference that it had, and isn't kept again.
+        Of a value that was erased nothing is known any more: met again, it is a new one.
 
         Args:
             value: Text or a number; `1` and `"1"` are two values.
@@ -106,21 +105,9 @@ def _named(value: Any) -> set[str]:
     return {name.decode() for name in _IN_BYTES.findall(data)} if _PREFIX in data else set()
 
 
-def reference_id(key: bytes, value: Scalar) -> str:
-    """The id of a value's reference under a principal's key.
-
-    Args:
-        key: At least MIN_KEY_BYTES random bytes.
-        value: Text or a number.
-
-    Raises:
-        ValueError: The key is too short to keep the values from being guessed.
-    """
-    if len(key) < MIN_KEY_BYTES:
-        raise ValueError(f"a key has at least {MIN_KEY_BYTES} bytes")
-    message = f"mcp-bridge reference\0{type(value).__name__}\0{value}".encode("utf-8", "surrogatepass")
-    mac = hmac.digest(key, message, "sha256")[: REFERENCE_ID_CHARS * 5 // 8]
-    return base64.b32encode(mac).decode().lower()
+def new_id() -> str:
+    """The id of a new reference: random."""
+    return base64.b32encode(os.urandom(REFERENCE_ID_CHARS * 5 // 8)).decode().lower()
 
 
 def fill_in(value: Any, values: Mapping[str, Scalar | None]) -> Any:
@@ -153,26 +140,86 @@ def fill_in(value: Any, values: Mapping[str, Scalar | None]) -> Any:
     return rebuild(value, whole, lambda name: str(filled(name)))
 
 
-class MemoryReferences:
-    """References for as long as the process lives. May be used by several threads.
+def is_alike(recorded: Any, now: Any, values: Mapping[str, Scalar]) -> bool:
+    """Whether two projected values are equal as JSON, in which `1` is not `true`; references by what is behind them.
+
+    Nothing is known of a value that was erased: in the place of a recorded reference to one there may be another now,
+    the same one everywhere.
 
     Args:
-        key: As for `reference_id`.
+        recorded: JSON.
+        now: JSON.
+        values: Those behind their references, by their ids; without those that were erased.
     """
+    if json.dumps(recorded, sort_keys=True) == json.dumps(now, sort_keys=True):
+        return True
+    known = {name: values[name] for name in _named(recorded) if name in values}
+    had = ids_of(known)
+    # What is behind none of the recorded references may be what is behind those of which nothing is known.
+    again = {name: value for name, value in values.items() if _key(value) in had}
+    before, after = (
+        REFERENCE.split(json.dumps(fill_in(whole, shown), sort_keys=True))
+        for whole, shown in ((recorded, known), (now, again))
+    )
+    if before[::2] != after[::2]:
+        return False
+    # What was recorded of it comes again as it is; what is made anew comes by one other reference.
+    pairs = {pair for pair in zip(before[1::2], after[1::2], strict=True) if pair[0] != pair[1]}
+    return len(pairs) == len({name for name, _ in pairs}) == len({name for _, name in pairs})
 
-    def __init__(self, key: bytes) -> None:
-        reference_id(key, "")
-        self._key = key
+
+Ids: TypeAlias = "dict[tuple[type, Scalar], str]"
+"""Of values, with their types, the ids of their references."""
+
+
+def ids_of(values: Mapping[str, Scalar | None]) -> Ids:
+    """The first id of each value that isn't erased.
+
+    Args:
+        values: By the ids of their references, in their order.
+    """
+    found: Ids = {}
+    for name, value in values.items():
+        if value is not None:
+            found.setdefault(_key(value), name)
+    return found
+
+
+def renamed(value: Any, behind: Mapping[str, Scalar], ids: Ids) -> Any:
+    """A projected value with other references to the same values.
+
+    Args:
+        value: JSON; not changed.
+        behind: What is behind its references, by their ids.
+        ids: Of the values that have others; what is behind none of them stays.
+    """
+    other: dict[str, Scalar | None] = {
+        name: reference_uri(ids[_key(known)]) for name, known in behind.items() if ids.get(_key(known), name) != name
+    }
+    return fill_in(value, other)
+
+
+def _key(value: Scalar) -> tuple[type, Scalar]:
+    # 1 and 1.0 are equal, and two values.
+    return type(value), value
+
+
+class MemoryReferences:
+    """References for as long as the process lives. May be used by several threads."""
+
+    def __init__(self) -> None:
         self._values: dict[str, Scalar | None] = {}
+        self._ids: Ids = {}
+        """Of each value, the reference that it was given first."""
         self._subjects: dict[str, set[str]] = {}
         self._chars = 0
         self._lock = Lock()
 
     def put(self, value: Scalar, subject: str | None = None) -> str:
         """As `References.put`."""
-        name = reference_id(self._key, value)
         with self._lock:
-            if name not in self._values:
+            name = self._ids.get(_key(value))
+            if name is None:
                 chars = len(str(value))
                 if len(self._values) >= MAX_REFERENCES or self._chars + chars > MAX_REFERENCE_CHARS:
                     raise BridgeError(
@@ -180,6 +227,7 @@ class MemoryReferences:
                         f"An execution may have {MAX_REFERENCES} sensitive values of "
                         f"{MAX_REFERENCE_CHARS} characters together.",
                     )
+                name = self._ids[_key(value)] = new_id()
                 self._values[name] = value
                 self._chars += chars
             if subject is not None:
@@ -223,6 +271,8 @@ class MemoryReferences:
                 if name not in self._values:
                     self._values[name] = value
                     self._chars += 0 if value is None else len(str(value))
+                if (kept := self._values[name]) is not None:
+                    self._ids.setdefault(_key(kept), name)
 
     def erase(self, reference_id: str) -> bool:
         """As `References.erase`."""
@@ -240,4 +290,6 @@ class MemoryReferences:
             return False
         self._chars -= len(str(value))
         self._values[reference_id] = None
+        if self._ids.get(_key(value)) == reference_id:
+            del self._ids[_key(value)]
         return True
