@@ -1,4 +1,4 @@
-"""Checkpoints in a file on other storage: one note after the other, each followed by an empty line.
+"""Checkpoints in a file on other storage: one note after the other, with an empty line between two.
 
 The file only grows, and others may be able to add to it. So every note in it that a key of the log has signed has to be
 the log's, wherever it stands, and what is anything else is passed over: what a crash has left of a note, for instance.
@@ -172,6 +172,58 @@ async def publish_to_file(
     return Published(target.id, size, note)
 
 
+async def look_at_file(target: Target, source: Source) -> int:
+    """How many entries the largest checkpoint in a file is of, all of which are the log's; 0 where it has none.
+
+    Nothing is written, and no lock is taken: what is being written is looked at as far as it has come.
+
+    Args:
+        target: Names the file.
+        source: The log.
+
+    Raises:
+        BridgeError: As `publish`.
+    """
+    assert target.file is not None  # noqa: S101 - the caller's choice
+
+    def roots(sizes: Sequence[int]) -> Sequence[bytes | None]:
+        return anyio.from_thread.run(source.roots, sizes)
+
+    checkpoint = checkpoint_of(await source.newest())
+    log = _Log(checkpoint.origin, keyring(await source.keys()), roots)
+    work = functools.partial(_look, target, target.file, log, checkpoint, source.last(target.id))
+    try:
+        with anyio.fail_after(target.timeout):
+            return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+    except TimeoutError:
+        raise _unusable(target, f"it has not answered in {target.timeout:g} s") from None
+    except OSError as exc:
+        raise _unusable(target, exc.strerror or str(exc)) from None
+
+
+def _look(target: Target, path: Path, log: _Log, checkpoint: Checkpoint, taken: int) -> int:
+    deadline = time.monotonic() + target.timeout * _READING_SHARE
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        if taken:
+            raise _lost(target, taken, "isn't there") from None
+        return 0
+    except OSError as exc:
+        if exc.errno == errno.ELOOP:
+            raise _a_link(target) from None
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise _unusable(target, "it is no regular file")
+        held = _held(target, fd, log, checkpoint, {}, deadline)
+    finally:
+        os.close(fd)
+    if held < taken:
+        raise _lost(target, taken, f"holds none over {held}" if held else "holds none")
+    return held
+
+
 def _add(
     target: Target, path: Path, notes: Sequence[str], log: _Log, taken: int, reads: MutableMapping[str, FileRead]
 ) -> int:
@@ -190,8 +242,9 @@ def _add(
         new = [note for note in notes if held < checkpoint_of(note).size <= checkpoint.size]
         size = os.fstat(fd).st_size
         end = os.pread(fd, 2, max(0, size - 2))
+        # What an earlier version has written ends with an empty line.
         gap = "" if not size or end == b"\n\n" else "\n" if end.endswith(b"\n") else "\n\n"
-        _write_all(fd, (gap + "".join(f"{note}\n" for note in new)).encode())
+        _write_all(fd, (gap + "\n".join(new)).encode())
         os.fsync(fd)
         return checkpoint.size
     finally:
@@ -214,7 +267,7 @@ def _open(target: Target, path: Path, taken: int) -> int:
             return os.open(path, flags)
     except OSError as exc:
         if exc.errno == errno.ELOOP:
-            raise _unusable(target, "it is a symbolic link", "Name the file that it points to.") from None
+            raise _a_link(target) from None
         raise
     with contextlib.suppress(OSError):
         # Some file systems of others can't.
@@ -374,7 +427,8 @@ def _is_signed(log: _Log, note: _Note) -> bool:
         for name, signature in signatures:
             key = log.keys.get((name, signature[:ID_BYTES]))
             with contextlib.suppress(BridgeError):
-                if key is not None:
+                # A key that was replaced signs nothing after that: who has it since can't cause an alarm.
+                if key is not None and key.may_sign(note.checkpoint.size):
                     key.verify(text, signature[ID_BYTES:])
                     return True
     return False
@@ -407,9 +461,11 @@ def _write_all(fd: int, data: bytes) -> None:
 def _unusable(
     target: Target, why: str, hint: str = "Is the storage there, with room, and may this user write to it?"
 ) -> BridgeError:
-    return BridgeError(
-        "publish_file_unusable", f"No checkpoint can be added to the {target.id}: {why}.", hint=hint, target=target.id
-    )
+    return BridgeError("publish_file_unusable", f"The {target.id} can't be used: {why}.", hint=hint, target=target.id)
+
+
+def _a_link(target: Target) -> BridgeError:
+    return _unusable(target, "it is a symbolic link", "Name the file that it points to.")
 
 
 def _foreign(target: Target) -> BridgeError:
