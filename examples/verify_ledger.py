@@ -9,7 +9,7 @@ P, L = 2**255 - 19, 2**252 + 27742317777372353535851937790883648493
 D, ROOT, MASK = -121665 * pow(121666, P - 2, P) % P, pow(2, (P - 1) // 4, P), (1 << 255) - 1
 BASE = (15112221349535400772501151409588531511454012693041857206046113283949847762202, 4 * pow(5, P - 2, P) % P)
 ORDER_8 = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
-EARLIEST = 1_672_531_200  # 2023: no cosignature is older
+EARLIEST, SHOWN = 1_672_531_200, 100_000  # no cosignature is older than 2023; entries from one word to the next
 WEAK = 0, 1, P - 1, ORDER_8, P - ORDER_8  # with such a key anyone can sign anything
 ANY, TEXT, HASH = r"(?s:.*)", r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{0,4096}", r"[0-9a-f]{64}"
 NAME = r"[^\s+\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,255}"
@@ -43,7 +43,6 @@ def add(a, b):  # two points of Ed25519's curve, in extended coordinates (RFC 80
     low, high, cross = (a[1] - a[0]) * (b[1] - b[0]) % P, (a[1] + a[0]) * (b[1] + b[0]) % P, 2 * a[3] * b[3] * D % P
     e, f, g, h = high - low, 2 * a[2] * b[2] - cross, 2 * a[2] * b[2] + cross, high + low
     return e * f % P, g * h % P, f * g % P, e * h % P
-
 def check_signature(public, message, signature):  # [s]B - [k]A has to have the very bytes of R, as OpenSSL wants it
     y, s = int.from_bytes(public, "little") & MASK, int.from_bytes(signature[32:], "little")
     square = (y * y - 1) * pow(D * y * y + 1, P - 2, P) % P
@@ -146,6 +145,7 @@ def verify(file, given=None, outside=()):  # by the known keys; by None of them,
     trusted, until, cosigned, new = {by for by in known.values() if by[::2] == (origin, 1)}, {}, {}, None
     roots = bytearray(hashlib.sha256(b"").digest())  # of 0 entries, of 1, and so on
     for sequence in range(size):
+        sequence % SHOWN or not sequence or print(f"{sequence} of {size} entries", file=sys.stderr)
         leaf, digest, payload = read_entry(line())
         before, heads[leaf["execution"]] = heads.get(leaf["execution"]), digest.hex()
         clock = leaf["time"] if leaf["kind"] == "clock" else max(clock, leaf["time"])  # put back, which was accepted

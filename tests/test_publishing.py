@@ -44,6 +44,9 @@ from mcp_bridge.settings import Settings
 
 WITNESS_KEY = Ed25519PrivateKey.from_private_bytes(b"w" * 32)
 COSIGNER = Signer("witness.example/1", WITNESS_KEY, COSIGNATURE)
+SEEN = 1_790_000_000
+"""When it was, in seconds since 1970."""
+YEAR = 31_557_600
 
 
 async def refused(target, log, note=None):
@@ -106,7 +109,8 @@ async def test_a_file_gets_every_checkpoint_and_keeps_those_before(file):
         log.grow(count)
         notes.append(log.note())
         assert await publish(file, log.note(), log) == Published(file.id, log.size, log.note())
-        assert file.file.read_text() == "".join(f"{note}\n" for note in notes)
+        # The last one, too, is a signed note as it stands there: nothing follows it.
+        assert file.file.read_text() == "\n".join(notes)
     assert notes_in(file.file.read_text()) == notes
 
 
@@ -560,7 +564,7 @@ async def test_a_size_is_believed_where_a_cosignature_of_as_much_is_kept_and_not
     log = PublishedLog(database, {})
     ((root,),) = [await log.roots([signed_size])]
     note = sign_checkpoint(Checkpoint(database.log.origin, signed_size, root), database.log.signer)
-    line = (key or OTHER).cosign(note.partition("\n\n")[0] + "\n", 1)
+    line = (key or OTHER).cosign(note.partition("\n\n")[0] + "\n", SEEN)
     await log.keep(
         TargetState("witness x", "ok", signed_size), Published("witness x", signed_size, note + line, (line,))
     )
@@ -568,7 +572,7 @@ async def test_a_size_is_believed_where_a_cosignature_of_as_much_is_kept_and_not
     assert await log.is_cosigned(size, COSIGNER.verifier) == is_known
     # And of another history it says nothing.
     note = sign_checkpoint(Checkpoint(database.log.origin, 9, bytes(32)), database.log.signer)
-    line = COSIGNER.cosign(note.partition("\n\n")[0] + "\n", 1)
+    line = COSIGNER.cosign(note.partition("\n\n")[0] + "\n", SEEN)
     await log.keep(TargetState("witness x", "ok", 9), Published("witness x", 9, note + line, (line,)))
     assert await log.is_cosigned(size, COSIGNER.verifier) == is_known
 
@@ -612,7 +616,7 @@ def lines(*found):
     return Response("".join(found), 200)
 
 
-LINE = COSIGNER.cosign(Log(9).note().partition("\n\n")[0] + "\n", 1)
+LINE = COSIGNER.cosign(Log(9).note().partition("\n\n")[0] + "\n", SEEN)
 OTHER = Signer("other.example/1", WITNESS_KEY, COSIGNATURE)
 
 
@@ -628,10 +632,14 @@ OTHER = Signer("other.example/1", WITNESS_KEY, COSIGNATURE)
         [Response(LINE.encode() + b"\xff\n")],
         [Response(gzip.compress(LINE.encode()), headers={"content-encoding": "gzip"})],
         [lines(Log(9).note())],
-        [lines(OTHER.cosign(Log(9).note().partition("\n\n")[0] + "\n", 1))],
-        [lines(COSIGNER.cosign(Log(8).note().partition("\n\n")[0] + "\n", 1))],
-        [lines(LINE, COSIGNER.cosign("something else\n", 1))],
+        [lines(OTHER.cosign(Log(9).note().partition("\n\n")[0] + "\n", SEEN))],
+        [lines(COSIGNER.cosign(Log(8).note().partition("\n\n")[0] + "\n", SEEN))],
+        [lines(LINE, COSIGNER.cosign("something else\n", SEEN))],
         [lines(*[LINE] * 65)],
+        [lines(COSIGNER.cosign(Log(9).note().partition("\n\n")[0] + "\n", 0))],
+        [lines(COSIGNER.cosign(Log(9).note().partition("\n\n")[0] + "\n", 1_672_531_199))],
+        [lines(COSIGNER.cosign(Log(9).note().partition("\n\n")[0] + "\n", SEEN + 10 * YEAR))],
+        [lines(LINE, COSIGNER.cosign(Log(9).note().partition("\n\n")[0] + "\n", 0))],
         [at(3), lines("garbage")],
     ],
 )
@@ -642,7 +650,7 @@ async def test_an_answer_without_a_right_cosignature_by_the_key_is_none(web, ans
 
 
 async def test_cosignatures_by_other_keys_are_passed_over(web, answers):
-    answers(lines(OTHER.cosign("else\n", 1), LINE))
+    answers(lines(OTHER.cosign("else\n", SEEN), LINE))
     published = await publish(Target(witness=web.address, key=COSIGNER.vkey), Log(9).note(), Log(9))
     assert published.cosignatures == (LINE,)
 
@@ -654,6 +662,7 @@ async def test_cosignatures_by_other_keys_are_passed_over(web, answers):
         ([at(9), lines(LINE)], None, 2),
         ([at(9), at(9)], "publish_conflict", 2),
         ([at(9), Response(status_code=409)], "publish_conflict", 2),
+        ([at(9), Response(status_code=422)], "publish_conflict", 2),
         ([at(5), at(5)], "publish_refused", 2),
         ([at(5), at(12)], "publish_conflict", 2),
         ([at(5), Response(status_code=422)], "publish_conflict", 2),

@@ -117,6 +117,11 @@ def test_the_ledger_is_a_table_of_the_file(nowhere):
         ("master_key = ['a', 1]", "ledger.master_key"),
         ("keep_payloads_days = 0", "ledger.keep_payloads_days"),
         ("keep_payloads_days = inf", "ledger.keep_payloads_days"),
+        ("keep_payloads_days = 0.00001", "ledger.keep_payloads_days"),
+        ("keep_payloads_days = 0.0416", "ledger.keep_payloads_days"),
+        ("keep_payloads_days = -1", "ledger.keep_payloads_days"),
+        ("keep_payloads_days = nan", "ledger.keep_payloads_days"),
+        ("keep_files_days = 0.00001", "ledger.keep_files_days"),
     ],
 )
 def test_what_is_wrong_in_a_table_is_named_with_its_line(nowhere, line, key):
