@@ -12,7 +12,7 @@ ORDER_8 = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
 EARLIEST, SHOWN = 1_672_531_200, 100_000  # no cosignature is older than 2023; entries from one word to the next
 WEAK = 0, 1, P - 1, ORDER_8, P - ORDER_8  # with such a key anyone can sign anything
 ANY, TEXT, HASH = r"(?s:.*)", r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{0,4096}", r"[0-9a-f]{64}"
-NAME = r"[^\s+\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,255}"
+NAME, SIGNED = r"[^\s+\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,255}", "\u2014 [^ \n]+ (?:[A-Za-z0-9+/=]{4}){23,}\n"
 KINDS = "start|intent|outcome|denial|transition|suspension|resume|decision|violation|erasure|key|clock|end"
 ENTRY = {"commitment": HASH, "execution": f"(?!$){TEXT}", "kind": KINDS, "policy": TEXT, "previous": HASH,
          "program": TEXT, "sequence": int, "step": TEXT, "time": int}
@@ -68,7 +68,7 @@ def add_key(known, vkey):  # name+id+base64, put to those known as (name, id, ty
     return found
 def notes_in(text):  # those of a file, one after the other; what a crash has left of one is passed over
     found, before = [], ""
-    text = re.sub("(?m)^(\u2014 .*\n)(?=[^\u2014\n])", r"\1\n", text)  # where there is no gap between two
+    text = re.sub(f"(?m)^(\u2014 .*\n)(?=[^\n])(?!{SIGNED})", r"\1\n", text)  # where there is no gap between two
     for block in re.split("\n\n+", text.strip("\n")):
         whole = before and block.startswith("\u2014 ")
         found += [f"{before}\n\n{block}\n"] if whole and re.search(r" ([A-Za-z0-9+/=]{4}){23,}\Z", block) else []

@@ -483,7 +483,7 @@ async def test_the_master_key_may_come_from_a_command(path):
     command = [sys.executable, "-c", f"print({'5a' * 32!r})"]
     async with Database(path, command) as database:
         await SqliteRecorder(database).append(Entry("start", "a", {"n": 1}))
-    assert sorted(child.name for child in path.parent.iterdir()) == [KEY_FILE, FILE_NAME]
+    assert sorted(child.name for child in path.parent.iterdir()) == [KEY_FILE, PUBLIC_KEY_FILE, FILE_NAME]
     async with Database(path, command) as database:
         assert (await SqliteRecorder(database).read("a"))[0].entry.payload == {"n": 1}
     assert (await refused(path, master=[sys.executable, "-c", f"print({'5b' * 32!r})"])).code == "key_unusable"

@@ -193,6 +193,15 @@ def unsigned(note):
         ["\0" * 5000],
         [LINE_OF_OTHERS[:-1]],
         [LINE_OF_OTHERS],
+        # Right behind the last signature, where there is no empty line.
+        ["\u2014"],
+        ["\u2014 x"],
+        ["\u2014 x", "\u2014 y z"],
+        ["\u2014 " + "x" * 2_000_000],
+        ["\u2014 a " + "A" * 2_000_000],
+        ["\u2014 a AAAAAAA="] * 100,
+        ["\u2014 a AAAAAAA="] * 100_000,
+        [unsigned(Log(10).note()).rpartition("\n\n")[2][:-1]] * 3,
     ],
 )
 @pytest.mark.parametrize("known", [0, 5])

@@ -67,7 +67,20 @@ def test_a_file_may_have_several_checkpoints(tmp_path):
 
 
 NOTE = simple().checkpoints[0]
-PARTS = (NOTE, NOTE[:40], NOTE[:-20], "\n", "\n\n", "\n\n\n", "\u2014 a AAAAAAA=\n", "\u2014", "text\n", "\ufffd", "")
+PARTS = (
+    NOTE,
+    NOTE[:40],
+    NOTE[:-20],
+    "\n",
+    "\n\n",
+    "\n\n\n",
+    "\u2014 a AAAAAAA=\n",
+    "\u2014",
+    "\u2014 x\n",
+    "text\n",
+    "\ufffd",
+    "",
+)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +89,10 @@ PARTS = (NOTE, NOTE[:40], NOTE[:-20], "\n", "\n\n", "\n\n\n", "\u2014 a AAAAAAA=
         (NOTE.encode(), 1),
         (f"{NOTE}{NOTE}".encode(), 2),
         (f"{NOTE}\n\n\n{NOTE}\n".encode(), 2),
+        (f"{NOTE}\u2014 x\n{NOTE}\u2014\n".encode(), 2),
+        (f"{NOTE}\u2014 x y\n\u2014 \n{NOTE[:40]}".encode(), 1),
+        (f"{NOTE}\u2014 a AAAAAAA=\n".encode(), 1),
+        (f"{NOTE}\u2014 a {'A' * 91}\n{NOTE}".encode(), 2),
         (f"{NOTE}\n{NOTE[:60]}\n\n{NOTE}".encode(), 2),
         (f"{NOTE}\n{NOTE[:30]}\n\n{NOTE}".encode(), 2),
         (NOTE.encode() + b"\n" + NOTE.encode()[:60] + b"\xff\xfe\n\n" + NOTE.encode(), 2),

@@ -23,9 +23,9 @@ import anyio.from_thread
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.notes import MAX_NOTE_BYTES, keyring, parse_checkpoint, split_note
+from mcp_bridge.ledger.notes import MAX_NOTE_BYTES, MAX_SIGNATURES, keyring, parse_checkpoint
 from mcp_bridge.ledger.publishing import Published, checkpoint_of, conflict, rolled_back
-from mcp_bridge.ledger.signing import ID_BYTES
+from mcp_bridge.ledger.signing import ID_BYTES, MARK, decode_base64
 from mcp_bridge.private_files import sync_directory
 
 if TYPE_CHECKING:
@@ -53,7 +53,10 @@ _HEAD_BYTES = 1024
 _LOCK_POLL_SECONDS = 0.02
 _DASH = "\u2014".encode()
 _MARK = _DASH + b" "
-_UNGAPPED = re.compile(rb"^(%s.*\n)(?=[^\n])(?!%s)" % (_MARK, _DASH), re.MULTILINE)
+_SIGNATURE = rb"%s[^ \n]+ (?:[A-Za-z0-9+/=]{4}){23,}\n" % _MARK
+"""With a key's id and a signature, 68 bytes or more in base64."""
+_UNGAPPED = re.compile(rb"^(%s.*\n)(?=[^\n])(?!%s)" % (_MARK, _SIGNATURE), re.MULTILINE)
+"""Where a note ends without an empty line behind it: whoever adds something that is no signature spoils no note."""
 _GAP = re.compile(rb"\n{2,}")
 
 
@@ -78,8 +81,14 @@ class _Carried(NamedTuple):
             else:
                 # A text whose signatures never came is dropped with this.
                 before = block
+        rest += text[end:]
+        if before and rest.startswith(_MARK) and len(rest) > MAX_NOTE_BYTES:
+            # Its own signatures come first, whatever somebody has put behind them.
+            cut = rest.rfind(b"\n", 0, MAX_NOTE_BYTES) + 1
+            notes.append(before + b"\n\n" + rest[:cut])
+            before = b""
         # No note is longer: what is, is none, and takes no memory.
-        return notes, _Carried(before[-MAX_NOTE_BYTES:], (rest + text[end:])[-MAX_NOTE_BYTES:])
+        return notes, _Carried(before[-MAX_NOTE_BYTES:], rest[-MAX_NOTE_BYTES:])
 
     def last(self) -> list[bytes]:
         """The note that this is if the file ends here."""
@@ -366,6 +375,8 @@ def _check(target: Target, log: _Log, checkpoint: Checkpoint, read: FileRead, no
     """
     if read.held is None:
         _check_begun(target, log, notes)
+    # What it holds agrees with the log, which was seen.
+    notes = [note for note in notes if note.checkpoint != read.held]
     sizes = sorted({note.checkpoint.size for note in notes})
     roots = dict(zip(sizes, log.roots(sizes), strict=True)) if sizes else {}
     others = [note for note in notes if note.checkpoint.root != roots[note.checkpoint.size]]
@@ -405,11 +416,9 @@ def _check_begun(target: Target, log: _Log, notes: Sequence[_Note]) -> None:
     for note in notes:
         if _is_signed(log, note):
             return
-        try:
-            names = {(name, signature[:ID_BYTES]) for name, signature in split_note(note.text)[1]}
-        except BridgeError:
-            continue  # a crash has cut it
-        if names.isdisjoint(log.keys):
+        names = {(name, signature[:ID_BYTES]) for name, signature in _signatures(note)}
+        # Without any, a crash has cut it.
+        if names and names.isdisjoint(log.keys):
             raise conflict(
                 target,
                 f"The {target.id} was begun under the name of the log {log.origin} by a key that this log doesn't "
@@ -422,16 +431,26 @@ def _is_signed(log: _Log, note: _Note) -> bool:
     """Whether a signature by one of the log's keys holds. One that doesn't may have been added: it spoils no other."""
     if note.signed is not None:
         return note.signed
-    with contextlib.suppress(BridgeError):
-        text, signatures = split_note(note.text)
-        for name, signature in signatures:
-            key = log.keys.get((name, signature[:ID_BYTES]))
-            with contextlib.suppress(BridgeError):
-                # A key that was replaced signs nothing after that: who has it since can't cause an alarm.
-                if key is not None and key.may_sign(note.checkpoint.size):
-                    key.verify(text, signature[ID_BYTES:])
-                    return True
+    text = note.text.partition("\n\n")[0] + "\n"
+    for name, signature in _signatures(note):
+        key = log.keys.get((name, signature[:ID_BYTES]))
+        with contextlib.suppress(BridgeError):
+            # A key that was replaced signs nothing after that: who has it since can't cause an alarm.
+            if key is not None and key.may_sign(note.checkpoint.size):
+                key.verify(text, signature[ID_BYTES:])
+                return True
     return False
+
+
+def _signatures(note: _Note) -> list[tuple[str, bytes]]:
+    """Whose signatures stand under a note, with their bytes; what is none is passed over: it may have been added."""
+    found = []
+    for line in note.text.partition("\n\n")[2].split("\n")[:MAX_SIGNATURES]:
+        name, _, encoded = line.removeprefix(MARK).partition(" ")
+        signature = decode_base64(encoded)
+        if line.startswith(MARK) and signature is not None:
+            found.append((name, signature))
+    return found
 
 
 def _lock(target: Target, fd: int) -> None:

@@ -202,13 +202,13 @@ class Ledger:
             "SELECT size, note FROM checkpoints WHERE size < ? ORDER BY size, rowid", (self.size,)
         )
         for _, kept in itertools.groupby(rows, key=lambda row: row[0]):
-            yield _merged([_text(note) for _, note in kept])
+            yield _merged("a checkpoint that it keeps", [_text(note) for _, note in kept])
         yield self.head_note()
 
     def head_note(self) -> str:
         """The checkpoint of all entries, with the signatures that are kept of it."""
         kept = self.connection.execute("SELECT note FROM checkpoints WHERE size = ? ORDER BY rowid", (self.size,))
-        return _merged([*(_text(note) for (note,) in kept), self.note])
+        return _merged("its head", [*(_text(note) for (note,) in kept), self.note])
 
 
 # A changed byte can make bytes text, whatever the table says.
@@ -225,7 +225,7 @@ def _text(value: object) -> str:
     return value
 
 
-def _merged(kept: Sequence[str]) -> str:
+def _merged(what: str, kept: Sequence[str]) -> str:
     """The notes that are kept of one size as one."""
     if len(kept) == 1:
         # What it is, whoever verifies it finds out.
@@ -233,7 +233,7 @@ def _merged(kept: Sequence[str]) -> str:
     try:
         return merged(kept)
     except BridgeError as exc:
-        raise damaged(f"checkpoints that it keeps can't be taken: {exc.message.rstrip('.')}") from None
+        raise damaged(f"{what} can't be taken: {exc.message.rstrip('.')}") from None
 
 
 def unknown_entry(sequence: int, size: int) -> BridgeError:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.merkle import HASH_BYTES, verify_consistency
 from mcp_bridge.ledger.notes import (
-    EARLIEST_COSIGNATURE,
     MAX_NOTE_BYTES,
     Checkpoint,
     cosign,
@@ -152,7 +151,7 @@ class Witness:
         with self._state.turn() as turn:
             note = turn.note(origin)
             # Within the turn: at this time it is the largest that was seen.
-            now = self._now()
+            now = int(self._clock())
         try:
             # What else somebody has added to it is nobody's word here.
             trusted = keyring(self._logs[origin])
@@ -168,25 +167,10 @@ class Witness:
             return _said(404, f"This witness has cosigned nothing of {origin[:_MAX_SHOWN_CHARS]!r} by a key it trusts.")
         return Answer(200, TEXT_TYPE, f"{note}{cosign(note, self._signer, now)}".encode())
 
-    def _now(self) -> int:
-        """The time, in seconds since 1970: of a clock that was never set nothing is cosigned.
-
-        Raises:
-            BridgeError: `witness_clock`.
-        """
-        now = int(self._clock())
-        if now < EARLIEST_COSIGNATURE:
-            raise BridgeError(
-                "witness_clock",
-                f"The witness's clock says {now} s since 1970, which can't be: nothing is cosigned.",
-                hint="Set the clock.",
-            )
-        return now
-
     def _checked(self, turn: WitnessTurn, request: _Request, checkpoint: Checkpoint) -> Answer:
         last = turn.last(checkpoint.origin)
         # Within the turn: a cosignature says that at its time the log's largest tree was this one.
-        now = self._now()
+        now = int(self._clock())
         if request.old != last.size:
             return Answer(409, SIZE_TYPE, f"{last.size}\n".encode())
         if checkpoint.size == last.size and checkpoint.root != last.root:

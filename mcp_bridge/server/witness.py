@@ -75,7 +75,7 @@ async def _answered(ask: Callable[[T], Answer], what: T, headers: Mapping[str, s
         answer = await anyio.to_thread.run_sync(ask, what)
     except BridgeError as exc:
         logger.error("no checkpoint can be cosigned: %s", exc)  # noqa: TRY400 - what was wrong is in its text
-        return _plain(503, "The witness can't keep what it would cosign, or its clock is wrong.")
+        return _plain(503, "The witness can't keep what it would cosign.")
     # As bytes: the content type is what the specification says, without a character set of the framework's.
     return Response(answer.body, answer.status, {"content-type": answer.content_type, **(headers or {})})
 
