@@ -25,7 +25,7 @@ import anyio.to_thread
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.notes import MAX_NOTE_BYTES, MAX_SIGNATURES, keyring, parse_checkpoint
 from mcp_bridge.ledger.publishing import Published, checkpoint_of, conflict, rolled_back
-from mcp_bridge.ledger.signing import ID_BYTES, MARK, decode_base64
+from mcp_bridge.ledger.signing import ID_BYTES, MARK, SIGNATURE_BYTES, decode_base64
 from mcp_bridge.private_files import sync_directory
 
 if TYPE_CHECKING:
@@ -443,12 +443,15 @@ def _is_signed(log: _Log, note: _Note) -> bool:
 
 
 def _signatures(note: _Note) -> list[tuple[str, bytes]]:
-    """Whose signatures stand under a note, with their bytes; what is none is passed over: it may have been added."""
+    """Whose signatures stand under a note, with their bytes.
+
+    What is none is passed over: a crash may have cut it, and somebody may have added it.
+    """
     found = []
     for line in note.text.partition("\n\n")[2].split("\n")[:MAX_SIGNATURES]:
         name, _, encoded = line.removeprefix(MARK).partition(" ")
         signature = decode_base64(encoded)
-        if line.startswith(MARK) and signature is not None:
+        if line.startswith(MARK) and signature is not None and len(signature) >= ID_BYTES + SIGNATURE_BYTES:
             found.append((name, signature))
     return found
 

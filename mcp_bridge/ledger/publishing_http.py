@@ -7,7 +7,6 @@ cosignature counts if it holds under the key that the operator has named.
 from __future__ import annotations
 
 import base64
-import contextlib
 import functools
 import hashlib
 import logging
@@ -117,12 +116,16 @@ async def look_at_witness(target: Target, source: Source) -> int:
     assert target.witness is not None  # noqa: S101 - the caller's choice
     name = hashlib.sha256(origin.encode()).hexdigest()
     async with await _client(target) as client:
-        answer = await _request(client, target, "GET", f"{target.witness.rstrip('/')}/{name}/checkpoint")
-    seen = None
-    with contextlib.suppress(BridgeError, UnicodeDecodeError):
-        # By its own key alone: a log that was put back may not know the one that it was signed with then.
-        seen, _ = open_checkpoint(answer.body.decode(), [_key(target)])
-    if answer.status != _OK or seen is None or seen.origin != origin:
+        seen = None
+        try:
+            answer = await _request(client, target, "GET", f"{target.witness.rstrip('/')}/{name}/checkpoint")
+            # By its own key alone: a log that was put back may not know the one that it was signed with then.
+            seen, _ = open_checkpoint(answer.body.decode(), [_key(target)])
+        except (BridgeError, UnicodeDecodeError) as exc:
+            # What is no such checkpoint says nothing. Who doesn't answer now won't answer a moment later.
+            if isinstance(exc, BridgeError) and exc.code == "publish_unreachable":
+                raise
+    if seen is None or seen.origin != origin or answer.status != _OK:
         return (await publish_to_witness(target, note, source)).size
     (root,) = await source.roots([seen.size])
     if root is None:
