@@ -140,6 +140,18 @@ def test_it_imports_nothing_but_the_standard_library():
     assert imported <= sys.stdlib_module_names
 
 
+def test_it_says_how_far_it_is_where_that_takes_long(tmp_path):
+    export = tmp_path / "export"
+    export.write_bytes(simple(7).export())
+    text = SMALL.read_text()
+    assert text.count("100_000") == 1
+    often = tmp_path / "often.py"
+    often.write_text(text.replace("100_000", "3"))
+    done = subprocess.run([sys.executable, often, export, "--key", FIRST], check=True, capture_output=True, text=True)
+    assert done.stderr == "3 of 8 entries\n6 of 8 entries\n"
+    assert done.stdout.startswith("genuine: 8 entries")
+
+
 @pytest.fixture
 def files(tmp_path):
     """Genuine files and others, by name."""

@@ -7,6 +7,7 @@ checkpoint of that time, agrees with itself, and only who has seen more of it kn
 from __future__ import annotations
 
 import functools
+import logging
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,7 +17,7 @@ import anyio
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import merkle
 from mcp_bridge.ledger.notes import open_checkpoint
-from mcp_bridge.ledger.publishing import CONFLICT
+from mcp_bridge.ledger.publishing import CONFLICT, checkpoint_of, rolled_back
 from mcp_bridge.ledger.reading import open_ledger
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from mcp_bridge.ledger.signing import Verifier
     from mcp_bridge.ledger.targets import Target
+
+logger = logging.getLogger(__name__)
 
 ASK_SECONDS = 30.0
 """For all targets together, each of which has its own time-out besides."""
@@ -132,6 +135,10 @@ async def ask(targets: Iterable[Target], log: FileLog) -> list[Asked]:
                 alarms.append(exc)
             else:
                 found[target.id] = Asked(target.id, "unasked", error=exc.record())
+        except Exception as exc:  # whatever it is: the others are asked all the same
+            logger.exception("the %s could not be asked", target.id)
+            error = BridgeError("internal_error", f"Asking the {target.id} failed: {type(exc).__name__}.")
+            found[target.id] = Asked(target.id, "unasked", error=error.record())
 
     with anyio.move_on_after(ASK_SECONDS):
         async with anyio.create_task_group() as tasks:
@@ -149,6 +156,10 @@ async def _seen(target: Target, log: FileLog) -> int:
     Raises:
         BridgeError: As `publishing.publish`; `publish_unasked`: an address that takes notes shows none.
     """
+    taken = log.last(target.id)
+    if taken and await log.roots([taken]) == [None]:
+        # It needs not be asked: that is what it has said.
+        raise rolled_back(target, taken, checkpoint_of(await log.newest()))
     # Each is loaded where it is used: the client for HTTP takes a tenth of a second.
     if target.file is not None:
         from mcp_bridge.ledger.publishing_file import look_at_file  # noqa: PLC0415
