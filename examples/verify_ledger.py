@@ -1,17 +1,18 @@
 """Verify a ledger's export or .tlog-proof file: a second opinion, which shares no code with mcp-code-bridge.
 python verify_ledger.py FILE [--key VKEY|FILE]... [--checkpoint FILE]...
-One line says what was found. Exit status: 0 genuine, 1 not, 2 wrong usage or a file that can't be read. Without a key
-the file is only shown to agree with itself. By RFC 6962, 8032, 8785, and C2SP's tlog-proof. Python 3.9 or later.
-"""
-import argparse, base64, functools, hashlib, hmac, json, os, pathlib, re, sys
+One line says what was found, and which witnesses have cosigned when. Exit status: 0 genuine, 1 not, 2 wrong usage or a
+file that can't be read. Without a key the file is only shown to agree with itself. By RFC 6962, 8032, 8785, and C2SP's
+tlog-proof and tlog-cosignature. Python 3.9 or later. """
+import argparse, base64, functools, hashlib, hmac, json, os, pathlib, re, sys, time
 MAX_LINE, MAX_PROOF, MAX_NOTE, MAX_ENTRY, MAX_NUMBER = 64 << 20, 96 << 20, 256 << 10, 32 << 10, 2**53 - 1
 P, L = 2**255 - 19, 2**252 + 27742317777372353535851937790883648493
 D, ROOT, MASK = -121665 * pow(121666, P - 2, P) % P, pow(2, (P - 1) // 4, P), (1 << 255) - 1
 BASE = (15112221349535400772501151409588531511454012693041857206046113283949847762202, 4 * pow(5, P - 2, P) % P)
 ORDER_8 = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
+EARLIEST, SHOWN = 1_672_531_200, 100_000  # no cosignature is older than 2023; entries from one word to the next
 WEAK = 0, 1, P - 1, ORDER_8, P - ORDER_8  # with such a key anyone can sign anything
 ANY, TEXT, HASH = r"(?s:.*)", r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{0,4096}", r"[0-9a-f]{64}"
-NAME = r"[^\s+\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,255}"
+NAME, SIGNED = r"[^\s+\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,255}", "\u2014 [^ \n]+ (?:[A-Za-z0-9+/=]{4}){23,}\n"
 KINDS = "start|intent|outcome|denial|transition|suspension|resume|decision|violation|erasure|key|clock|end"
 ENTRY = {"commitment": HASH, "execution": f"(?!$){TEXT}", "kind": KINDS, "policy": TEXT, "previous": HASH,
          "program": TEXT, "sequence": int, "step": TEXT, "time": int}
@@ -26,7 +27,6 @@ node = lambda left, right: hashlib.sha256(b"\1" + left + right).digest()
 def unbase64(text):
     check(base64.b64encode(base64.b64decode(text, validate=True)).decode() == text, "base64 is not in its one form")
     return base64.b64decode(text)
-
 def fields(data, patterns):  # of a JSON object in canonical form; a regular expression or `int` for each of its names
     text, found, at = data.decode(), {}, 0
     for name, pattern in patterns.items():
@@ -39,12 +39,10 @@ def fields(data, patterns):  # of a JSON object in canonical form; a regular exp
     written = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
     check(written.encode() == data, "a JSON object is not in canonical form")
     return found
-
 def add(a, b):  # two points of Ed25519's curve, in extended coordinates (RFC 8032, section 5.1.4)
     low, high, cross = (a[1] - a[0]) * (b[1] - b[0]) % P, (a[1] + a[0]) * (b[1] + b[0]) % P, 2 * a[3] * b[3] * D % P
     e, f, g, h = high - low, 2 * a[2] * b[2] - cross, 2 * a[2] * b[2] + cross, high + low
     return e * f % P, g * h % P, f * g % P, e * h % P
-
 def check_signature(public, message, signature):  # [s]B - [k]A has to have the very bytes of R, as OpenSSL wants it
     y, s = int.from_bytes(public, "little") & MASK, int.from_bytes(signature[32:], "little")
     square = (y * y - 1) * pow(D * y * y + 1, P - 2, P) % P
@@ -59,7 +57,6 @@ def check_signature(public, message, signature):  # [s]B - [k]A has to have the 
         point = add(point, terms[term]) if term else point
     x, y = (part * pow(point[2], P - 2, P) % P for part in point[:2])
     check((y | (x & 1) << 255).to_bytes(32, "little") == signature[:32], "a signature is wrong")
-
 def add_key(known, vkey):  # name+id+base64, put to those known as (name, id, type, bytes) by name and id
     name, number, material = vkey.split("+", 2)
     data = unbase64(material)
@@ -69,38 +66,39 @@ def add_key(known, vkey):  # name+id+base64, put to those known as (name, id, ty
     check(re.fullmatch(NAME, name) and number == found[1].hex(), "a key's name or id is not its own")
     check(known.setdefault(found[:2], found) == found, "two keys can't be told apart")
     return found
-
 def notes_in(text):  # those of a file, one after the other; what a crash has left of one is passed over
     found, before = [], ""
-    text = re.sub("(?m)^(\u2014 .*\n)(?=[^\u2014\n])", r"\1\n", text)  # where there is no gap between two
+    text = re.sub(f"(?m)^(\u2014 .*\n)(?=[^\n])(?!{SIGNED})", r"\1\n", text)  # where there is no gap between two
     for block in re.split("\n\n+", text.strip("\n")):
         whole = before and block.startswith("\u2014 ")
         found += [f"{before}\n\n{block}\n"] if whole and re.search(r" ([A-Za-z0-9+/=]{4}){23,}\Z", block) else []
         before = "" if whole else block
     check(found, "there is no checkpoint in the file")
     return found
-
-def open_note(note, known, log=None):  # a checkpoint's origin, size, root, and signers: if any are known, its log's too
+def open_note(note, known, log=None, until=None):  # a checkpoint's origin, size, root, and known signers with their times
     check(len(note.encode()) <= MAX_NOTE and not re.search(r"[\x00-\x09\x0b-\x1f]", note), "this can't be a note")
     text, separator, lines = note.rpartition("\n\n")
     check(separator and lines.endswith("\n") and lines.count("\n") <= 64, "a note has not from 1 to 64 signatures")
-    text, signers = text + "\n", []
+    text, found = text + "\n", []
     for line in lines[:-1].split("\n"):
         mark, name, encoded = line.split(" ")
         data = unbase64(encoded)
         check(mark == "\u2014" and re.fullmatch(NAME, name) and len(data) > 4, "a signature's line is none")
-        by, message, data = (known or {}).get((name, data[:4])), text, data[4:]
+        by, message, data, at = (known or {}).get((name, data[:4])), text, data[4:], EARLIEST
         if by and by[2] == 4:  # a witness's, with a time
             check(data[0] < 128, "a cosignature's time is none")
-            message, data = f"cosignature/v1\ntime {int.from_bytes(data[:8], 'big')}\n{text}", data[8:]
-        if by and check_signature(by[3], message.encode(), data) is None:
-            signers.append(by)
+            at, data = int.from_bytes(data[:8], "big"), data[8:]
+            message = f"cosignature/v1\ntime {at}\n{text}"
+        if by and check_signature(by[3], message.encode(), data) is None and EARLIEST <= at <= time.time() + 86400:
+            found.append((by, at))  # what is of a time that can't be says nothing
     parts = re.fullmatch("(.+)\n(0|[1-9][0-9]{0,18})\n(.{43}=)\n(.+\n)*", text)
     check(parts and int(parts[2]) < 2**63, "a checkpoint has not three lines or more: an origin, a size and a root")
-    by_log = known is None or any(by[::2] == (parts[1], 1) for by in signers)
-    check(by_log and log in (None, parts[1]), "no known key of the log has signed a checkpoint")
+    signers = [(by, at) for by, at in found if int(parts[2]) <= (until or {}).get(by, 2**63)]
+    by_log = known is None or any(by[::2] == (parts[1], 1) for by, _ in signers)
+    check(by_log and log in (None, parts[1]), "no known key of the log has signed a checkpoint, or none that still may")
     return parts[1], int(parts[2]), unbase64(parts[3]), signers
-
+day = lambda seconds: time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
+seen = lambda size, signers: {by[0]: f"; {by[0]} cosigned {size} of them, {day(at)}" for by, at in signers if by[2] == 4}
 def read_entry(data):  # an entry, its hash, and its payload if that is there: it has to be what the entry commits to
     text, payload, salt = fields(data, {"entry": ANY, "payload": ANY, "salt": HASH}).values()
     leaf = fields(text.encode(), ENTRY)
@@ -109,17 +107,15 @@ def read_entry(data):  # an entry, its hash, and its payload if that is there: i
         digest = hmac.new(bytes.fromhex(salt), payload.encode(), "sha256").hexdigest()
         check(digest == leaf["commitment"], f"the payload of entry {leaf['sequence']} is not what it commits to")
     return leaf, hashlib.sha256(b"\0" + text.encode()).digest(), payload
-
 def climb(leaf, at, size, path):  # to a tree's root, by a leaf's hash, its index, and the hashes beside the way down
     check(len(path) > 0 if size > 1 else not path, "the proof has a hash too many, or too few")
     half = 1 << (size - 1).bit_length() >> 1
     if at < half:
         return node(climb(leaf, at, half, path[1:]), path[0])
     return node(path[0], climb(leaf, at - half, size - half, path[1:])) if path else leaf
-
 def verify_proof(data, given, outside):
     head, _, note = data.decode().partition("\n\n")
-    origin, size, root, _ = open_note(note, given)
+    origin, size, root, signers = open_note(note, given)
     _, extra, index, *path = head.split("\n", 67)
     leaf, digest, _ = read_entry(unbase64(extra[6:]))
     check(extra[:6] == "extra " and index == f"index {leaf['sequence']}", "the proof is of another entry, or of none")
@@ -130,7 +126,7 @@ def verify_proof(data, given, outside):
     check(size not in dict(kept - {(size, root)}), f"the root of {size} entries is not the one that was signed elsewhere")
     if kept and (size, root) not in kept:
         raise argparse.ArgumentTypeError(f"a proof from {size} entries says nothing of checkpoints of other sizes")
-    return f"entry {leaf['sequence']} of {origin}, one of {size}"
+    return f"entry {leaf['sequence']} of {origin}, one of {size}{''.join(seen(size, signers).values())}"
 
 def verify(file, given=None, outside=()):  # by the known keys; by None of them, no more than that it agrees with itself
     def line():
@@ -138,28 +134,30 @@ def verify(file, given=None, outside=()):  # by the known keys; by None of them,
         check(data.endswith(b"\n") and len(data) <= MAX_LINE, "the file is cut off, or a line is too long")
         return data[:-1]
     def checkpoint(note):
-        _, count, root, signers = open_note(note, known, origin)
+        _, count, root, signers = open_note(note, known, origin, until)
         check(count <= size, f"rolled back: a checkpoint is of {count} entries, and here are {size}")
         check(root == roots[32 * count : 32 * count + 32], f"the first {count} entries are not those that were signed")
         return count, signers
     if (header := line()) == b"c2sp.org/tlog-proof@v1":
         return verify_proof(header + b"\n" + file.read(MAX_PROOF), given, outside)
     _, origin, size = fields(header, {"format": "mcp-code-bridge-ledger/1", "origin": NAME, "size": int}).values()
-    known, heads, peaks, keys, latest, time, last, current = dict(given or {}), {}, [], [], {}, 0, 0, ""
-    trusted = {by for by in known.values() if by[::2] == (origin, 1)}
+    known, heads, peaks, keys, latest, clock, last, current = dict(given or {}), {}, [], [], {}, 0, 0, ""
+    trusted, until, cosigned, new = {by for by in known.values() if by[::2] == (origin, 1)}, {}, {}, None
     roots = bytearray(hashlib.sha256(b"").digest())  # of 0 entries, of 1, and so on
     for sequence in range(size):
+        sequence % SHOWN or not sequence or print(f"{sequence} of {size} entries", file=sys.stderr)
         leaf, digest, payload = read_entry(line())
         before, heads[leaf["execution"]] = heads.get(leaf["execution"]), digest.hex()
-        time = leaf["time"] if leaf["kind"] == "clock" else max(time, leaf["time"])  # a clock put back, and accepted
-        follows = leaf["sequence"] == sequence and leaf["previous"] == before and leaf["time"] == time
+        clock = leaf["time"] if leaf["kind"] == "clock" else max(clock, leaf["time"])  # put back, which was accepted
+        follows = leaf["sequence"] == sequence and leaf["previous"] == before and leaf["time"] == clock
         check(follows, f"entry {sequence} is another one, or doesn't follow the one before it")
         if leaf["kind"] == "key" or not sequence:
             check(payload and leaf["execution"] == "ledger" and leaf["kind"] == "key", f"entry {sequence} names no key")
             form = {"event": "rotated|lost", "from": re.escape(current)} if keys else {"event": "made"}
             event, *_, current = fields(payload.encode(), {**form, "vkey": ANY}).values()
-            keys.append((sequence, event, add_key(known, current)))
-            check(keys[-1][2][::2] == (origin, 1) and len(keys) <= 1000, f"entry {sequence} names a wrong key")
+            until[new] = sequence + (event == "rotated")  # the key before signs nothing of more entries
+            keys.append((sequence, event, new := add_key(known, current)))
+            check(new[::2] == (origin, 1) and new not in until and len(keys) <= 1000, f"entry {sequence} names a wrong key")
         while sequence & 1:
             digest, sequence = node(peaks.pop(), digest), sequence >> 1
         peaks.append(digest)
@@ -167,26 +165,29 @@ def verify(file, given=None, outside=()):  # by the known keys; by None of them,
     while last < size:
         before, (last, signers) = last, checkpoint(*fields(line(), {"checkpoint": ANY}).values())
         check(last > before, "the checkpoints are not in order")
-        latest.update(dict.fromkeys(signers, last))
+        latest.update((by, last) for by, _ in signers)
+        cosigned.update(seen(last, signers))
     check(size and not file.read(1), "there is no entry, or something after the last checkpoint")
     for (_, _, old), (sequence, event, new) in zip(keys, keys[1:]):
         trusted |= {new} if event == "rotated" and old in trusted and latest.get(old, 0) > sequence else set()
-    check(given is None or trusted.intersection(signers), "the last checkpoint is signed by no trusted key")
+    signed = given is None or trusted & {by for by, _ in signers}  # a witness's key says nothing of whose log it is
+    check(signed, "the last checkpoint is signed by no trusted key of the log itself")
     list(map(checkpoint, outside))
-    return f"{size} entries of {origin}"
+    lost = (f"; a key was replaced as lost with entry {at}" for at, event, _ in keys if event == "lost")
+    return "".join([f"{size} entries of {origin}", *lost, *cosigned.values()])
 
 def main():
     parser = argparse.ArgumentParser(description="Verify a ledger's export or .tlog-proof file.")
     parser.add_argument("file")
     parser.add_argument("--key", action="append", default=[], help="a public key to trust, name+id+base64, or a file")
     parser.add_argument("--checkpoint", action="append", default=[], help="a file with checkpoints kept elsewhere")
-    options, known, notes = parser.parse_args(), {}, []
+    options, known = parser.parse_args(), {}
     try:
         for given in options.key:
             keys = pathlib.Path(given).read_text("utf-8").split() if os.path.exists(given) else [given.strip()]
             check([add_key(known, key) for key in keys], f"there is no key in {given}")
-        for name in options.checkpoint:
-            notes += notes_in(pathlib.Path(name).read_bytes().decode(errors="replace"))
+        kept = [pathlib.Path(name).read_bytes().decode(errors="replace") for name in options.checkpoint]
+        notes = [note for text in kept for note in notes_in(text)]
         with open(options.file, "rb") as file:
             try:
                 found = ascii(verify(file, known or None, notes))[1:-1]  # a stranger may have named the log
@@ -195,5 +196,4 @@ def main():
     except (OSError, ValueError, argparse.ArgumentTypeError) as error:
         parser.error(str(error))
     print(f"genuine: {found}" if known else f"agrees with itself, signed by nobody who is known: {found}")
-if __name__ == "__main__":
-    main()
+if __name__ == "__main__": main()

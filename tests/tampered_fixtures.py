@@ -138,6 +138,7 @@ class Kept:
         folder: Its state directory.
         master: Its master key.
         vkey: The public key that it is signed with now.
+        replaced: Signs with the key that was there before that.
         elsewhere: Checkpoints that were kept elsewhere.
         copies: The file at earlier times, by name.
     """
@@ -145,6 +146,7 @@ class Kept:
     folder: Path
     master: MasterKey = None
     vkey: str = ""
+    replaced: Signer = None
     elsewhere: list = field(default_factory=list)
     copies: dict = field(default_factory=dict)
 
@@ -220,6 +222,7 @@ async def build(folder):  # noqa: PLR0915  (a long story, told once)
     with kept_as("rotated"):
         async with Database(kept.path) as database:
             writer = Writer(database)
+            kept.replaced = database.log.signer
             kept.vkey = await rotation.rotate_key(database)
             await writer.start(ENDED, subject="bob", key="order 2")
             await writer.effect(ENDED, large=True)

@@ -17,12 +17,13 @@ import pytest
 from ledger_fixtures import SMALL, Log, signer
 from tampered_fixtures import ASKED, ENDED, WAITING, Writer, verdict
 
+from mcp_bridge.cli import showing
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import audit, opening, rotation
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.exports import verify_export
-from mcp_bridge.ledger.opening import KEY_FILE
+from mcp_bridge.ledger.opening import KEY_FILE, PUBLIC_KEY_FILE
 from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.signing import Verifier
@@ -187,8 +188,8 @@ def test_an_export_by_another_key_proves_nothing_to_who_names_one(ledger, tmp_pa
     new = ledger.run("audit", "rotate-key", "--json").json["key"]
     more(ledger)
     export = exported(ledger, "rotated.jsonl")
-    # The export is genuine to who has the old key; the proof, which has one checkpoint, would not be.
-    ledger.says("audit", "prove", "0", export, "--key", ledger.key, code=1, words=["unknown_key", "the next one"])
+    # The export is genuine to who has the old key, and so is the proof of what that has signed.
+    ledger.run("audit", "prove", "0", export, "--key", ledger.key)
     ledger.run("audit", "prove", "0", export, "--key", ledger.key, "--key", new)
     ledger.run("audit", "prove", "0", export, "--key", new)
 
@@ -495,10 +496,73 @@ def test_a_ledger_whose_key_isn_t_here_is_not_verified_by_its_own_word(ledger):
     ledger.says("backup", "copy", code=1, words=["key_unusable"])
     assert not (ledger.folder / "copy").exists()
     (ledger.state / "checkpoint.key").unlink()
-    ledger.says("audit", "verify", code=1, words=["key_missing", "rotate-key --lost"])
-    # It can be read, and verified by who has the public key.
+    # To verify, the public key is enough, which is beside it or is named.
+    assert ledger.run("audit", "verify", "--json").json["keys"] == [ledger.key]
+    assert ledger.run("audit", "key").out.strip() == ledger.key
+    ledger.run("audit", "consistency", kept_checkpoint(ledger))
+    (ledger.state / PUBLIC_KEY_FILE).write_text(f"{signer().vkey}\n")
+    ledger.says("audit", "verify", code=1, words=["key_unusable", "checkpoint.pub", "--key"])
+    for content in (b"", b"\xff" * 5000, None):
+        if content is None:
+            (ledger.state / PUBLIC_KEY_FILE).unlink()
+        else:
+            (ledger.state / PUBLIC_KEY_FILE).write_bytes(content)
+        ledger.says("audit", "verify", code=1, words=["key_missing", "rotate-key --lost", "--key"])
     ledger.run("audit", "verify", "--key", ledger.key)
     ledger.run("audit", "stats")
+
+
+def test_who_verifies_needs_no_private_key_and_no_master_key(ledger):
+    for name in (KEY_FILE, "master.key"):
+        (ledger.state / name).unlink()
+    facts = ledger.run("audit", "verify", "--json").json
+    assert (facts["status"], facts["keys"], facts["opened"]) == ("verified", [ledger.key], False)
+    assert "payloads and the rows beside the log were not opened" in ledger.run("audit", "verify").out
+
+
+def test_the_public_key_is_that_of_now(ledger):
+    public = ledger.state / PUBLIC_KEY_FILE
+    assert public.read_text() == f"{ledger.key}\n"
+    new = ledger.run("audit", "rotate-key", "--json").json["key"]
+    assert public.read_text() == f"{new}\n"
+    (ledger.state / KEY_FILE).unlink()
+    lost = ledger.run("audit", "rotate-key", "--lost", "--json").json["key"]
+    assert public.read_text() == f"{lost}\n"
+    # As version 0.1.0 has left it, and as somebody else has.
+    public.unlink()
+    more(ledger)
+    assert public.read_text() == f"{lost}\n"
+    public.write_text(f"{signer().vkey}\n")
+    more(ledger)
+    assert public.read_text() == f"{lost}\n"
+    ledger.run("audit", "verify", "--key", public)
+
+
+def test_what_is_withheld_is_told_apart_from_what_is_erased(ledger, tmp_path):
+    plain, whole = exported(ledger, "plain.jsonl"), exported(ledger, "whole.jsonl", "--payloads")
+    facts = ledger.run("audit", "verify", plain, "--json").json
+    assert facts["withheld"] == facts["undisclosed"] > 0
+    assert facts["erased"] == 0
+    assert f"the payloads of {facts['withheld']} entries are withheld" in ledger.run("audit", "verify", plain).out
+    assert "are withheld" not in ledger.run("audit", "verify", whole).out
+    execution = ledger.run("execution", "list", "--json").json["executions"][0]["id"]
+    ledger.run("erase", "--execution", execution)
+    facts = ledger.run("audit", "verify", exported(ledger, "erased.jsonl", "--payloads"), "--json").json
+    assert (facts["withheld"], facts["erased"]) == (0, 1)
+    assert facts["undisclosed"] > 0
+    both = ledger.run("audit", "verify", exported(ledger, "both.jsonl")).out
+    assert "1 executions erased" in both
+    assert "are withheld: not in this file, and not erased" in both
+
+
+def test_a_long_verification_says_how_far_it_is(ledger, monkeypatch):
+    export = exported(ledger)
+    monkeypatch.setattr(showing, "PROGRESS_SECONDS", 0.0)
+    size = size_of(ledger)
+    for words in (("verify",), ("verify", export), ("prove", "1", export)):
+        assert f": 0 of {size} entries\n" in ledger.run("audit", *words).err
+    monkeypatch.undo()
+    assert " of " not in ledger.run("audit", "verify").err
 
 
 def limited():

@@ -1,8 +1,10 @@
 """An export verifies with nothing but itself and a key; each thing that can be wrong with it is found, and where."""
 
+import dataclasses
 import io
 import itertools
 import json
+import time
 import tracemalloc
 
 import pytest
@@ -23,7 +25,7 @@ from ledger_fixtures import (
 )
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger import codec, disclosures, exports, notes, signing, trust
+from mcp_bridge.ledger import audit, codec, disclosures, exports, notes, proofs, signing, trust
 from mcp_bridge.ledger.notes import Checkpoint
 from mcp_bridge.ledger.trust import KeyEvent
 
@@ -66,6 +68,111 @@ def test_a_verdict_says_what_was_found():
 def test_without_a_key_nothing_is_authenticated():
     found = accepted(simple().export(), None)
     assert (found.authenticated, found.keys) == (False, ())
+
+
+def test_a_verdict_tells_what_is_withheld_from_what_is_erased():
+    log = Log().fill(8, disclose=False)
+    log.append(kind="erasure", execution=codec.LEDGER, payload=b'{"executions":["e1","e7"],"by":"age"}')
+    log.checkpoint()
+    found = accepted(log.export())
+    of = [codec.decode(entry).execution for entry in log.entries]
+    assert (found.undisclosed, found.withheld, found.erased) == (8, 8 - of.count("e1"), 1)
+
+
+@pytest.mark.parametrize("payload", [b"[]", b"{", b'{"executions":{}}', b'{"executions":[["e1"]]}', b"[" * 200_000])
+def test_an_erasure_that_says_nothing_erases_nothing(payload):
+    log = Log().fill(8, disclose=False)
+    log.append(kind="erasure", execution=codec.LEDGER, payload=payload)
+    log.checkpoint()
+    found = accepted(log.export())
+    assert (found.undisclosed, found.withheld, found.erased) == (8, 8, 0)
+
+
+def test_what_each_witness_has_cosigned_is_told_of_every_checkpoint():
+    log, other = Log().fill(2), witness("other")
+    log.checkpoint(log.key, witness())
+    log.fill(1).checkpoint(log.key, other)
+    log.fill(1).checkpoint(log.key, witness(), other)
+    log.fill(1).checkpoint()
+    found = accepted(log.export(), (FIRST, witness().vkey, other.vkey))
+    one, two = witness().verifier, other.verifier
+    at = 1_790_000_000
+    assert found.cosigned == ((3, at, one), (4, at, two), (5, at, one), (5, at, two))
+    assert {(row.size, row.by) for row in found.newest_cosigned} == {(5, one), (5, two)}
+    # Who doesn't know a witness is told nothing of it.
+    assert accepted(log.export()).cosigned == ()
+
+
+YEAR = 31_557_600
+
+
+@pytest.mark.parametrize(
+    ("seconds", "counts"),
+    [
+        (0, False),
+        (1, False),
+        (86_400 * 364, False),
+        (1_672_531_199, False),
+        (1_672_531_200, True),
+        (1_679_315_147, True),
+        (lambda: int(time.time()) + 3600, True),
+        (lambda: int(time.time()) + 2 * 86_400, False),
+        (lambda: int(time.time()) + 10 * YEAR, False),
+        (2**63 - 1, False),
+    ],
+)
+def test_a_cosignature_of_a_time_that_cannot_be_counts_for_nothing(seconds, counts):
+    seconds = seconds() if callable(seconds) else seconds
+    log = Log().fill(3)
+    note = log.checkpoint()
+    log.checkpoints = [note + witness().cosign(notes.split_note(note)[0], seconds)]
+    for proof, data in ((False, log.export()), (True, proof_by(log))):
+        assert large_says(data, (FIRST, witness().vkey), proof=proof) is None
+        assert small_says(data, (FIRST, witness().vkey)) is None
+        told = small().verify(io.BytesIO(data), small_keys(FIRST, witness().vkey))
+        assert ("cosigned" in told) == counts
+    assert bool(verify(log.export(), (FIRST, witness().vkey)).cosigned) == counts
+    proved = proofs.verify(proof_by(log), keys(FIRST, witness().vkey))
+    assert any(seen is not None for _, seen in proved.signatures) == counts
+
+
+def proof_by(log):
+    """The proof of entry 1 by the log's last checkpoint, as it is kept."""
+    found = proofs.decode(log.proof(1))
+    return proofs.encode(dataclasses.replace(found, note=log.checkpoints[-1]))
+
+
+def small_keys(*vkeys):
+    known = {}
+    for vkey in vkeys:
+        small().add_key(known, vkey)
+    return known
+
+
+def test_a_proof_is_made_from_the_checkpoint_that_says_most_to_who_asks():
+    log = Log().fill(2)
+    log.checkpoint(log.key, witness())
+    log.fill(1)
+    log.replace_key("second").fill(1)
+    log.checkpoint(log.key, witness("other"))
+    log.fill(2).checkpoint()
+    cosigned_by_first, rotation, cosigned_by_second, newest = (
+        notes.parse_checkpoint(notes.split_note(note)[0]).size for note in log.checkpoints
+    )
+
+    def size(entry, *vkeys):
+        proof = audit.prove_exported(io.BytesIO(log.export()), keys(*vkeys) if vkeys else None, entry, payload=True)
+        verified = proofs.verify(proof, None)
+        assert verified.leaf.sequence == entry
+        return verified.checkpoint.size
+
+    assert size(1, FIRST) == cosigned_by_first
+    assert size(1, FIRST, witness().vkey) == cosigned_by_first
+    assert size(3, FIRST) == rotation
+    assert size(1, SECOND) == size(1, SECOND, witness("other").vkey) == cosigned_by_second
+    assert size(5, FIRST) == size(5, SECOND) == cosigned_by_second
+    assert size(6, FIRST) == size(6, SECOND) == newest
+    assert size(1) == cosigned_by_second
 
 
 def test_the_lines_of_an_export_are_canonical_json():

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import anyio
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from ledger_fixtures import large_says, small_says
 from tampered_fixtures import ANNA, ASKED, ENDED, HOLDER, WAITING, Writer, verdict
 
 from mcp_bridge.bridge import erasing, keep
@@ -35,7 +37,7 @@ from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.schema import FILE_NAME, MIGRATIONS
 from mcp_bridge.ledger.sealing import MasterKey
-from mcp_bridge.ledger.signing import Verifier
+from mcp_bridge.ledger.signing import COSIGNATURE, Signer, Verifier
 from mcp_bridge.ledger.store import ProgramStore, SavedProgram
 from mcp_bridge.sandbox.owner import owner_label
 from mcp_bridge.settings import Settings
@@ -681,8 +683,17 @@ def test_a_ledger_of_0_1_0_is_verified_as_it_is(old):
     again = io.BytesIO()
     with open_ledger(old / FILE_NAME, master) as ledger:
         audit.export(ledger, again, payloads=True)
-    assert again.getvalue() == (old / "export.jsonl").read_bytes()
-    assert verify_export(io.BytesIO(again.getvalue()), verifiers).disclosed > 10
+    before = (old / "export.jsonl").read_bytes()
+    # What it left out of an export is there now: the checkpoint of 25 entries that a witness has cosigned.
+    lines = again.getvalue().splitlines(keepends=True)
+    (cosigned,) = [line for line in lines if b"witness.example/w1" in line]
+    assert b"".join(line for line in lines if line != cosigned) == before
+    key = Signer("witness.example/w1", Ed25519PrivateKey.from_private_bytes(b"w" * 32), COSIGNATURE).verifier
+    for data, count in ((before, 0), (again.getvalue(), 1)):
+        found = verify_export(io.BytesIO(data), [*verifiers, key])
+        assert found.disclosed > 10
+        assert [(one.size, one.time) for one in found.cosigned] == [(25, 1_790_000_000)] * count
+        assert large_says(data, (vkey, key.vkey)) is small_says(data, (vkey, key.vkey)) is None
     assert proofs.verify((old / "entry-5.tlog-proof").read_bytes(), verifiers).disclosed.payload
 
 

@@ -19,7 +19,7 @@ from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.entries import TOMBSTONE, Entry
 from mcp_bridge.ledger.erasure import erase
 from mcp_bridge.ledger.notes import open_checkpoint
-from mcp_bridge.ledger.opening import KEY_FILE
+from mcp_bridge.ledger.opening import KEY_FILE, PUBLIC_KEY_FILE
 from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.sealing import FILE_NAME as MASTER_FILE
@@ -86,7 +86,8 @@ async def test_a_log_begins_with_the_key_that_it_is_signed_with(path):
         (row,) = await SqliteRecorder(database).read(LEDGER)
     assert (row.sequence, row.entry.kind, row.entry.payload) == (0, "key", {"event": "made", "vkey": vkey})
     assert [leaf.execution for leaf in leaves(path)] == [LEDGER]
-    assert sorted(child.name for child in path.parent.iterdir()) == [KEY_FILE, "ledger.head", FILE_NAME, MASTER_FILE]
+    names = [KEY_FILE, PUBLIC_KEY_FILE, "ledger.head", FILE_NAME, MASTER_FILE]
+    assert sorted(child.name for child in path.parent.iterdir()) == names
     assert {child.stat().st_mode & 0o777 for child in path.parent.iterdir()} == {0o600}
 
 
@@ -182,7 +183,8 @@ def test_processes_that_begin_a_file_at_once_have_one_key_and_one_log(path):
         process.join()
     assert [process.exitcode for process in processes] == [0] * 4
     assert [leaf.kind for leaf in leaves(path)] == ["key", *["start"] * 4]
-    assert sorted(child.name for child in path.parent.iterdir()) == [KEY_FILE, "ledger.head", FILE_NAME, MASTER_FILE]
+    names = [KEY_FILE, PUBLIC_KEY_FILE, "ledger.head", FILE_NAME, MASTER_FILE]
+    assert sorted(child.name for child in path.parent.iterdir()) == names
 
 
 # --- what is refused ---
@@ -483,7 +485,12 @@ async def test_the_master_key_may_come_from_a_command(path):
     command = [sys.executable, "-c", f"print({'5a' * 32!r})"]
     async with Database(path, command) as database:
         await SqliteRecorder(database).append(Entry("start", "a", {"n": 1}))
-    assert sorted(child.name for child in path.parent.iterdir()) == [KEY_FILE, "ledger.head", FILE_NAME]
+    assert sorted(child.name for child in path.parent.iterdir()) == [
+        KEY_FILE,
+        PUBLIC_KEY_FILE,
+        "ledger.head",
+        FILE_NAME,
+    ]
     async with Database(path, command) as database:
         assert (await SqliteRecorder(database).read("a"))[0].entry.payload == {"n": 1}
     assert (await refused(path, master=[sys.executable, "-c", f"print({'5b' * 32!r})"])).code == "key_unusable"

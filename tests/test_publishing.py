@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import gzip
+import hashlib
 import itertools
 import logging
 import os
@@ -24,7 +25,8 @@ from mcp_bridge.bridge.governance import load_governance
 from mcp_bridge.bridge.publishing import publisher as publishing_bridge
 from mcp_bridge.bridge.service import open_bridge
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger import audit, publisher, publishing_file, publishing_http
+from mcp_bridge.ledger import asking, audit, publisher, publishing_file, publishing_http
+from mcp_bridge.ledger.asking import ask
 from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.ledger.database import Database
@@ -44,6 +46,9 @@ from mcp_bridge.settings import Settings
 
 WITNESS_KEY = Ed25519PrivateKey.from_private_bytes(b"w" * 32)
 COSIGNER = Signer("witness.example/1", WITNESS_KEY, COSIGNATURE)
+SEEN = 1_790_000_000
+"""When it was, in seconds since 1970."""
+YEAR = 31_557_600
 
 
 async def refused(target, log, note=None):
@@ -106,7 +111,8 @@ async def test_a_file_gets_every_checkpoint_and_keeps_those_before(file):
         log.grow(count)
         notes.append(log.note())
         assert await publish(file, log.note(), log) == Published(file.id, log.size, log.note())
-        assert file.file.read_text() == "".join(f"{note}\n" for note in notes)
+        # The last one, too, is a signed note as it stands there: nothing follows it.
+        assert file.file.read_text() == "\n".join(notes)
     assert notes_in(file.file.read_text()) == notes
 
 
@@ -189,6 +195,15 @@ def unsigned(note):
         ["\0" * 5000],
         [LINE_OF_OTHERS[:-1]],
         [LINE_OF_OTHERS],
+        # Right behind the last signature, where there is no empty line.
+        ["\u2014"],
+        ["\u2014 x"],
+        ["\u2014 x", "\u2014 y z"],
+        ["\u2014 " + "x" * 2_000_000],
+        ["\u2014 a " + "A" * 2_000_000],
+        ["\u2014 a AAAAAAA="] * 100,
+        ["\u2014 a AAAAAAA="] * 100_000,
+        [unsigned(Log(10).note()).rpartition("\n\n")[2][:-1]] * 3,
     ],
 )
 @pytest.mark.parametrize("known", [0, 5])
@@ -560,7 +575,7 @@ async def test_a_size_is_believed_where_a_cosignature_of_as_much_is_kept_and_not
     log = PublishedLog(database, {})
     ((root,),) = [await log.roots([signed_size])]
     note = sign_checkpoint(Checkpoint(database.log.origin, signed_size, root), database.log.signer)
-    line = (key or OTHER).cosign(note.partition("\n\n")[0] + "\n", 1)
+    line = (key or OTHER).cosign(note.partition("\n\n")[0] + "\n", SEEN)
     await log.keep(
         TargetState("witness x", "ok", signed_size), Published("witness x", signed_size, note + line, (line,))
     )
@@ -568,7 +583,7 @@ async def test_a_size_is_believed_where_a_cosignature_of_as_much_is_kept_and_not
     assert await log.is_cosigned(size, COSIGNER.verifier) == is_known
     # And of another history it says nothing.
     note = sign_checkpoint(Checkpoint(database.log.origin, 9, bytes(32)), database.log.signer)
-    line = COSIGNER.cosign(note.partition("\n\n")[0] + "\n", 1)
+    line = COSIGNER.cosign(note.partition("\n\n")[0] + "\n", SEEN)
     await log.keep(TargetState("witness x", "ok", 9), Published("witness x", 9, note + line, (line,)))
     assert await log.is_cosigned(size, COSIGNER.verifier) == is_known
 
@@ -612,7 +627,7 @@ def lines(*found):
     return Response("".join(found), 200)
 
 
-LINE = COSIGNER.cosign(Log(9).note().partition("\n\n")[0] + "\n", 1)
+LINE = COSIGNER.cosign(Log(9).note().partition("\n\n")[0] + "\n", SEEN)
 OTHER = Signer("other.example/1", WITNESS_KEY, COSIGNATURE)
 
 
@@ -628,10 +643,14 @@ OTHER = Signer("other.example/1", WITNESS_KEY, COSIGNATURE)
         [Response(LINE.encode() + b"\xff\n")],
         [Response(gzip.compress(LINE.encode()), headers={"content-encoding": "gzip"})],
         [lines(Log(9).note())],
-        [lines(OTHER.cosign(Log(9).note().partition("\n\n")[0] + "\n", 1))],
-        [lines(COSIGNER.cosign(Log(8).note().partition("\n\n")[0] + "\n", 1))],
-        [lines(LINE, COSIGNER.cosign("something else\n", 1))],
+        [lines(OTHER.cosign(Log(9).note().partition("\n\n")[0] + "\n", SEEN))],
+        [lines(COSIGNER.cosign(Log(8).note().partition("\n\n")[0] + "\n", SEEN))],
+        [lines(LINE, COSIGNER.cosign("something else\n", SEEN))],
         [lines(*[LINE] * 65)],
+        [lines(COSIGNER.cosign(Log(9).note().partition("\n\n")[0] + "\n", 0))],
+        [lines(COSIGNER.cosign(Log(9).note().partition("\n\n")[0] + "\n", 1_672_531_199))],
+        [lines(COSIGNER.cosign(Log(9).note().partition("\n\n")[0] + "\n", SEEN + 10 * YEAR))],
+        [lines(LINE, COSIGNER.cosign(Log(9).note().partition("\n\n")[0] + "\n", 0))],
         [at(3), lines("garbage")],
     ],
 )
@@ -642,7 +661,7 @@ async def test_an_answer_without_a_right_cosignature_by_the_key_is_none(web, ans
 
 
 async def test_cosignatures_by_other_keys_are_passed_over(web, answers):
-    answers(lines(OTHER.cosign("else\n", 1), LINE))
+    answers(lines(OTHER.cosign("else\n", SEEN), LINE))
     published = await publish(Target(witness=web.address, key=COSIGNER.vkey), Log(9).note(), Log(9))
     assert published.cosignatures == (LINE,)
 
@@ -654,6 +673,7 @@ async def test_cosignatures_by_other_keys_are_passed_over(web, answers):
         ([at(9), lines(LINE)], None, 2),
         ([at(9), at(9)], "publish_conflict", 2),
         ([at(9), Response(status_code=409)], "publish_conflict", 2),
+        ([at(9), Response(status_code=422)], "publish_conflict", 2),
         ([at(5), at(5)], "publish_refused", 2),
         ([at(5), at(12)], "publish_conflict", 2),
         ([at(5), Response(status_code=422)], "publish_conflict", 2),
@@ -674,6 +694,124 @@ async def test_a_witness_is_asked_twice_at_most_and_an_alarm_needs_a_reason(web,
     else:
         assert (await refused(target, Log(9))).code == code
     assert [request[1] for request in requests] == ["/prefix/add-checkpoint"] * count
+
+
+def shown(log, *more, size=None):
+    """What a witness shows of a log: its note and these lines, by default the witness's own."""
+    note = log.note(size)
+    return Response(note + "".join(more or (COSIGNER.cosign(note.partition("\n\n")[0] + "\n", SEEN),)))
+
+
+NOT_THERE = Response("none", 404)
+
+
+@pytest.mark.parametrize(
+    ("responses", "found", "methods"),
+    [
+        ([shown(Log(9))], 9, ["GET"]),
+        ([shown(Log(5))], 5, ["GET"]),
+        ([shown(Log(12))], "rolled back", ["GET"]),
+        ([shown(Log(9, fork=4))], "rewritten", ["GET"]),
+        ([shown(Log(9, key=WITNESS_KEY))], 9, ["GET"]),
+        ([shown(Log(12, key=WITNESS_KEY))], "rolled back", ["GET"]),
+        # Who shows none is asked by what all witnesses have.
+        ([NOT_THERE, lines(LINE)], 9, ["GET", "POST"]),
+        ([NOT_THERE, at(5), lines(LINE)], 9, ["GET", "POST", "POST"]),
+        ([NOT_THERE, at(12)], "rolled back", ["GET", "POST"]),
+        ([NOT_THERE, at(9), Response(status_code=422)], "rewritten", ["GET", "POST", "POST"]),
+        ([NOT_THERE, at(5), Response(status_code=422)], "rewritten", ["GET", "POST", "POST"]),
+        ([NOT_THERE, NOT_THERE], "publish_refused", ["GET", "POST"]),
+        # So is who shows something else.
+        ([Response("<html>"), lines(LINE)], 9, ["GET", "POST"]),
+        ([Response(b"\xff\xfe"), lines(LINE)], 9, ["GET", "POST"]),
+        ([RedirectResponse("/"), lines(LINE)], 9, ["GET", "POST"]),
+        ([Response("x" * 100_000), lines(LINE)], 9, ["GET", "POST"]),
+        ([shown(Log(12), OTHER.cosign("else\n", SEEN)), lines(LINE)], 9, ["GET", "POST"]),
+        (
+            [shown(Log(12), COSIGNER.cosign(Log(12).note().partition("\n\n")[0] + "\n", 0)), lines(LINE)],
+            9,
+            ["GET", "POST"],
+        ),
+        ([shown(Log(12), COSIGNER.cosign("else\n", SEEN)), lines(LINE)], 9, ["GET", "POST"]),
+        ([shown(Log(9, "others.example/log")), lines(LINE)], 9, ["GET", "POST"]),
+        ([Response(status_code=503)], "publish_unreachable", ["GET"]),
+    ],
+)
+async def test_a_witness_is_asked_what_it_has_seen_in_whichever_way_it_answers(web, answers, responses, found, methods):
+    requests = answers(*responses)
+    target = Target(witness=f"{web.address}/prefix/", key=COSIGNER.vkey)
+    alarm = found in {"rolled back", "rewritten"}
+    if alarm:
+        with pytest.raises(BridgeError, match=found):
+            await ask([target], Log(9))
+    else:
+        (asked,) = await ask([target], Log(9))
+        code = asked.error and asked.error["code"]
+        assert (asked.status, asked.size if code is None else code) == ("agrees" if code is None else "unasked", found)
+    assert [request[0] for request in requests] == methods
+    name = hashlib.sha256(Log(9).origin.encode()).hexdigest()
+    assert [request[1] for request in requests] == [
+        f"/prefix/{name}/checkpoint" if method == "GET" else "/prefix/add-checkpoint" for method in methods
+    ]
+
+
+async def test_a_file_is_asked_and_left_as_it_is(file, tmp_path):
+    assert [(one.status, one.size) for one in await ask([file], Log(9))] == [("agrees", 0)]
+    assert not file.file.exists()
+    for size in (5, 9):
+        await publish(file, Log(size).note(), Log(size))
+    before = file.file.read_bytes()
+    for log, size in ((Log(9), 9), (Log(12), 9)):
+        assert [(one.status, one.size) for one in await ask([file], log)] == [("agrees", size)]
+    for log, word in ((Log(5), "rolled back"), (Log(9, fork=7), "rewritten"), (Log(12, fork=3), "rewritten")):
+        with pytest.raises(BridgeError, match=word) as caught:
+            await ask([file], log)
+        assert caught.value.code == "publish_conflict"
+    # Somebody who has the file may keep it locked: looking needs no lock.
+    with file.file.open() as locked:
+        fcntl.flock(locked, fcntl.LOCK_EX)
+        assert [one.size for one in await ask([file], Log(9))] == [9]
+    assert file.file.read_bytes() == before
+    file.file.unlink()
+    (lost,) = await ask([file], Log(9, lasts={file.id: 9}))
+    assert (lost.status, lost.error["code"]) == ("unasked", "publish_file_lost")
+    os.mkfifo(file.file)
+    (odd,) = await ask([file], Log(9))
+    assert (odd.status, odd.error["code"]) == ("unasked", "publish_file_unusable")
+
+
+async def test_one_target_that_sees_another_history_is_enough_and_the_others_are_asked_all_the_same(
+    web, answers, file, tmp_path, monkeypatch
+):
+    await publish(file, Log(12).note(), Log(12))
+    answers(shown(Log(9)))
+    witness = Target(witness=web.address, key=COSIGNER.vkey)
+    nowhere = Target(file=tmp_path / "no" / "where")
+    with pytest.raises(BridgeError, match="rolled back"):
+        await ask([witness, file, nowhere], Log(9))
+    file.file.unlink()
+    found = await ask([witness, file, nowhere, Target(url=web.address)], Log(9))
+    assert [one.status for one in found] == ["agrees", "agrees", "agrees", "unasked"]
+    # All together have an end, too.
+    monkeypatch.setattr(asking, "ASK_SECONDS", 0.0)
+    assert [one.status for one in await ask([witness], Log(9))] == ["unasked"]
+
+
+async def test_a_witness_that_is_asked_again_leaves_one_cosignature_of_a_size(database):
+    log = PublishedLog(database, {})
+    note = await log.newest()
+    size = int(note.split("\n")[1])
+    other = Signer("other.example/2", WITNESS_KEY, COSIGNATURE)
+    for key, seconds in ((COSIGNER, SEEN), (COSIGNER, SEEN + 60), (other, SEEN + 120), (COSIGNER, SEEN + 180)):
+        line = key.cosign(note.partition("\n\n")[0] + "\n", seconds)
+        target = f"witness {key.vkey}"
+        await log.keep(TargetState(target, "ok", size), Published(target, size, note + line, (line,)))
+    rows = await database.read("SELECT note FROM checkpoints")
+    assert len(rows) == 2
+    with open_ledger(database.path) as ledger:
+        (kept,) = ledger.checkpoints()
+    found = open_checkpoint(kept, [COSIGNER.verifier, other.verifier])[1]
+    assert found == [(COSIGNER.verifier, SEEN), (other.verifier, SEEN + 120)]
 
 
 # --- the task

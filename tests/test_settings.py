@@ -110,6 +110,16 @@ def test_the_ledger_is_a_table_of_the_file(nowhere):
     assert (ledger.master_key, ledger.retry_failed, ledger.keep_payloads_days) == (("pass", "show", "x"), False, 30)
 
 
+def test_how_long_is_kept_is_said_where_it_is_too_short(nowhere):
+    (nowhere / FILE_NAME).write_text("[ledger]\nkeep_payloads_days = 0.00001\n")
+    assert "at least 0.042 (an hour)" in error(nowhere).message
+    for days in (0.042, 1, 30, "'forever'"):
+        (nowhere / FILE_NAME).write_text(f"[ledger]\nkeep_payloads_days = {days}\n")
+        assert named(nowhere).settings.ledger.keep_payloads_days == (
+            days if isinstance(days, float | int) else "forever"
+        )
+
+
 @pytest.mark.parametrize(
     ("line", "key"),
     [
@@ -117,6 +127,11 @@ def test_the_ledger_is_a_table_of_the_file(nowhere):
         ("master_key = ['a', 1]", "ledger.master_key"),
         ("keep_payloads_days = 0", "ledger.keep_payloads_days"),
         ("keep_payloads_days = inf", "ledger.keep_payloads_days"),
+        ("keep_payloads_days = 0.00001", "ledger.keep_payloads_days"),
+        ("keep_payloads_days = 0.0416", "ledger.keep_payloads_days"),
+        ("keep_payloads_days = -1", "ledger.keep_payloads_days"),
+        ("keep_payloads_days = nan", "ledger.keep_payloads_days"),
+        ("keep_files_days = 0.00001", "ledger.keep_files_days"),
     ],
 )
 def test_what_is_wrong_in_a_table_is_named_with_its_line(nowhere, line, key):

@@ -67,7 +67,20 @@ def test_a_file_may_have_several_checkpoints(tmp_path):
 
 
 NOTE = simple().checkpoints[0]
-PARTS = (NOTE, NOTE[:40], NOTE[:-20], "\n", "\n\n", "\n\n\n", "\u2014 a AAAAAAA=\n", "\u2014", "text\n", "\ufffd", "")
+PARTS = (
+    NOTE,
+    NOTE[:40],
+    NOTE[:-20],
+    "\n",
+    "\n\n",
+    "\n\n\n",
+    "\u2014 a AAAAAAA=\n",
+    "\u2014",
+    "\u2014 x\n",
+    "text\n",
+    "\ufffd",
+    "",
+)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +89,10 @@ PARTS = (NOTE, NOTE[:40], NOTE[:-20], "\n", "\n\n", "\n\n\n", "\u2014 a AAAAAAA=
         (NOTE.encode(), 1),
         (f"{NOTE}{NOTE}".encode(), 2),
         (f"{NOTE}\n\n\n{NOTE}\n".encode(), 2),
+        (f"{NOTE}\u2014 x\n{NOTE}\u2014\n".encode(), 2),
+        (f"{NOTE}\u2014 x y\n\u2014 \n{NOTE[:40]}".encode(), 1),
+        (f"{NOTE}\u2014 a AAAAAAA=\n".encode(), 1),
+        (f"{NOTE}\u2014 a {'A' * 91}\n{NOTE}".encode(), 2),
         (f"{NOTE}\n{NOTE[:60]}\n\n{NOTE}".encode(), 2),
         (f"{NOTE}\n{NOTE[:30]}\n\n{NOTE}".encode(), 2),
         (NOTE.encode() + b"\n" + NOTE.encode()[:60] + b"\xff\xfe\n\n" + NOTE.encode(), 2),
@@ -121,6 +138,18 @@ def test_it_imports_nothing_but_the_standard_library():
             imported |= {name.name for name in each.names}
         assert not isinstance(each, ast.ImportFrom)
     assert imported <= sys.stdlib_module_names
+
+
+def test_it_says_how_far_it_is_where_that_takes_long(tmp_path):
+    export = tmp_path / "export"
+    export.write_bytes(simple(7).export())
+    text = SMALL.read_text()
+    assert text.count("100_000") == 1
+    often = tmp_path / "often.py"
+    often.write_text(text.replace("100_000", "3"))
+    done = subprocess.run([sys.executable, often, export, "--key", FIRST], check=True, capture_output=True, text=True)
+    assert done.stderr == "3 of 8 entries\n6 of 8 entries\n"
+    assert done.stdout.startswith("genuine: 8 entries")
 
 
 @pytest.fixture

@@ -223,13 +223,14 @@ def restored(name, *statements):
 
 
 def rewritten(change, *, key=None):
-    """Entries changed, all hashes anew; `key`: nobody's, the attacker's (`other`) or the log's own (`own`)."""
+    """Entries changed, all hashes anew; `key`: nobody's, the attacker's (`other`), the log's own (`own`), or the one
+    that it had before (`replaced`)."""
 
     def attack(connection, kept):
         if key == "own":
             # Whoever has the key takes away what a witness has signed.
             execute("DELETE FROM checkpoints WHERE note LIKE '%witness%'")(connection, kept)
-        signers = {None: None, "own": kept.signer}
+        signers = {None: None, "own": kept.signer, "replaced": kept.replaced}
         other = Signer(kept.vkey.partition("+")[0], Ed25519PrivateKey.from_private_bytes(b"o" * 32))
         rewrite(connection, kept, change, signer=signers.get(key, other))
 
@@ -325,6 +326,7 @@ ROWS = [
     ("log", "an entry is removed, and the log's own key signs", rewritten(removed, key="own"), ELSEWHERE),
     ("log", "an entry is inserted before the end, and the log's own key signs", rewritten(lambda rows: (inserted(rows), rows.insert(18, rows.pop())), key="own"), ELSEWHERE),
     ("log", "an entry is appended, and the log's own key signs", rewritten(inserted, key="own"), NOTHING),
+    ("log", "an entry is appended, and a key that was replaced signs", rewritten(inserted, key="replaced"), VERIFY),
     ("log", "two entries are swapped, and the log's own key signs", rewritten(swapped, key="own"), ELSEWHERE),
     ("log", "a stored hash is changed", execute("UPDATE entries SET nodes = zeroblob(length(nodes)) WHERE sequence = 5"), VERIFY),
     ("log", "a column beside an entry is changed", execute("UPDATE entries SET kind = 'denial' WHERE kind = 'outcome'"), VERIFY),

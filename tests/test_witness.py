@@ -1,6 +1,8 @@
 """The witness: every status of C2SP tlog-witness, the race that it warns of, its files, and the command."""
 
 import base64
+import hashlib
+import json
 import multiprocessing
 import os
 import shutil
@@ -16,6 +18,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 import httpx2
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from ledger_fixtures import SMALL
 from published_log import Log, Replaceable, serving
 from typer.testing import CliRunner
 
@@ -203,9 +206,11 @@ def test_409_with_size_0_for_a_log_that_was_never_cosigned(post):
 
 
 @pytest.mark.parametrize("note", [Log(5, fork=4).note(), Log(5, fork=0).note()])
-def test_409_for_another_root_of_the_same_size_and_both_checkpoints_are_kept(post, tmp_path, note):
+def test_422_for_another_root_of_the_same_size_and_both_checkpoints_are_kept(post, tmp_path, note):
     post(growth(Log(5), 0))
-    answer = post(body(note, 5))
+    assert post(body(note, 5)).status_code == 422
+    # Whoever asks with another size is told that first.
+    answer = post(body(note, 4))
     assert (answer.status_code, answer.headers["content-type"], answer.text) == (409, SIZE_TYPE, "5\n")
     post(body(note, 5))
     with sqlite3.connect(tmp_path / witness_files.STATE_FILE) as database:
@@ -214,11 +219,13 @@ def test_409_for_another_root_of_the_same_size_and_both_checkpoints_are_kept(pos
     assert kept == [(Log(5).note(), note)]
 
 
-def test_409_for_an_empty_log_with_a_root_that_is_not_the_empty_trees(post):
+def test_422_for_an_empty_log_with_a_root_that_is_not_the_empty_trees(post, caplog):
     log = Log(0)
     note = sign_checkpoint(Checkpoint(log.origin, 0, bytes(32)), log.signer)
-    assert post(body(note)).status_code == 409
+    assert post(body(note)).status_code == 422
     assert empty_root() != bytes(32)
+    # Nothing was cosigned of which it is another history.
+    assert "two different histories" not in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -249,6 +256,51 @@ def test_a_log_that_was_rolled_back_is_refused_whatever_it_claims(post):
     for old in (0, 4, 5):
         assert post(growth(log, old, 5)).text == "9\n"
     assert post(body(log.note(5), 9)).status_code == 400
+
+
+def newest(web, origin):
+    return web.get(f"/{hashlib.sha256(origin.encode()).hexdigest()}/checkpoint")
+
+
+def test_whoever_watches_a_log_gets_its_last_checkpoint_cosigned(web, post, witness):
+    log = Log(9)
+    assert newest(web, log.origin).status_code == 404
+    for old, size in ((0, 5), (5, 9)):
+        post(growth(log, old, size))
+        answer = newest(web, log.origin)
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "text/plain; charset=utf-8")
+        keys = [log.verifier, Verifier.parse(witness.vkey)]
+        checkpoint, signers = open_checkpoint(answer.text, keys)
+        assert checkpoint.size == size
+        assert [by for by, _ in signers] == keys
+    # A refused one isn't shown.
+    post(body(Log(9, fork=4).note(), 9))
+    assert newest(web, log.origin).text.startswith(log.note().partition("\n\n")[0])
+
+
+def test_of_what_somebody_has_added_to_a_checkpoint_the_logs_own_is_shown_alone(web, post, witness):
+    log, other = Log(3), Log(0, "others.example/log")
+    post(body(log.note() + other.signer.sign("else") + log.signer.sign(log.note().partition("\n\n")[0] + "\n")))
+    own, cosigned = newest(web, log.origin).text.removeprefix(log.note().partition("\n\n")[0] + "\n\n").splitlines()
+    assert (f"{own}\n", cosigned.split(" ")[1]) == (log.note().rpartition("\n\n")[2], witness.name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        hashlib.sha256(b"others.example/log").hexdigest(),
+        "0" * 64,
+        hashlib.sha256(Log(0).origin.encode()).hexdigest().upper(),
+        hashlib.sha256(Log(0).origin.encode()).hexdigest()[:-1],
+        "mcp-code-bridge%2Flog",
+        "..",
+    ],
+)
+def test_404_for_the_checkpoint_of_a_log_that_it_does_not_know(web, post, name):
+    post(growth(Log(3), 0))
+    answer = web.get(f"/{name}/checkpoint")
+    assert answer.status_code == 404
+    assert web.post(f"/{name}/checkpoint", content=b"").status_code in {404, 405}
 
 
 # --- HTTP
@@ -561,7 +613,7 @@ def test_what_audit_publish_has_published_finds_a_ledger_that_is_put_back(publis
     assert [(state["status"], state["size"], state["conflict"]) for state in states(published)] == [
         ("ok", size, None)
     ] * 2
-    # The export's checkpoint is the cosigned one: who knows the witness needs nobody else.
+    # The export has what was cosigned: who knows the witness needs nobody else.
     published.run("audit", "export", tmp_path / "x.jsonl")
     keys = ["--key", published.run("audit", "key").out.strip(), "--key", published.witness.vkey]
     assert published.run("audit", "verify", tmp_path / "x.jsonl", *keys, "--json").json["witnesses"]
@@ -616,3 +668,248 @@ def test_an_alarm_is_shown_until_a_person_takes_it_away(published, tmp_path):
     assert alarms() == 0
     published.run("audit", "publish")
     assert alarms() == 0
+
+
+# --- what a witness has cosigned goes with the log, and is asked for
+
+
+def work(desk, name):
+    """One more execution, of which nothing is published: a bridge does so when it ends."""
+    written = desk.config.read_text()
+    desk.configure("")
+    desk.run("program", "run", "clean", "--context", json.dumps({"name": name}), code=5)
+    desk.config.write_text(written)
+
+
+def small_says(*arguments):
+    done = subprocess.run([sys.executable, SMALL, *map(str, arguments)], check=False, capture_output=True, text=True)
+    return done.returncode, done.stdout
+
+
+def put_back(desk, folder):
+    """The whole ledger, as it was when the folder's copy was made; its journal is in the copy."""
+    for name in (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm"):
+        (desk.state / name).unlink(missing_ok=True)
+    shutil.copy(folder, desk.path)
+
+
+def configure(desk, *which):
+    """Only these of the targets."""
+    file = '[[ledger.publish]]\nfile = "kept.notes"\n'
+    witness = f'[[ledger.publish]]\nwitness = "{desk.witness.address}"\nkey = "{desk.witness.vkey}"\n'
+    desk.configure("".join({"file": file, "witness": witness}[each] for each in which))
+
+
+def test_what_a_witness_has_cosigned_leaves_with_every_later_export(published, tmp_path):
+    key, witness_key = published.run("audit", "key").out.strip(), published.witness.vkey
+    keys = ["--key", key, "--key", witness_key]
+    sizes = []
+    for name in "abc":
+        published.run("audit", "publish")
+        sizes.append(published.run("audit", "stats", "--json").json["entries"])
+        work(published, name)
+    size = published.run("audit", "stats", "--json").json["entries"]
+    export = tmp_path / "x.jsonl"
+    published.run("audit", "export", export)
+    for file in ((export,), ()):
+        facts = published.run("audit", "verify", *file, *keys, "--json").json
+        (witness,) = facts["witnesses"]
+        assert (witness["key"], witness["size"], facts["size"], facts["checkpoints"]) == (
+            witness_key,
+            sizes[-1],
+            size,
+            4,
+        )
+        assert 1_700_000_000 < witness["time"] < 2**40
+        told = published.run("audit", "verify", *file, *keys).out
+        assert f"cosigned by {witness_key.partition('+')[0]}: the first {sizes[-1]} of {size} entries, 20" in told
+        assert "held against no checkpoint" not in told
+    code, said = small_says(export, *keys)
+    assert code == 0
+    assert f"; {witness_key.partition('+')[0]} cosigned {sizes[-1]} of them, 20" in said
+    # Nothing of it is lost where a checkpoint is changed: all of them are held against the entries.
+    lines = export.read_bytes().splitlines(keepends=True)
+    kept = [at for at, line in enumerate(lines) if line.startswith(b'{"checkpoint"')]
+    assert len(kept) == 4
+    lines[kept[0]] = lines[kept[0]].replace(b"\\n%d\\n" % sizes[0], b"\\n%d\\n" % (sizes[0] + 1))
+    export.write_bytes(b"".join(lines))
+    published.says("audit", "verify", export, *keys, code=1, words=["bad_signature"])
+    assert small_says(export, *keys)[0] == 1
+
+
+def test_an_entry_is_proven_by_a_checkpoint_that_was_cosigned(published, tmp_path):
+    key, witness_key = published.run("audit", "key").out.strip(), published.witness.vkey
+    published.run("audit", "publish")
+    size = published.run("audit", "stats", "--json").json["entries"]
+    work(published, "b")
+    export, proof = tmp_path / "x.jsonl", tmp_path / "proof"
+    published.run("audit", "export", export)
+    for words in (("1",), ("1", export), ("1", export, "--key", key, "--key", witness_key)):
+        published.run("audit", "prove", *words, "--no-payload", "--out", proof)
+        facts = published.run("audit", "verify", proof, "--key", key, "--key", witness_key, "--json").json
+        assert [(row["key"], row["size"]) for row in facts["witnesses"]] == [(witness_key, size)]
+        assert (
+            f"; {witness_key.partition('+')[0]} cosigned {size} of them"
+            in small_says(proof, "--key", key, "--key", witness_key)[1]
+        )
+        assert "withheld, or is erased" in published.run("audit", "verify", proof, "--key", key).out
+        proof.unlink()
+    # What came after it is in no checkpoint that was.
+    published.run("audit", "prove", str(size), "--out", proof)
+    told = published.run("audit", "verify", proof, "--key", key, "--key", witness_key).out
+    assert f"cosigned nothing of this: {witness_key.partition('+')[0]}" in told
+
+
+def test_a_witness_s_key_alone_is_refused_in_words_about_keys(published, tmp_path):
+    published.run("audit", "publish")
+    export, proof = tmp_path / "x.jsonl", tmp_path / "proof"
+    published.run("audit", "export", export)
+    published.run("audit", "prove", "1", "--out", proof)
+    for file in ((export,), (proof,), ()):
+        told = published.says(
+            "audit",
+            "verify",
+            *file,
+            "--key",
+            published.witness.vkey,
+            code=1,
+            words=["untrusted_key", "No key of the log"],
+        )
+        assert "audit key" in told.err
+        assert "Line" not in told.err
+    code, said = small_says(export, "--key", published.witness.vkey)
+    assert (code, "no trusted key of the log itself" in said) == (1, True)
+    # What is wrong with the file is said first.
+    export.write_bytes(export.read_bytes().replace(b'\\"kind\\":\\"intent', b'\\"kind\\":\\"denial', 1))
+    published.says("audit", "verify", export, "--key", published.witness.vkey, code=1, words=["tampered"])
+
+
+@pytest.mark.parametrize("which", [("witness",), ("file",), ("file", "witness")])
+def test_audit_verify_finds_a_ledger_that_is_put_back_to_an_earlier_head_that_was_cosigned(published, tmp_path, which):
+    configure(published, *which)
+    published.run("audit", "publish")
+    shutil.copy(published.path, tmp_path / "older")
+    work(published, "b")
+    published.run("audit", "publish")
+    assert published.run("audit", "verify").out.count("agrees with the ") == len(which)
+    put_back(published, tmp_path / "older")
+    published.says("audit", "verify", code=1, words=["publish_conflict", "rolled back"])
+    refused = published.run("audit", "verify", "--json", code=1).json
+    assert (refused["status"], refused["error"]["code"]) == ("refused", "publish_conflict")
+    # With the witness's key named, too.
+    keys = ["--key", published.run("audit", "key").out.strip(), "--key", published.witness.vkey]
+    published.says("audit", "verify", *keys, code=1, words=["publish_conflict"])
+    # By itself the file is whole, and it is said that nobody was asked.
+    told = published.run("audit", "verify", "--offline").out
+    assert "verified: " in told
+    assert "none of [[ledger.publish]] was asked" in told
+    # It goes on another way, to as many entries and more.
+    work(published, "c")
+    work(published, "d")
+    published.says("audit", "verify", code=1, words=["publish_conflict", "rewritten"])
+
+
+def test_audit_verify_changes_nothing_and_alarms_nobody_while_a_bridge_works(published, tmp_path):
+    published.run("audit", "publish")
+    before = published.kept.read_bytes()
+    work(published, "b")
+    for _ in range(2):
+        told = published.run("audit", "verify", "--json").json
+        assert [row["status"] for row in told["targets"]] == ["agrees", "agrees"]
+        assert {row["size"] for row in told["targets"]} < set(range(told["size"]))
+    assert published.kept.read_bytes() == before
+    # What another process publishes meanwhile is in the file by then.
+    assert not any(state["conflict"] for state in states(published))
+
+
+def test_audit_verify_says_nothing_of_being_whole_under_an_alarm(published, tmp_path):
+    published.run("audit", "publish")
+    genuine = published.kept.read_text()
+    size = published.run("audit", "stats", "--json").json["entries"]
+    origin = published.run("audit", "stats", "--json").json["origin"]
+    shutil.copytree(published.state, tmp_path / "older")
+    work(published, "b")
+    fork = published.run("audit", "checkpoint").out
+    shutil.rmtree(published.state)
+    (tmp_path / "older").rename(published.state)
+    work(published, "c")
+    published.kept.write_text(f"{genuine}\n{fork}")
+    published.says("audit", "verify", code=1, words=["publish_conflict", "rewritten"])
+    published.run("audit", "publish", code=1)
+    published.kept.write_text(genuine)
+    published.run("audit", "publish")
+    for words in ((), ("--offline",), ("--key", published.run("audit", "key").out.strip())):
+        told = published.says(
+            "audit", "verify", *words, code=1, words=["publish_conflict", "There is an alarm of 20", "--acknowledge"]
+        )
+        assert "verified" not in told.out
+    # A copy has it, too, and can be made; an export has none.
+    published.run("backup", tmp_path / "copy")
+    published.says("audit", "verify", tmp_path / "copy", code=1, words=["publish_conflict"])
+    published.run("audit", "export", tmp_path / "x.jsonl")
+    published.run("audit", "verify", tmp_path / "x.jsonl")
+    assert size
+    assert origin
+    # It can be taken away where nothing is published any more.
+    published.configure("")
+    published.says("audit", "publish", code=2, words=["bad_argument"])
+    assert "taken away" in published.run("audit", "publish", "--acknowledge").out
+    published.run("audit", "verify")
+
+
+def test_who_cannot_be_asked_is_told_and_holds_nothing_up(published, tmp_path):
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        nobody.listen()
+        # Nobody accepts: the connection stands, and no answer comes.
+        address = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        published.configure(
+            f"""
+            [[ledger.publish]]
+            witness = "{address}"
+            key = "{published.witness.vkey}"
+            timeout = 0.5
+
+            [[ledger.publish]]
+            url = "{address}/in"
+
+            [[ledger.publish]]
+            file = "nowhere/kept.notes"
+            """
+        )
+        told = published.run("audit", "verify").out
+        assert told.startswith("verified: ")
+        assert told.count("NOT held against the ") == 2
+        assert "it has not answered in 0.5 s" in told
+        assert "takes notes and shows none" in told
+        # A file that nothing was published to yet says nothing against the ledger.
+        assert "kept.notes, which has seen 0 entries" in told
+        assert "held against no checkpoint that was kept elsewhere" in told
+        facts = published.run("audit", "verify", "--json").json
+        assert [row["status"] for row in facts["targets"]] == ["unasked", "unasked", "agrees"]
+        offline = published.run("audit", "verify", "--offline", "--json").json
+        assert (offline["targets"], offline["offline"]) == ([], True)
+
+
+def test_a_file_that_has_lost_what_it_held_is_told(published):
+    configure(published, "file")
+    published.run("audit", "publish")
+    published.kept.unlink()
+    assert "NOT held against the file " in published.run("audit", "verify").out
+    published.kept.symlink_to(published.folder / "elsewhere")
+    assert "symbolic link" in published.run("audit", "verify").out
+
+
+def test_a_checkpoint_is_a_signed_note_to_the_byte(published):
+    """Others take a note with a line too many for none."""
+    told = published.run("audit", "checkpoint").out
+    assert told == published.run("audit", "checkpoint", "--json").json["checkpoint"]
+    assert told.endswith("=\n") or told[-2].isalnum() or told[-2] in "+/"
+    assert not told.endswith("\n\n")
+    published.run("audit", "publish")
+    work(published, "b")
+    published.run("audit", "publish")
+    content = published.kept.read_text()
+    assert not content.endswith("\n\n")
+    assert "\n\n\n" not in content
+    assert content.count("\n\n") == 3, "two notes, each with the empty line of its own, and one between"

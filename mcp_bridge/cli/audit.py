@@ -15,11 +15,12 @@ from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from mcp_bridge.ledger.allowance import Measured
     from mcp_bridge.ledger.database import Database
     from mcp_bridge.ledger.publisher import TargetState
+    from mcp_bridge.ledger.signing import Verifier
 
 audit = typer.Typer(
     help="Verify the record of what happened, and prove it to others.",
@@ -39,6 +40,9 @@ Kept: TypeAlias = Annotated[
 ]
 
 
+Offline: TypeAlias = Annotated[
+    bool, typer.Option("--offline", help="Ask none of [[ledger.publish]] what it has seen of the ledger.")
+]
 Payloads: TypeAlias = Annotated[
     bool, typer.Option("--payloads", help="With arguments, results, code and outputs, in the clear.")
 ]
@@ -61,12 +65,14 @@ def verify(
     ] = None,
     key: Keys = None,
     checkpoint: Kept = None,
+    offline: Offline = False,  # noqa: FBT002
     config: Config = None,
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """Verify a ledger, an export or a proof: every entry, hash and signature.
 
-    The ledger here is verified by its own key, unless --key names others. A file is verified by --key alone; without
+    The ledger here is verified by its own key, unless --key names others, and held against what all of
+    [[ledger.publish]] have seen; it is not verified while there is an alarm. A file is verified by --key alone; without
     one it is only said whether it agrees with itself.
     """
 
@@ -74,8 +80,7 @@ def verify(
         keys = verifying.read_keys(key)
         notes = [note for path in checkpoint or () for note in verifying.read_notes(path)]
         if file is None:
-            settings = common.load(config or ctx.obj).settings
-            facts = verifying.verify_here(settings, keys, notes)
+            facts = verifying.verify_here(common.load(config or ctx.obj), keys, notes, offline=offline)
         else:
             # Looking at a stranger's file, perhaps in a stranger's folder: that has no say.
             facts = verifying.verify_given(
@@ -116,16 +121,20 @@ def prove(
     def work() -> int:
         from mcp_bridge.ledger import proofs  # noqa: PLC0415
 
-        keys = verifying.read_keys(key)
+        named = verifying.read_keys(key)
+        keys: Sequence[Verifier] | None = named
         if file is None:
             data = verifying.prove_here(common.load(config or ctx.obj).settings, entry, payload=payload)
         else:
-            data = verifying.prove_by(
-                file, keys, entry, lambda: common.load(config or ctx.obj, folder=False).settings, payload=payload
+            data, keys = verifying.prove_by(
+                file, named, entry, lambda: common.load(config or ctx.obj, folder=False).settings, payload=payload
             )
         # Of a ledger that was damaged it may be none.
         proofs.verify(data, keys)
         _write(out, lambda file: file.write(data))
+        if keys != named:
+            signed = ", ".join(key.vkey for key in (keys or ())[len(named or ()) :])
+            showing.say(f"the proof verifies with --key '{signed}', for which the key that was named vouches")
         return common.OK
 
     finish(work)
@@ -144,9 +153,9 @@ def checkpoint(ctx: typer.Context, config: Config = None, as_json: Json = False)
         if as_json:
             print_json({"checkpoint": note, "size": size, "key": vkey})
         else:
-            # As it is: it is signed. And an empty line, so that others can follow it in one file.
+            # As it is: it is signed, and with anything behind it others would not take it for a note.
             sys.stdout.flush()
-            sys.stdout.buffer.write(note.encode() + b"\n")
+            sys.stdout.buffer.write(note.encode())
         return common.OK
 
     finish(work, as_json=as_json)
@@ -157,9 +166,9 @@ def key(ctx: typer.Context, config: Config = None) -> None:
     """Print the public key of the log, for whoever is to verify what it signs."""
 
     def work() -> int:
-        from mcp_bridge.ledger.opening import own_vkey  # noqa: PLC0415
+        from mcp_bridge.ledger.opening import known_vkey  # noqa: PLC0415
 
-        showing.tell(own_vkey(verifying.ledger_file(common.load(config or ctx.obj).settings)))
+        showing.tell(known_vkey(verifying.ledger_file(common.load(config or ctx.obj).settings)))
         return common.OK
 
     finish(work)
@@ -180,7 +189,7 @@ def consistency(
 
     def work() -> int:
         from mcp_bridge.ledger import audit as auditing  # noqa: PLC0415
-        from mcp_bridge.ledger.opening import own_vkey  # noqa: PLC0415
+        from mcp_bridge.ledger.opening import known_vkey  # noqa: PLC0415
         from mcp_bridge.ledger.reading import open_ledger  # noqa: PLC0415
         from mcp_bridge.ledger.signing import Verifier  # noqa: PLC0415
 
@@ -188,9 +197,9 @@ def consistency(
         (earlier,) = verifying.read_notes(old)[-1:]
         later = verifying.read_notes(new)[-1] if new is not None else None
         given = verifying.read_keys(key)
-        own = given or [Verifier.parse(own_vkey(verifying.ledger_file(settings)))]
+        own = given or [Verifier.parse(known_vkey(verifying.ledger_file(settings)))]
         with open_ledger(verifying.ledger_file(settings)) as ledger:
-            before = [] if given else [Verifier.parse(vkey) for vkey in ledger.vkeys()]
+            before = [] if given else ledger.signing_keys()
             found = auditing.consistency(ledger, earlier, later, own, before)
         if as_json:
             print_json({"status": "consistent", **found})
@@ -295,7 +304,7 @@ def publish(
 
     def work() -> int:
         loaded = common.load(config or ctx.obj)
-        if not loaded.settings.ledger.publish:
+        if not loaded.settings.ledger.publish and not acknowledge:
             raise BridgeError(
                 "bad_argument", "Nothing is published: there is no [[ledger.publish]].", hint="See README.md."
             )
@@ -313,6 +322,8 @@ def publish(
         if as_json:
             print_json({"targets": [state.record() for state in states.values()]})
         else:
+            if acknowledge:
+                showing.tell("the alarms that there were are taken away")
             for state in states.values():
                 why = f": {state.error['message']}" if state.error else ""
                 showing.tell(f"{state.target}: {state.status}, {state.size} entries{why}")

@@ -22,6 +22,9 @@ CUT = "…"
 
 MAX_FAILURES = 10
 
+PROGRESS_SECONDS = 5.0
+"""From one word about how far something is to the next: what is done before that needs none."""
+
 ENDED_WELL = "success"
 UNENDED = frozenset({"suspended", "interrupted", "running"})
 
@@ -40,6 +43,24 @@ def _write(stream: TextIO, text: str) -> None:
     # A terminal that can't show a sign gets its escape.
     encoding = stream.encoding or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream)
+
+
+class Progress:
+    """Says on standard error, now and then, how far something is that takes long.
+
+    Args:
+        what: What is being done.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._said = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        """So many entries of so many are done."""
+        if time.monotonic() - self._said >= PROGRESS_SECONDS:
+            self._said = time.monotonic()
+            say(f"{self._what}: {done} of {total} entries")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

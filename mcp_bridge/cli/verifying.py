@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +11,13 @@ from mcp_bridge.cli import showing
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from mcp_bridge.ledger.exports import Verdict
     from mcp_bridge.ledger.proofs import Proved
     from mcp_bridge.ledger.sealing import MasterKey
     from mcp_bridge.ledger.signing import Verifier
-    from mcp_bridge.settings import Settings
+    from mcp_bridge.settings import Loaded, Settings
 
     ReadSettings = Callable[[], Settings]
     """Reads the configuration where it is needed: who has only a file need not have one."""
@@ -99,28 +100,55 @@ def read_notes(path: Path) -> list[str]:
     return found
 
 
-def verify_here(settings: Settings, keys: Sequence[Verifier] | None, notes: Sequence[str]) -> dict[str, Any]:
-    """Verify the ledger here; what there is to tell of it, as JSON.
+def verify_here(
+    loaded: Loaded, keys: Sequence[Verifier] | None, notes: Sequence[str], *, offline: bool = False
+) -> dict[str, Any]:
+    """Verify the ledger here, and hold it against what its targets have seen; what there is to tell of it, as JSON.
 
     Args:
-        settings: They say where it is.
+        loaded: The settings: where it is, and where its checkpoints are published.
         keys: The keys that are trusted; None for the one that is here.
         notes: Checkpoints that were kept elsewhere.
+        offline: Whether no target is asked.
 
     Raises:
-        BridgeError: As `own_vkey` and `verify_file`.
+        BridgeError: As `known_vkey` and `verify_file`; `publish_conflict`: a target has seen another history, now or
+            when there was an alarm that nobody has acknowledged.
     """
-    from mcp_bridge.ledger.audit import verify_file  # noqa: PLC0415
-    from mcp_bridge.ledger.opening import own_vkey, require_end  # noqa: PLC0415
+    import anyio  # noqa: PLC0415
+
+    from mcp_bridge.ledger.asking import FileLog, ask  # noqa: PLC0415
+    from mcp_bridge.ledger.audit import published, verify_file  # noqa: PLC0415
+    from mcp_bridge.ledger.opening import known_vkey, require_end  # noqa: PLC0415
     from mcp_bridge.ledger.position import PositionFile  # noqa: PLC0415
+    from mcp_bridge.ledger.reading import open_ledger  # noqa: PLC0415
     from mcp_bridge.ledger.signing import Verifier  # noqa: PLC0415
 
+    settings, base = loaded.settings, loaded.layers[-1].base
     path = ledger_file(settings)
     require_end(path)
+    targets = [target.resolved(base) for target in settings.ledger.publish]
     # The key that is here, and not the one that the file says: whoever changes the file can't have changed that.
-    trusted = keys or [Verifier.parse(own_vkey(path))]
-    found = verify_file(path, trusted, notes, master_key(settings), PositionFile(path))
-    return {"file": str(path), **_facts(found.log), "erased": found.erased, "opened": found.opened}
+    trusted = keys or [Verifier.parse(known_vkey(path))]
+    witnesses = [Verifier.parse(target.key) for target in targets if target.key is not None]
+    try:
+        master = master_key(settings)
+    except BridgeError as exc:
+        # Who only verifies need not be able to read.
+        if exc.code != "key_missing":
+            raise
+        master = None
+    with _in_words(trusted):
+        progress = showing.Progress(f"verifying {path}")
+        found = verify_file(path, [*trusted, *witnesses], notes, master, PositionFile(path), progress)
+    with open_ledger(path) as ledger:
+        states = published(ledger)
+    _refuse_alarms(states)
+    facts = {"file": str(path), **_facts(found.log, trusted), "erased": found.erased, "opened": found.opened}
+    if offline or not targets:
+        return facts | {"targets": [], "offline": offline and bool(targets)}
+    asked = anyio.run(ask, targets, FileLog(path, {target: state["size"] for target, state in states.items()}))
+    return facts | {"targets": [each.record() for each in asked], "offline": False}
 
 
 def verify_given(
@@ -135,25 +163,71 @@ def verify_given(
         settings: Where the master key is that may open a copy's payloads.
 
     Raises:
-        BridgeError: `bad_argument`; as `verify_export`, `proofs.verify` and `verify_file`.
+        BridgeError: `bad_argument`; as `verify_export`, `proofs.verify` and `verify_file`; `publish_conflict`: a copy
+            was made under an alarm.
     """
     from mcp_bridge.ledger import proofs  # noqa: PLC0415
-    from mcp_bridge.ledger.audit import verify_file  # noqa: PLC0415
+    from mcp_bridge.ledger.audit import published, verify_file  # noqa: PLC0415
     from mcp_bridge.ledger.exports import verify_export  # noqa: PLC0415
+    from mcp_bridge.ledger.reading import open_ledger  # noqa: PLC0415
 
+    progress = showing.Progress(f"verifying {file}")
     try:
-        with file.open("rb") as opened:
+        with file.open("rb") as opened, _in_words(keys):
             beginning = opened.read(len(_SQLITE))
             opened.seek(0)
             if beginning == _SQLITE:
-                copy = verify_file(file, keys, notes, _master_of(file, settings))
-                return {"file": str(file), **_facts(copy.log), "erased": copy.erased, "opened": copy.opened}
+                copy = verify_file(file, keys, notes, _master_of(file, settings), progress)
+                with open_ledger(file) as ledger:
+                    _refuse_alarms(published(ledger))
+                return {"file": str(file), **_facts(copy.log, keys), "erased": copy.erased, "opened": copy.opened}
             if beginning.startswith(_PROOF):
                 proved = proofs.verify(opened.read(proofs.MAX_PROOF_BYTES + 1), keys, notes)
-                return {"file": str(file), **_proof_facts(proved), "compared": proved.compared}
-            return {"file": str(file), **_facts(verify_export(opened, keys, notes))}
+                return {"file": str(file), **_proof_facts(proved, keys), "compared": proved.compared}
+            export = verify_export(opened, keys, notes, progress=progress)
+            return {"file": str(file), **_facts(export, keys), "erased": export.erased, "withheld": export.withheld}
     except OSError as exc:
         raise BridgeError("bad_argument", f"{file} can't be read: {exc.strerror}.") from None
+
+
+@contextmanager
+def _in_words(keys: Sequence[Verifier] | None) -> Iterator[None]:
+    """Where no key of a log was named, say that, and not where in the file it was missed."""
+    from mcp_bridge.ledger.signing import COSIGNATURE, shown  # noqa: PLC0415
+
+    try:
+        yield
+    except BridgeError as exc:
+        if exc.code not in {"untrusted_key", "unknown_key"} or not keys:
+            raise
+        if any(key.kind != COSIGNATURE for key in keys):
+            raise
+        names = ", ".join(shown(key.name) for key in keys)
+        raise BridgeError(
+            "untrusted_key",
+            f"No key of the log was named, only that of the witness {names}: a witness says that a log has only grown, "
+            "and the log's own key says whose log it is.",
+            hint="Name the log's key with --key too, from a source that you trust: `mcp-bridge audit key` prints it.",
+        ) from None
+
+
+def _refuse_alarms(states: Mapping[str, Mapping[str, Any]]) -> None:
+    """Say no word of a ledger's being whole while an alarm stands that nobody has looked into.
+
+    Raises:
+        BridgeError: `publish_conflict`.
+    """
+    alarms = [(target, state["conflict"]) for target, state in states.items() if state["conflict"] is not None]
+    if alarms:
+        (target, alarm), *more = alarms
+        others = f" There are alarms of {len(more)} other targets." if more else ""
+        raise BridgeError(
+            "publish_conflict",
+            f"There is an alarm of {showing.moment(alarm['time'])}: {alarm['message']}{others}",
+            hint="The entries agree with each other. If you have looked into the alarm and know its cause: "
+            "`mcp-bridge audit publish --acknowledge` takes it away.",
+            target=target,
+        )
 
 
 def prove_here(settings: Settings, entry: int, *, payload: bool) -> bytes:
@@ -173,8 +247,11 @@ def prove_here(settings: Settings, entry: int, *, payload: bool) -> bytes:
 
 def prove_by(
     file: Path, keys: Sequence[Verifier] | None, entry: int, settings: ReadSettings, *, payload: bool
-) -> bytes:
-    """The proof of an entry of an export or of a copy of a ledger.
+) -> tuple[bytes, Sequence[Verifier] | None]:
+    """The proof of an entry of an export or of a copy of a ledger, and the keys that it is to be verified with.
+
+    Those are the ones that were named; or where none of them has signed the proof's checkpoint, the ones that they
+    vouch for in the export.
 
     Args:
         file: It.
@@ -184,20 +261,24 @@ def prove_by(
         payload: Whether what the entry is about is disclosed.
 
     Raises:
-        BridgeError: `bad_argument`; as `audit.prove_exported`, `audit.prove` and `open_ledger`.
+        BridgeError: `bad_argument`; as `audit.prove_by`, `audit.prove` and `open_ledger`.
     """
     from mcp_bridge.ledger import audit  # noqa: PLC0415
     from mcp_bridge.ledger.reading import open_ledger  # noqa: PLC0415
 
+    progress = showing.Progress(f"verifying {file}")
     try:
         with file.open("rb") as opened:
             if opened.read(len(_SQLITE)) != _SQLITE:
                 opened.seek(0)
-                return audit.prove_exported(opened, keys, entry, payload=payload)
+                with _in_words(keys):
+                    proven = audit.prove_by(opened, keys, entry, payload=payload, progress=progress)
+                vouched = keys is not None and not set(proven.keys) & set(keys)
+                return proven.data, [*(keys or ()), *proven.keys] if vouched else keys
     except OSError as exc:
         raise BridgeError("bad_argument", f"{file} can't be read: {exc.strerror}.") from None
     with open_ledger(file, _master_of(file, settings)) as ledger:
-        return audit.prove(ledger, entry, payload=payload)
+        return audit.prove(ledger, entry, payload=payload), keys
 
 
 def _master_of(file: Path, settings: ReadSettings) -> MasterKey | None:
@@ -216,7 +297,7 @@ def _master_of(file: Path, settings: ReadSettings) -> MasterKey | None:
     return master
 
 
-def _facts(found: Verdict) -> dict[str, Any]:
+def _facts(found: Verdict, keys: Sequence[Verifier] | None) -> dict[str, Any]:
     return {
         "origin": found.origin,
         "size": found.size,
@@ -228,11 +309,20 @@ def _facts(found: Verdict) -> dict[str, Any]:
         "undisclosed": found.undisclosed,
         "checkpoints": found.checkpoints,
         "compared": found.compared,
-        "witnesses": [{"key": by.vkey, "time": time} for by, time in found.witnesses],
+        "witnesses": [{"key": one.by.vkey, "time": one.time, "size": one.size} for one in found.newest_cosigned],
+        "silent": _silent(keys, [one.by for one in found.newest_cosigned]),
+        "lost": [{"entry": entry, "key": old, "by": new} for entry, old, new in found.lost],
     }
 
 
-def _proof_facts(found: Proved) -> dict[str, Any]:
+def _silent(keys: Sequence[Verifier] | None, cosigners: Sequence[Verifier]) -> list[str]:
+    """The keys of witnesses that were named, and that have cosigned nothing of what was verified."""
+    from mcp_bridge.ledger.signing import COSIGNATURE  # noqa: PLC0415
+
+    return [key.vkey for key in keys or () if key.kind == COSIGNATURE and key not in cosigners]
+
+
+def _proof_facts(found: Proved, keys: Sequence[Verifier] | None) -> dict[str, Any]:
     leaf = found.leaf
     payload = found.disclosed.payload
     return {
@@ -241,6 +331,12 @@ def _proof_facts(found: Proved) -> dict[str, Any]:
         "root": found.checkpoint.root.hex(),
         "authenticated": found.authenticated,
         "keys": [by.vkey for by, _ in found.signatures],
+        "witnesses": [
+            {"key": by.vkey, "time": time, "size": found.checkpoint.size}
+            for by, time in found.signatures
+            if time is not None
+        ],
+        "silent": _silent(keys, [by for by, time in found.signatures if time is not None]),
         "entry": {
             "sequence": leaf.sequence,
             "kind": leaf.kind,
@@ -267,13 +363,60 @@ def verdict_lines(facts: dict[str, Any]) -> list[str]:
     if facts.get("payload") is not None:
         # Each line of it: it may say "verified: …" itself.
         lines += [f"payload: {line}" for line in facts["payload"].split("\n")]
+    elif "payload" in facts:
+        lines.append("its payload is not in the proof: it was withheld, or is erased")
+    return [*lines, *_missing_lines(facts), *_key_lines(facts), *_elsewhere_lines(facts)]
+
+
+def _missing_lines(facts: dict[str, Any]) -> list[str]:
+    """Of payloads that were not seen."""
+    lines = []
     if facts.get("erased"):
         lines.append(f"{facts['erased']} executions erased")
+    if facts.get("withheld"):
+        lines.append(f"the payloads of {facts['withheld']} entries are withheld: not in this file, and not erased")
     if not facts.get("opened", True):
         lines.append("payloads and the rows beside the log were not opened: no master key of it is here")
+    return lines
+
+
+def _key_lines(facts: dict[str, Any]) -> list[str]:
+    """Of keys that nobody vouches for."""
+    return [
+        f"the key {row['key']} was replaced as lost with entry {row['entry']}, by {row['by']}: whoever trusts the one "
+        "has to be told of the other"
+        for row in facts.get("lost", ())
+    ]
+
+
+def _elsewhere_lines(facts: dict[str, Any]) -> list[str]:
+    """Of what others have seen: kept checkpoints, witnesses, targets."""
+    targets = facts.get("targets", ())
+    agreeing = [row for row in targets if row["status"] == "agrees"]
+    lines = []
     if facts.get("compared"):
         lines.append(f"agrees with {facts['compared']} checkpoints that were kept elsewhere")
-    elif "witnesses" in facts and facts["authenticated"] and not facts["witnesses"]:
+    elif (
+        "entry" not in facts
+        and facts["authenticated"]
+        and not facts["witnesses"]
+        and not any(row["size"] for row in agreeing)
+    ):
         lines.append("held against no checkpoint that was kept elsewhere: whoever has its key may have rewritten it")
-    lines += [f"cosigned by {row['key'].partition('+')[0]}" for row in facts.get("witnesses", ())]
+    lines += [_cosigned_line(row, facts["size"]) for row in facts["witnesses"]]
+    lines += [f"cosigned nothing of this: {key.partition('+')[0]}" for key in facts["silent"]]
+    lines += [f"agrees with the {row['target']}, which has seen {row['size']} entries" for row in agreeing]
+    lines += [
+        f"NOT held against the {row['target']}: {row['error']['message']}"
+        for row in targets
+        if row["status"] == "unasked"
+    ]
+    if facts.get("offline"):
+        lines.append("none of [[ledger.publish]] was asked (--offline): a roll-back to an earlier time isn't found so")
     return lines
+
+
+def _cosigned_line(row: dict[str, Any], size: int) -> str:
+    whose = row["key"].partition("+")[0]
+    what = f"all {size} entries" if row["size"] == size else f"the first {row['size']} of {size} entries"
+    return f"cosigned by {whose}: {what}, {showing.moment(row['time'])}"

@@ -12,7 +12,7 @@ import secrets
 import sqlite3
 import time
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import merkle, notes, proofs
@@ -20,7 +20,7 @@ from mcp_bridge.ledger.beside import Beside, check_master
 from mcp_bridge.ledger.codec import LEDGER, decode
 from mcp_bridge.ledger.disclosures import Disclosed
 from mcp_bridge.ledger.disclosures import encode as encode_disclosed
-from mcp_bridge.ledger.exports import Picked, verify_export
+from mcp_bridge.ledger.exports import Picked, Signed, best_note, verify_export
 from mcp_bridge.ledger.reading import made_schema, open_ledger, schema_of, unknown_entry
 from mcp_bridge.ledger.sealing import damaged
 from mcp_bridge.ledger.signing import Verifier
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_bridge.ledger.codec import Leaf
-    from mcp_bridge.ledger.exports import Verdict
+    from mcp_bridge.ledger.exports import Progress, Verdict
     from mcp_bridge.ledger.position import PositionFile
     from mcp_bridge.ledger.reading import Ledger
     from mcp_bridge.ledger.sealing import MasterKey
@@ -59,6 +59,7 @@ def verify_file(
     against: Sequence[str] = (),
     master: MasterKey | None = None,
     position: PositionFile | None = None,
+    progress: Progress | None = None,
 ) -> FileVerdict:
     """Verify a ledger's file, all of it.
 
@@ -68,6 +69,7 @@ def verify_file(
         against: Signed checkpoints of the log that were kept elsewhere.
         master: Opens payloads and other rows; None to leave them closed.
         position: How far the log had come, of the ledger that is here.
+        progress: As `verify_export`.
 
     Raises:
         BridgeError: As `open_ledger` and `verify_export`; `ledger_damaged`, `ledger_behind`, `ledger_head_damaged`.
@@ -83,7 +85,8 @@ def verify_file(
         if master is not None:
             check_master(ledger.connection, master)
         beside = Beside()
-        found = verify_export(ledger.lines(payloads=True, see=beside.see), verifiers, against)
+        lines = ledger.lines(payloads=True, see=beside.see)
+        found = verify_export(lines, verifiers, against, progress=progress)
         beside.check(ledger)
         if position is not None:
             position.check(ledger.connection)
@@ -135,27 +138,70 @@ def prove(ledger: Ledger, sequence: int, *, payload: bool) -> bytes:
     """
     found = ledger.entry(sequence)
     disclosed = Disclosed(found.data, found.payload, found.salt)
-    hashes = merkle.inclusion_proof(sequence, ledger.size, ledger.node)
-    return _proof(found.leaf, disclosed, hashes, ledger.head_note(), payload=payload)
+    best = _best_note(ledger, sequence)
+    hashes = merkle.inclusion_proof(sequence, best.checkpoint.size, ledger.node)
+    return _proof(found.leaf, disclosed, hashes, best.note, payload=payload)
 
 
-def prove_exported(source: IO[bytes], verifiers: Sequence[Verifier] | None, sequence: int, *, payload: bool) -> bytes:
+def _best_note(ledger: Ledger, sequence: int) -> Signed:
+    """The kept checkpoint that an entry's proof is to lead to: signed with the key of now, and cosigned if one is."""
+    key = Verifier.parse(ledger.vkey)
+    found = []
+    for note in ledger.checkpoints():
+        text, signatures = notes.split_note(note)
+        checkpoint = notes.parse_checkpoint(text)
+        if sequence < checkpoint.size <= ledger.size:
+            by_key = any((name, one[: len(key.key_id)]) == (key.name, key.key_id) for name, one in signatures)
+            found.append(Signed(checkpoint, note, ((key, None),) if by_key else ()))
+    return best_note(found, {ledger.vkey})
+
+
+def prove_exported(
+    source: IO[bytes],
+    verifiers: Sequence[Verifier] | None,
+    sequence: int,
+    *,
+    payload: bool,
+    progress: Progress | None = None,
+) -> bytes:
+    """As `prove_by`, the proof alone."""
+    return prove_by(source, verifiers, sequence, payload=payload, progress=progress).data
+
+
+class Proven(NamedTuple):
+    """A proof, and the keys of the log that have signed its checkpoint: one of them is what it verifies with."""
+
+    data: bytes
+    keys: tuple[Verifier, ...]
+
+
+def prove_by(
+    source: IO[bytes],
+    verifiers: Sequence[Verifier] | None,
+    sequence: int,
+    *,
+    payload: bool,
+    progress: Progress | None = None,
+) -> Proven:
     """As `prove`, of an export, which is verified: there is no proof from one that is wrong.
+
+    A checkpoint that a key of `verifiers` has signed is taken rather than one by another key that it vouches for.
 
     Args:
         source: The export.
         verifiers: The keys that are trusted; None to trust none.
         sequence: The entry's.
         payload: Whether its payload is disclosed, if the export has it.
+        progress: As `verify_export`.
 
     Raises:
         BridgeError: `unknown_entry`; as `verify_export`.
     """
     picked = Picked(sequence)
-    size = verify_export(source, verifiers, (), picked).size
+    size = verify_export(source, verifiers, (), picked, progress).size
     if picked.leaf is None or picked.disclosed is None:
         raise unknown_entry(sequence, size)
-    return _proof(picked.leaf, picked.disclosed, picked.hashes, picked.note, payload=payload)
+    return Proven(_proof(picked.leaf, picked.disclosed, picked.hashes, picked.note, payload=payload), picked.keys)
 
 
 def _proof(leaf: Leaf, disclosed: Disclosed, hashes: Sequence[bytes], note: str, *, payload: bool) -> bytes:
@@ -206,11 +252,18 @@ def stats(ledger: Ledger) -> dict[str, Any]:
         "first": _time(first[0]) if first else None,
         "last": _time(last[0]) if last else None,
         "key": ledger.vkey,
-        "published": {
-            target: _published(state)
-            for target, state in connection.execute("SELECT target, state FROM published ORDER BY target")
-        },
+        "published": published(ledger),
     }
+
+
+def published(ledger: Ledger) -> dict[str, dict[str, Any]]:
+    """What is known of the targets of its checkpoints, by their ids, as `publisher.TargetState.record`.
+
+    Raises:
+        BridgeError: `ledger_damaged`.
+    """
+    rows = ledger.connection.execute("SELECT target, state FROM published ORDER BY target")
+    return {target: _published(state) for target, state in rows}
 
 
 def _time(entry: bytes) -> float:
@@ -295,9 +348,12 @@ def consistency(
         `old` and `new`, the sizes; `proof`, the hashes in hex (RFC 6962, section 2.1.2).
 
     Raises:
-        BridgeError: `bad_note`, `unknown_key`, `bad_signature`; `other_log`; `rolled_back`, `tampered`; `bad_proof`.
+        BridgeError: `bad_note`, `unknown_key`, `bad_signature`, `retired_key`; `other_log`; `rolled_back`, `tampered`;
+            `bad_proof`.
     """
-    known = {by.vkey: by for by in (*verifiers, *before)}.values()
+    named = {by.vkey: by for by in ledger.signing_keys()}
+    # By its own word, which bounds what a key that was replaced may sign.
+    known = {by.vkey: named.get(by.vkey, by) for by in (*verifiers, *before)}.values()
     earlier, _ = notes.open_checkpoint(old, known)
     later, _ = notes.open_checkpoint(ledger.note, verifiers) if new is None else notes.open_checkpoint(new, known)
     for checkpoint in (earlier, later):

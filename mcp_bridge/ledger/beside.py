@@ -21,7 +21,7 @@ from mcp_bridge.ledger.sealed_rows import check_sealed
 from mcp_bridge.ledger.sealing import damaged, wrong_master
 from mcp_bridge.ledger.store import ERASED
 from mcp_bridge.ledger.transaction import check_row
-from mcp_bridge.ledger.trust import KeyEvent
+from mcp_bridge.ledger.trust import KeyEvent, keys_of
 
 if TYPE_CHECKING:
     import sqlite3
@@ -138,13 +138,13 @@ class Beside:
         if not self._keys or ledger.vkey != self._keys[-1][1].vkey:
             raise damaged("its head is signed with another key than its entries name")
         notes.open_checkpoint(note, [signing.Verifier.parse(ledger.vkey)])
-        known = notes.keyring(signing.Verifier.parse(event.vkey) for _, event in self._keys)
+        known = notes.keyring(keys_of(self._keys))
         kept: set[tuple[int, str | None]] = set()
         for size, note in ledger.connection.execute("SELECT size, note FROM checkpoints"):
             text, signatures = notes.split_note(note)
             checkpoint = notes.parse_checkpoint(text)
             of_log = [row for row in signatures if row[0] == ledger.origin]
-            by = notes.check_signatures(text, of_log, known)
+            by = notes.in_use(checkpoint, notes.check_signatures(text, of_log, known))
             if (
                 (checkpoint.origin, checkpoint.size) != (ledger.origin, size)
                 or size > ledger.size

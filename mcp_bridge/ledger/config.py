@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from mcp_bridge.ledger.allowance import Quota
 from mcp_bridge.ledger.targets import PublishingConfig
 from mcp_bridge.sizes import Size, parse_size, shown_size
 
-Days = Literal["forever"] | Annotated[float, Field(gt=0, allow_inf_nan=False)]
+MIN_DAYS = 1 / 24
+"""An hour: what is kept for less is gone before anybody has looked at it, and was meant to be kept for longer."""
+
+
+def _days(value: Literal["forever"] | float) -> Literal["forever"] | float:
+    if value != "forever" and not MIN_DAYS <= value < math.inf:
+        raise ValueError('write a number of days, at least 0.042 (an hour), or "forever"')
+    return value
+
+
+Days = Annotated[Literal["forever"] | float, AfterValidator(_days)]
 """How long something is kept."""
 
 

@@ -2,15 +2,18 @@
 
 JSON Lines, each line in canonical form (RFC 8785) and ended by a newline: a header with the log's origin and size N;
 its N entries in their order, each with its payload where that can be shown; then one or more signed checkpoints of
-growing sizes, the last one of size N.
+growing sizes, the last one of size N: those with which a key took another's place, those that witnesses have cosigned,
+and the newest.
 """
 
 from __future__ import annotations
 
+import json
 import tempfile
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import codec, disclosures, merkle, notes, signing
@@ -18,10 +21,13 @@ from mcp_bridge.ledger.disclosures import Disclosed
 from mcp_bridge.ledger.trust import KeyHistory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from mcp_bridge.ledger.notes import Checkpoint
     from mcp_bridge.ledger.signing import Verifier
+
+    Progress = Callable[[int, int], None]
+    """Is told how many entries of how many are done."""
 
 FORMAT = "mcp-code-bridge-ledger/1"
 
@@ -30,6 +36,26 @@ MAX_LINE_BYTES = 64 << 20
 
 _IN_MEMORY_BYTES = 16 << 20
 """Of the tree's hashes, 64 bytes an entry: what is more goes to a temporary file."""
+
+PROGRESS_ENTRIES = 1 << 10
+"""How many entries are read from one word about progress to the next."""
+
+_MAX_ERASURE_BYTES = 4 << 20
+"""Of an entry that says what was erased: a longer one is not looked into, since reading it could fill the memory."""
+
+
+class Cosigned(NamedTuple):
+    """A witness's cosignature of one of a file's checkpoints.
+
+    Attributes:
+        size: The checkpoint's: so many entries were there.
+        time: When, by the witness's clock, in seconds since 1970.
+        by: The witness.
+    """
+
+    size: int
+    time: int
+    by: Verifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +72,13 @@ class Verdict:
         executions: How many executions the entries are of.
         disclosed: How many entries have their payload.
         undisclosed: How many have not: it is erased, or not shown.
+        withheld: How many of these it is not shown of, though the log doesn't say that it was erased.
+        erased: How many executions are erased, by the log's word.
         checkpoints: How many signed checkpoints the file has.
         compared: How many checkpoints from elsewhere agree with it.
-        witnesses: The known witnesses that have signed the last checkpoint, each with its time, in seconds since 1970.
+        cosigned: What the known witnesses have cosigned, in the order of the sizes.
+        lost: The keys that were replaced as lost: the number of the entry that says so, the key, and the one in its
+            place, which nobody who trusts the key before has to trust.
     """
 
     origin: str
@@ -59,9 +89,34 @@ class Verdict:
     executions: int
     disclosed: int
     undisclosed: int
+    withheld: int
+    erased: int
     checkpoints: int
     compared: int
-    witnesses: tuple[tuple[Verifier, int], ...]
+    cosigned: tuple[Cosigned, ...]
+    lost: tuple[tuple[int, str, str], ...] = ()
+
+    @property
+    def witnesses(self) -> tuple[tuple[Verifier, int], ...]:
+        """The known witnesses, each with the time when it has cosigned most, in seconds since 1970."""
+        return tuple((found.by, found.time) for found in self.newest_cosigned)
+
+    @property
+    def newest_cosigned(self) -> tuple[Cosigned, ...]:
+        """Of each known witness, what it has cosigned of most entries."""
+        newest: dict[str, Cosigned] = {}
+        for found in self.cosigned:
+            if found.by.vkey not in newest or newest[found.by.vkey].size < found.size:
+                newest[found.by.vkey] = found
+        return tuple(newest.values())
+
+
+class Signed(NamedTuple):
+    """A checkpoint, its note, and whose signatures of it hold; a witness's with its time."""
+
+    checkpoint: Checkpoint
+    note: str
+    signers: tuple[tuple[Verifier, int | None], ...]
 
 
 @dataclass(slots=True)
@@ -73,7 +128,8 @@ class Picked:
         leaf: It.
         disclosed: Its bytes, and its payload where the export has it.
         hashes: The audit path, from its sibling up.
-        note: The last checkpoint.
+        note: The checkpoint that it leads to: see `best_note`.
+        keys: The keys of the log that have signed that one.
     """
 
     sequence: int
@@ -81,6 +137,7 @@ class Picked:
     disclosed: Disclosed | None = None
     hashes: tuple[bytes, ...] = ()
     note: str = ""
+    keys: tuple[Verifier, ...] = ()
 
 
 def header_line(origin: str, size: int) -> bytes:
@@ -103,6 +160,7 @@ def verify_export(
     verifiers: Iterable[Verifier] | None,
     against: Sequence[str] = (),
     picked: Picked | None = None,
+    progress: Progress | None = None,
 ) -> Verdict:
     """Verify an export as it is read, in memory that grows with nothing but the number of its executions.
 
@@ -112,16 +170,18 @@ def verify_export(
             that the file agrees with itself.
         against: Signed checkpoints of the log that were kept elsewhere; each must agree with the file.
         picked: An entry to be proven, filled in here if the file has it; or None.
+        progress: Is told now and then how far it is; or None.
 
     Raises:
         BridgeError: What is wrong, the number of the line, from 1, in its details as `line`. `bad_export`: it is no
             export, or cut off. `bad_entry`, `bad_checkpoint`, `bad_key`: a line is not what it should be. `tampered`:
             an entry, a payload or a root is another. `bad_signature`, `unknown_key`, `untrusted_key`: a checkpoint's
-            signature is wrong, or by no known key of the log, or the last one's by no trusted one. `other_log`,
-            `rolled_back`: a checkpoint kept elsewhere is of another log, or of more entries.
+            signature is wrong, or by no known key of the log, or the last one's by no trusted one. `retired_key`: a
+            checkpoint is signed with a key that another had replaced by then. `other_log`, `rolled_back`: a checkpoint
+            kept elsewhere is of another log, or of more entries.
     """
     with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES) as nodes:
-        return _Reader(source, verifiers, nodes, picked).read(against)
+        return _Reader(source, verifiers, nodes, picked, progress).read(against)
 
 
 class _Reader:
@@ -131,27 +191,35 @@ class _Reader:
         verifiers: Iterable[Verifier] | None,
         nodes: IO[bytes],
         picked: Picked | None,
+        progress: Progress | None,
     ) -> None:
         self._lines = _lines(source)
         self._line = 0
         self._given = None if verifiers is None else list(verifiers)
         self._nodes = nodes
         self._picked = picked
+        self._progress = progress
         self._frontier = merkle.Frontier()
         self._heads: dict[str, bytes] = {}
         self._time = 0
         self._disclosed = 0
+        self._undisclosed: Counter[str] = Counter()
+        self._erased: set[str] = set()
 
     def read(self, against: Sequence[str]) -> Verdict:
         with self._at_line():
             origin, size = self._header()
         self._keys = KeyHistory(origin, self._given)
-        for _ in range(size):
+        for done in range(size):
+            if self._progress is not None and done % PROGRESS_ENTRIES == 0:
+                self._progress(done, size)
             with self._at_line():
                 self._entry(self._next())
         self._nodes.flush()
         last = notes.Checkpoint(origin, 0, merkle.empty_root())
-        checkpoints = 0
+        count = 0
+        candidates: list[Signed] = []
+        cosigned: list[Cosigned] = []
         while last.size < size:
             with self._at_line():
                 note = self._checkpoint_line()
@@ -162,22 +230,23 @@ class _Reader:
                         f"A checkpoint of {checkpoint.size} entries can't follow one of {last.size}, of {size} in all.",
                     )
                 self._keys.sign(checkpoint.size, (by for by, _ in signers))
-                last, checkpoints = checkpoint, checkpoints + 1
+                cosigned += (Cosigned(checkpoint.size, time, by) for by, time in signers if time is not None)
+                last, count = checkpoint, count + 1
+                if self._picked is not None and self._picked.sequence < checkpoint.size:
+                    candidates.append(Signed(checkpoint, note, tuple(signers)))
         trusted = self._keys.trusted()
         with self._at_line():
             if next(self._lines, b""):
                 raise BridgeError("bad_export", "Something follows the last checkpoint.")
             if self._given is not None and not any(by.vkey in trusted for by, _ in signers):
-                raise BridgeError(
-                    "untrusted_key",
-                    "The last checkpoint is not signed by a trusted key of the log.",
-                    hint="If the log's key was lost, its next one has to be given too, from a source that you trust.",
-                )
+                raise self._untrusted(signers)
         for kept in against:
             self._compare(kept, last)
         if self._picked is not None and self._picked.leaf is not None:
-            self._picked.hashes = tuple(merkle.inclusion_proof(self._picked.sequence, size, self._node))
-            self._picked.note = note
+            best = best_note(candidates, None if self._given is None else {by.vkey for by in self._given})
+            hashes = merkle.inclusion_proof(self._picked.sequence, best.checkpoint.size, self._node)
+            self._picked.hashes, self._picked.note = tuple(hashes), best.note
+            self._picked.keys = tuple(by for by, _ in best.signers if by.is_of_log(origin))
         return Verdict(
             origin=origin,
             size=size,
@@ -187,9 +256,30 @@ class _Reader:
             executions=len(self._heads.keys() - {codec.LEDGER}),
             disclosed=self._disclosed,
             undisclosed=size - self._disclosed,
-            checkpoints=checkpoints,
+            withheld=sum(each for execution, each in self._undisclosed.items() if execution not in self._erased),
+            erased=len(self._erased),
+            checkpoints=count,
             compared=len(against),
-            witnesses=tuple((by, time) for by, time in signers if time is not None),
+            cosigned=tuple(cosigned),
+            lost=tuple(self._keys.lost),
+        )
+
+    def _untrusted(self, signers: Iterable[tuple[Verifier, int | None]]) -> BridgeError:
+        """Of a last checkpoint that no trusted key has signed: in words about keys."""
+        names = ", ".join(by.vkey for by, time in signers if time is None)
+        if not self._keys.names_log:
+            given = ", ".join(signing.shown(by.name) for by in self._given or ())
+            return BridgeError(
+                "untrusted_key",
+                f"No key of the log was given, only of {given}: the log is signed with {names}. What a witness has "
+                "cosigned only grew; whose log it is, the log's own key says.",
+                hint="Give that key too, from a source that you trust: `mcp-bridge audit key` prints it.",
+            )
+        lost = "; ".join(f"{new} took the place of {old} as lost, entry {entry}" for entry, old, new in self._keys.lost)
+        return BridgeError(
+            "untrusted_key",
+            f"The last checkpoint is not signed by a trusted key of the log, but with {names}{lost and f' ({lost})'}.",
+            hint="If the log's key was lost, its next one has to be given too, from a source that you trust.",
         )
 
     def _header(self) -> tuple[str, int]:
@@ -226,6 +316,10 @@ class _Reader:
         self._nodes.write(self._frontier.append(digest))
         self._heads[leaf.execution], self._time = digest, leaf.time
         self._disclosed += disclosed.payload is not None
+        if disclosed.payload is None:
+            self._undisclosed[leaf.execution] += 1
+        elif leaf.kind == "erasure" and leaf.execution == codec.LEDGER:
+            self._erased.update(self._heads.keys() & _erased_by(disclosed.payload))
         if self._picked is not None and self._picked.sequence == sequence:
             self._picked.leaf, self._picked.disclosed = leaf, disclosed
 
@@ -246,9 +340,12 @@ class _Reader:
         checkpoint = notes.parse_checkpoint(text)
         if checkpoint.origin != origin:
             raise BridgeError("other_log", f"This is a checkpoint of the log {checkpoint.origin!a}, not of {origin!a}.")
-        signers = notes.check_signatures(text, signatures, self._keys.known)
-        if not any(by.is_of_log(origin) for by, _ in signers):
+        found = notes.check_signatures(text, signatures, self._keys.known)
+        of_log = [(by, time) for by, time in found if by.is_of_log(origin)]
+        if not of_log:
             raise BridgeError("unknown_key", "No key of the log has signed the checkpoint.")
+        notes.in_use(checkpoint, of_log)
+        signers = notes.in_use(checkpoint, found)
         if checkpoint.size <= self._frontier.size and checkpoint.root != merkle.root(checkpoint.size, self._node):
             raise BridgeError("tampered", f"The first {checkpoint.size} entries have another root than was signed.")
         return checkpoint, signers
@@ -285,6 +382,38 @@ class _Reader:
             yield
         except BridgeError as error:
             raise _told(error, f"Line {self._line}:", line=self._line) from error
+
+
+def best_note(checkpoints: Sequence[Signed], given: Collection[str] | None) -> Signed:
+    """The checkpoint that a proof is to lead to, of those that include its entry.
+
+    The largest that says most to its reader: signed with a key of the log that was given, rather than with one that
+    another vouches for, and cosigned by a witness that is known, or by somebody.
+
+    Args:
+        checkpoints: They, in the order of their sizes; at least one.
+        given: The verifier keys that the reader has named; None for none.
+    """
+
+    def worth(signed: Signed) -> tuple[bool, bool, bool, int]:
+        origin = signed.checkpoint.origin
+        by_given = given is None or any(by.is_of_log(origin) and by.vkey in given for by, _ in signed.signers)
+        by_witness = any(time is not None for _, time in signed.signers)
+        others = any(name != origin for name, _ in notes.split_note(signed.note)[1])
+        return by_given, by_witness, others, signed.checkpoint.size
+
+    return max(checkpoints, key=worth)
+
+
+def _erased_by(payload: bytes) -> set[str]:
+    """The executions that an entry says were erased; none where it doesn't say it as it should."""
+    if len(payload) > _MAX_ERASURE_BYTES:
+        return set()
+    try:
+        executions = json.loads(payload)["executions"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return set()
+    return {one for one in executions if isinstance(one, str)} if isinstance(executions, list) else set()
 
 
 def _lines(source: IO[bytes] | Iterable[bytes]) -> Iterator[bytes]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import re
+import time as clock
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from mcp_bridge.ledger.merkle import HASH_BYTES
 from mcp_bridge.ledger.signing import ID_BYTES, MARK, decode_base64, is_key_name, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from mcp_bridge.ledger.signing import Signer, Verifier
 
@@ -26,6 +27,13 @@ MAX_NOTE_BYTES = 256 << 10
 MAX_SIGNATURES = 64
 
 MAX_CHECKPOINT_SIZE = 2**63 - 1
+
+EARLIEST_COSIGNATURE = 1_672_531_200
+"""The beginning of 2023, in seconds since 1970, when there was no cosignature yet: an earlier time is of a clock that
+was never set."""
+
+COSIGNATURE_AHEAD_SECONDS = 86_400
+"""How far a cosignature's time may be ahead of the clock here, which may be behind."""
 
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f]")
 _DECIMAL = re.compile(r"0|[1-9][0-9]{0,18}")
@@ -114,7 +122,8 @@ def open_note(note: str, verifiers: Iterable[Verifier]) -> tuple[str, list[tuple
 
     Raises:
         BridgeError: `bad_note`: it is none. `unknown_key`: no known key has signed it. `bad_signature`: the signature
-            of a known one is wrong. `bad_key`: two known keys can't be told apart by name and id.
+            of a known one is wrong. `bad_key`: two known keys can't be told apart by name and id. A cosignature of a
+            time that can't be (see is_timely) is passed over.
     """
     text, signatures = split_note(note)
     return text, check_signatures(text, signatures, keyring(verifiers))
@@ -136,12 +145,28 @@ def keyring(verifiers: Iterable[Verifier]) -> dict[tuple[str, bytes], Verifier]:
 def check_signatures(
     text: str, signatures: Collection[tuple[str, bytes]], known: Mapping[tuple[str, bytes], Verifier]
 ) -> list[tuple[Verifier, int | None]]:
-    """Whose signatures of a split note hold: see open_note."""
-    found, names = [], []
+    """Whose signatures of a split note hold: see open_note.
+
+    A cosignature of a time that can't be is passed over like one by nobody who is known: it says when, or nothing.
+    """
+    found, names, untimely = [], [], []
     for name, signature in signatures:
         names.append(shown(name))
         if by := known.get((name, signature[:ID_BYTES])):
-            found.append((by, by.verify(text, signature[ID_BYTES:])))
+            time = by.verify(text, signature[ID_BYTES:])
+            if time is None or is_timely(time):
+                found.append((by, time))
+            else:
+                untimely.append((by, time))
+    if not found and untimely:
+        by, time = untimely[0]
+        raise BridgeError(
+            "unknown_key",
+            f"The cosignature by {shown(by.name)} is of the time {time}, in seconds since 1970: it can't be, and "
+            "counts for nothing.",
+            hint="Is the witness's clock right, and the one here?",
+            time=time,
+        )
     if not found:
         by_whom = ", ".join(names[:4])
         replaced = {name for name, _ in known} & {name for name, _ in signatures}
@@ -159,10 +184,49 @@ def open_checkpoint(note: str, verifiers: Iterable[Verifier]) -> tuple[Checkpoin
     """The checkpoint of a note that at least one known key has signed, and whose signatures hold.
 
     Raises:
-        BridgeError: As open_note.
+        BridgeError: As open_note; `retired_key`.
     """
-    text, found = open_note(note, verifiers)
-    return parse_checkpoint(text), found
+    return signed_checkpoint(note, keyring(verifiers))
+
+
+def signed_checkpoint(
+    note: str, known: Mapping[tuple[str, bytes], Verifier]
+) -> tuple[Checkpoint, list[tuple[Verifier, int | None]]]:
+    """As open_checkpoint, by a keyring. What a key signs after another has taken its place is passed over.
+
+    Raises:
+        BridgeError: As open_checkpoint.
+    """
+    text, signatures = split_note(note)
+    checkpoint = parse_checkpoint(text)
+    found = check_signatures(text, signatures, known)
+    return checkpoint, in_use(checkpoint, found)
+
+
+def in_use(
+    checkpoint: Checkpoint, signers: Collection[tuple[Verifier, int | None]]
+) -> list[tuple[Verifier, int | None]]:
+    """Those of a checkpoint's signers who may sign one of its size.
+
+    Raises:
+        BridgeError: `retired_key`: there are none.
+    """
+    found = [(by, time) for by, time in signers if by.may_sign(checkpoint.size)]
+    if signers and not found:
+        (by, _), *_ = signers
+        raise BridgeError(
+            "retired_key",
+            f"A checkpoint of {checkpoint.size} entries is signed with a key of {shown(by.name)} that another has "
+            f"replaced: it signs none of more than {by.until}.",
+            hint="Whoever has the old key can have made it. Ask for a checkpoint that the log's key of now has signed.",
+            key=by.vkey,
+        )
+    return found
+
+
+def is_timely(time: int) -> bool:
+    """Whether a cosignature can be of that time, in seconds since 1970: by the clock here, roughly."""
+    return EARLIEST_COSIGNATURE <= time <= clock.time() + COSIGNATURE_AHEAD_SECONDS
 
 
 def cosign(note: str, signer: Signer, time: int) -> str:
@@ -194,6 +258,26 @@ def add_signature(note: str, line: str) -> str:
     if split_note(added)[0] != text or len(split_note(added)[1]) != len(signatures) + 1:
         raise _bad_note("what is added is no signature line")
     return added
+
+
+def merged(notes: Sequence[str]) -> str:
+    """Notes of one text as one note: of each key's signatures the first, in their order.
+
+    Raises:
+        BridgeError: `bad_note`: one of them is none, or of another text, or there are too many signatures in all.
+    """
+    text, _ = split_note(notes[0])
+    lines: dict[tuple[str, bytes], str] = {}
+    for note in notes:
+        other, signatures = split_note(note)
+        if other != text:
+            raise _bad_note("two that are kept of one size are not of one text")
+        for name, signature in signatures:
+            line = f"{MARK}{name} {base64.b64encode(signature).decode()}\n"
+            lines.setdefault((name, signature[:ID_BYTES]), line)
+    found = f"{text}\n{''.join(lines.values())}"
+    split_note(found)
+    return found
 
 
 def _is_unicode(text: str) -> bool:

@@ -26,7 +26,7 @@ from mcp_bridge.ledger.schema import MIGRATIONS, migrate
 from mcp_bridge.ledger.sealing import damaged, master_key, of_file, wrong_master
 from mcp_bridge.ledger.signing import Signer, Verifier
 from mcp_bridge.ledger.trust import KeyEvent
-from mcp_bridge.private_files import private_database, private_key, sync_directory
+from mcp_bridge.private_files import private_database, private_key, sync_directory, write_private
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +39,11 @@ KEY_FILE = "checkpoint.key"
 
 NEXT_KEY_FILE = "checkpoint.key.next"
 """The key that takes the other's place; that, as soon as the log says so."""
+
+PUBLIC_KEY_FILE = "checkpoint.pub"
+"""The public key of KEY_FILE, on one line: who only verifies need not have the private one."""
+
+_MAX_PUBLIC_KEY_BYTES = 1024
 
 ORIGIN = "mcp-code-bridge"
 
@@ -239,7 +244,9 @@ def _continued(connection: sqlite3.Connection, directory: Path, master: MasterKe
         return _signer(directory, origin, wanted)
 
     take_next_key(connection, directory)
-    return Log(master, origin, load(vkey), load, position)
+    signer = load(vkey)
+    _keep_public_key(directory, vkey)
+    return Log(master, origin, signer, load, position)
 
 
 def _signer(directory: Path, origin: str, vkey: str) -> Signer:
@@ -307,6 +314,50 @@ def require_end(path: Path) -> None:
         # What else is wrong, whoever looks at it next says.
 
 
+def known_vkey(path: Path) -> str:
+    """The public key to verify a file with: that of the private one beside it, or what stands in PUBLIC_KEY_FILE.
+
+    Raises:
+        BridgeError: As `own_vkey`.
+    """
+    from mcp_bridge.ledger.reading import open_ledger  # noqa: PLC0415  (it imports this module)
+
+    try:
+        return own_vkey(path)
+    except BridgeError as exc:
+        if exc.code != "key_missing":
+            raise
+        with open_ledger(path) as ledger:
+            vkey = _public_key(path.parent)
+            if vkey is not None and vkey != ledger.vkey:
+                raise BridgeError(
+                    "key_unusable",
+                    f"{path.parent / PUBLIC_KEY_FILE} is not the key that the log is signed with, {ledger.vkey}.",
+                    hint="Name the key that you trust with --key.",
+                ) from None
+        if vkey is None:
+            hint = f"{exc.hint} To verify, the public key is enough: name it with --key."
+            raise BridgeError(exc.code, exc.message, hint=hint) from None
+        return vkey
+
+
+def _public_key(directory: Path) -> str | None:
+    """What stands in PUBLIC_KEY_FILE; None where that isn't there, or is no key."""
+    try:
+        with (directory / PUBLIC_KEY_FILE).open("rb") as file:
+            text = file.read(_MAX_PUBLIC_KEY_BYTES).decode(errors="replace").strip()
+        return Verifier.parse(text).vkey
+    except (OSError, BridgeError):
+        return None
+
+
+def _keep_public_key(directory: Path, vkey: str) -> None:
+    """Have the public key on its own, too. Nothing but verifying elsewhere needs it: without it all goes on."""
+    if _public_key(directory) != vkey:
+        with suppress(OSError):
+            write_private(directory / PUBLIC_KEY_FILE, f"{vkey}\n".encode())
+
+
 def take_next_key(connection: sqlite3.Connection, directory: Path) -> None:
     """Put the next key in the other's place, if it is the one that the log is signed with.
 
@@ -336,6 +387,7 @@ def take_next_key(connection: sqlite3.Connection, directory: Path) -> None:
         raise BridgeError(
             "key_unusable", f"{directory / NEXT_KEY_FILE} can't be renamed: {exc.strerror}.", hint="Rename it."
         ) from None
+    _keep_public_key(directory, vkey)
 
 
 def _begin(

@@ -166,7 +166,7 @@ def _signed(
     checkpoint = notes.parse_checkpoint(text)
     if known is None:
         return checkpoint, []
-    found = notes.check_signatures(text, signatures, known)
+    found = notes.in_use(checkpoint, notes.check_signatures(text, signatures, known))
     if not any(by.is_of_log(checkpoint.origin) for by, _ in found):
         raise BridgeError("unknown_key", f"No known key of the log {checkpoint.origin!a} has signed the checkpoint.")
     return checkpoint, found

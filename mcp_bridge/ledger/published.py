@@ -12,10 +12,10 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import merkle
 from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.nodes import read_node
-from mcp_bridge.ledger.notes import open_checkpoint
+from mcp_bridge.ledger.notes import open_checkpoint, split_note
 from mcp_bridge.ledger.publisher import TargetState
 from mcp_bridge.ledger.reading import Ledger
-from mcp_bridge.ledger.signing import Verifier
+from mcp_bridge.ledger.signing import ID_BYTES
 from mcp_bridge.ledger.transaction import check_row
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.database import Database
     from mcp_bridge.ledger.merkle import NodeReader
     from mcp_bridge.ledger.publishing import Published
+    from mcp_bridge.ledger.signing import Verifier
     from mcp_bridge.ledger.transaction import Transaction
 
 
@@ -67,8 +68,7 @@ class PublishedLog:
 
     async def keys(self) -> Sequence[Verifier]:
         """As `publishing.Source`."""
-        vkeys = await self._database.look(lambda connection: Ledger(connection, None).vkeys())
-        return [Verifier.parse(vkey) for vkey in vkeys]
+        return await self._database.look(lambda connection: Ledger(connection, None).signing_keys())
 
     async def rotations(self) -> Sequence[str]:
         """As `publishing.Source`."""
@@ -112,7 +112,7 @@ class PublishedLog:
 
         def work(transaction: Transaction) -> TargetState:
             do = transaction.connection.execute
-            if published is not None and published.cosignatures:
+            if published is not None and published.cosignatures and not _is_kept(transaction, published):
                 row = (published.size, published.note)
                 do("INSERT INTO checkpoints (size, note) VALUES (?, ?) ON CONFLICT DO NOTHING", row)
                 transaction.authenticate(("checkpoints", "size = ? AND note = ?", row))
@@ -135,6 +135,16 @@ class PublishedLog:
         merged = await self._database.transact(work)
         self._states[state.target] = merged
         return merged
+
+
+def _is_kept(transaction: Transaction, published: Published) -> bool:
+    """Whether cosignatures of that checkpoint by the same keys are kept: the first ones say most, and are enough.
+
+    A witness is asked whenever a bridge starts, whether there is something new or not.
+    """
+    rows = transaction.connection.execute("SELECT note FROM checkpoints WHERE size = ?", (published.size,)).fetchall()
+    kept = {(name, one[:ID_BYTES]) for (note,) in rows for name, one in split_note(note)[1]}
+    return {(name, one[:ID_BYTES]) for name, one in split_note(published.note)[1]} <= kept
 
 
 async def read_states(database: Database) -> dict[str, TargetState]:

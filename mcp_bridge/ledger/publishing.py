@@ -35,7 +35,7 @@ class Source(Protocol):
         """The consistency proof between two sizes that the log has had, 0 < old < new (RFC 6962, section 2.1.2)."""
 
     async def keys(self) -> Sequence[Verifier]:
-        """The keys that the log has been signed with, by its own word."""
+        """The keys that the log has been signed with, by its own word, each no longer than it was in use."""
 
     async def rotations(self) -> Sequence[str]:
         """The checkpoints with which another key took a key's place, signed by both, the first one first."""

@@ -1,4 +1,4 @@
-"""Checkpoints in a file on other storage: one note after the other, each followed by an empty line.
+"""Checkpoints in a file on other storage: one note after the other, with an empty line between two.
 
 The file only grows, and others may be able to add to it. So every note in it that a key of the log has signed has to be
 the log's, wherever it stands, and what is anything else is passed over: what a crash has left of a note, for instance.
@@ -23,9 +23,9 @@ import anyio.from_thread
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.notes import MAX_NOTE_BYTES, keyring, parse_checkpoint, split_note
+from mcp_bridge.ledger.notes import MAX_NOTE_BYTES, MAX_SIGNATURES, keyring, parse_checkpoint
 from mcp_bridge.ledger.publishing import Published, checkpoint_of, conflict, rolled_back
-from mcp_bridge.ledger.signing import ID_BYTES
+from mcp_bridge.ledger.signing import ID_BYTES, MARK, SIGNATURE_BYTES, decode_base64
 from mcp_bridge.private_files import sync_directory
 
 if TYPE_CHECKING:
@@ -53,7 +53,10 @@ _HEAD_BYTES = 1024
 _LOCK_POLL_SECONDS = 0.02
 _DASH = "\u2014".encode()
 _MARK = _DASH + b" "
-_UNGAPPED = re.compile(rb"^(%s.*\n)(?=[^\n])(?!%s)" % (_MARK, _DASH), re.MULTILINE)
+_SIGNATURE = rb"%s[^ \n]+ (?:[A-Za-z0-9+/=]{4}){23,}\n" % _MARK
+"""With a key's id and a signature, 68 bytes or more in base64."""
+_UNGAPPED = re.compile(rb"^(%s.*\n)(?=[^\n])(?!%s)" % (_MARK, _SIGNATURE), re.MULTILINE)
+"""Where a note ends without an empty line behind it: whoever adds something that is no signature spoils no note."""
 _GAP = re.compile(rb"\n{2,}")
 
 
@@ -78,8 +81,14 @@ class _Carried(NamedTuple):
             else:
                 # A text whose signatures never came is dropped with this.
                 before = block
+        rest += text[end:]
+        if before and rest.startswith(_MARK) and len(rest) > MAX_NOTE_BYTES:
+            # Its own signatures come first, whatever somebody has put behind them.
+            cut = rest.rfind(b"\n", 0, MAX_NOTE_BYTES) + 1
+            notes.append(before + b"\n\n" + rest[:cut])
+            before = b""
         # No note is longer: what is, is none, and takes no memory.
-        return notes, _Carried(before[-MAX_NOTE_BYTES:], (rest + text[end:])[-MAX_NOTE_BYTES:])
+        return notes, _Carried(before[-MAX_NOTE_BYTES:], rest[-MAX_NOTE_BYTES:])
 
     def last(self) -> list[bytes]:
         """The note that this is if the file ends here."""
@@ -172,6 +181,58 @@ async def publish_to_file(
     return Published(target.id, size, note)
 
 
+async def look_at_file(target: Target, source: Source) -> int:
+    """How many entries the largest checkpoint in a file is of, all of which are the log's; 0 where it has none.
+
+    Nothing is written, and no lock is taken: what is being written is looked at as far as it has come.
+
+    Args:
+        target: Names the file.
+        source: The log.
+
+    Raises:
+        BridgeError: As `publish`.
+    """
+    assert target.file is not None  # noqa: S101 - the caller's choice
+
+    def roots(sizes: Sequence[int]) -> Sequence[bytes | None]:
+        return anyio.from_thread.run(source.roots, sizes)
+
+    checkpoint = checkpoint_of(await source.newest())
+    log = _Log(checkpoint.origin, keyring(await source.keys()), roots)
+    work = functools.partial(_look, target, target.file, log, checkpoint, source.last(target.id))
+    try:
+        with anyio.fail_after(target.timeout):
+            return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+    except TimeoutError:
+        raise _unusable(target, f"it has not answered in {target.timeout:g} s") from None
+    except OSError as exc:
+        raise _unusable(target, exc.strerror or str(exc)) from None
+
+
+def _look(target: Target, path: Path, log: _Log, checkpoint: Checkpoint, taken: int) -> int:
+    deadline = time.monotonic() + target.timeout * _READING_SHARE
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        if taken:
+            raise _lost(target, taken, "isn't there") from None
+        return 0
+    except OSError as exc:
+        if exc.errno == errno.ELOOP:
+            raise _a_link(target) from None
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise _unusable(target, "it is no regular file")
+        held = _held(target, fd, log, checkpoint, {}, deadline)
+    finally:
+        os.close(fd)
+    if held < taken:
+        raise _lost(target, taken, f"holds none over {held}" if held else "holds none")
+    return held
+
+
 def _add(
     target: Target, path: Path, notes: Sequence[str], log: _Log, taken: int, reads: MutableMapping[str, FileRead]
 ) -> int:
@@ -190,8 +251,9 @@ def _add(
         new = [note for note in notes if held < checkpoint_of(note).size <= checkpoint.size]
         size = os.fstat(fd).st_size
         end = os.pread(fd, 2, max(0, size - 2))
+        # What an earlier version has written ends with an empty line.
         gap = "" if not size or end == b"\n\n" else "\n" if end.endswith(b"\n") else "\n\n"
-        _write_all(fd, (gap + "".join(f"{note}\n" for note in new)).encode())
+        _write_all(fd, (gap + "\n".join(new)).encode())
         os.fsync(fd)
         return checkpoint.size
     finally:
@@ -214,7 +276,7 @@ def _open(target: Target, path: Path, taken: int) -> int:
             return os.open(path, flags)
     except OSError as exc:
         if exc.errno == errno.ELOOP:
-            raise _unusable(target, "it is a symbolic link", "Name the file that it points to.") from None
+            raise _a_link(target) from None
         raise
     with contextlib.suppress(OSError):
         # Some file systems of others can't.
@@ -313,6 +375,8 @@ def _check(target: Target, log: _Log, checkpoint: Checkpoint, read: FileRead, no
     """
     if read.held is None:
         _check_begun(target, log, notes)
+    # What it holds agrees with the log, which was seen.
+    notes = [note for note in notes if note.checkpoint != read.held]
     sizes = sorted({note.checkpoint.size for note in notes})
     roots = dict(zip(sizes, log.roots(sizes), strict=True)) if sizes else {}
     others = [note for note in notes if note.checkpoint.root != roots[note.checkpoint.size]]
@@ -352,11 +416,9 @@ def _check_begun(target: Target, log: _Log, notes: Sequence[_Note]) -> None:
     for note in notes:
         if _is_signed(log, note):
             return
-        try:
-            names = {(name, signature[:ID_BYTES]) for name, signature in split_note(note.text)[1]}
-        except BridgeError:
-            continue  # a crash has cut it
-        if names.isdisjoint(log.keys):
+        names = {(name, signature[:ID_BYTES]) for name, signature in _signatures(note)}
+        # Without any, a crash has cut it.
+        if names and names.isdisjoint(log.keys):
             raise conflict(
                 target,
                 f"The {target.id} was begun under the name of the log {log.origin} by a key that this log doesn't "
@@ -369,15 +431,29 @@ def _is_signed(log: _Log, note: _Note) -> bool:
     """Whether a signature by one of the log's keys holds. One that doesn't may have been added: it spoils no other."""
     if note.signed is not None:
         return note.signed
-    with contextlib.suppress(BridgeError):
-        text, signatures = split_note(note.text)
-        for name, signature in signatures:
-            key = log.keys.get((name, signature[:ID_BYTES]))
-            with contextlib.suppress(BridgeError):
-                if key is not None:
-                    key.verify(text, signature[ID_BYTES:])
-                    return True
+    text = note.text.partition("\n\n")[0] + "\n"
+    for name, signature in _signatures(note):
+        key = log.keys.get((name, signature[:ID_BYTES]))
+        with contextlib.suppress(BridgeError):
+            # A key that was replaced signs nothing after that: who has it since can't cause an alarm.
+            if key is not None and key.may_sign(note.checkpoint.size):
+                key.verify(text, signature[ID_BYTES:])
+                return True
     return False
+
+
+def _signatures(note: _Note) -> list[tuple[str, bytes]]:
+    """Whose signatures stand under a note, with their bytes.
+
+    What is none is passed over: a crash may have cut it, and somebody may have added it.
+    """
+    found = []
+    for line in note.text.partition("\n\n")[2].split("\n")[:MAX_SIGNATURES]:
+        name, _, encoded = line.removeprefix(MARK).partition(" ")
+        signature = decode_base64(encoded)
+        if line.startswith(MARK) and signature is not None and len(signature) >= ID_BYTES + SIGNATURE_BYTES:
+            found.append((name, signature))
+    return found
 
 
 def _lock(target: Target, fd: int) -> None:
@@ -407,9 +483,11 @@ def _write_all(fd: int, data: bytes) -> None:
 def _unusable(
     target: Target, why: str, hint: str = "Is the storage there, with room, and may this user write to it?"
 ) -> BridgeError:
-    return BridgeError(
-        "publish_file_unusable", f"No checkpoint can be added to the {target.id}: {why}.", hint=hint, target=target.id
-    )
+    return BridgeError("publish_file_unusable", f"The {target.id} can't be used: {why}.", hint=hint, target=target.id)
+
+
+def _a_link(target: Target) -> BridgeError:
+    return _unusable(target, "it is a symbolic link", "Name the file that it points to.")
 
 
 def _foreign(target: Target) -> BridgeError:

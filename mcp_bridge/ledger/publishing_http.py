@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import hashlib
 import logging
 import re
 from typing import TYPE_CHECKING, NamedTuple
@@ -90,16 +91,50 @@ async def publish_to_witness(target: Target, note: str, source: Source) -> Publi
         else:
             raise _unreachable(target, "it names another size each time")
     if (answer.status == _UNPROCESSABLE and old) or (answer.status == _CONFLICT and old == checkpoint.size):
-        raise conflict(
-            target,
-            f"The {target.id} says that the first {old} entries of the log {checkpoint.origin} are not those that it "
-            "has cosigned: the log was rewritten.",
-            old,
-        )
+        raise _rewritten(target, old, checkpoint.origin)
     if answer.status != _OK:
         raise _refused(target, answer.status)
     lines = _cosignatures(target, note, answer.body)
     return Published(target.id, checkpoint.size, note + "".join(lines), lines)
+
+
+async def look_at_witness(target: Target, source: Source) -> int:
+    """How many entries a witness has cosigned, all of which are the log's; 0 for none.
+
+    Asked is for the checkpoint that it shows to whoever watches the log. A witness that shows none is sent the newest
+    one, as `publish_to_witness` does: it says what it has seen when it compares.
+
+    Args:
+        target: Names the witness.
+        source: The log.
+
+    Raises:
+        BridgeError: As `publish`.
+    """
+    note = await source.newest()
+    origin = checkpoint_of(note).origin
+    assert target.witness is not None  # noqa: S101 - the caller's choice
+    name = hashlib.sha256(origin.encode()).hexdigest()
+    async with await _client(target) as client:
+        seen = None
+        try:
+            answer = await _request(client, target, "GET", f"{target.witness.rstrip('/')}/{name}/checkpoint")
+            # By its own key alone: a log that was put back may not know the one that it was signed with then.
+            seen, _ = open_checkpoint(answer.body.decode(), [_key(target)])
+        except (BridgeError, UnicodeDecodeError) as exc:
+            # What is no such checkpoint says nothing. Who doesn't answer now won't answer a moment later.
+            if isinstance(exc, BridgeError) and exc.code == "publish_unreachable":
+                raise
+    if seen is None or seen.origin != origin or answer.status != _OK:
+        return (await publish_to_witness(target, note, source)).size
+    (root,) = await source.roots([seen.size])
+    if root is None:
+        raise rolled_back(target, seen.size, checkpoint_of(await source.newest()))
+    if root != seen.root:
+        raise _rewritten(target, seen.size, origin)
+    if seen.size < source.last(target.id):
+        logger.warning("the %s says %d entries, and has cosigned more before", target.id, seen.size)
+    return seen.size
 
 
 async def _add_checkpoint(client: httpx2.AsyncClient, target: Target, note: str, source: Source, old: int) -> _Answer:
@@ -134,7 +169,7 @@ def _cosignatures(target: Target, note: str, body: bytes) -> tuple[str, ...]:
             try:
                 open_checkpoint(f"{text}\n{line}", [key])
             except BridgeError as exc:
-                if exc.code != "unknown_key":
+                if exc.code != "unknown_key" or "time" in exc.details:
                     raise
             else:
                 found.append(line)
@@ -159,14 +194,21 @@ async def _client(target: Target) -> httpx2.AsyncClient:
 
 
 async def _post(client: httpx2.AsyncClient, target: Target, address: str, body: bytes) -> _Answer:
-    """The answer to a POST that is neither a redirect nor an excuse of the server's.
+    """As `_request`."""
+    return await _request(client, target, "POST", address, body)
+
+
+async def _request(
+    client: httpx2.AsyncClient, target: Target, method: str, address: str, body: bytes | None = None
+) -> _Answer:
+    """The answer to a request that is neither a redirect nor an excuse of the server's.
 
     Raises:
         BridgeError: `publish_unreachable`, `publish_refused`, `publish_bad_answer`.
     """
     try:
         with anyio.fail_after(target.timeout):
-            async with client.stream("POST", address, content=body, headers=_TEXT) as response:
+            async with client.stream(method, address, content=body, headers=_TEXT) as response:
                 parts, size = [], 0
                 async for part in response.aiter_raw():
                     size += len(part)
@@ -188,6 +230,15 @@ async def _post(client: httpx2.AsyncClient, target: Target, address: str, body: 
     if httpx2.codes.is_server_error(status) or status in _PASSING:
         raise _unreachable(target, f"it has answered {status}")
     return _Answer(status, b"".join(parts))
+
+
+def _rewritten(target: Target, size: int, origin: str) -> BridgeError:
+    return conflict(
+        target,
+        f"The {target.id} says that the first {size} entries of the log {origin} are not those that it has cosigned: "
+        "the log was rewritten.",
+        size,
+    )
 
 
 def _unreachable(target: Target, why: str) -> BridgeError:

@@ -8,6 +8,7 @@ ledger's, since a view in the place of one could go on for ever.
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import os
 import shutil
@@ -24,12 +25,13 @@ from mcp_bridge.ledger.codec import LEDGER, decode, leaf_hash
 from mcp_bridge.ledger.exports import checkpoint_line, entry_line, header_line
 from mcp_bridge.ledger.failures import is_full
 from mcp_bridge.ledger.nodes import read_node
+from mcp_bridge.ledger.notes import merged
 from mcp_bridge.ledger.opening import refuse_newer
 from mcp_bridge.ledger.position import PositionFile
 from mcp_bridge.ledger.recorder import payload_of, pieces_of
 from mcp_bridge.ledger.schema import MIGRATIONS
 from mcp_bridge.ledger.sealing import damaged, master_key, of_file, wrong_master
-from mcp_bridge.ledger.trust import KeyEvent
+from mcp_bridge.ledger.trust import KeyEvent, keys_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.codec import Leaf
     from mcp_bridge.ledger.pieces import Pieces
     from mcp_bridge.ledger.sealing import MasterKey
+    from mcp_bridge.ledger.signing import Verifier
 
 logger = logging.getLogger(__name__)
 
@@ -120,15 +123,18 @@ class Ledger:
             raise damaged(f"the entry {sequence} is missing")
         return self._read(*row)
 
-    def vkeys(self) -> list[str]:
+    def signing_keys(self) -> list[Verifier]:
         """The public keys that the log has been signed with, by its own word, the first one first.
 
         Raises:
-            BridgeError: `ledger_damaged`, `bad_entry`.
+            BridgeError: `ledger_damaged`, `bad_entry`, `bad_key`.
         """
-        rows = self.connection.execute("SELECT sequence FROM entries WHERE execution = ? AND kind = 'key'", (LEDGER,))
-        events = [KeyEvent.decode(self.entry(sequence).payload or b"") for (sequence,) in rows.fetchall()]
-        return [event.vkey for event in events]
+        rows = self.connection.execute(
+            "SELECT sequence FROM entries WHERE execution = ? AND kind = 'key' ORDER BY sequence", (LEDGER,)
+        )
+        return keys_of(
+            (sequence, KeyEvent.decode(self.entry(sequence).payload or b"")) for (sequence,) in rows.fetchall()
+        )
 
     def entries(self) -> Iterator[ReadEntry]:
         """All of them, in their order.
@@ -184,31 +190,35 @@ class Ledger:
             BridgeError: `ledger_damaged`.
         """
         yield header_line(self.origin, self.size)
-        rotations: list[int] = []
         for found in self.entries():
             if see is not None:
                 see(found)
-            if found.leaf.kind == "key" and found.leaf.sequence:
-                rotations.append(found.leaf.sequence + 1)
             if payloads or found.leaf.execution == LEDGER:
                 yield entry_line(found.data, found.payload, found.salt)
             else:
                 yield entry_line(found.data)
-        for size in rotations:
-            # Signed by both keys when the one took the other's place; there is none after a loss.
-            kept = self.connection.execute(
-                "SELECT note FROM checkpoints WHERE size = ? ORDER BY length(note) DESC LIMIT 1", (size,)
-            ).fetchone()
-            if kept is not None and size < self.size:
-                yield checkpoint_line(_text(kept[0]))
-        yield checkpoint_line(self.head_note())
+        for note in self.checkpoints():
+            yield checkpoint_line(note)
+
+    def checkpoints(self) -> Iterator[str]:
+        """The checkpoints that are worth a look, by their sizes, each with all signatures that are kept of it.
+
+        Those with which a key took another's place, those that witnesses have cosigned, and that of all entries.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        rows = self.connection.execute(
+            "SELECT size, note FROM checkpoints WHERE size < ? ORDER BY size, rowid", (self.size,)
+        )
+        for _, kept in itertools.groupby(rows, key=lambda row: row[0]):
+            yield _merged("a checkpoint that it keeps", [_text(note) for _, note in kept])
+        yield self.head_note()
 
     def head_note(self) -> str:
-        """The checkpoint of all entries, with the most signatures that there are."""
-        kept = self.connection.execute(
-            "SELECT note FROM checkpoints WHERE size = ? ORDER BY length(note) DESC LIMIT 1", (self.size,)
-        ).fetchone()
-        return self.note if kept is None else _text(kept[0])
+        """The checkpoint of all entries, with the signatures that are kept of it."""
+        kept = self.connection.execute("SELECT note FROM checkpoints WHERE size = ? ORDER BY rowid", (self.size,))
+        return _merged("its head", [*(_text(note) for (note,) in kept), self.note])
 
 
 # A changed byte can make bytes text, whatever the table says.
@@ -223,6 +233,17 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise damaged("a checkpoint that was kept is no text")
     return value
+
+
+def _merged(what: str, kept: Sequence[str]) -> str:
+    """The notes that are kept of one size as one."""
+    if len(kept) == 1:
+        # What it is, whoever verifies it finds out.
+        return kept[0]
+    try:
+        return merged(kept)
+    except BridgeError as exc:
+        raise damaged(f"{what} can't be taken: {exc.message.rstrip('.')}") from None
 
 
 def unknown_entry(sequence: int, size: int) -> BridgeError:

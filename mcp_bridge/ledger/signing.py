@@ -105,9 +105,11 @@ class Verifier:
         kind: ED25519 or COSIGNATURE.
         key_id: Its four bytes in signatures.
         vkey: All of it as one text.
+        until: The size of the largest checkpoint that it may sign: another key has taken its place. None of a key that
+            is in use, or of which nothing else is known.
     """
 
-    __slots__ = ("_key", "key_id", "kind", "name", "vkey")
+    __slots__ = ("_key", "key_id", "kind", "name", "until", "vkey")
 
     def __init__(self, name: str, public: bytes, kind: int = ED25519) -> None:
         """Put a public key of 32 bytes under a name.
@@ -127,6 +129,7 @@ class Verifier:
             raise _bad_key("its 32 bytes are no key that anyone makes")
         material = bytes([kind]) + public
         self.name, self.kind = name, kind
+        self.until: int | None = None
         self._key = Ed25519PublicKey.from_public_bytes(public)
         self.key_id = hashlib.sha256(name.encode() + b"\n" + material).digest()[:ID_BYTES]
         self.vkey = f"{name}+{self.key_id.hex()}+{base64.b64encode(material).decode()}"
@@ -169,6 +172,16 @@ class Verifier:
         except InvalidSignature:
             raise BridgeError("bad_signature", f"The signature by {shown(self.name)} is wrong.") from None
         return time
+
+    def retired(self, until: int) -> Verifier:
+        """The same key, which signs no checkpoint of more than so many entries any more."""
+        found = Verifier.parse(self.vkey)
+        found.until = until
+        return found
+
+    def may_sign(self, size: int) -> bool:
+        """Whether a checkpoint of so many entries may be signed by it."""
+        return self.until is None or size <= self.until
 
     def is_of_log(self, origin: str) -> bool:
         """Whether this is a log's own key: for texts, and under the log's name."""

@@ -7,6 +7,7 @@ leaves before its checkpoint is durable.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import logging
 import re
@@ -15,8 +16,16 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.merkle import HASH_BYTES, verify_consistency
-from mcp_bridge.ledger.notes import MAX_NOTE_BYTES, Checkpoint, cosign, open_checkpoint
-from mcp_bridge.ledger.signing import COSIGNATURE, Signer, Verifier, decode_base64
+from mcp_bridge.ledger.notes import (
+    MAX_NOTE_BYTES,
+    Checkpoint,
+    cosign,
+    keyring,
+    open_checkpoint,
+    signed_checkpoint,
+    split_note,
+)
+from mcp_bridge.ledger.signing import COSIGNATURE, ID_BYTES, MARK, Signer, Verifier, decode_base64
 from mcp_bridge.ledger.witness_files import WitnessState, WitnessTurn, open_files
 
 if TYPE_CHECKING:
@@ -47,8 +56,8 @@ class Answer(NamedTuple):
 
     Attributes:
         status: By HTTP and the specification: 200 cosigned; 400 no request, or the old size is over the new; 403 no
-            trusted key has signed; 404 an unknown log; 409 another old size than the witness's, or another root of the
-            same size; 422 the proof is wrong.
+            trusted key has signed; 404 an unknown log, or one of which nothing was cosigned; 409 another old size than
+            the witness's; 422 the proof is wrong, or the root is another one of the same size.
         content_type: SIZE_TYPE with 409, else TEXT_TYPE.
         body: The cosignature's line, or the witness's size, or a sentence about what was wrong.
     """
@@ -126,21 +135,53 @@ class Witness:
         with self._state.turn() as turn:
             return self._checked(turn, request, checkpoint)
 
+    def newest(self, origin_hash: str) -> Answer:
+        """Answer a request for the checkpoint of a log that was cosigned last, cosigned anew.
+
+        Args:
+            origin_hash: SHA-256 of the log's origin, in hex: no path can come to mean another one.
+
+        Raises:
+            BridgeError: As `add_checkpoint`.
+        """
+        known = (origin for origin in self._logs if hashlib.sha256(origin.encode()).hexdigest() == origin_hash)
+        origin = next(known, None)
+        if origin is None:
+            return _said(404, "This witness knows no log of that origin.")
+        with self._state.turn() as turn:
+            note = turn.note(origin)
+            # Within the turn: at this time it is the largest that was seen.
+            now = int(self._clock())
+        try:
+            # What else somebody has added to it is nobody's word here.
+            trusted = keyring(self._logs[origin])
+            text, signatures = split_note(note)
+            own = (
+                f"{MARK}{name} {base64.b64encode(one).decode()}\n"
+                for name, one in signatures
+                if (name, one[:ID_BYTES]) in trusted
+            )
+            note = f"{text}\n{''.join(dict.fromkeys(own))}"
+            signed_checkpoint(note, trusted)
+        except BridgeError:
+            return _said(404, f"This witness has cosigned nothing of {origin[:_MAX_SHOWN_CHARS]!r} by a key it trusts.")
+        return Answer(200, TEXT_TYPE, f"{note}{cosign(note, self._signer, now)}".encode())
+
     def _checked(self, turn: WitnessTurn, request: _Request, checkpoint: Checkpoint) -> Answer:
         last = turn.last(checkpoint.origin)
         # Within the turn: a cosignature says that at its time the log's largest tree was this one.
         now = int(self._clock())
-        sized = Answer(409, SIZE_TYPE, f"{last.size}\n".encode())
         if request.old != last.size:
-            return sized
+            return Answer(409, SIZE_TYPE, f"{last.size}\n".encode())
         if checkpoint.size == last.size and checkpoint.root != last.root:
             turn.keep_conflict(checkpoint, request.note, now)
-            logger.error(
-                "the log %s has signed two different histories of %d entries; both are kept as `conflicts`",
-                checkpoint.origin,
-                checkpoint.size,
-            )
-            return sized
+            if checkpoint.size:
+                logger.error(
+                    "the log %s has signed two different histories of %d entries; both are kept as `conflicts`",
+                    checkpoint.origin,
+                    checkpoint.size,
+                )
+            return _said(422, f"This is not the root of the first {checkpoint.size} entries, as this witness knows it.")
         try:
             verify_consistency(last.size, checkpoint.size, last.root, checkpoint.root, request.proof)
         except BridgeError as exc:

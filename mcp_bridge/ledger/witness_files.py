@@ -139,6 +139,11 @@ class WitnessTurn:
         rows = self._connection.execute("SELECT size, root FROM cosigned WHERE origin = ?", (origin,)).fetchall()
         return Cosigned(*rows[0]) if rows else Cosigned(0, empty_root())
 
+    def note(self, origin: str) -> str:
+        """The note of the log's last checkpoint; empty if there was none."""
+        rows = self._connection.execute("SELECT note FROM cosigned WHERE origin = ?", (origin,)).fetchall()
+        return rows[0][0] if rows else ""
+
     def keep(self, checkpoint: Checkpoint, note: str) -> None:
         """Make it the log's last."""
         self._connection.execute(

@@ -1,10 +1,14 @@
-"""A witness over HTTP: `POST /add-checkpoint` by C2SP tlog-witness, and `GET /` to see who it is."""
+"""A witness over HTTP, by C2SP tlog-witness, and `GET /` to see who it is.
+
+`POST /add-checkpoint` has a checkpoint cosigned; `GET /<origin hash>/checkpoint` shows a log's last one to whoever
+watches it.
+"""
 
 from __future__ import annotations
 
 import logging
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -15,11 +19,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.witness import MAX_BODY_BYTES, TEXT_TYPE, Witness
+from mcp_bridge.ledger.witness import MAX_BODY_BYTES, TEXT_TYPE, Answer, Witness
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -49,20 +55,29 @@ def witness_app(witness: Witness) -> Starlette:
             return _plain(400, "The request ended early.")
         if body is None:
             return _plain(413, f"The request has more than {MAX_BODY_BYTES} bytes.")
-        try:
-            answer = await anyio.to_thread.run_sync(witness.add_checkpoint, body)
-        except BridgeError as exc:
-            logger.error("no checkpoint can be cosigned: %s", exc)  # noqa: TRY400 - what was wrong is in its text
-            return _plain(503, "The witness can't keep what it would cosign.")
-        # As bytes: the content type is what the specification says, without a character set of the framework's.
-        return Response(answer.body, answer.status, {"content-type": answer.content_type})
+        return await _answered(witness.add_checkpoint, body)
+
+    async def newest(request: Request) -> Response:
+        return await _answered(witness.newest, request.path_params["origin_hash"], {"cache-control": "no-store"})
 
     return Starlette(
         routes=[
             Route("/", about, methods=["GET"]),
             Route("/add-checkpoint", add_checkpoint, methods=["POST"]),
+            Route("/{origin_hash}/checkpoint", newest, methods=["GET"]),
         ]
     )
+
+
+async def _answered(ask: Callable[[T], Answer], what: T, headers: Mapping[str, str] | None = None) -> Response:
+    """What the witness answers, in a thread: it waits for the disk."""
+    try:
+        answer = await anyio.to_thread.run_sync(ask, what)
+    except BridgeError as exc:
+        logger.error("no checkpoint can be cosigned: %s", exc)  # noqa: TRY400 - what was wrong is in its text
+        return _plain(503, "The witness can't keep what it would cosign.")
+    # As bytes: the content type is what the specification says, without a character set of the framework's.
+    return Response(answer.body, answer.status, {"content-type": answer.content_type, **(headers or {})})
 
 
 def serve_witness(witness: Witness, listening: socket.socket, ready: Callable[[], None]) -> None:
