@@ -30,6 +30,9 @@ MAX_AHEAD_SECONDS = 24 * 3600
 
 HASH = re.compile(r"[0-9a-f]{64}")
 DECIMAL = re.compile(r"0|[1-9][0-9]{0,18}")
+TEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f]{0,4096}")
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+KINDS = set("start intent outcome denial transition suspension resume decision violation erasure key clock end".split())
 ENTRY_FIELDS = {"commitment", "execution", "kind", "policy", "previous", "program", "sequence", "step", "time"}
 
 
@@ -54,14 +57,6 @@ def decode(data):
     except (ValueError, RecursionError):
         raise Refused("this is no JSON") from None
     return value
-
-
-def read_json(text):
-    """The value of a JSON text, canonical or not."""
-    try:
-        return json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
-    except (ValueError, RecursionError):
-        raise Refused("this is no JSON") from None
 
 
 def _object(pairs):
@@ -211,7 +206,7 @@ def from_base64(text):
 
 
 def is_name(text):
-    return bool(text) and "+" not in text and not any(c.isspace() or c < " " for c in text)
+    return 0 < len(text) < 256 and not any(c.isspace() or c == "+" or CONTROL.match(c) for c in text)
 
 
 def key_id(name, kind, public):
@@ -313,25 +308,37 @@ def parse_checkpoint(text):
     return Checkpoint(lines[0], int(lines[1]), root)
 
 
-def notes_of_file(data):
-    """The notes of a file, one after the other: each begins after the signatures of the one before."""
-    notes, current, signed = [], "", False
-    try:
-        text = data.decode("utf-8")
-    except ValueError:
-        raise Refused("the file is not UTF-8") from None
-    for line in text.split("\n")[:-1] if text.endswith("\n") else ["no note"]:
-        if signed and not line.startswith("\u2014 "):
-            notes.append(Note(current))
-            current, signed = "", False
-            if not line:
-                continue
-        signed = line.startswith("\u2014 ") and current.endswith("\n\n") or signed
-        current += line + "\n"
-    if current:
-        notes.append(Note(current))
-    need(notes, "there is no note")
-    return notes
+A_SIGNATURE = re.compile("\u2014 [^ \n]+ (?:[A-Za-z0-9+/]{4}){22,}(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
+
+
+def notes_in(text):
+    """The notes of a file that they were appended to, as text; what a crash has left of one is passed over.
+
+    A note is some lines, an empty one, and lines of signatures, of which one at least has to be whole.
+    """
+    found, text_lines, signatures = [], [], []
+
+    def end():
+        if text_lines and any(map(A_SIGNATURE.fullmatch, signatures)):
+            found.append("\n".join([*text_lines, "", *signatures, ""]))
+        signatures.clear()
+        text_lines.clear()
+
+    empty = False
+    for line in text.split("\n"):
+        if line.startswith("\u2014 ") and (signatures or (empty and text_lines)):
+            signatures.append(line)
+        elif not line and text_lines and not signatures and not empty:
+            empty = True
+        else:
+            if signatures or empty:
+                end()
+            empty = False
+            if line:
+                text_lines.append(line)
+    end()
+    need(found, "there is no checkpoint")
+    return found
 
 
 # Entries.
@@ -341,10 +348,11 @@ def parse_entry(text):
     """An entry's fields."""
     entry = decode(text)
     need(isinstance(entry, dict) and set(entry) == ENTRY_FIELDS, "an entry has other fields")
-    for name in ("execution", "kind", "policy"):
-        need(isinstance(entry[name], str), f"{name} is no text")
-    for name in ("program", "step"):
-        need(entry[name] is None or isinstance(entry[name], str), f"{name} is no text")
+    need(isinstance(entry["kind"], str) and entry["kind"] in KINDS, "an entry of no known kind")
+    for name in ("execution", "policy", "program", "step"):
+        bare = entry[name] is None and name in ("program", "step")
+        need(bare or (isinstance(entry[name], str) and TEXT.fullmatch(entry[name])), f"{name} is no text")
+    need(entry["execution"], "an entry of no execution")
     for name in ("sequence", "time"):
         need(type(entry[name]) is int and entry[name] >= 0, f"{name} is no number")
     need(_is_hash(entry["commitment"]), "the commitment is no hash")
@@ -379,8 +387,8 @@ class Reign:
     key: Key
     first: int
     last: int
-    vouched: bool
-    """Whether the key before has signed for it."""
+    follows: bool
+    """Whether the key before has handed over to it, and not been lost."""
 
 
 def reigns(origin, events, size):
@@ -393,7 +401,7 @@ def reigns(origin, events, size):
     """
     found = []
     for sequence, text in events:
-        event = read_json(text)
+        event = decode(text)
         need(isinstance(event, dict) and isinstance(event.get("vkey"), str), "an entry about a key has none")
         key = parse_vkey(event["vkey"])
         need(key.kind == ED25519 and key.name == origin, "a key of another log")
@@ -402,10 +410,9 @@ def reigns(origin, events, size):
         else:
             need(event.get("event") in ("rotated", "lost") and set(event) == {"event", "vkey", "from"}, "a key event")
             need(event["from"] == found[-1].key.vkey, "a key takes the place of another than was there")
-            need(all(key != other.key for other in found), "a key comes again")
             # The checkpoint that has the entry in it is the last one of the key before, which vouches for the next.
             last = sequence + 1 if event["event"] == "rotated" else sequence
-            found[-1] = Reign(found[-1].key, found[-1].first, last, found[-1].vouched)
+            found[-1] = Reign(found[-1].key, found[-1].first, last, found[-1].follows)
         found.append(Reign(key, sequence + 1, size, event["event"] == "rotated"))
     need(found, "no entry says which key signs")
     return found
@@ -425,8 +432,8 @@ class Verified:
     size: int
     authentic: bool
     """Whether a key that the reader trusts has signed; if not, it only agrees with itself."""
-    cosigned: int = 0
-    """The size of the largest checkpoint that a trusted witness has cosigned."""
+    cosigned: dict
+    """Of each trusted witness that has cosigned: the size of the largest checkpoint that it has."""
 
 
 def verify(data, vkeys=(), kept=(), now=None):
@@ -435,14 +442,14 @@ def verify(data, vkeys=(), kept=(), now=None):
     Args:
         data: The file's bytes.
         vkeys: The verifier keys that the reader trusts, of logs and witnesses.
-        kept: Files of checkpoints that were kept elsewhere.
+        kept: Checkpoints that were kept elsewhere, each the text of a note.
         now: The time of the reader's clock, in seconds since 1970.
 
     Raises:
         Refused: It isn't what it says.
     """
     keys = [parse_vkey(vkey) for vkey in vkeys]
-    notes = [note for file in kept for note in notes_of_file(file)]
+    notes = [Note(note) for note in kept]
     if data.startswith(PROOF.encode()):
         return _proof(data, keys, notes, now)
     return _export(data, keys, notes, now)
@@ -466,9 +473,9 @@ def _export(data, keys, kept, now):  # noqa: PLR0915
         need(entry["sequence"] == sequence, "an entry has another's number")
         need(entry["previous"] == heads.get(entry["execution"]), "an entry follows another of its execution")
         check_payload(entry, line["payload"], line["salt"])
-        about_log = entry["execution"] == LEDGER
-        need(line["payload"] is not None or not about_log, "what an entry says of the log is withheld")
-        need(entry["kind"] != "key" or about_log, "an entry of an execution is about the log's key")
+        if entry["kind"] == "key":
+            need(entry["execution"] == LEDGER, "an entry of an execution is about the log's key")
+            need(line["payload"] is not None, "which key signs is withheld")
         need(before is None or entry["time"] >= before or entry["kind"] == "clock", "time goes back")
         before = entry["time"]
         if entry["kind"] == "key":
@@ -482,28 +489,25 @@ def _export(data, keys, kept, now):  # noqa: PLR0915
     for line in notes:
         need(set(line) == {"checkpoint"} and isinstance(line["checkpoint"], str), "a line is no checkpoint")
         point, signers = _held(Note(line["checkpoint"]), tree, origin, history, now)
-        seen.setdefault(point.size, set()).update(signers)
+        need(point.size > max(seen, default=0), "the checkpoints are not in the order of their sizes")
+        seen[point.size] = signers
         for key in keys:
             if key.kind == COSIGNATURE and Note(line["checkpoint"]).times_signed(key, now):
-                cosigned[key] = max(cosigned.get(key, 0), point.size)
+                cosigned[key.vkey] = point.size
     need(point.size == size, "the last checkpoint is not that of all entries")
-    for old, new in zip(history, history[1:], strict=False):
-        if new.vouched:
-            need({old.key, new.key} <= seen.get(new.first, set()), "nothing vouches for a key")
     for note in kept:
         _held(note, tree, origin, history, now)
 
     trusted = [key for key in keys if key.kind == ED25519]
     if not keys:
-        return Verified(origin, size, authentic=False)
+        return Verified(origin, size, authentic=False, cosigned={})
     # Who trusts a key trusts those that follow, up to one for which nobody has vouched.
-    good = False
+    good, before = False, None
     for reign in history:
-        good = (good and reign.vouched) or reign.key in trusted
+        vouched = reign.follows and before in seen.get(reign.first, ())
+        good, before = (good and vouched) or reign.key in trusted, reign.key
     need(good, "no key that is trusted has signed")
-    for key in keys:
-        need(key.kind == ED25519 or key in cosigned, "a witness that is asked for has cosigned nothing")
-    return Verified(origin, size, authentic=True, cosigned=max(cosigned.values(), default=0))
+    return Verified(origin, size, authentic=True, cosigned=cosigned)
 
 
 def _held(note, tree, origin, history, now):
@@ -551,8 +555,7 @@ def _proof(data, keys, kept, now):
             same = True
     need(same or not kept, "no checkpoint of this size")
     if not keys:
-        return Verified(point.origin, point.size, authentic=False)
+        return Verified(point.origin, point.size, authentic=False, cosigned={})
     need(any(key.kind == ED25519 for key in signed), "no key that is trusted has signed")
-    for key in keys:
-        need(key.kind == ED25519 or key in signed, "a witness that is asked for has not cosigned")
-    return Verified(point.origin, point.size, authentic=True, cosigned=0)
+    cosigned = {key.vkey: point.size for key in signed if key.kind == COSIGNATURE}
+    return Verified(point.origin, point.size, authentic=True, cosigned=cosigned)
