@@ -24,9 +24,15 @@ LEDGER = "ledger"
 ED25519, COSIGNATURE = 1, 4
 """Signature types of signed-note and tlog-cosignature."""
 
+RETIRED = "a key has signed that had been replaced"
+"""Why the files of somebody who has found or stolen an old key are refused."""
+
 MAX_SIGNATURES = 100
 MAX_AHEAD_SECONDS = 24 * 3600
 """How far a witness's clock may be ahead of the reader's."""
+FIRST_COSIGNATURE = 1_600_000_000
+"""September 2020: there were none before."""
+IMPOSSIBLE_TIME = "a cosignature of no possible time"
 
 HASH = re.compile(r"[0-9a-f]{64}")
 DECIMAL = re.compile(r"0|[1-9][0-9]{0,18}")
@@ -37,7 +43,7 @@ ENTRY_FIELDS = {"commitment", "execution", "kind", "policy", "previous", "progra
 
 
 class Refused(Exception):
-    """What was verified isn't what it says."""
+    """What was verified isn't what it says; why."""
 
 
 def need(condition, what):
@@ -283,7 +289,7 @@ class Note:
                 need(len(signature) == 72, "a cosignature of another length")
                 moment = int.from_bytes(signature[:8], "big")
                 limit = (time.time() if now is None else now) + MAX_AHEAD_SECONDS
-                need(0 < moment <= limit, "a cosignature of no possible time")
+                need(FIRST_COSIGNATURE <= moment <= limit, IMPOSSIBLE_TIME)
                 message = b"cosignature/v1\ntime %d\n" % moment + message
                 signature = signature[8:]  # noqa: PLW2901
             need(len(signature) == 64 and holds(key.public, signature, message), f"a signature of {name} is false")
@@ -308,18 +314,19 @@ def parse_checkpoint(text):
     return Checkpoint(lines[0], int(lines[1]), root)
 
 
-A_SIGNATURE = re.compile("\u2014 [^ \n]+ (?:[A-Za-z0-9+/]{4}){22,}(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
+A_WHOLE_LINE = re.compile("\u2014 (?:[^\n]* )?(?:[A-Za-z0-9+/]{4}){22,}(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{4})")
+"""What ends in a signature that is as long as an Ed25519 key makes it."""
 
 
 def notes_in(text):
     """The notes of a file that they were appended to, as text; what a crash has left of one is passed over.
 
-    A note is some lines, an empty one, and lines of signatures, of which one at least has to be whole.
+    A note is some lines, an empty one, and lines of signatures, of which the last has to be whole.
     """
     found, text_lines, signatures = [], [], []
 
     def end():
-        if text_lines and any(map(A_SIGNATURE.fullmatch, signatures)):
+        if text_lines and signatures and A_WHOLE_LINE.fullmatch(signatures[-1]):
             found.append("\n".join([*text_lines, "", *signatures, ""]))
         signatures.clear()
         text_lines.clear()
@@ -380,47 +387,49 @@ def check_payload(entry, payload, salt):
 # A log's keys.
 
 
-@dataclass(frozen=True)
-class Reign:
-    """A key of a log, and which checkpoints it signs: of `first` to `last` entries."""
-
-    key: Key
-    first: int
-    last: int
-    follows: bool
-    """Whether the key before has handed over to it, and not been lost."""
-
-
-def reigns(origin, events, size):
-    """The keys of a log, by its own word.
+class History:
+    """The keys of a log, by its own word, and up to what size each of them signs.
 
     Args:
-        origin: Its name.
+        origin: The log's name.
         events: (sequence, payload) of its entries about keys.
-        size: Its size.
+
+    Attributes:
+        first: Its first key.
+        rotations: Of each rotation the size with its entry, which is the last that the old key signs and the first
+            that the new one does, the old key and the new one.
+        limits: The largest size that a key signs; not of the last one.
     """
-    found = []
-    for sequence, text in events:
-        event = decode(text)
-        need(isinstance(event, dict) and isinstance(event.get("vkey"), str), "an entry about a key has none")
-        key = parse_vkey(event["vkey"])
-        need(key.kind == ED25519 and key.name == origin, "a key of another log")
-        if not found:
-            need(sequence == 0 and event.get("event") == "made" and set(event) == {"event", "vkey"}, "the first key")
-        else:
-            need(event.get("event") in ("rotated", "lost") and set(event) == {"event", "vkey", "from"}, "a key event")
-            need(event["from"] == found[-1].key.vkey, "a key takes the place of another than was there")
-            # The checkpoint that has the entry in it is the last one of the key before, which vouches for the next.
-            last = sequence + 1 if event["event"] == "rotated" else sequence
-            found[-1] = Reign(found[-1].key, found[-1].first, last, found[-1].follows)
-        found.append(Reign(key, sequence + 1, size, event["event"] == "rotated"))
-    need(found, "no entry says which key signs")
-    return found
 
+    def __init__(self, origin, events):
+        need(events, "no entry says which key signs")
+        self.rotations, self.limits, current = [], {}, None
+        for sequence, text in events:
+            event = decode(text)
+            need(isinstance(event, dict) and isinstance(event.get("vkey"), str), "an entry about a key has none")
+            key = parse_vkey(event["vkey"])
+            need(key.kind == ED25519 and key.name == origin, "a key of another log")
+            if current is None:
+                need(sequence == 0 and event == {"event": "made", "vkey": key.vkey}, "the first key")
+                self.first = key
+            else:
+                need(set(event) == {"event", "from", "vkey"}, "the fields of an entry about a key")
+                need(event["event"] in ("rotated", "lost"), "an entry about a key")
+                need(event["from"] == current.vkey, "a key takes the place of another than was there")
+                if event["event"] == "rotated":
+                    self.rotations.append((sequence + 1, current, key))
+                self.limits[current] = sequence + (event["event"] == "rotated")
+                self.limits.pop(key, None)
+            current = key
+        self.keys = {self.first, current, *self.limits}
 
-def in_force(keys, size):
-    """The keys that may sign a checkpoint of a size: two, where one hands over to the next."""
-    return [reign for reign in keys if reign.first <= size <= reign.last]
+    def signers(self, note, size, trusted, now):
+        """Which keys have signed a note and may sign what has so many entries: the log's, and others that are trusted."""
+        found = {key for key in self.keys | trusted if note.times_signed(key, now)}
+        need(found, "no key of the log has signed a checkpoint")
+        allowed = {key for key in found if size <= self.limits.get(key, size)}
+        need(allowed, RETIRED)
+        return allowed
 
 
 # What is verified.
@@ -483,42 +492,39 @@ def _export(data, keys, kept, now):  # noqa: PLR0915
         leaves.append(leaf_hash(line["entry"].encode()))
         heads[entry["execution"]] = leaves[-1].hex()
 
-    tree = Tree(leaves)
-    history = reigns(origin, events, size)
-    seen, cosigned = {}, {}
+    tree, history = Tree(leaves), History(origin, events)
+    trusted = {key for key in keys if key.kind == ED25519 and key.name == origin}
+    signed, cosigned, before = {}, {}, 0
     for line in notes:
         need(set(line) == {"checkpoint"} and isinstance(line["checkpoint"], str), "a line is no checkpoint")
-        point, signers = _held(Note(line["checkpoint"]), tree, origin, history, now)
-        need(point.size > max(seen, default=0), "the checkpoints are not in the order of their sizes")
-        seen[point.size] = signers
-        for key in keys:
-            if key.kind == COSIGNATURE and Note(line["checkpoint"]).times_signed(key, now):
-                cosigned[key.vkey] = point.size
-    need(point.size == size, "the last checkpoint is not that of all entries")
+        note = Note(line["checkpoint"])
+        point = _held(note, tree, origin)
+        need(point.size > before, "the checkpoints are not in the order of their sizes")
+        signed[point.size] = history.signers(note, point.size, trusted, now)
+        cosigned |= {key.vkey: point.size for key in keys if key.kind == COSIGNATURE and note.times_signed(key, now)}
+        before = point.size
+    need(before == size, "the last checkpoint is not that of all entries")
     for note in kept:
-        _held(note, tree, origin, history, now)
+        history.signers(note, _held(note, tree, origin).size, trusted, now)
 
-    trusted = [key for key in keys if key.kind == ED25519]
     if not keys:
         return Verified(origin, size, authentic=False, cosigned={})
-    # Who trusts a key trusts those that follow, up to one for which nobody has vouched.
-    good, before = False, None
-    for reign in history:
-        vouched = reign.follows and before in seen.get(reign.first, ())
-        good, before = (good and vouched) or reign.key in trusted, reign.key
-    need(good, "no key that is trusted has signed")
+    # Who trusts a key trusts the one that it has handed over to, by signing the checkpoint that has the rotation.
+    for rotation, old, new in history.rotations:
+        if old in trusted and old in signed.get(rotation, ()):
+            trusted.add(new)
+    if not trusted & signed[size]:
+        raise Refused(RETIRED if trusted & history.keys else "no key that is trusted has signed")
     return Verified(origin, size, authentic=True, cosigned=cosigned)
 
 
-def _held(note, tree, origin, history, now):
-    """A checkpoint of a log, held against its entries; it, and which of the log's keys have signed it."""
+def _held(note, tree, origin):
+    """The checkpoint of a note, held against the entries."""
     point = parse_checkpoint(note.text)
     need(point.origin == origin, "a checkpoint of another log")
     need(0 < point.size <= len(tree.leaves), "a checkpoint of entries that aren't there")
     need(tree.root(point.size) == point.root, "a checkpoint of other entries")
-    signers = {reign.key for reign in in_force(history, point.size) if note.times_signed(reign.key, now)}
-    need(signers, "a checkpoint that no key of then has signed")
-    return point, signers
+    return point
 
 
 def _proof(data, keys, kept, now):

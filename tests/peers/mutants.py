@@ -7,8 +7,8 @@ import base64
 import json
 from dataclasses import dataclass, replace
 
-from peers.ledger_peer import COSIGNATURE, PROOF, canonical, leaf_hash
-from peers.tlog_peer import START, Book, Signer, proof, signed, to_base64
+from peers.ledger_peer import COSIGNATURE, PROOF, leaf_hash
+from peers.tlog_peer import START, Book, Signer, to_base64
 
 WITNESS = Signer("witness.example/w1", "witness", COSIGNATURE)
 OTHER_WITNESS = Signer("witness.example/w2", "another witness", COSIGNATURE)
@@ -428,4 +428,23 @@ def mutant(chance, case, others):
     return replace(case, kind=way.__name__, data=data)
 
 
-__all__ = ["Case", "canonical", "forged", "mutant", "proof", "signed"]
+def in_notes(chance, notes):
+    """A file of checkpoints, as it was appended to, with some damage."""
+    text = chance.choice(("", "\n")).join(notes)
+    for _ in range(chance.randrange(3)):
+        at = chance.randrange(len(text))
+        how = chance.randrange(6)
+        if how == 0:
+            text = text[:at] + chance.choice("\n\n \r\x85\u2028\x0b\x1c\u2014x\x00\ufeff") + text[at:]
+        elif how == 1:
+            text = text[:at] + text[at + chance.randrange(1, 60) :]
+        elif how == 2:
+            text = text[:at] + chance.choice("\u2014 \n+aB9=/") + text[at + 1 :]
+        elif how == 3:
+            # A crash has cut one off, and the next was appended.
+            text = text[:at] + chance.choice(("", "\n", "\n\n")) + chance.choice(notes)
+        elif how == 4:
+            text = chance.choice(("# kept\n", "\n", "kept\n\n", "\u2014 kept\n")) + text
+        else:
+            text += a_note(chance, chance.choice(notes))
+    return text

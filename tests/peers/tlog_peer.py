@@ -1,7 +1,7 @@
 """Those whom the project meets, written from the C2SP specifications: a log with its client, a witness, and a ledger's writer.
 
-`Signer` signs notes, `Book` writes exports and proofs that were never a bridge's, `WitnessClient` asks a witness as a log
-does, `serve` answers as a witness does, or as a hostile one.
+`Signer` signs notes, `Book` writes exports and proofs that were never a bridge's, `ask` asks a witness as a log does,
+`Witness` answers as one does, and `serving` has it, or somebody hostile, listen.
 """
 
 import base64
@@ -10,7 +10,6 @@ import hashlib
 import hmac
 import http.client
 import http.server
-import socket
 import threading
 import urllib.parse
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from peers.ledger_peer import (
     COSIGNATURE,
+    DECIMAL,
     ED25519,
     FORMAT,
     LEDGER,
@@ -196,3 +196,119 @@ def proof(extra, index, path, note):
     """A tlog-proof."""
     head = [PROOF, f"extra {to_base64(canonical(extra).encode())}", f"index {index}", *map(to_base64, path)]
     return ("\n".join(head) + "\n\n" + note).encode()
+
+
+# A witness, and those who ask one: tlog-witness.
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back over HTTP."""
+
+    status: int
+    kind: str
+    body: bytes
+
+
+def request_body(old, path, note):
+    return (f"old {old}\n" + "".join(f"{to_base64(part)}\n" for part in path) + "\n" + note).encode()
+
+
+def ask(url, body, path="/add-checkpoint", method="POST"):
+    """Ask a witness."""
+    place = urllib.parse.urlsplit(url)
+    with contextlib.closing(http.client.HTTPConnection(place.hostname, place.port, timeout=60)) as connection:
+        connection.request(method, path, body)
+        answer = connection.getresponse()
+        return Answer(answer.status, answer.getheader("content-type") or "", answer.read())
+
+
+class Witness:
+    """A witness, its memory, and what it was asked.
+
+    Args:
+        signer: Its key.
+        logs: The keys of the logs that it trusts.
+        clock: The time of its cosignatures, in seconds since 1970.
+    """
+
+    def __init__(self, signer, logs, clock):
+        self.signer, self.clock = signer, clock
+        self.logs = {}
+        for key in logs:
+            self.logs.setdefault(key.name, []).append(key)
+        self.seen, self.asked = {}, []
+
+    def answer(self, body):
+        """The answer to `POST /add-checkpoint`."""
+        self.asked.append(body)
+        try:
+            head, gap, rest = body.decode().partition("\n\n")
+            first, *lines = head.split("\n")
+            word, _, old = first.partition(" ")
+            if not gap or word != "old" or not DECIMAL.fullmatch(old) or len(lines) > 63:
+                raise Refused("this is no request")  # noqa: TRY301
+            path, note = [from_base64(line) for line in lines], Note(rest)
+            point = parse_checkpoint(note.text)
+        except (Refused, ValueError):
+            return Answer(400, "text/plain", b"a bad request\n")
+        if point.origin not in self.logs:
+            return Answer(404, "text/plain", b"an unknown log\n")
+        try:
+            if not any(note.times_signed(key) for key in self.logs[point.origin]):
+                return Answer(403, "text/plain", b"no known key has signed\n")
+        except Refused:
+            return Answer(403, "text/plain", b"a wrong signature\n")
+        if int(old) > point.size:
+            return Answer(400, "text/plain", b"it has shrunk\n")
+        size, root = self.seen.get(point.origin, (0, None))
+        if int(old) != size:
+            return Answer(409, "text/x.tlog.size", b"%d\n" % size)
+        if size and not self._grown(size, root, point, path):
+            return Answer(422, "text/plain", b"not the same log\n")
+        self.seen[point.origin] = (point.size, point.root)
+        return Answer(200, "text/plain", self.signer.line(note.text, self.clock()).encode())
+
+    def _grown(self, size, root, point, path):
+        if size == point.size:
+            return not path and root == point.root
+        try:
+            return roots_of_consistency(size, point.size, root, path) == (root, point.root)
+        except Refused:
+            return False
+
+
+@contextlib.contextmanager
+def serving(answer):
+    """Have somebody answer over HTTP on loopback; the address.
+
+    Args:
+        answer: Takes a request's body, gives an `Answer`, or None to hang up.
+    """
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers.get("content-length") or 0))
+            given = answer(body)
+            self.close_connection = True
+            if given is None:
+                return
+            with contextlib.suppress(OSError):  # whoever asked need not wait for all of it
+                self.send_response(given.status)
+                self.send_header("content-type", given.kind)
+                self.send_header("content-length", str(len(given.body)))
+                self.end_headers()
+                self.wfile.write(given.body)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
