@@ -310,40 +310,32 @@ def parse_checkpoint(text):
     need(DECIMAL.fullmatch(lines[1]), "the size is no number")
     root = from_base64(lines[2])
     need(len(root) == 32, "the root is no SHA-256")
-    need(int(lines[1]) or root == hashlib.sha256(b"").digest(), "an empty tree has another root")
     return Checkpoint(lines[0], int(lines[1]), root)
 
 
-A_WHOLE_LINE = re.compile("\u2014 (?:[^\n]* )?(?:[A-Za-z0-9+/]{4}){22,}(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{4})")
-"""What ends in a signature that is as long as an Ed25519 key makes it."""
+A_WHOLE_LINE = re.compile("\u2014 (?:[^\n]* )?(?:[A-Za-z0-9+/=]{4}){23,}")
+"""What ends in something as long as a signature that an Ed25519 key makes."""
 
 
 def notes_in(text):
     """The notes of a file that they were appended to, as text; what a crash has left of one is passed over.
 
-    A note is some lines, an empty one, and lines of signatures, of which the last has to be whole.
+    A note is some lines, empty ones, and lines of signatures, of which the last has to be whole.
     """
-    found, text_lines, signatures = [], [], []
-
-    def end():
-        if text_lines and signatures and A_WHOLE_LINE.fullmatch(signatures[-1]):
-            found.append("\n".join([*text_lines, "", *signatures, ""]))
-        signatures.clear()
-        text_lines.clear()
-
-    empty = False
-    for line in text.split("\n"):
-        if line.startswith("\u2014 ") and (signatures or (empty and text_lines)):
+    found, lines, gap, signatures = [], [], False, []
+    for line in [*text.split("\n"), "the end"]:
+        signed = line.startswith("\u2014 ")
+        if signed and gap:
             signatures.append(line)
-        elif not line and text_lines and not signatures and not empty:
-            empty = True
+        elif not line and lines and not signatures:
+            gap = True
         else:
-            if signatures or empty:
-                end()
-            empty = False
-            if line:
-                text_lines.append(line)
-    end()
+            if signatures and A_WHOLE_LINE.fullmatch(signatures[-1]):
+                found.append("\n".join([*lines, "", *signatures, ""]))
+            if gap or signed:
+                lines, gap, signatures = [], False, []
+            if line and not signed:
+                lines.append(line)
     need(found, "there is no checkpoint")
     return found
 

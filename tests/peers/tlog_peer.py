@@ -30,6 +30,7 @@ from peers.ledger_peer import (
     canonical,
     from_base64,
     leaf_hash,
+    need,
     parse_checkpoint,
     roots_of_consistency,
 )
@@ -39,6 +40,10 @@ START = 1_795_000_000_000_000
 
 COSIGNED = 1_790_000_000
 """When witnesses have cosigned, in seconds since 1970."""
+
+
+EMPTY_ROOT = hashlib.sha256(b"").digest()
+"""Of a tree without leaves, RFC 6962 section 2.1."""
 
 
 def to_base64(data):
@@ -198,27 +203,53 @@ def proof(extra, index, path, note):
     return ("\n".join(head) + "\n\n" + note).encode()
 
 
-# A witness, and those who ask one: tlog-witness.
+# A log and a witness, and how they speak: tlog-witness.
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What came back over HTTP."""
+class Log:
+    """A log of made-up leaves. One with a `fork` has other leaves from that one on."""
 
-    status: int
-    kind: str
-    body: bytes
+    def __init__(self, origin, size=0, fork=None):
+        self.origin, self.signer = origin, Signer(origin, origin)
+        leaves = (f"{number} {fork is not None and number >= fork}" for number in range(size))
+        self.tree = Tree(leaf_hash(leaf.encode()) for leaf in leaves)
+
+    @property
+    def size(self):
+        return len(self.tree.leaves)
+
+    def text(self, size=None):
+        size = self.size if size is None else size
+        return checkpoint_text(self.origin, size, self.tree.root(size))
+
+    def note(self, size=None, *signers):
+        return signed(self.text(size), *(signers or (self.signer,)))
+
+    def request(self, old, size=None):
+        """What is sent to have a checkpoint cosigned by who has cosigned one of the old size."""
+        size = self.size if size is None else size
+        path = self.tree.consistency(old, size) if 0 < old < size else []
+        return request_body(old, path, self.note(size))
 
 
 def request_body(old, path, note):
     return (f"old {old}\n" + "".join(f"{to_base64(part)}\n" for part in path) + "\n" + note).encode()
 
 
-def ask(url, body, path="/add-checkpoint", method="POST"):
-    """Ask a witness."""
+@dataclass(frozen=True)
+class Answer:
+    """What comes back over HTTP."""
+
+    status: int
+    kind: str = "text/plain"
+    body: bytes = b""
+
+
+def ask(url, path="/add-checkpoint", body=None):
+    """Ask a witness: to add a checkpoint, or without a body what it has."""
     place = urllib.parse.urlsplit(url)
     with contextlib.closing(http.client.HTTPConnection(place.hostname, place.port, timeout=60)) as connection:
-        connection.request(method, path, body)
+        connection.request("GET" if body is None else "POST", path, body)
         answer = connection.getresponse()
         return Answer(answer.status, answer.getheader("content-type") or "", answer.read())
 
@@ -240,42 +271,53 @@ class Witness:
         self.seen, self.asked = {}, []
 
     def answer(self, body):
-        """The answer to `POST /add-checkpoint`."""
+        """The answer to `POST /add-checkpoint`, its checks in the order of the specification."""
         self.asked.append(body)
         try:
-            head, gap, rest = body.decode().partition("\n\n")
-            first, *lines = head.split("\n")
-            word, _, old = first.partition(" ")
-            if not gap or word != "old" or not DECIMAL.fullmatch(old) or len(lines) > 63:
-                raise Refused("this is no request")  # noqa: TRY301
-            path, note = [from_base64(line) for line in lines], Note(rest)
+            old, path, note = parse_request(body)
             point = parse_checkpoint(note.text)
-        except (Refused, ValueError):
-            return Answer(400, "text/plain", b"a bad request\n")
-        if point.origin not in self.logs:
-            return Answer(404, "text/plain", b"an unknown log\n")
-        try:
-            if not any(note.times_signed(key) for key in self.logs[point.origin]):
-                return Answer(403, "text/plain", b"no known key has signed\n")
         except Refused:
-            return Answer(403, "text/plain", b"a wrong signature\n")
-        if int(old) > point.size:
-            return Answer(400, "text/plain", b"it has shrunk\n")
-        size, root = self.seen.get(point.origin, (0, None))
-        if int(old) != size:
+            return Answer(400)
+        if point.origin not in self.logs:
+            return Answer(404)
+        try:
+            if not any([note.times_signed(key) for key in self.logs[point.origin]]):
+                return Answer(403)
+        except Refused:
+            return Answer(403)
+        if old > point.size:
+            return Answer(400)
+        size, root = self.seen.get(point.origin, (0, EMPTY_ROOT))
+        if old != size:
             return Answer(409, "text/x.tlog.size", b"%d\n" % size)
-        if size and not self._grown(size, root, point, path):
-            return Answer(422, "text/plain", b"not the same log\n")
+        if not self._has_grown(size, root, point, path):
+            return Answer(422)
         self.seen[point.origin] = (point.size, point.root)
-        return Answer(200, "text/plain", self.signer.line(note.text, self.clock()).encode())
+        return Answer(200, body=self.signer.line(note.text, self.clock()).encode())
 
-    def _grown(self, size, root, point, path):
+    def _has_grown(self, size, root, point, path):
         if size == point.size:
             return not path and root == point.root
+        if size == 0:
+            return not path
         try:
             return roots_of_consistency(size, point.size, root, path) == (root, point.root)
         except Refused:
             return False
+
+
+def parse_request(body):
+    """The old size, the proof and the note of a request."""
+    try:
+        head, gap, rest = body.decode().partition("\n\n")
+    except ValueError:
+        raise Refused("the request is not UTF-8") from None
+    first, *lines = head.split("\n")
+    word, _, old = first.partition(" ")
+    need(gap and word == "old" and DECIMAL.fullmatch(old), "this is no request")
+    path = [from_base64(line) for line in lines]
+    need(len(path) <= 63 and all(len(part) == 32 for part in path), "this is no proof")
+    return int(old), path, Note(rest)
 
 
 @contextlib.contextmanager
@@ -283,13 +325,12 @@ def serving(answer):
     """Have somebody answer over HTTP on loopback; the address.
 
     Args:
-        answer: Takes a request's body, gives an `Answer`, or None to hang up.
+        answer: Takes a request's body and gives an `Answer`, or None to hang up.
     """
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
-            body = self.rfile.read(int(self.headers.get("content-length") or 0))
-            given = answer(body)
+            given = answer(self.rfile.read(int(self.headers.get("content-length") or 0)))
             self.close_connection = True
             if given is None:
                 return
@@ -297,6 +338,8 @@ def serving(answer):
                 self.send_response(given.status)
                 self.send_header("content-type", given.kind)
                 self.send_header("content-length", str(len(given.body)))
+                if given.status in range(300, 400):
+                    self.send_header("location", "/elsewhere")
                 self.end_headers()
                 self.wfile.write(given.body)
 
