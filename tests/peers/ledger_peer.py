@@ -408,10 +408,10 @@ class History:
                 need(set(event) == {"event", "from", "vkey"}, "the fields of an entry about a key")
                 need(event["event"] in ("rotated", "lost"), "an entry about a key")
                 need(event["from"] == current.vkey, "a key takes the place of another than was there")
+                need(key != current and key not in self.limits, RETIRED)
                 if event["event"] == "rotated":
                     self.rotations.append((sequence + 1, current, key))
                 self.limits[current] = sequence + (event["event"] == "rotated")
-                self.limits.pop(key, None)
             current = key
         self.keys = {self.first, current, *self.limits}
 
