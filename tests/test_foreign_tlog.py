@@ -57,7 +57,7 @@ class Asked:
         answer = self.add(body)
         assert answer.status == 200, answer
         note = body.decode().partition("\n\n")[2]
-        assert Note(note + answer.body.decode()).times_signed(self.key) == 1
+        assert Note(note + answer.body.decode()).signed_by(self.key)
         (line,) = answer.body.decode().splitlines()
         moment = int.from_bytes(base64.b64decode(line.split(" ")[2])[4:12], "big")
         assert before <= moment <= time.time()
@@ -66,7 +66,7 @@ class Asked:
     def refused(self, body, status):
         answer = self.add(body)
         assert answer.status == status, answer
-        assert "\u2014" not in answer.body.decode()
+        assert self.key.name not in answer.body.decode()
         return answer
 
 
@@ -203,7 +203,6 @@ def bad_requests(log):
     good = log.request(2).decode()
     yield b""
     yield b"\n"
-    yield b"old 2\n\n"
     yield good.encode("utf-16")
     yield good.encode() + b"\xff"
     yield good.replace("old 2", "old 02")
@@ -223,8 +222,8 @@ def bad_requests(log):
     yield good.rstrip("\n")
     yield good + "\n"
     yield good.replace("\u2014 ", "-- ")
-    yield good.replace(f"\n{log.size}\n", f"\n0{log.size}\n")
-    yield good.replace(f"\n{log.size}\n", "\nmany\n")
+    for size in (f"0{log.size}", "many", "-1", ""):
+        yield request_body(2, [], signed(log.text().replace(f"\n{log.size}\n", f"\n{size}\n"), log.signer))
     yield request_body(log.size + 1, [], log.note())
     yield request_body(2, [bytes(32)] * 64, log.note())
 
@@ -252,7 +251,8 @@ def test_anybody_can_ask_for_the_latest_checkpoint_of_a_log(witness, known_log):
         assert answer.status == 200
         note = Note(answer.body)
         assert note.text == log.text(size)
-        assert note.times_signed(log.signer.key) == note.times_signed(witness.key) == 1
+        assert note.signed_by(log.signer.key)
+        assert note.signed_by(witness.key)
     witness.refused(log.request(3), 409)
     assert ask(witness.url, path) == answer
     assert ask(witness.url, path.upper()).status == 404
@@ -275,8 +275,6 @@ def test_whatever_it_is_asked_it_answers_as_another_witness_does(witness):
         assert answer.status == expected.status, (body, answer)
         if expected.status == 409:
             assert (answer.kind, answer.body) == (expected.kind, expected.body)
-        if max(size for size, _ in other.seen.values()) > 20:
-            break
     assert set(found) >= {200, 400, 403, 409, 422}, found
 
 

@@ -5,10 +5,12 @@ On what bridges have written, 0.1.0 as well; on the same with damage; and on wha
 """
 
 import collections
+import io
 import json
 import logging
 import os
 import random
+import re
 import shutil
 import time
 import uuid
@@ -21,11 +23,13 @@ from cli_fixtures import TOOLS, Desk, tool
 from ledger_fixtures import large_says, small, small_says
 from peers import ledger_peer
 from peers.differences import DIFFERENCES
-from peers.ledger_peer import IMPOSSIBLE_TIME, RETIRED, Refused, parse_vkey
-from peers.mutants import STRANGER, WITNESS, Case, a_book, forged, in_notes, mutant
-from peers.tlog_peer import Book, Witness, checkpoint_text, serving, signed, to_base64
+from peers.ledger_peer import COSIGNATURE, RETIRED, Refused, parse_vkey
+from peers.mutants import OTHER_WITNESS, STRANGER, WITNESS, Case, a_book, forged, in_notes, mutant
+from peers.tlog_peer import COSIGNED, Book, Witness, checkpoint_text, serving, signed, to_base64
 
+from mcp_bridge.ledger import exports, proofs
 from mcp_bridge.ledger.publishing_file import notes_in
+from mcp_bridge.ledger.signing import Verifier
 
 LONG = bool(os.environ.get("MCP_BRIDGE_TEST_LONG"))
 
@@ -390,13 +394,19 @@ def agreed_strictly(case):
     return found["peer"] is None
 
 
+@pytest.mark.skipif(RETIRED not in DIFFERENCES, reason="nothing is known of it")
+def test_a_replaced_key_is_still_known_to_sign():
+    """When this fails, `RETIRED` comes off the list of differences."""
+    name, book, reader, kept = next(after_it_was_replaced())
+    found = verdicts(Case(name, book.export(), tuple(signer.vkey for signer in reader), kept))
+    assert found == {"large": None, "small": None, "peer": RETIRED}
+
+
 YEARS = 365 * 24 * 3600
 
 
-@pytest.mark.parametrize("moment", [0, 1, 3600, 2**63 - 1, 2**64 - 1, "ahead"])
-@pytest.mark.parametrize("kind", ["export", "proof"])
-def test_a_cosignature_of_no_possible_time_is_refused(request, kind, moment):
-    moment = int(time.time()) + 10 * YEARS if moment == "ahead" else moment
+def cosigned(kind, moment):
+    """A file whose checkpoint a witness has cosigned at a moment."""
     book = Book().fill(3)
     text = checkpoint_text(book.origin, book.size, book.tree().root())
     note = signed(text, *book.signers) + WITNESS.line(text, moment)
@@ -404,13 +414,58 @@ def test_a_cosignature_of_no_possible_time_is_refused(request, kind, moment):
         data = book.export() + ledger_peer.canonical({"checkpoint": note}).encode() + b"\n"
     else:
         data = book.proof(1).partition(b"\n\n")[0] + b"\n\n" + note.encode()
-    # Whoever doesn't know the witness can't tell.
-    assert agreed_strictly(Case("unknown", data, (book.vkey,)))
-    case = Case("cosigned", data, (book.vkey, WITNESS.vkey))
-    for mark in known(IMPOSSIBLE_TIME):
-        if not all(verdicts(case).values()):
-            request.applymarker(mark)
-    assert agreed_strictly(case) is False
+    return Case("cosigned", data, (book.vkey, WITNESS.vkey))
+
+
+def who_cosigned(case):
+    """By all three: the witnesses that have cosigned, and up to what size."""
+    keys = [Verifier.parse(vkey) for vkey in case.vkeys]
+    if case.is_proof:
+        found = proofs.verify(case.data, keys, case.kept)
+        large = {key.vkey: found.checkpoint.size for key, *_ in found.signatures if key.kind == COSIGNATURE}
+    else:
+        large = {each.by.vkey: each.size for each in exports.verify_export(io.BytesIO(case.data), keys, case.kept).cosigned}
+    known = {}
+    for vkey in case.vkeys:
+        small().add_key(known, vkey)
+    told = str(small().verify(io.BytesIO(case.data), known, case.kept))
+    by_small = {name: int(size) for name, size in re.findall(r"(\S+) cosigned (\d+) of them", told)}
+    peer = ledger_peer.verify(case.data, case.vkeys, case.kept).cosigned
+    assert large == peer
+    assert by_small == {vkey.partition("+")[0]: size for vkey, size in peer.items()}
+    return peer
+
+
+@pytest.mark.parametrize(
+    ("kind", "moment"),
+    [
+        pytest.param(kind, moment, marks=known("who has cosigned"))
+        for kind in ("export", "proof")
+        for moment in (0, 1, 3600, COSIGNED, "now", "ahead", 2**63 - 1)
+    ],
+)
+def test_a_cosignature_counts_if_its_time_is_possible(kind, moment):
+    real = {"now": int(time.time()), "ahead": int(time.time()) + 10 * YEARS}.get(moment, moment)
+    case = cosigned(kind, real)
+    # It says nothing against what is signed: whoever doesn't know the witness can't tell.
+    assert agreed(case)
+    assert agreed(replace(case, vkeys=case.vkeys[:1]))
+    assert who_cosigned(case) == ({WITNESS.vkey: 4} if moment in (COSIGNED, "now") else {})
+
+
+def test_a_cosignature_of_more_than_63_bits_is_refused():
+    for kind in ("export", "proof"):
+        assert agreed(cosigned(kind, 2**63)) is False
+
+
+@pytest.mark.parametrize("kept", [pytest.param(True, marks=known("who has cosigned"))])
+def test_the_three_say_the_same_of_who_has_cosigned_a_log_that_has_grown(kept):
+    book = Book().fill(2)
+    first = book.signers[0]
+    book.checkpoint(first, WITNESS).fill(2).checkpoint(first, OTHER_WITNESS).fill(2).checkpoint(first, WITNESS).fill(1)
+    case = Case("grown", book.checkpoint().export(), (book.vkey, WITNESS.vkey, OTHER_WITNESS.vkey))
+    assert who_cosigned(case) == {WITNESS.vkey: 7, OTHER_WITNESS.vkey: 5}
+    assert who_cosigned(replace(case, vkeys=(book.vkey, STRANGER.vkey))) == {}
 
 
 # The third verifier itself.
@@ -465,6 +520,6 @@ def test_the_peer_takes_the_keys_and_notes_of_the_specifications():
         "If you think cryptography is the answer to your problem,\nthen you don't know what your problem is.\n\n"
         "\u2014 PeterNeumann x08go/ZJkuBS9UG/SffcvIAQxVBtiFupLLr8pAcElZInNIuGUgYN1FFYC2pZSNXgKvqfqdngotpRZb6KE6RyyBwJnAM=\n"
     )
-    assert ledger_peer.Note(note).times_signed(parse_vkey(key)) == 1
+    assert ledger_peer.Note(note).signed_by(parse_vkey(key))
     with pytest.raises(Refused):
-        ledger_peer.Note(note.replace("answer", "Answer")).times_signed(parse_vkey(key))
+        ledger_peer.Note(note.replace("answer", "Answer")).signed_by(parse_vkey(key))

@@ -30,9 +30,8 @@ RETIRED = "a key has signed that had been replaced"
 MAX_SIGNATURES = 100
 MAX_AHEAD_SECONDS = 24 * 3600
 """How far a witness's clock may be ahead of the reader's."""
-FIRST_COSIGNATURE = 1_600_000_000
-"""September 2020: there were none before."""
-IMPOSSIBLE_TIME = "a cosignature of no possible time"
+EARLIEST_SECONDS = 1_672_531_200
+"""2023, the year of tlog-cosignature: there were none before."""
 
 HASH = re.compile(r"[0-9a-f]{64}")
 DECIMAL = re.compile(r"0|[1-9][0-9]{0,18}")
@@ -278,22 +277,23 @@ class Note:
             self.signatures.append((name, data[:4], data[4:]))
         need(len(self.signatures) <= MAX_SIGNATURES, "too many signatures")
 
-    def times_signed(self, key, now=None):
-        """How often a key has signed it; refused if it says so and has not."""
-        found = 0
+    def signed_by(self, key, now=None):
+        """Whether a key has signed it; refused if it says so and has not. A cosignature of no possible time is none."""
+        found = False
         for name, ident, signature in self.signatures:
             if (name, ident) != (key.name, key.id):
                 continue
-            message = self.text.encode()
+            message, counts = self.text.encode(), True
             if key.kind == COSIGNATURE:
                 need(len(signature) == 72, "a cosignature of another length")
                 moment = int.from_bytes(signature[:8], "big")
-                limit = (time.time() if now is None else now) + MAX_AHEAD_SECONDS
-                need(FIRST_COSIGNATURE <= moment <= limit, IMPOSSIBLE_TIME)
+                need(moment < 2**63, "a cosignature of no time")
+                latest = (time.time() if now is None else now) + MAX_AHEAD_SECONDS
+                counts = EARLIEST_SECONDS <= moment <= latest
                 message = b"cosignature/v1\ntime %d\n" % moment + message
                 signature = signature[8:]  # noqa: PLW2901
             need(len(signature) == 64 and holds(key.public, signature, message), f"a signature of {name} is false")
-            found += 1
+            found = found or counts
         return found
 
 
@@ -417,7 +417,7 @@ class History:
 
     def signers(self, note, size, trusted, now):
         """Which keys have signed a note and may sign what has so many entries: the log's, and others that are trusted."""
-        found = {key for key in self.keys | trusted if note.times_signed(key, now)}
+        found = {key for key in self.keys | trusted if note.signed_by(key, now)}
         need(found, "no key of the log has signed a checkpoint")
         allowed = {key for key in found if size <= self.limits.get(key, size)}
         need(allowed, RETIRED)
@@ -493,7 +493,7 @@ def _export(data, keys, kept, now):  # noqa: PLR0915
         point = _held(note, tree, origin)
         need(point.size > before, "the checkpoints are not in the order of their sizes")
         signed[point.size] = history.signers(note, point.size, trusted, now)
-        cosigned |= {key.vkey: point.size for key in keys if key.kind == COSIGNATURE and note.times_signed(key, now)}
+        cosigned |= {key.vkey: point.size for key in keys if key.kind == COSIGNATURE and note.signed_by(key, now)}
         before = point.size
     need(before == size, "the last checkpoint is not that of all entries")
     for note in kept:
@@ -543,11 +543,11 @@ def _proof(data, keys, kept, now):
     root = root_of_inclusion(int(index), point.size, leaf_hash(extra["entry"].encode()), path)
     need(root == point.root, "the entry is not in the tree")
 
-    signed = {key for key in keys if (key.kind == COSIGNATURE or key.name == point.origin) and note.times_signed(key, now)}
+    signed = {key for key in keys if (key.kind == COSIGNATURE or key.name == point.origin) and note.signed_by(key, now)}
     same = False
     for other in map(lambda other: (other, parse_checkpoint(other.text)), kept):
         need(other[1].origin == point.origin, "a checkpoint of another log")
-        need(not keys or any(other[0].times_signed(key, now) for key in keys if key.kind == ED25519), "a checkpoint of nobody's")
+        need(not keys or any(other[0].signed_by(key, now) for key in keys if key.kind == ED25519), "a checkpoint of nobody's")
         if other[1].size == point.size:
             need(other[1].root == point.root, "another checkpoint of this size")
             same = True

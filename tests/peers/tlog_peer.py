@@ -281,7 +281,7 @@ class Witness:
         if point.origin not in self.logs:
             return Answer(404)
         try:
-            if not any([note.times_signed(key) for key in self.logs[point.origin]]):
+            if not any([note.signed_by(key) for key in self.logs[point.origin]]):
                 return Answer(403)
         except Refused:
             return Answer(403)
