@@ -11,6 +11,7 @@ import logging
 import os
 import random
 import re
+import shutil
 import subprocess
 import time
 import uuid
@@ -20,8 +21,11 @@ from cli_fixtures import COMMAND, TOOLS, Desk, tool
 from ledger_fixtures import large_says, small_says
 from peers import ledger_peer
 from peers.differences import DIFFERENCES
-from peers.ledger_peer import COSIGNATURE, Note, Refused, parse_checkpoint, parse_vkey
+from peers.ledger_peer import COSIGNATURE, ED25519, Note, parse_checkpoint, parse_vkey
 from peers.tlog_peer import EMPTY_ROOT, Answer, Log, Signer, Witness, ask, request_body, serving, signed, to_base64
+from typer.testing import CliRunner
+
+from mcp_bridge.cli.app import app
 
 LONG = bool(os.environ.get("MCP_BRIDGE_TEST_LONG"))
 
@@ -263,7 +267,7 @@ def test_whatever_it_is_asked_it_answers_as_another_witness_does(witness):
     chance = random.Random(11)
     origins = [next(witness.logs) for _ in range(4)]
     logs = {origin: [Log(origin, 24), Log(origin, 24, fork=chance.randrange(1, 12))] for origin in origins}
-    other = Witness(Signer("o.example/o", "o", COSIGNATURE), [Log(origin).signer.key for origin in origins], time.time)
+    other = Witness(Signer("o.example/o", "o", COSIGNATURE), [Log(origin).signer.key for origin in origins], lambda: 1)
     found = collections.Counter()
     for _ in range(REQUESTS):
         origin = chance.choice(origins)
@@ -319,6 +323,8 @@ def desk(tmp_path_factory):
 
 
 def run(desk):
+    """Have the ledger grow; nobody is told."""
+    desk.configure()
     desk.run("program", "run", "peek", "--context", '{"name": "a"}')
 
 
@@ -348,21 +354,18 @@ def published(desk, somebody):
     """What is told of a target after publishing to it once."""
     with serving(somebody.answer) as url:
         desk.configure(f'[[ledger.publish]]\nwitness = "{url}"\nkey = "{somebody.vkey}"\ntimeout = 20')
-        code = 0
-        try:
-            told = desk.run("audit", "publish", "--json")
-        except AssertionError as refused:
-            (code, out, err), *_ = refused.args[0] if isinstance(refused.args[0], list) else (refused.args[0],)
-            told = type("Told", (), {"out": out, "err": err})
-    (target,) = json.loads(told.out)["targets"]
-    return code, target, told.err
+        ended = CliRunner().invoke(app, ["--config", str(desk.config), "audit", "publish", "--json"])
+    assert ended.exception is None or isinstance(ended.exception, SystemExit), ended.exception
+    assert "Traceback" not in ended.stderr
+    (target,) = json.loads(ended.stdout)["targets"]
+    return ended.exit_code, target
 
 
 def test_a_witness_of_somebody_else_cosigns(desk, log_key):
     somebody = Somebody(log_key)
     sizes = []
     for _ in range(3):
-        code, target, _ = published(desk, somebody)
+        code, target = published(desk, somebody)
         assert (code, target["status"], target["error"]) == (0, "ok", None)
         sizes.append(target["size"])
         export = exported(desk)
@@ -382,3 +385,173 @@ def exported(desk):
     assert large_says(data, [key]) is small_says(data, [key]) is None
     assert ledger_peer.verify(data, [key]).authentic
     return data
+
+
+# What comes back in the place of an answer: of a good answer, or whatever else.
+
+YEARS = 365 * 24 * 3600
+
+
+def other_line(name=None, seed=None, kind=COSIGNATURE, after=0, change=None):
+    """A signature line that isn't the one that is wanted."""
+
+    def twisted(somebody, body, answer):
+        own = somebody.witness.signer
+        signer = Signer(name or own.name, seed or own.name, kind)
+        text = change(note_of(body).text) if change else note_of(body).text
+        return Answer(200, body=signer.line(text, int(time.time()) + after).encode())
+
+    return twisted
+
+
+def note_of(body):
+    return Note(body.decode().partition("\n\n")[2])
+
+
+def instead(status=200, body=b"", kind="text/plain"):
+    return lambda somebody, asked, answer: Answer(status, kind, body)
+
+
+def around(before=b"", after=b""):
+    return lambda somebody, body, answer: Answer(answer.status, answer.kind, before + answer.body + after)
+
+
+def bad_signature(somebody, body, answer):
+    line = bytearray(answer.body)
+    line[-10] = ord("A") if line[-10] != ord("A") else ord("B")
+    return Answer(200, body=bytes(line))
+
+
+STRANGERS = Signer("w.example/stranger", "s", COSIGNATURE).line("another text\n").encode()
+
+GOOD = {
+    "beside a stranger's": around(STRANGERS),
+    "before a stranger's": around(after=STRANGERS),
+    "beside a kind that nobody knows": around("\u2014 w.example/pq AAAAAAECAwQ=\n".encode()),
+    "of another content type": lambda somebody, body, answer: Answer(200, "application/octet-stream", answer.body),
+}
+"""What is one all the same."""
+
+HOSTILE = {
+    "nothing": instead(),
+    "no line": instead(body=b"thanks\n"),
+    "not UTF-8": instead(body=b"\xff\xfe\x00\n"),
+    "HTML": instead(body=b"<html><body>\xe2\x80\x94 hello</body></html>", kind="text/html"),
+    "a stranger's alone": instead(body=STRANGERS),
+    "another key's": other_line(seed="another"),
+    "the key's, under another name": other_line(name="w.example/other"),
+    "of another text": other_line(change=lambda text: text.replace("\n", "x\n", 1)),
+    "of a greater size": other_line(change=lambda text: re.sub(r"\n(\d+)\n", r"\n9\1\n", text)),
+    "a signature, and no cosignature": other_line(kind=ED25519),
+    "a damaged signature": bad_signature,
+    "twice, once damaged": lambda somebody, body, answer: Answer(
+        200, body=answer.body + bad_signature(somebody, body, answer).body
+    ),
+    "without its end": lambda somebody, body, answer: Answer(200, body=answer.body[:-30]),
+    "very much": instead(body=b"\xe2\x80\x94 a b\n" * 2_000_000),
+    "a redirection": instead(302),
+    "no content": instead(204),
+    "a bad request": instead(400),
+    "forbidden": instead(403),
+    "not found": instead(404),
+    "an error": instead(500, b"<html>"),
+    "hangs up": lambda somebody, body, answer: None,
+    "a conflict without a size": instead(409),
+    "a conflict with a text": instead(409, b"seven\n", "text/x.tlog.size"),
+    "a conflict with more than a size": instead(409, b"3\n\xe2\x80\x94\n", "text/x.tlog.size"),
+    "a conflict with a size below 0": instead(409, b"-1\n", "text/x.tlog.size"),
+    "a conflict with a size of many digits": instead(409, b"9" * 5000 + b"\n", "text/x.tlog.size"),
+    "the same conflict again and again": instead(409, b"1\n", "text/x.tlog.size"),
+}
+"""What is no cosignature, and no reason for an alarm either."""
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_cosignature_is_taken_from_among_others(desk, log_key, name):
+    run(desk)
+    somebody = Somebody(log_key, GOOD[name])
+    code, target = published(desk, somebody)
+    assert (code, target["status"]) == (0, "ok")
+    assert ledger_peer.verify(exported(desk), [log_key.vkey, somebody.vkey]).cosigned == {somebody.vkey: target["size"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "twisted"),
+    [
+        *HOSTILE.items(),
+        *(
+            pytest.param(name, other_line(after=after), marks=known("who has cosigned"))
+            for name, after in {
+                "of the time 0": -int(time.time()),
+                "of 1970": 3600 - int(time.time()),
+                "of ten years ahead": 10 * YEARS,
+            }.items()
+        ),
+    ],
+)
+def test_what_is_no_cosignature_is_not_kept_and_is_told(desk, log_key, name, twisted):
+    somebody = Somebody(log_key, twisted)
+    code, target = published(desk, somebody)
+    assert (code, target["status"], target["conflict"]) == (1, "failing", None), target
+    assert target["error"]["code"] in ("publish_bad_answer", "publish_refused", "publish_unreachable")
+    assert len(target["error"]["message"]) < 1000
+    # It was asked no more often than once again, and nothing of what it said is in what leaves.
+    assert len(somebody.witness.asked) <= 2
+    assert not ledger_peer.verify(exported(desk), [log_key.vkey, somebody.vkey]).cosigned
+    # And the next answer, which is one, is taken.
+    somebody.twisted, somebody.witness.seen = None, {}
+    code, target = published(desk, somebody)
+    assert (code, target["status"]) == (0, "ok")
+
+
+def test_a_witness_that_has_seen_another_size_is_asked_with_that(desk, log_key):
+    somebody = Somebody(log_key)
+    published(desk, somebody)
+    size, root = somebody.witness.seen[log_key.name]
+    # It has cosigned more than it could tell: the answer was lost, or another bridge has asked.
+    run(desk)
+    note = Note(desk.run("audit", "checkpoint").out.rstrip("\n") + "\n")
+    point = parse_checkpoint(note.text)
+    somebody.witness.seen[log_key.name] = (point.size, point.root)
+    run(desk)
+    code, target = published(desk, somebody)
+    assert (code, target["status"]) == (0, "ok")
+    # And it was put back to an older state.
+    somebody.witness.seen[log_key.name] = (size, root)
+    run(desk)
+    code, target = published(desk, somebody)
+    assert (code, target["status"]) == (0, "ok")
+    assert somebody.witness.seen[log_key.name][0] == target["size"] > point.size > size
+
+
+def test_a_ledger_that_was_rolled_back_and_rewritten_is_an_alarm(desk, log_key):
+    for path in desk.state.glob("ledger.sqlite*"):
+        shutil.copy(path, desk.folder / path.name)
+    somebody = Somebody(log_key)
+    run(desk)
+    published(desk, somebody)
+    seen = somebody.witness.seen[log_key.name]
+    for path in desk.state.glob("ledger.sqlite*"):
+        path.unlink()
+    for path in desk.folder.glob("ledger.sqlite*"):
+        shutil.copy(path, desk.state)
+    said = [published(desk, somebody)]
+    while parse_checkpoint(Note(desk.run("audit", "checkpoint").out.rstrip("\n") + "\n").text).size <= seen[0]:
+        run(desk)
+    said.append(published(desk, somebody))
+    for code, target in said:
+        assert (code, target["status"], target["error"]["code"]) == (1, "conflict", "publish_conflict"), target
+    assert somebody.witness.seen[log_key.name] == seen
+
+
+@pytest.mark.parametrize("both", [pytest.param(True, marks=known("who has cosigned"))])
+def test_what_several_witnesses_have_cosigned_leaves_with_the_ledger(desk, log_key, both):
+    run(desk)
+    sizes = {}
+    for _ in range(2):
+        somebody = Somebody(log_key)
+        sizes[somebody.vkey] = published(desk, somebody)[1]["size"]
+    assert len(set(sizes.values())) == 1
+    for _ in range(2):
+        assert ledger_peer.verify(exported(desk), [log_key.vkey, *sizes]).cosigned == sizes
+        run(desk)
