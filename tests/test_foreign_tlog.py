@@ -80,7 +80,17 @@ def witness(tmp_path_factory):
     config = folder / "config.toml"
     config.write_text(f'state_dir = "{folder}/state"\nclient_configs = false\n')
     trusted = [argument for origin in LOGS for argument in ("--log", Log(origin).signer.vkey)]
-    command = [COMMAND, "--config", str(config), "witness", "--listen", "127.0.0.1:0", "--name", "w.example/w", *trusted]
+    command = [
+        COMMAND,
+        "--config",
+        str(config),
+        "witness",
+        "--listen",
+        "127.0.0.1:0",
+        "--name",
+        "w.example/w",
+        *trusted,
+    ]
     env = {name: value for name, value in os.environ.items() if not name.startswith("MCP_BRIDGE_")}
     process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
     try:
@@ -264,7 +274,7 @@ def test_anybody_can_ask_for_the_latest_checkpoint_of_a_log(witness, known_log):
 
 def test_whatever_it_is_asked_it_answers_as_another_witness_does(witness):
     """Logs that grow, fork, roll back and send nonsense; the status and the size told are those of `tlog_peer.Witness`."""
-    chance = random.Random(11)
+    chance = random.Random(11)  # noqa: S311
     origins = [next(witness.logs) for _ in range(4)]
     logs = {origin: [Log(origin, 24), Log(origin, 24, fork=chance.randrange(1, 12))] for origin in origins}
     other = Witness(Signer("o.example/o", "o", COSIGNATURE), [Log(origin).signer.key for origin in origins], lambda: 1)

@@ -121,7 +121,7 @@ class Story:
         self.others.append(Case(kind, data, vkeys, tuple(kept)))
 
 
-def _tell(story):
+def _tell(story):  # noqa: PLR0915  (a long story, told once)
     desk = story.desk
     erased = story.run()
     first = story.said("key")
@@ -272,7 +272,7 @@ def same(case, genuine):
 @pytest.mark.timeout(3600 if LONG else 180)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_three_agree_on_damaged_files(story, golden, seed):
-    chance = random.Random(seed)
+    chance = random.Random(seed)  # noqa: S311
     bases = [*story.genuine, *golden]
     files = [case.data for case in bases]
     found = collections.Counter()
@@ -289,7 +289,7 @@ def test_the_three_agree_on_damaged_files(story, golden, seed):
 @pytest.mark.timeout(3600 if LONG else 180)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_three_agree_on_what_the_holder_of_the_keys_makes(seed):
-    chance = random.Random(seed)
+    chance = random.Random(seed)  # noqa: S311
     found = collections.Counter()
     for _ in range(MUTANTS):
         case = forged(chance)
@@ -301,7 +301,7 @@ def test_the_three_agree_on_what_the_holder_of_the_keys_makes(seed):
 @pytest.mark.timeout(3600 if LONG else 180)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_three_agree_on_damaged_files_of_checkpoints(seed):
-    chance = random.Random(seed)
+    chance = random.Random(seed)  # noqa: S311
     book = Book().fill(6).checkpoint()
     case = Case("checkpoints", book.export(), (book.vkey,))
     found = collections.Counter()
@@ -424,7 +424,9 @@ def who_cosigned(case):
         found = proofs.verify(case.data, keys, case.kept)
         large = {key.vkey: found.checkpoint.size for key, *_ in found.signatures if key.kind == COSIGNATURE}
     else:
-        large = {each.by.vkey: each.size for each in exports.verify_export(io.BytesIO(case.data), keys, case.kept).cosigned}
+        large = {
+            each.by.vkey: each.size for each in exports.verify_export(io.BytesIO(case.data), keys, case.kept).cosigned
+        }
     known = {}
     for vkey in case.vkeys:
         small().add_key(known, vkey)
@@ -472,7 +474,7 @@ def test_the_three_say_the_same_of_who_has_cosigned_a_log_that_has_grown(kept):
 
 
 def test_the_peer_accepts_what_the_peer_writes_and_the_project_too():
-    chance = random.Random(7)
+    chance = random.Random(7)  # noqa: S311
     for _ in range(20):
         book = a_book(chance)
         assert agreed(Case("book", book.export(), (book.vkey,)))
@@ -506,7 +508,15 @@ def test_the_peer_computes_the_proofs_of_rfc_6962():
 
 
 def test_the_peer_writes_json_as_rfc_8785_has_it():
-    value = {"\u20ac": "Euro", "\r": "CR", "\ufb33": "Dalet", "1": 1, "\U0001f600": "smile", "\u0080": "control", "\u00f6": []}
+    value = {
+        "\u20ac": "Euro",
+        "\r": "CR",
+        "\ufb33": "Dalet",
+        "1": 1,
+        "\U0001f600": "smile",
+        "\u0080": "control",
+        "\u00f6": [],
+    }
     names = ["\\r", "1", "\u0080", "\u00f6", "\u20ac", "\U0001f600", "\ufb33"]
     text = ledger_peer.canonical(value)
     assert [text.index(f'"{name}":') for name in names] == sorted(text.index(f'"{name}":') for name in names)

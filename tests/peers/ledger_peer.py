@@ -27,7 +27,7 @@ ED25519, COSIGNATURE = 1, 4
 RETIRED = "a key has signed that had been replaced"
 """Why the files of somebody who has found or stolen an old key are refused."""
 
-MAX_SIGNATURES = 100
+MAX_SIGNATURES = 64
 MAX_AHEAD_SECONDS = 24 * 3600
 """How far a witness's clock may be ahead of the reader's."""
 EARLIEST_SECONDS = 1_672_531_200
@@ -37,11 +37,14 @@ HASH = re.compile(r"[0-9a-f]{64}")
 DECIMAL = re.compile(r"0|[1-9][0-9]{0,18}")
 TEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f]{0,4096}")
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-KINDS = set("start intent outcome denial transition suspension resume decision violation erasure key clock end".split())
+KINDS = {
+    "start", "intent", "outcome", "denial", "transition", "suspension", "resume", "decision", "violation", "erasure",
+    "key", "clock", "end",
+}  # fmt: skip
 ENTRY_FIELDS = {"commitment", "execution", "kind", "policy", "previous", "program", "sequence", "step", "time"}
 
 
-class Refused(Exception):
+class Refused(Exception):  # noqa: N818 - what a verifier does, and no fault of its
     """What was verified isn't what it says; why."""
 
 
@@ -456,7 +459,7 @@ def verify(data, vkeys=(), kept=(), now=None):
     return _export(data, keys, notes, now)
 
 
-def _export(data, keys, kept, now):  # noqa: PLR0915
+def _export(data, keys, kept, now):
     need(data.endswith(b"\n"), "the last line has no end")
     lines = [decode(line) for line in data[:-1].split(b"\n")]
     need(all(isinstance(line, dict) for line in lines), "a line is no object")
@@ -545,11 +548,13 @@ def _proof(data, keys, kept, now):
 
     signed = {key for key in keys if (key.kind == COSIGNATURE or key.name == point.origin) and note.signed_by(key, now)}
     same = False
-    for other in map(lambda other: (other, parse_checkpoint(other.text)), kept):
-        need(other[1].origin == point.origin, "a checkpoint of another log")
-        need(not keys or any(other[0].signed_by(key, now) for key in keys if key.kind == ED25519), "a checkpoint of nobody's")
-        if other[1].size == point.size:
-            need(other[1].root == point.root, "another checkpoint of this size")
+    for other in kept:
+        elsewhere = parse_checkpoint(other.text)
+        need(elsewhere.origin == point.origin, "a checkpoint of another log")
+        known = [key for key in keys if key.kind == ED25519 and other.signed_by(key, now)]
+        need(known or not keys, "a checkpoint of nobody's")
+        if elsewhere.size == point.size:
+            need(elsewhere.root == point.root, "another checkpoint of this size")
             same = True
     need(same or not kept, "no checkpoint of this size")
     if not keys:

@@ -112,7 +112,9 @@ def _change(chance, value, extra=()):
     if how == 0 and names:
         del value[chance.choice(names)]
     elif how == 1:
-        value[chance.choice(("x", "", "Entry", "entry ", "checkpoint", "payload", "format", "sequence"))] = chance.choice(VALUES)
+        value[chance.choice(("x", "", "Entry", "entry ", "checkpoint", "payload", "format", "sequence"))] = (
+            chance.choice(VALUES)
+        )
     elif how == 2 and len(names) > 1:
         one, two = chance.sample(names, 2)
         value[one], value[two] = value[two], value[one]
@@ -176,7 +178,7 @@ def a_field(chance, data):
     return b"\n".join(lines)
 
 
-def a_note(chance, note):
+def a_note(chance, note):  # noqa: C901, PLR0912  (many ways, none of them deep)
     """A note with something else in it; nobody's key is needed for that."""
     text, _, signatures = note.rpartition("\n\n")
     lines = signatures.split("\n")[:-1] or [""]
@@ -225,7 +227,9 @@ def a_proofs_part(chance, data):
     lines = head.split("\n")
     how = chance.randrange(9)
     if how == 0:
-        lines[2] = chance.choice((f"index {chance.randrange(12)}", "index 01", "index -1", "index  1", "index 1e0", "Index 1"))
+        lines[2] = chance.choice(
+            (f"index {chance.randrange(12)}", "index 01", "index -1", "index  1", "index 1e0", "Index 1")
+        )
     elif how == 1:
         del lines[1]
     elif how == 2:
@@ -334,7 +338,9 @@ def another_field(chance, book):
 def another_payload(chance, book):
     entry = chance.choice(book.entries)
     if entry["kind"] != "key":
-        entry["payload"] = chance.choice(("", "null", "{", '{"a":1,"a":2}', "\u0000", "x" * 5000, "1e999", " {} ", "\ufeff{}"))
+        entry["payload"] = chance.choice(
+            ("", "null", "{", '{"a":1,"a":2}', "\u0000", "x" * 5000, "1e999", " {} ", "\ufeff{}")
+        )
         entry["told"] = True
 
 
@@ -379,7 +385,12 @@ def an_event_elsewhere(chance, book):
 def about_the_log(chance, book):
     """Entries of the log's own, of other kinds than about keys."""
     kind = chance.choice(("erasure", "clock", "outcome", "start", "key"))
-    book.append(kind, chance.choice(("ledger", "e1")), chance.choice(("{}", '{"executions":["e1"]}', "x")), told=chance.random() < 0.5)
+    book.append(
+        kind,
+        chance.choice(("ledger", "e1")),
+        chance.choice(("{}", '{"executions":["e1"]}', "x")),
+        told=chance.random() < 0.5,
+    )
     book.checkpoint()
 
 

@@ -175,11 +175,13 @@ class Book:
         out, tree = [{"format": FORMAT, "origin": self.origin, "size": self.size}], self.tree()
         for entry, text in zip(self.entries, self.texts(), strict=True):
             told = entry["told"]
-            out.append({
-                "entry": text,
-                "payload": entry["payload"] if told else None,
-                "salt": entry["salt"] if told else None,
-            })
+            out.append(
+                {
+                    "entry": text,
+                    "payload": entry["payload"] if told else None,
+                    "salt": entry["salt"] if told else None,
+                }
+            )
         for size, signers in self.points:
             text = checkpoint_text(self.origin, size, tree.root(size))
             out.append({"checkpoint": signed(text, *signers)})
@@ -281,7 +283,9 @@ class Witness:
         if point.origin not in self.logs:
             return Answer(404)
         try:
-            if not any([note.signed_by(key) for key in self.logs[point.origin]]):
+            # All of them: a wrong signature by one refutes it, whoever else has signed.
+            signed = [note.signed_by(key) for key in self.logs[point.origin]]
+            if not any(signed):
                 return Answer(403)
         except Refused:
             return Answer(403)
