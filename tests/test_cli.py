@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
@@ -14,6 +15,7 @@ import pytest
 from bridge_fixtures import COMMAND, DEADLINE_SECONDS, descendants, is_gone, until
 from rich.console import Console
 from server_fixtures import cached
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from mcp_bridge import __version__, cli
@@ -479,6 +481,20 @@ def test_help_names_every_command_and_option(setup):
         assert all(option in shown.stdout.decode() for option in options), command
     says(setup.run("rnu", config=False), 2, "rnu")
     says(setup.run("run", "--jsn", config=False), 2, "--jsn")
+
+
+def described(command, path=()):
+    """Every command's path, and the texts that describe it and its options."""
+    yield path, [command.help or "", *(getattr(each, "help", None) or "" for each in command.params)]
+    for name, each in getattr(command, "commands", {}).items():
+        yield from described(each, (*path, name))
+
+
+def test_help_takes_no_word_in_brackets_for_markup():
+    for path, texts in described(get_command(app)):
+        shown = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "200"}).output
+        for word in re.findall(r"\S*\[[^\s.,;:]*", " ".join(texts)):
+            assert word in shown, (path, word)
 
 
 def test_version_is_told_by_both_names_of_the_command(setup):

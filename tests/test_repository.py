@@ -139,7 +139,7 @@ def test_no_file_mentions_where_this_checkout_is():
     assert not [path for path in tracked() if mentions.search(path.read_bytes())]
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, "ARCHITECTURE.md"])
+@pytest.mark.parametrize("document", [*DOCUMENTS, "ARCHITECTURE.md", "LEDGER.md"])
 def test_links_between_the_documents_lead_somewhere(document):
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", (REPOSITORY / document).read_text()):
         if "://" not in target and not target.startswith("mailto:"):

@@ -300,7 +300,7 @@ def publish(
     config: Config = None,
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
-    """Send the newest checkpoint to all of [[ledger.publish]], now. A bridge that runs does so by itself."""
+    """Send the newest checkpoint to all targets of `ledger.publish`, now. A bridge that runs does so by itself."""
 
     def work() -> int:
         loaded = common.load(config or ctx.obj)
