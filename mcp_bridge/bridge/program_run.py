@@ -116,6 +116,8 @@ class ProgramRun:
         doubts: Rows of the effects that are in doubt, by their numbers.
         unresolved: Rows of those that were, when the machine wanted them no more: nobody has said what happened.
         servers: Those that are left to it, whoever drives it; None for all.
+        context: What its machine was made with, unless it was restored.
+        warnings: Rows of the steps that the policy was seen to deny in any case when it began.
     """
 
     def __init__(
@@ -144,6 +146,8 @@ class ProgramRun:
         self.doubts: dict[int, dict[str, Any]] = {}
         self.unresolved: list[dict[str, Any]] = []
         self.servers: frozenset[str] | None = None
+        self.context: Mapping[str, Any] = {}
+        self.warnings: list[dict[str, Any]] = []
         self.effects = effects
         self._journal = journal
         self._tasks = tasks

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 
 from mcp_bridge.bridge import doubts
+from mcp_bridge.bridge.denied_steps import MAX_TOLD, told_denied
 from mcp_bridge.bridge.once import Key, once
 from mcp_bridge.bridge.program_library import ProgramLibrary
 from mcp_bridge.bridge.program_record import refuse_erased, run_record, standing
@@ -32,10 +33,11 @@ from mcp_bridge.offload import off_loop
 from mcp_bridge.sandbox.owner import owner_label
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
     from anyio.abc import TaskGroup
 
+    from mcp_bridge.bridge.denied_steps import DeniedStep
     from mcp_bridge.bridge.doubts import Settlement
     from mcp_bridge.bridge.program_library import Found
     from mcp_bridge.bridge.program_run import Effects
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.entries import Recorded
     from mcp_bridge.ledger.recorder import Recorder
     from mcp_bridge.ledger.store import ProgramStore, Starter
+    from mcp_bridge.policy.call import Origin
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +80,10 @@ class Programs(ProgramLibrary):
         self.policy_hash = policy_hash
         self.retry_failed = False
         """Whether a key whose execution has failed may be used for another attempt."""
+        self.denied_steps: Callable[[Program, Origin], Awaitable[list[DeniedStep]]] | None = None
+        """Finds the steps of a program that the policy denies in any case; None where there is no policy."""
+        self.allow_denied_steps = True
+        """Whether a program that has some is begun, with a warning; else it is refused."""
         self.subject_fields: Sequence[str] = ()
         """Names in a context, of which the first that is there says whose data it is."""
         self._tasks = tasks
@@ -137,6 +144,9 @@ class Programs(ProgramLibrary):
         starter: Starter,
     ) -> ProgramRun | None:
         """Begin an execution; None if its key has one already."""
+        denied = [] if self.denied_steps is None else await self.denied_steps(found.program, found.origin)
+        if denied:
+            self._warn_of(found.program, denied)
         subject = self.subject_of(context)
         context = await effects.project(context)
         if not isinstance(context, dict):
@@ -147,7 +157,8 @@ class Programs(ProgramLibrary):
             )
         machine = await off_loop([context, found.program.data], Machine, found.program, context)
         run = ProgramRun(found.program, machine, effects, self, self._tasks, principal=principal, origin=found.origin)
-        run.servers = effects.servers
+        run.servers, run.context = effects.servers, context
+        run.warnings = [row._asdict() for row in denied]
         row = StoredExecution(
             id=run.execution,
             kind="program",
@@ -173,6 +184,8 @@ class Programs(ProgramLibrary):
         values = effects.values_behind([context, row.bundle])
         began: dict[str, Any] = {"context": context, "effects": [effect.id for effect in machine.effects]}
         began |= {"starter": starter, "servers": _listed(run.servers)}
+        if run.warnings:
+            began["denied"] = run.warnings
         start = self.entry("start", run, program=found.program.name, origin=found.origin, **began)
         added = False
         try:
@@ -184,6 +197,23 @@ class Programs(ProgramLibrary):
                 run.leave()
                 del self._under_way[run.execution]
         return run if added else None
+
+    def _warn_of(self, program: Program, denied: list[DeniedStep]) -> None:
+        """Say before the first step what can't be done.
+
+        Raises:
+            BridgeError: `denied_steps`: such programs are refused.
+        """
+        if self.allow_denied_steps:
+            logger.warning("%s", told_denied(program, denied))
+            return
+        what = told_denied(program, denied)
+        raise BridgeError(
+            "denied_steps",
+            f"The program was not begun: {what}.",
+            hint="Leave these steps out. With allow_denied_steps the operator has such programs begin, with a warning.",
+            steps=[row._asdict() for row in denied[:MAX_TOLD]],
+        )
 
     def subject_of(self, given: Mapping[str, Any]) -> str:
         """Whose data a context, or a tool's arguments, are; empty if they don't say."""
@@ -320,6 +350,7 @@ class Programs(ProgramLibrary):
         )
         # Whoever goes on with it: what it wasn't given by whoever began it, nobody gives it.
         run.servers = _given(history)
+        run.warnings = next((row.entry.payload.get("denied", []) for row in history if row.entry.kind == "start"), [])
         run.resumed, run.waited = True, (stored.record or {}).get("waiting", ())
         decided = await self.store.approvals(stored.id)
         run.approved = {row.effect: row.question for row in decided if row.decision and row.decision["approved"]}
