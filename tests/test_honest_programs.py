@@ -37,6 +37,7 @@ async def opened(sandboxes, folder, tables=None, **settings):
 # --- what a first step leaves in the context ---
 
 WAIT = {"type": "wait", "seconds": 0}
+EACH = {"type": "tool", "tool": "local.none"}
 YES, NO = {"id": "yes", **WAIT, "is_terminal": True}, {"id": "no", **WAIT, "is_terminal": True}
 
 FIRST_STEPS = {
@@ -57,7 +58,7 @@ FIRST_STEPS = {
     ),
     "a map over nothing": (
         [
-            {"id": "m", "type": "map", "over": "$rows.0", "step": dict(WAIT), "output_key": "rows"},
+            {"id": "m", "type": "map", "over": "$rows.0", "step": EACH, "output_key": "rows"},
             {"id": "if", "type": "condition", "condition": "$rows == []", "then": "yes", "otherwise": "no"},
             YES,
             NO,
@@ -67,7 +68,7 @@ FIRST_STEPS = {
     ),
     "a map over what is no list": (
         [
-            {"id": "m", "type": "map", "over": "$rows", "step": dict(WAIT), "output_key": "rows", "on_error": "skip"},
+            {"id": "m", "type": "map", "over": "$rows", "step": EACH, "output_key": "rows", "on_error": "skip"},
             {"id": "if", "type": "condition", "condition": "$rows == 'x'", "then": "yes", "otherwise": "no"},
             YES,
             NO,
@@ -80,7 +81,7 @@ FIRST_STEPS = {
             {
                 "id": "p",
                 "type": "program",
-                "program": {"steps": [{"id": "m", "type": "map", "over": "$rows", "step": dict(WAIT), "output_key": "rows"}]},
+                "program": {"steps": [{"id": "m", "type": "map", "over": "$rows", "step": EACH, "output_key": "rows"}]},
                 "context": {"rows": "$rows.0"},
                 "output_key": "rows",
             },

@@ -322,6 +322,11 @@ class HostChannel:
             raise failure
         return finish
 
+    def _has_effect(self, number: int) -> None:
+        # What a request has left behind may go on under its name, and nobody waits for that.
+        if number in self._scopes:
+            self._effects.setdefault(number, anyio.Event())
+
     def _begin_nothing(self) -> None:
         self._refusing = True
         for number, scope in self._scopes.items():
@@ -423,7 +428,7 @@ class HostChannel:
         _come_back.set(enter)
         _taken_back.set(lambda: self._finished or number in self._taken_back)
         _when_taken_back.set(functools.partial(self._when_taken_back.__setitem__, number))
-        _comes_to_its_end.set(lambda: self._effects.update({number: anyio.Event()}))
+        _comes_to_its_end.set(functools.partial(self._has_effect, number))
         try:
             try:
                 with scope:
