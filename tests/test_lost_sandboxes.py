@@ -26,6 +26,7 @@ from mcp_bridge.bridge.names import PRINCIPAL
 from mcp_bridge.bridge.scripts import MAX_LOST
 from mcp_bridge.sandbox import cli_engine
 from mcp_bridge.sandbox.engine import ExitStatus
+from mcp_bridge.sandbox.flags import RuntimeChoice
 
 if TYPE_CHECKING:
     from mcp_bridge.sandbox.cli_engine import CliProcess
@@ -307,11 +308,13 @@ LARGE_CHILD = """
 import subprocess, sys
 child = subprocess.run([sys.executable, "-c", "x = []\\nwhile True: x.append(bytes(16 << 20))"])
 print(child.returncode != 0)
+time.sleep(12)
 print(await local.write(text="a", hold=True))
 """
 
 
-async def test_a_child_that_is_killed_for_memory_is_no_cause_of_what_comes_later(open_desk):
+@pytest.mark.parametrize("how", ["client", "engine:kill"])
+async def test_a_child_that_is_killed_for_memory_is_no_cause_of_what_comes_later(open_desk, how):
     async with open_desk() as desk:
         records = []
         async with anyio.create_task_group() as tasks:
@@ -321,7 +324,7 @@ async def test_a_child_that_is_killed_for_memory_is_no_cause_of_what_comes_later
 
             tasks.start_soon(run)
             await until((desk.folder / "held").exists)
-            await desk.end("client")
+            await desk.end(how)
             await desk.started[-1]._child.wait()
             (desk.folder / "released").touch()
         assert printed(records[0]) == "True\nwrote a\n"
@@ -413,6 +416,19 @@ async def test_without_a_word_of_process_1_the_engine_says_what_is_known(ended, 
     assert (await told(process)).status == status
 
 
+@pytest.mark.parametrize(("says", "is_told"), [("echo 0123", True), ("true", False), ("exit 1", False)])
+async def test_docker_is_asked_whether_a_container_was_out_of_memory(tmp_path, says, is_told):
+    command = tmp_path / "docker"
+    command.write_text(f'#!/bin/sh\necho "$*" > {tmp_path}/asked\n{says}\n')
+    command.chmod(0o755)
+    choice = RuntimeChoice("docker", str(command), "28.2.2", rootless=False)
+    engine = cli_engine.CliEngine(choice, tmp_path / "state")
+    assert await engine.was_out_of_memory("0123", 1.5) is is_told
+    asked = (tmp_path / "asked").read_text().split()
+    assert asked[:2] == ["events", "--since=1.500000000"]
+    assert {"--filter=container=0123", "--filter=event=oom"} <= set(asked)
+
+
 async def test_a_sandbox_that_has_fallen_silent_lets_its_effects_come_to_their_end(monkeypatch):
     monkeypatch.setattr(execution_module, "SILENCE_SECONDS", 0.2)
     process = Claimed([], READY)
@@ -466,7 +482,7 @@ async def test_whatever_is_killed_and_when_each_effect_happens_once(open_desk, s
     engine = sandboxes.prepared.engine
     ways = [how for how in WAYS if how not in {"monitor", "first process"} or engine._has_monitors]
     lost = 0
-    kills = 400 if LONG else 30
+    kills = 400 if LONG else 24
     async with open_desk() as desk:
         for number in range(kills):
             how, delay, key = rng.choice(ways), rng.uniform(0, 1.5), rng.choice([None, f"key {number}"])

@@ -65,6 +65,9 @@ SEVERED_SECONDS = 2.0
 MONITOR_POLL_SECONDS = 0.05
 """How often to look for the file with the monitor's process id, until the container is there."""
 
+OOM_SECONDS = 10.0
+"""How long before its end a container was first out of memory, if that is why it has ended."""
+
 _ID_LENGTH = 64
 _SIGKILL_CODE = 137
 _ENGINE_CODES = frozenset({125, 126, 127})
@@ -233,6 +236,21 @@ class CliEngine(Engine):
         self._killed.discard(container_id)
         return known
 
+    async def was_out_of_memory(self, container_id: str, since: float) -> bool:
+        """Whether Docker has told of a container that it was out of memory; False where it can't be asked.
+
+        Args:
+            container_id: Id or name; it may be gone.
+            since: In seconds since 1970.
+        """
+        period = (f"--since={since:.9f}", f"--until={time.time():.9f}")
+        only = (f"--filter=container={container_id}", "--filter=event=oom")
+        try:
+            result = await self._command("events", *period, *only, "--format={{.ID}}")
+        except BridgeError:
+            return False
+        return result.returncode == 0 and bool(result.stdout.strip())
+
     async def _variables_of(self, image: str) -> tuple[str, ...]:
         """The variables an image sets; Docker keeps them unless told their names. Asked once an image."""
         if self.name == "podman":
@@ -331,7 +349,7 @@ class CliProcess(SandboxProcess):
             # PID 1 may choose these statuses too, but then it has spoken before, or has nothing to tell anyway.
             if code in _ENGINE_CODES and not self._spoke:
                 raise await self._failure()
-            self._status = self._judge(code)
+            self._status = await self._judge(code)
         return self._status
 
     async def _ended(self) -> int | None:
@@ -446,20 +464,32 @@ class CliProcess(SandboxProcess):
         self._tail += data
         del self._tail[:-TAIL_BYTES]
 
-    def _judge(self, code: int) -> ExitStatus:
+    async def _judge(self, code: int) -> ExitStatus:
         if code < 0:
             # The client was killed, not the container.
             return ExitStatus(None)
         asked = self._engine.was_killed(self._read_id() or self._name)
-        # Nobody inside can send SIGKILL to PID 1. If we did not, somebody outside did, or the kernel for its memory:
-        # podman's monitor says that. What `inspect` would say is gone with `--rm`.
-        unasked = code == _SIGKILL_CODE and not asked
-        return ExitStatus(code, oom_killed=unasked and (self._folder / OOM_NAME).exists())
+        if code != _SIGKILL_CODE or asked:
+            return ExitStatus(code)
+        # Nobody inside can send SIGKILL to PID 1: somebody outside did, or the kernel for its memory. What `inspect`
+        # would say of that is gone with `--rm`.
+        since = time.time() - OOM_SECONDS
+        if self._engine.name == "podman":
+            return ExitStatus(code, oom_killed=_changed(self._folder / OOM_NAME) > since)
+        return ExitStatus(code, oom_killed=await self._engine.was_out_of_memory(self._read_id() or self._name, since))
 
     async def _failure(self) -> BridgeError:
         with anyio.move_on_after(EXIT_SECONDS):
             await _drain(self._stderr)
         return start_failure(self._engine.name, bytes(self._tail).decode(errors="replace"))
+
+
+def _changed(file: Path) -> float:
+    """When a file was changed last, in seconds since 1970; 0 if it isn't there."""
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _text_of(file: Path) -> str:
