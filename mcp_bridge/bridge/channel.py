@@ -149,6 +149,25 @@ def when_taken_back(do: Callable[[], None]) -> None:
         register(do)
 
 
+_comes_to_its_end: ContextVar[Callable[[], None] | None] = ContextVar("comes_to_its_end", default=None)
+
+
+async def comes_to_its_end() -> None:
+    """The request that is being worked on is about to have an effect.
+
+    From here on it is worked on until its outcome is known, although its sandbox is lost meanwhile: whoever runs the
+    script again finds the outcome, and not a doubt.
+    """
+    if (register := _comes_to_its_end.get()) is not None:
+        # One that is wanted no more doesn't begin.
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        register()
+
+
+async def _nothing_more() -> bool:
+    return False
+
+
 class TooManyRequestsError(Exception):
     """The guest didn't stop although its requests were refused."""
 
@@ -202,6 +221,8 @@ class HostChannel:
         on_notification: Takes a notification.
         on_wait: Called with +1 when a request begins and -1 when it is answered.
         on_unbegun: Told of a request that the guest has taken back before it was worked on.
+        on_closed: Called when the guest's end is closed without a result, to find out why; whether the effects that
+            are under way are to come to their end before `serve` returns.
     """
 
     def __init__(
@@ -213,6 +234,7 @@ class HostChannel:
         on_notification: Callable[[Any], None],
         on_wait: Callable[[int], None],
         on_unbegun: Callable[[Any], None] = lambda _: None,
+        on_closed: Callable[[], Awaitable[bool]] = _nothing_more,
     ) -> None:
         self._stdin = stdin
         self._stdout = stdout
@@ -221,6 +243,7 @@ class HostChannel:
         self._on_notification = on_notification
         self._on_wait = on_wait
         self._on_unbegun = on_unbegun
+        self._on_closed = on_closed
         self._ready: list[bytes] = []
         self._ahead: deque[bytes] = deque()
         self._send_lock = anyio.Lock(fast_acquire=True)
@@ -231,6 +254,8 @@ class HostChannel:
         self._scopes: dict[int, anyio.CancelScope] = {}
         self._taken_back: set[int] = set()
         self._when_taken_back: dict[int, Callable[[], None]] = {}
+        self._effects: dict[int, anyio.Event] = {}
+        """Of the requests that are about to have an effect, or have one, the ends."""
         self._finished = False
         self._total = 0
         self._size = 0
@@ -240,6 +265,7 @@ class HostChannel:
         self._deaf = False
         self._party = fair_share.Party()
         self._together = 0
+        self._reading = anyio.CancelScope()
 
     async def start(self, data: bytes) -> None:
         """Send the guest itself and what it is to run."""
@@ -267,6 +293,10 @@ class HostChannel:
         for scope in self._scopes.values():
             scope.cancel()
 
+    def hang_up(self) -> None:
+        """Read no more: the guest can't be reached, whether or not its end is closed."""
+        self._reading.cancel()
+
     async def serve(self) -> messages.ExecutionFinish | None:
         """Read until the guest finishes (its result is acknowledged) or its end of the channel closes (None).
 
@@ -280,23 +310,29 @@ class HostChannel:
         whose = fair_share.current.set(self._party)
         async with anyio.create_task_group() as tasks:
             try:
-                while finish is None:
-                    self._deaf = False
-                    self._heard_at = time.monotonic()
-                    chunk = self._ahead.popleft() if self._ahead else await self._stdout.receive()
-                    self._deaf = True
-                    for number, line in enumerate(decoder.feed(chunk), start=1):
-                        self._together = number
-                        finish = await self._take(line, tasks)
-                        if finish is not None:
-                            break
-                        if number % AT_ONCE == 0:
-                            await anyio.lowlevel.checkpoint()
+                with self._reading:
+                    while finish is None:
+                        self._deaf = False
+                        self._heard_at = time.monotonic()
+                        chunk = self._ahead.popleft() if self._ahead else await self._stdout.receive()
+                        self._deaf = True
+                        for number, line in enumerate(decoder.feed(chunk), start=1):
+                            self._together = number
+                            finish = await self._take(line, tasks)
+                            if finish is not None:
+                                break
+                            if number % AT_ONCE == 0:
+                                await anyio.lowlevel.checkpoint()
             except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
                 if decoder.incomplete:
                     logger.debug("the channel ended within a frame: %s", excerpt(decoder.incomplete))
             except Exception as exc:  # noqa: BLE001  (raised below: out of a task group it would come as a group)
                 failure = exc
+            if finish is None and failure is None:
+                self._begin_nothing()
+                if await self._on_closed():
+                    for ended in list(self._effects.values()):
+                        await ended.wait()
             tasks.cancel_scope.cancel()
         fair_share.current.reset(whose)
         if failure is not None:
@@ -306,6 +342,17 @@ class HostChannel:
                 # Else this frame, with the last frame that came, is kept by its own error until garbage is collected.
                 del failure
         return finish
+
+    def _has_effect(self, number: int) -> None:
+        # What a request has left behind may go on under its name, and nobody waits for that.
+        if number in self._scopes:
+            self._effects.setdefault(number, anyio.Event())
+
+    def _begin_nothing(self) -> None:
+        self._refusing = True
+        for number, scope in self._scopes.items():
+            if number not in self._effects:
+                scope.cancel()
 
     async def _take(self, line: bytes, tasks: TaskGroup) -> messages.ExecutionFinish | None:
         message = await off_loop(line, _decoded, line)
@@ -419,6 +466,7 @@ class HostChannel:
         _come_back.set(enter)
         _taken_back.set(lambda: self._finished or number in self._taken_back)
         _when_taken_back.set(functools.partial(self._when_taken_back.__setitem__, number))
+        _comes_to_its_end.set(functools.partial(self._has_effect, number))
         try:
             try:
                 with scope:
@@ -434,6 +482,8 @@ class HostChannel:
                 # Before the answer is sent: what the guest does with it is its own time.
                 self._on_wait(-1)
                 del self._scopes[number]
+                if (ended := self._effects.pop(number, None)) is not None:
+                    ended.set()
                 if number in self._taken_back:
                     self._taken_back.remove(number)
                     if not begun:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import time
@@ -38,6 +39,9 @@ LAST_WORDS_SECONDS = 5.0
 WIND_DOWN_SECONDS = 2.5
 """How long a container whose time is up may take to tell what was printed and to end, before it is killed. Process 1
 gives a guest that is stuck one second."""
+
+LATE_WORDS_SECONDS = 0.5
+"""How long to look for what process 1 has said, where the end of that may never come."""
 
 MAX_REPORT_BYTES = 1 << 20
 """Longest line of process 1's: a piece of output of a pipe's size takes a tenth of it."""
@@ -118,10 +122,20 @@ class Execution:
         self._outputs = Outputs(limits.output)
         self._ready = anyio.Event()
         self._exited: messages.InitExited | None = None
+        self._reported = anyio.Event()
+        """Nothing more comes from process 1."""
         self._leftovers: list[messages.OutputWrite] = []
         self._leftover_size = 0
         self._last_beat = time.monotonic()
         self._ending: _Ending | None = None
+        self._is_closed = False
+        """Whether the guest's end was closed without a result."""
+        self._exit_status: ExitStatus | None = None
+        self._never_ran: BridgeError | None = None
+        self._silence: str | None = None
+        """For how long nothing was heard, if that is why it is given up."""
+        self._lost: str | None = None
+        """How something else than the script has ended the sandbox."""
         self._scope = anyio.CancelScope()
         self._began = began
         self._ready_at: float | None = None
@@ -133,6 +147,7 @@ class Execution:
             self._notified,
             self._waits,
             requests.unbegun,
+            self._closed,
         )
 
     async def run(self) -> ExecutionRecord:
@@ -142,14 +157,17 @@ class Execution:
             BridgeError: The script never ran: `sandbox_start_failed`, or as `SandboxProcess.wait`.
         """
         finish: messages.ExecutionFinish | None = None
-        exit_status: ExitStatus | None = None
-        never_ran: BridgeError | None = None
-        error_reader_done = anyio.Event()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._read_reports, error_reader_done)
+            tasks.start_soon(self._read_reports)
             with self._scope:
                 async with anyio.create_task_group() as watchers:
-                    for watcher in (self._watch_start, self._watch_clock, self._watch_silence, self._channel.beat):
+                    for watcher in (
+                        self._watch_start,
+                        self._watch_clock,
+                        self._watch_silence,
+                        self._watch_engine,
+                        self._channel.beat,
+                    ):
                         watchers.start_soon(watcher)
                     watchers.start_soon(self._channel.start, self._first)
                     try:
@@ -163,20 +181,14 @@ class Execution:
                     except OutputLimitError as exc:
                         self._over_output(exc)
                     watchers.cancel_scope.cancel()
-            if finish is None and self._ending is None:
-                try:
-                    exit_status = await self._last_words(error_reader_done)
-                    self._require_start(exit_status)
-                except BridgeError as exc:
-                    never_ran = exc
-            elif self._ending is not None and self._ending.status == "timeout":
+            if self._ending is not None and self._ending.status == "timeout":
                 with anyio.move_on_after(WIND_DOWN_SECONDS):
-                    await error_reader_done.wait()
+                    await self._reported.wait()
             tasks.cancel_scope.cancel()
         self._take_leftovers()
-        if never_ran is not None:
-            raise never_ran
-        return self._record(finish, exit_status)
+        if self._never_ran is not None and self._ending is None:
+            raise self._never_ran
+        return self._record(finish)
 
     def stop(self, status: Status, error: BridgeError) -> None:
         """End it from outside."""
@@ -208,7 +220,7 @@ class Execution:
         else:
             self._clock.resume()
 
-    async def _read_reports(self, done: anyio.Event) -> None:
+    async def _read_reports(self) -> None:
         """Process 1's reports. What else comes there is the engine's, which keeps the tail of it."""
         decoder = LineDecoder(MAX_REPORT_BYTES)
         try:
@@ -223,7 +235,7 @@ class Execution:
                     self._report(line)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
             logger.debug("process 1's reports ended: %s", exc)
-        done.set()
+        self._reported.set()
 
     def _report(self, line: bytes) -> None:
         if not line.startswith(b"{"):
@@ -288,13 +300,17 @@ class Execution:
         with anyio.move_on_after(self._limits.start):
             await self._ready.wait()
             return
-        self._end("timeout", "sandbox_start_timeout", f"The sandbox did not answer within {self._limits.start:g} s.")
+        if not self._is_closed:
+            self._end(
+                "timeout", "sandbox_start_timeout", f"The sandbox did not answer within {self._limits.start:g} s."
+            )
 
     async def _watch_clock(self) -> None:
         await self._ready.wait()
         began = time.monotonic()
         while True:
-            script = self._limits.timeout - self._clock.seconds
+            # While effects come to their end without it, no script runs.
+            script = CLOCK_STEP_SECONDS if self._is_closed else self._limits.timeout - self._clock.seconds
             wall = self._limits.wall - (time.monotonic() - began)
             if script <= 0:
                 await self._time_is_up(
@@ -312,20 +328,64 @@ class Execution:
         await self._ready.wait()
         while True:
             quiet = time.monotonic() - max(self._last_beat, self._channel.heard_at)
+            if self._is_closed:
+                return
             if quiet > SILENCE_SECONDS:
-                self._end("channel_closed", "sandbox_silent", f"Nothing was heard from the sandbox for {quiet:.0f} s.")
+                self._silence = f"Nothing was heard from the sandbox for {quiet:.0f} s."
+                self._channel.hang_up()
                 return
             await anyio.sleep(SILENCE_SECONDS - quiet + 1)
 
-    async def _last_words(self, reports_done: anyio.Event) -> ExitStatus | None:
-        """The channel closed without a result: let process 1 and the engine say why.
+    async def _watch_engine(self) -> None:
+        """End the channel when the engine has lost sight of the container: its client may hold it open."""
+        with contextlib.suppress(BridgeError):
+            if (await self._process.wait()).code is None:
+                self._channel.hang_up()
+
+    async def _closed(self) -> bool:
+        """The channel closed without a result: find out why, and whether its effects are to come to their end."""
+        self._is_closed = True
+        self._clock.pause()
+        if self._silence is not None:
+            return True
+        try:
+            self._exit_status = await self._last_words()
+            self._require_start(self._exit_status)
+        except BridgeError as exc:
+            self._never_ran = exc
+            return False
+        self._lost = self._what_ended_it(self._exit_status)
+        return self._lost is not None
+
+    async def _last_words(self) -> ExitStatus | None:
+        """What the engine says of its end, when process 1 has said all; None if it goes on.
 
         Raises:
             BridgeError: The engine never ran the container.
         """
+        status = None
         with anyio.move_on_after(LAST_WORDS_SECONDS):
-            await reports_done.wait()
-            return await self._process.wait()
+            status = await self._process.wait()
+            with anyio.move_on_after(LAST_WORDS_SECONDS if status.code is not None else LATE_WORDS_SECONDS):
+                await self._reported.wait()
+        return status
+
+    def _what_ended_it(self, ended: ExitStatus | None) -> str | None:
+        """What, other than the script, has ended the sandbox; None if the script did, or may have."""
+        said = self._exited
+        if said is not None:
+            if said.signal == signal.SIGKILL and said.oom_kills > 0 and said.limit_hits == 0:
+                return "the machine was out of memory, and its kernel killed the interpreter"
+            return _SAID[exits.HOST_SILENT] if said.code == exits.HOST_SILENT else None
+        # Process 1 always says how the guest has ended, and nothing in the sandbox can end process 1.
+        if ended is None or ended.oom_killed:
+            return None
+        if ended.code is None:
+            return "the engine has lost it: its client was killed, or its monitor"
+        if ended.code > 128:  # noqa: PLR2004
+            return f"its first process was ended by {_signal_name(ended.code - 128)}, and by whom isn't known"
+        if ended.code in _LOST_BY_ENGINE:
+            return f"the engine has lost it, and its client has left with status {ended.code}"
         return None
 
     def _require_start(self, ended: ExitStatus | None) -> None:
@@ -340,7 +400,7 @@ class Execution:
 
     # --- the record ---
 
-    def _record(self, finish: messages.ExecutionFinish | None, exit_status: ExitStatus | None) -> ExecutionRecord:
+    def _record(self, finish: messages.ExecutionFinish | None) -> ExecutionRecord:
         now = time.monotonic()
         record = ExecutionRecord(
             execution=self._execution,
@@ -358,8 +418,15 @@ class Execution:
             record.status = ending.status
             record.exit_code = 124 if ending.status == "timeout" else 137
             record.error = BridgeError(ending.code, ending.message, hint=ending.hint).record()
+        elif self._silence is not None:
+            record.status, record.exit_code = "channel_closed", 137
+            record.error = BridgeError("sandbox_silent", self._silence).record()
+        elif self._lost is not None:
+            record.status, record.exit_code = "sandbox_lost", 137
+            message = f"The sandbox has ended, and not by the script's doing: {self._lost}."
+            record.error = BridgeError("sandbox_lost", message).record()
         else:
-            self._died(record, exit_status)
+            self._died(record, self._exit_status)
         return record
 
     def _died(self, record: ExecutionRecord, exit_status: ExitStatus | None) -> None:
@@ -380,8 +447,7 @@ class Execution:
             return
         record.status = "killed"
         if number:
-            name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-            error = BridgeError("interpreter_killed", f"The interpreter was ended by {name} (signal {number}).")
+            error = BridgeError("interpreter_killed", f"The interpreter was ended by {_signal_name(number)}.")
         elif code in _SAID:
             record.status, error = "channel_closed", BridgeError("channel_closed", _SAID[code])
         elif code == exits.OLD_PYTHON:
@@ -407,6 +473,15 @@ _SAID = {
     exits.NO_BUNDLE: "The sandbox's standard input ended before the runtime had arrived.",
 }
 _SPOKEN_BY_STATUS = {*_SAID, exits.OLD_PYTHON}
+
+_LOST_BY_ENGINE = frozenset({125, 126, 127})
+"""How an engine's client ends that has failed itself."""
+
+
+def _signal_name(number: int) -> str:
+    if number in set(signal.Signals):
+        return f"{signal.Signals(number).name} (signal {number})"
+    return f"signal {number}"
 
 
 def _finished(record: ExecutionRecord, finish: messages.ExecutionFinish) -> None:

@@ -20,6 +20,7 @@ import anyio
 import anyio.to_thread
 
 from mcp_bridge.bridge.admission import Admission, ApprovalNeededError, Place, projected
+from mcp_bridge.bridge.channel import comes_to_its_end
 from mcp_bridge.bridge.governance import LOCAL
 from mcp_bridge.bridge.model_steps import ModelSteps, amounts, kernel_usage
 from mcp_bridge.bridge.names import split
@@ -236,6 +237,7 @@ class Gate:
         admitted = await admission.admit(tool, arguments, place, approved)
         names, decision, mark = admitted.names, admitted.decision, place.marks(admitted.names)
         try:
+            await comes_to_its_end()
             size = await off_loop(admitted.sent, self._bytes_of, admitted.sent)
             reservation = self._budget.reserve(Amounts(calls=1, bytes=size))
         except BaseException:
@@ -422,6 +424,7 @@ class Gate:
         model = await self.model()
         told = await off_loop(effect.arguments, projector.trace, effect.arguments)
         asked: dict[str, Any] = {"kind": "llm", "effect": effect.id, "arguments": told}
+        await comes_to_its_end()
         await self._record("intent", run.execution, effect.step, run.program.hash, asked)
         try:
             completion = await model.answer(effect.arguments, effect.timeout)

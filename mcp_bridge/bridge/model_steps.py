@@ -81,11 +81,16 @@ class ModelSteps:
         return Completion(as_text(text), completion.usage, completion.truncated)
 
     async def answer(self, arguments: dict[str, Any], timeout: float | None) -> Completion:  # noqa: ASYNC109
-        """Ask what a program's step asks, with `prompt` and `system`."""
+        """Ask what a program's step asks, with `prompt` and `system`. An empty answer is one, too."""
         messages = [Message("user", as_text(arguments["prompt"]))]
         if "system" in arguments:
             messages.insert(0, Message("system", as_text(arguments["system"])))
-        return await self.complete(messages, timeout=timeout)
+        try:
+            return await self.complete(messages, timeout=timeout)
+        except ModelError as exc:
+            if exc.blank is None:
+                raise
+            return Completion(exc.blank, exc.usage)
 
     async def _key(self, reference: str) -> str:
         name = reference.removeprefix(SECRET_PREFIX)

@@ -40,6 +40,8 @@ def run_record(run: ProgramRun) -> dict[str, Any]:
         "steps": [state.row_json(row) for row in machine.rows],
         "waiting": [known.get((row["effect"], row["kind"]), row) for row in waiting],
     }
+    if run.warnings:
+        record["warnings"] = run.warnings
     if run.unresolved:
         record["unresolved"] = list(map(dict, run.unresolved))
     if run.violated:

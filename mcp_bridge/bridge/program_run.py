@@ -118,6 +118,8 @@ class ProgramRun:
         unresolved: Rows of those that were, when the machine wanted them no more: nobody has said what happened.
         servers: Those that are left to it, whoever drives it; None for all.
         references: Those that it has had elsewhere.
+        context: What its machine was made with, unless it was restored.
+        warnings: Rows of the steps that the policy was seen to deny in any case when it began.
     """
 
     def __init__(
@@ -147,6 +149,8 @@ class ProgramRun:
         self.unresolved: list[dict[str, Any]] = []
         self.servers: frozenset[str] | None = None
         self.references: Ids = {}
+        self.context: Mapping[str, Any] = {}
+        self.warnings: list[dict[str, Any]] = []
         self.effects = effects
         self._journal = journal
         self._tasks = tasks

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 
+from mcp_bridge.bridge.denied_steps import DeniedStep, told_denied
 from mcp_bridge.bridge.once import Key
 from mcp_bridge.bridge.program_record import standing, told
 from mcp_bridge.errors import BridgeError, log_failure
@@ -30,6 +31,9 @@ logger = logging.getLogger(__name__)
 
 MAX_RUNS = 10_000
 """Programs that one sandbox may have under way."""
+
+MAX_NOTICES = 20
+"""Programs that a script's record warns of."""
 
 _CLOSED_AT_ONCE = 32
 """Of the programs that a sandbox leaves unfinished, so many are undone and kept at a time."""
@@ -68,6 +72,8 @@ class Session:
         self._runs: dict[str, ProgramRun] = {}
         self._under_way: dict[str, set[anyio.Event]] = {}
         """Of each run, the ends of its effects that are under way."""
+        self.notices: list[str] = []
+        """What whoever reads the script's record should know."""
 
     async def start(
         self, asked: Any, context: dict[str, Any], key: str | None, *, of_call: bool = False
@@ -89,6 +95,8 @@ class Session:
         began = await self._service.start(asked, context, named, self._principal, self._effects)
         if isinstance(began, StoredExecution):
             return {"record": self._told(began)}
+        if began.warnings and len(self.notices) < MAX_NOTICES:
+            self.notices.append(told_denied(began.program, [DeniedStep(**row) for row in began.warnings]))
         return await self._driven(began)
 
     async def holds(self, given: Mapping[str, Any]) -> None:
@@ -136,7 +144,8 @@ class Session:
         """What a sandbox needs to drive a run: the program, and where its machine begins."""
         self._runs[run.execution] = run
         self._service.store.hold(self._script, execution=run.execution)
-        began: dict[str, Any] = {"context": run.machine.level.context}
+        # Not the machine's, which its first transition has changed: the sandbox's makes the same.
+        began: dict[str, Any] = {"context": run.context}
         if run.resumed:
             tree = state.tree(run.machine)
             began = {"state": (await off_loop(tree, canonical, tree)).decode()}

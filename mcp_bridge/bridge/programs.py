@@ -15,6 +15,7 @@ import anyio
 
 from mcp_bridge.bridge import doubts
 from mcp_bridge.bridge.asked_for import Keys, ProgramAsked, whole_key
+from mcp_bridge.bridge.denied_steps import MAX_TOLD, told_denied
 from mcp_bridge.bridge.once import Key, once
 from mcp_bridge.bridge.program_library import ProgramLibrary
 from mcp_bridge.bridge.program_record import refuse_erased, run_record, standing
@@ -33,10 +34,11 @@ from mcp_bridge.policy.references import fill_in, ids_of
 from mcp_bridge.sandbox.owner import owner_label
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
     from anyio.abc import TaskGroup
 
+    from mcp_bridge.bridge.denied_steps import DeniedStep
     from mcp_bridge.bridge.doubts import Settlement
     from mcp_bridge.bridge.program_library import Found
     from mcp_bridge.bridge.program_run import Effects
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.entries import Recorded
     from mcp_bridge.ledger.recorder import Recorder
     from mcp_bridge.ledger.store import ProgramStore, Starter
+    from mcp_bridge.policy.call import Origin
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +83,10 @@ class Programs(ProgramLibrary):
         self.policy_hash = policy_hash
         self.retry_failed = False
         """Whether a key whose execution has failed may be used for another attempt."""
+        self.denied_steps: Callable[[Program, Origin], Awaitable[list[DeniedStep]]] | None = None
+        """Finds the steps of a program that the policy denies in any case; None where there is no policy."""
+        self.allow_denied_steps = True
+        """Whether a program that has some is begun, with a warning; else it is refused."""
         self.subject_fields: Sequence[str] = ()
         """Names in a context, of which the first that is there says whose data it is."""
         self._tasks = tasks
@@ -145,6 +152,9 @@ class Programs(ProgramLibrary):
         starter: Starter,
     ) -> ProgramRun | None:
         """Begin an execution; None if its key has one already."""
+        denied = [] if self.denied_steps is None else await self.denied_steps(found.program, found.origin)
+        if denied:
+            self._warn_of(found.program, denied)
         subject, subject_is_value = await self.subject_of(context, effects)
         context = await effects.project(context)
         if not isinstance(context, dict):
@@ -157,7 +167,8 @@ class Programs(ProgramLibrary):
             found = await self.without_values(found, effects.project)
         machine = await off_loop([context, found.program.data], Machine, found.program, context)
         run = ProgramRun(found.program, machine, effects, self, self._tasks, principal=principal, origin=found.origin)
-        run.servers = effects.servers
+        run.servers, run.context = effects.servers, context
+        run.warnings = [row._asdict() for row in denied]
         row = StoredExecution(
             id=run.execution,
             kind="program",
@@ -185,6 +196,8 @@ class Programs(ProgramLibrary):
         values = effects.values_behind([context, row.bundle])
         began: dict[str, Any] = {"context": context, "effects": [effect.id for effect in machine.effects]}
         began |= {"starter": starter, "servers": _listed(run.servers)}
+        if run.warnings:
+            began["denied"] = run.warnings
         start = self.entry("start", run, program=found.program.name, origin=found.origin, **began)
         added = False
         try:
@@ -196,6 +209,23 @@ class Programs(ProgramLibrary):
                 run.leave()
                 del self._under_way[run.execution]
         return run if added else None
+
+    def _warn_of(self, program: Program, denied: list[DeniedStep]) -> None:
+        """Say before the first step what can't be done.
+
+        Raises:
+            BridgeError: `denied_steps`: such programs are refused.
+        """
+        if self.allow_denied_steps:
+            logger.warning("%s", told_denied(program, denied))
+            return
+        what = told_denied(program, denied)
+        raise BridgeError(
+            "denied_steps",
+            f"The program was not begun: {what}.",
+            hint="Leave these steps out. With allow_denied_steps the operator has such programs begin, with a warning.",
+            steps=[row._asdict() for row in denied[:MAX_TOLD]],
+        )
 
     async def subject_of(self, given: Mapping[str, Any], effects: Effects) -> tuple[str, bool]:
         """Whose data a context, or a tool's arguments, are, and whether there is a sensitive value in that name.
@@ -336,6 +366,7 @@ class Programs(ProgramLibrary):
         # Whoever goes on with it: what it wasn't given by whoever began it, nobody gives it.
         run.servers = _given(history)
         run.references = ids_of(values)
+        run.warnings = next((row.entry.payload.get("denied", []) for row in history if row.entry.kind == "start"), [])
         run.resumed, run.waited = True, (stored.record or {}).get("waiting", ())
         decided = await self.store.approvals(stored.id)
         run.approved = {row.effect: row.question for row in decided if row.decision and row.decision["approved"]}

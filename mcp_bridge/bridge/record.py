@@ -13,6 +13,7 @@ Status = Literal[
     "out_of_memory",  # killed by the kernel for its memory, or an uncaught MemoryError (ENOMEM too)
     "killed",  # the interpreter ended without a word: a signal, os._exit
     "channel_closed",  # the guest closed its end, or fell silent
+    "sandbox_lost",  # something else has ended its sandbox: it was run again, and lost again
     "protocol_error",  # a frame that is none came out of the container
     "output_limit",  # it printed more than max_output_size
     "call_limit",  # it went on and on with requests that were refused for max_calls or max_call_size

@@ -89,6 +89,11 @@ class Requests:
         """The sandbox has ended."""
         await self._programs.close()
 
+    @property
+    def notices(self) -> list[str]:
+        """What the reader of the script's record should know."""
+        return self._programs.notices
+
     def taken(self, call: str) -> None:
         """Whoever waited for the answer to a call has it."""
         self._script.taken(call)

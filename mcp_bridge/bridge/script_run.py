@@ -3,7 +3,8 @@
 A script that is run again, because its host has died, asks again for everything that it has asked for, by the same
 names (`wire.messages.CallId`). What was answered is answered alike, in the order in which it was; nothing of that
 happens again. A script that asks for something else under a name has gone another way than it had: it is stopped before
-it does harm. Without an idempotency key nobody runs a script again, save to compare: then nothing at all is made.
+it does harm. Without an idempotency key a script is run again only when its sandbox is lost under it, or to compare:
+then nothing at all is made.
 """
 
 from __future__ import annotations
@@ -142,6 +143,7 @@ class ScriptRun:
     Attributes:
         halt: To be set: ends the sandbox. Called once, when a divergence has been met.
         divergence: The first one met, or None.
+        has_unnamed: Whether a call was made that has no name: the record can't answer it again.
         room: To be set: what may be recorded of it, as `Allowance.room`. A tool's call asks for it at the gate.
     """
 
@@ -168,6 +170,7 @@ class ScriptRun:
         self._recorder = recorder
         self._projection = projection
         self._policy_hash = policy_hash
+        self.has_unnamed = False
         self._seen: set[str] = set()
         self._unasked = dict(self.past.calls)
         """The recorded calls that this run hasn't asked for."""
@@ -256,6 +259,7 @@ class ScriptRun:
 
     async def _unnamed(self, call: str | None, do: Callable[[dict[str, Any]], Awaitable[Any]]) -> Any:
         if call is None and self.key is None and self.live:
+            self.has_unnamed = True
             return await do({})
         message = "a call has no name" if call is None else f"two calls have the name {call}"
         if self.live:
@@ -361,7 +365,7 @@ class ScriptRun:
 
     def key_of(self, call: str | None) -> str | None:
         """The idempotency key of a program that a call starts, and that has none of its own."""
-        return None if call is None or self.key is None else f"{self.execution}/{call}"
+        return None if call is None else f"{self.execution}/{call}"
 
     def _drives(self, call: str, answer: Any, asked: Asked) -> bool:
         """Whether a program is under way now: then its record is the call's outcome."""

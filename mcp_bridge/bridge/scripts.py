@@ -41,6 +41,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+MAX_LOST = 2
+"""How often a script is run again at once whose sandbox is lost. One that makes itself look lost is, too."""
+
+LOST_CODES = frozenset({"sandbox_lost", "sandbox_silent"})
+"""Of a run that something else than its script has ended: it is run again."""
+
+UNSPENT_CODES = LOST_CODES | {"sandbox_start_timeout"}
+"""Of a run that leaves its key as it is: whoever comes with it goes on from the record."""
+
 
 class Begun(NamedTuple):
     """An execution that is this process's to run."""
@@ -269,7 +278,7 @@ class Scripts:
     async def _run(self, begun: Begun) -> ExecutionRecord:
         execution = begun.script.execution
         try:
-            record = await self._surroundings.sandboxed(begun)
+            begun, record = await self._to_its_end(begun)
             with anyio.CancelScope(shield=True):
                 await self._keep(begun, record)
         except BaseException as exc:
@@ -278,20 +287,60 @@ class Scripts:
         self._under_way.pop(execution).set()
         return record
 
+    async def _to_its_end(self, begun: Begun) -> tuple[Begun, ExecutionRecord]:
+        """Run a script, and again from its record if its sandbox is lost; the last run, and its record."""
+        for lost in range(MAX_LOST + 1):
+            try:
+                record = await self._surroundings.sandboxed(begun)
+            except BridgeError as exc:
+                if exc.code != "sandbox_start_failed" or lost == MAX_LOST:
+                    raise
+                cause = exc.message
+            else:
+                if lost:
+                    record.notices.append(_again(lost))
+                if lost == MAX_LOST or not await self._can_run_again(begun, record):
+                    break
+                cause = record.error["message"] if record.error else ""
+            logger.warning("the execution %s is run again from its record: %s", begun.script.execution, cause)
+            begun = await self._again(begun)
+        return begun, record
+
+    async def _can_run_again(self, begun: Begun, record: ExecutionRecord) -> bool:
+        script = begun.script
+        if not is_lost(record) or script.divergence or script.has_unnamed:
+            return False
+        return not await in_doubt(Past(await self.recorder.read(script.execution)), begun.gate)
+
+    async def _again(self, begun: Begun) -> Begun:
+        """The same execution, from its record."""
+        execution = begun.script.execution
+        self.recorder.post(self._entry("resume", execution, {"recovered": True}))
+        past = Past(await self.recorder.read(execution))
+        return begun._replace(script=self._script(execution, begun.gate, begun.script.key, past))
+
     async def _keep(self, begun: Begun, record: ExecutionRecord) -> None:
         """Take down how a run has ended."""
         script = begun.script
         divergence = script.divergence or (script.missing() if record.status in OWN_END else None)
         if divergence is not None:
             record.status, record.exit_code, record.error = "error", 1, divergence.error().record()
-            await self._suspended(record)
-            return
+            if script.key is not None:
+                await self._suspended(record)
+                return
         if script.key is not None and record.status not in OWN_END:
             # Its calls were cut short: nobody knows whether they have happened.
             past = Past(await self.recorder.read(script.execution))
             if doubts := await in_doubt(past, begun.gate):
                 suspend(record, doubts)
                 await self._suspended(record)
+                return
+            if record.error is not None and record.error["code"] in UNSPENT_CODES:
+                record.error["hint"] = "The same code with the same key goes on from its record."
+                self.recorder.post(
+                    self._entry("suspension", script.execution, {"status": "interrupted", **_error(record)})
+                )
+                await self.store.update(script.execution, status="interrupted", state=None, record=None, due=None)
                 return
         end = {"status": record.status, "exit_code": record.exit_code, **_error(record)}
         for name in ("stdout", "stderr", "value"):
@@ -361,6 +410,16 @@ class _Runs(NamedTuple):
     async def may_be_operators(self, known: StoredExecution) -> bool:
         # With the same servers the same was allowed.
         return bool(known.bundle["servers"] == (None if self.job.servers is None else list(self.job.servers)))
+
+
+def is_lost(record: ExecutionRecord) -> bool:
+    """Whether something else than the script has ended its run."""
+    return record.error is not None and record.error["code"] in LOST_CODES
+
+
+def _again(lost: int) -> str:
+    times = "once" if lost == 1 else "twice" if lost == 2 else f"{lost} times"  # noqa: PLR2004
+    return f"its sandbox was lost {times}, and not by the script's doing: it was run again from its record"
 
 
 def _named(key: str | None) -> dict[str, Any]:

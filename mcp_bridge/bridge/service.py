@@ -35,6 +35,7 @@ from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore, StoredExecution
+from mcp_bridge.offload import off_loop
 from mcp_bridge.private_files import state_directory
 from mcp_bridge.sandbox.cli_engine import CliEngine
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, Engine, Limits, SandboxProcess, SandboxSpec
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from mcp_bridge.bridge.admission import Asker
+    from mcp_bridge.bridge.denied_steps import DeniedStep
     from mcp_bridge.bridge.doubts import Settlement
     from mcp_bridge.bridge.gate import Gate
     from mcp_bridge.bridge.program_run import ProgramRun
@@ -58,11 +60,13 @@ if TYPE_CHECKING:
     from mcp_bridge.bridge.scripts import Begun, Scripts
     from mcp_bridge.downstream.spec import ServerSpec
     from mcp_bridge.kernel.events import Resume
+    from mcp_bridge.kernel.program import Program
     from mcp_bridge.ledger.allowance import Measured
     from mcp_bridge.ledger.recorder import Recorder
     from mcp_bridge.ledger.store import Starter
     from mcp_bridge.models.sampling import Sampler
     from mcp_bridge.policy.budgets import Usages
+    from mcp_bridge.policy.call import Origin
     from mcp_bridge.sandbox.flags import RuntimeChoice
     from mcp_bridge.sandbox.probe_report import ProbeReport
     from mcp_bridge.settings import Settings
@@ -131,7 +135,17 @@ class Bridge:
         )
         programs.retry_failed = self.settings.ledger.retry_failed
         programs.subject_fields = self.settings.ledger.subject_fields
+        programs.allow_denied_steps = self.settings.allow_denied_steps
+        programs.denied_steps = self._denied_steps
         return programs
+
+    async def _denied_steps(self, program: Program, origin: Origin) -> list[DeniedStep]:
+        from mcp_bridge.bridge.denied_steps import denied_steps  # noqa: PLC0415
+
+        # On a thread where it is large: each step is held against all rules.
+        return await off_loop(
+            program.data, denied_steps, program, origin, self._governance, self.catalog, self._narrow(None)
+        )
 
     @functools.cached_property
     def scripts(self) -> Scripts:
@@ -262,6 +276,7 @@ class Bridge:
             # Nothing that is answered may be lost.
             await anyio.to_thread.run_sync(artifacts.sync)
             record.calls = requests.calls
+            record.notices += requests.notices
             record.artifacts = artifacts.written
             record.limits_not_enforced = not_enforced(prepared.report)
             if not prepared.report.choice.seccomp:

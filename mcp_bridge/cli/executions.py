@@ -50,6 +50,7 @@ class Status(enum.StrEnum):
     OUT_OF_MEMORY = "out_of_memory"
     KILLED = "killed"
     CHANNEL_CLOSED = "channel_closed"
+    SANDBOX_LOST = "sandbox_lost"
     PROTOCOL_ERROR = "protocol_error"
     OUTPUT_LIMIT = "output_limit"
     CALL_LIMIT = "call_limit"

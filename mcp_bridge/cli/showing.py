@@ -198,6 +198,8 @@ def outcome(record: Mapping[str, Any], ident: str, config: Path | None) -> None:
     steps = len(record["steps"])
     head = f"mcp-bridge: {record['program']}: {record['status']}, {steps} step{'' if steps == 1 else 's'}"
     say(f"{head}, execution {ident}")
+    for row in record.get("warnings", ()):
+        say(f"  the policy denies {row['step']} ({row['tool']}) whatever its arguments")
     if record.get("error"):
         say(f"  {record.get('code') or 'error'}: {record['error']}")
         for line in _untold(record):

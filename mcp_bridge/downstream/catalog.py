@@ -127,6 +127,13 @@ class Catalog:
         # The cache may be old: a name it doesn't have is for the server itself to deny.
         return await found.find_tool(name)
 
+    def listed_tool(self, server: str, name: str) -> ToolInfo | None:
+        """One tool, by its name or alias, as it was last listed; None if it wasn't. No server is started for it."""
+        if server == LOCAL and self._local:
+            return _named(self._local, name)
+        found = self._fleet.servers.get(server)
+        return None if found is None else _named(self._known(found) or (), name)
+
     async def search(
         self,
         query: str,

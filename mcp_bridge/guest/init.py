@@ -25,10 +25,19 @@ GRACE_SECONDS = 1.0
 
 PR_SET_DUMPABLE = 4
 
-OOM_COUNTERS = (
+OOM_KILLS = (
     ("/sys/fs/cgroup/memory.events", "oom_kill"),
     ("/sys/fs/cgroup/memory/memory.oom_control", "oom_kill"),
 )
+"""What the kernel has killed here for memory, whoever's was wanting: of control groups v2, and v1."""
+
+LIMIT_HITS = (("/sys/fs/cgroup/memory.events", "oom"),)
+"""How often the limit of this control group itself was in the way: of v2."""
+
+MEMORY_V1 = "/sys/fs/cgroup/memory/memory."
+
+NEAR_LIMIT_BYTES = 4 << 20
+"""On v1 nothing counts that: what was used at most, to within what is charged at once, says whether it was reached."""
 
 
 class Settings:
@@ -67,11 +76,13 @@ class Leftovers:
     Args:
         readers: The read ends of the two output pipes.
         unsent: What the guest had taken out of them.
+        counts_memory: Whether a control group of the sandbox's own holds its memory; else what is counted is others'.
     """
 
-    def __init__(self, readers: list[int], unsent: tuple[Unsent, Unsent]) -> None:
+    def __init__(self, readers: list[int], unsent: tuple[Unsent, Unsent], *, counts_memory: bool) -> None:
         self._readers = readers
         self._unsent = unsent
+        self.counts_memory = counts_memory
 
     def send(self) -> None:
         """Report it, when nothing is left that could write to the pipes."""
@@ -103,11 +114,14 @@ def main(words: list[str]) -> NoReturn:
 
         guest.main(outputs, unsent, heard)
     _seclude()
+    # Python has a handler for it, and so anybody in here, or `podman kill`, could end this process by it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The channel's end of file must mean that the guest is gone: this process keeps no end of it open for writing.
     os.dup2(2, 1)
     for _, writer in outputs:
         os.close(writer)
-    _supervise(child, settings, heard, Leftovers([reader for reader, _ in outputs], unsent))
+    left = Leftovers([reader for reader, _ in outputs], unsent, counts_memory=not settings.memory)
+    _supervise(child, settings, heard, left)
 
 
 def _seclude() -> None:
@@ -232,7 +246,10 @@ def _end(child: int, code: int, signum: int, left: Leftovers) -> NoReturn:
     if child:
         os.waitpid(child, 0)
     left.send()
-    _report(InitExited(code, signum, _oom_kills()))
+    if left.counts_memory:
+        _report(InitExited(code, signum, _count(OOM_KILLS), _limit_hits()))
+    else:
+        _report(InitExited(code, signum, -1))
     # 137 from process 1 would tell the engine that the kernel killed it for memory.
     os._exit(exits.GUEST_KILLED if code == 128 + signal.SIGKILL else code)
 
@@ -243,17 +260,25 @@ def _base64(data: bytes) -> str:
     return binascii.b2a_base64(data, newline=False).decode("ascii")
 
 
-def _oom_kills() -> int:
-    for path, key in OOM_COUNTERS:
+def _count(counters: tuple[tuple[str, str], ...]) -> int:
+    """The first that is there, -1 if none is. Without a name it is all that is in its file."""
+    for path, key in counters:
         try:
             with open(path) as file:
                 for line in file:
-                    name, _, count = line.partition(" ")
+                    name, _, count = line.rpartition(" ")
                     if name == key:
                         return int(count)
         except (OSError, ValueError):
             continue
     return -1
+
+
+def _limit_hits() -> int:
+    if (hits := _count(LIMIT_HITS)) >= 0:
+        return hits
+    most, limit = (_count(((MEMORY_V1 + name, ""),)) for name in ("max_usage_in_bytes", "limit_in_bytes"))
+    return int(most >= limit - NEAR_LIMIT_BYTES) if most >= 0 and limit >= 0 else -1
 
 
 def _report(params: InitBeat | InitExited | OutputWrite) -> None:

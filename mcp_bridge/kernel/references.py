@@ -41,20 +41,23 @@ class TextTooLongError(ValueError):
         super().__init__(f"filling in references made {message}")
 
 
-def walk(value: Any, path: tuple[str, ...], *, of_step: bool) -> Any:
+def walk(value: Any, path: tuple[str, ...], *, of_step: bool, compares: bool = False) -> Any:
     """Follow a path into a value: names into objects, numbers into lists.
 
-    `output` stands for the value itself: first in the path of a step, and wherever else no field has that name.
+    `output` stands for the value itself: first in the path of a step, and wherever else no field has that name. In a
+    condition, which may ask whether there is such a field, only first in a path.
 
     Args:
         value: Where to begin.
         path: The names after the first.
         of_step: Whether `value` is a step's output, and not a part of the context.
+        compares: Whether a condition asks.
 
     Returns:
         A value, or `MISSING`.
     """
-    if of_step and path and path[0] == "output":
+    is_field = not of_step and isinstance(value, dict) and "output" in value
+    if (of_step or compares) and path and path[0] == "output" and not is_field:
         path = path[1:]
     for name in path:
         if isinstance(value, dict) and name in value:
@@ -63,7 +66,7 @@ def walk(value: Any, path: tuple[str, ...], *, of_step: bool) -> Any:
             if len(name) > _MAX_INDEX_DIGITS or (index := int(name)) >= len(value):
                 return MISSING
             value = value[index]
-        elif name != "output":
+        elif compares or name != "output":
             return MISSING
     return value
 

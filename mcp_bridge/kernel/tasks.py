@@ -90,8 +90,10 @@ class Level:
     def compared(self, root: str, path: tuple[str, ...]) -> Any:
         """What a reference in a condition stands for: the context comes before steps."""
         if root in self.context:
-            return walk(self.context[root], path, of_step=False)
-        return self.filled(root, path)
+            return walk(self.context[root], path, of_step=False, compares=True)
+        if root in self.outputs:
+            return walk(self.outputs[root], path, of_step=True, compares=True)
+        return walk(dict(self.context), path, of_step=False, compares=True) if root == CONTEXT else MISSING
 
     def within(self, scope: dict[str, Any] | None) -> Lookup:
         """A lookup for texts and arguments where some more names are known."""

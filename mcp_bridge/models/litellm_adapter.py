@@ -191,7 +191,9 @@ def _known_cost(library: Any, response: Any, usage: Usage, name: str | None) -> 
         if not usage.estimated:
             return amount(library.completion_cost(completion_response=response, model=name))
         parts = library.cost_per_token(
-            model=name, prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens
+            model=name,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.total_tokens - usage.prompt_tokens,
         )
         return amount(sum(parts))
     except Exception:  # noqa: BLE001 - the library has no one type for a price that it doesn't know

@@ -94,7 +94,7 @@ class Completion:
     """A model's answer.
 
     Attributes:
-        text: Never empty or blank.
+        text: Never empty or blank, but of a program's step (`ModelSteps.answer`).
         usage: What it took.
         truncated: Whether it was cut off at the limit of tokens.
     """
@@ -113,6 +113,7 @@ class ModelError(BridgeError):
 
     Attributes:
         usage: What was spent all the same, as far as it is known.
+        blank: The answer, if it is a text that is empty or nothing but space; None if there is none.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class ModelError(BridgeError):
     ) -> None:
         super().__init__(code, message, hint=hint, **details)
         self.usage = usage or Usage()
+        self.blank: str | None = None
 
 
 class Model(Protocol):
@@ -182,7 +184,9 @@ def completion(text: object, usage: Usage, *, truncated: bool = False) -> Comple
     """
     if not isinstance(text, str) or not text.strip():
         hint = "It used up max_tokens before it wrote any: raise max_tokens." if truncated else None
-        raise ModelError("model_bad_answer", "The model answered without any text.", hint=hint, usage=usage)
+        error = ModelError("model_bad_answer", "The model answered without any text.", hint=hint, usage=usage)
+        error.blank = text[:MAX_ANSWER_CHARS] if isinstance(text, str) else None
+        raise error
     if len(text) > MAX_ANSWER_CHARS:
         raise ModelError(
             "model_bad_answer",
@@ -211,6 +215,8 @@ def usage_of(
 ) -> Usage:
     """Usage from what was reported, the tokens estimated where that makes no sense (absent, negative, zero for text).
 
+    A total that is reported counts, also without its parts, unless their estimates are more.
+
     Args:
         messages: What was asked.
         answer: The text that came, or anything else for none.
@@ -227,8 +233,10 @@ def usage_of(
     else:
         prompt, written, estimated = estimate(messages), estimate_text(answer if isinstance(answer, str) else ""), True
     both = prompt + written
-    total = max(total_tokens, both) if not estimated and _is_count(total_tokens) else both
-    cost = prices.cost(prompt, written) if prices else amount(cost_usd)
+    total = max(total_tokens, both) if _is_count(total_tokens) else both
+    # What an estimate doesn't explain of a total that was reported is priced as written: rather too high than too low.
+    priced = written + total - both if estimated else written
+    cost = prices.cost(prompt, priced) if prices else amount(cost_usd)
     return Usage(prompt, written, total, cost, name, estimated)
 
 

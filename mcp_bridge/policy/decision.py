@@ -119,6 +119,41 @@ def decide_alone(snapshot: PolicySnapshot, call: Call) -> Decision:
     return Decision(effect, str(call.names), None, f'the preset "{snapshot.preset}"')
 
 
+def denial_in_any_case(snapshot: PolicySnapshot, call: Call, *, knows_hints: bool) -> Decision | None:
+    """The denial of a call whose arguments aren't known yet, if whatever they are it is denied; else None.
+
+    Args:
+        snapshot: The policy.
+        call: Without arguments.
+        knows_hints: Whether the tool's hints are known; without them the presets that ask for them say nothing.
+    """
+    made = _denial_in_any_case_alone(snapshot, call, knows_hints=knows_hints)
+    if made is None and snapshot.floor is not None:
+        return denial_in_any_case(snapshot.floor, call, knows_hints=knows_hints)
+    return made
+
+
+def _denial_in_any_case_alone(snapshot: PolicySnapshot, call: Call, *, knows_hints: bool) -> Decision | None:
+    fitting = snapshot.compiled.fitting(call.names)
+    for rule in fitting.denying:
+        if rule.rule.when is None:
+            return _by_rule("deny", call, rule, Cause.APPLIES)
+    for rule, reading in fitting.others:
+        if rule.rule.effect == "program":
+            # What isn't a step of its programs is refused before its condition is asked.
+            verdict, cause = rule.judge(call, reading)
+            is_refused = verdict == "deny" and cause in _FOR_THE_AGENT and cause is not Cause.USED_UP
+            return _by_rule("deny", call, rule, cause) if is_refused else None
+        if rule.rule.effect == "allow" and reading == "broad":
+            if rule.rule.when is None and rule.rule.max_calls is not None:
+                return _by_rule("deny", call, rule, Cause.OTHER_NAME)
+            continue
+        return None
+    if snapshot.preset == "locked" or (knows_hints and preset_effect(snapshot, call) == "deny"):
+        return Decision("deny", str(call.names), None, f'the preset "{snapshot.preset}"')
+    return None
+
+
 def asked_about(snapshot: PolicySnapshot, tool: ToolNames) -> frozenset[str]:
     """The arguments of a tool that a condition of the policy, or of the floor beneath it, asks about."""
     roots = snapshot.compiled.fitting(tool).roots

@@ -78,6 +78,14 @@ class PolicySnapshot(BaseModel):
         pins = {program.name: program.hash for program in self.programs}
         return CompiledRules(self.rules, pins, len(self.floor.rules) + 1 if self.floor else 1)
 
+    @functools.cached_property
+    def may_deny(self) -> bool:
+        """Whether there is any call that it denies."""
+        denies = self.preset in {"locked", "read-only"} or any(
+            rule.effect in {"deny", "program"} or rule.max_calls is not None for rule in self.rules
+        )
+        return denies or (self.floor is not None and self.floor.may_deny)
+
     def believes(self, server: str) -> bool:
         """Whether a server's hints are believed, by everybody who has a say."""
         return server in self.trust_hints and (self.floor is None or self.floor.believes(server))

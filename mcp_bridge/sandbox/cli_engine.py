@@ -13,6 +13,8 @@ import itertools
 import json
 import os
 import random
+import shutil
+import sys
 import time
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -57,6 +59,15 @@ RETRY_SECONDS = 0.25
 ID_POLL_SECONDS = 0.004
 """How often to look for the file with the id. Creation takes 100 ms and more."""
 
+SEVERED_SECONDS = 2.0
+"""For the client to end after its container's monitor has: if that was killed, it would take 20 s."""
+
+MONITOR_POLL_SECONDS = 0.05
+"""How often to look for the file with the monitor's process id, until the container is there."""
+
+OOM_SECONDS = 10.0
+"""How long before its end a container was first out of memory, if that is why it has ended."""
+
 _ID_LENGTH = 64
 _SIGKILL_CODE = 137
 _ENGINE_CODES = frozenset({125, 126, 127})
@@ -64,6 +75,10 @@ _ENGINE_CODES = frozenset({125, 126, 127})
 
 _ID_FILE_SECONDS = 24 * 3600.0
 """Longer than any container of ours lives."""
+
+_REMOTE_VARIABLES = ("CONTAINER_HOST", "CONTAINER_CONNECTION")
+_REMOTE_ARGUMENTS = ("--remote", "--url", "--connection", "-r", "-c")
+"""By which podman drives one of another machine, where its monitors are."""
 
 _FIRST_UID, _LAST_UID = 20_000, 60_000
 """Within the 65,536 subordinate ids that a rootless user has, and away from the ids that images use."""
@@ -76,6 +91,10 @@ _INHERITED = (
     "CONTAINERS_REGISTRIES_CONF", "STORAGE_DRIVER", "STORAGE_OPTS",
 )  # fmt: skip
 """What a `run` client may have of our environment: it lives as long as the sandbox; our keys are not its business."""
+
+MONITOR_NAME = "monitor.pid"
+OOM_NAME = "oom"
+"""What podman's monitor leaves in the directory that it works in, when the control group was out of memory."""
 
 _MISSING = ("no such container", "no container with", "does not exist", "is already in progress")
 _NOT_RUNNING = ("is not running", "can only kill running containers", "container state improper")
@@ -112,15 +131,15 @@ class CliEngine(Engine):
         return self.choice.engine
 
     def _forget_killed(self) -> None:
-        """Remove the id files of bridges that were killed before they could, and what engines have left."""
-        # An empty file, of podman's monitor for a container that died of memory, where that was started (cgroups v1).
+        """Remove what bridges that were killed have left: id files and directories, and what engines wrote there."""
+        # An empty file, of podman's monitor for a container that died of memory, where earlier versions started it.
         with contextlib.suppress(OSError):
             (self._run_dir / "oom").unlink()
         horizon = time.time() - _ID_FILE_SECONDS
-        for path in self._run_dir.glob("*.cid"):
+        for path in self._run_dir.glob("*"):
             with contextlib.suppress(OSError):
                 if path.stat().st_mtime < horizon:
-                    path.unlink()
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     async def start(self, spec: SandboxSpec) -> CliProcess:
         """Start a container.
@@ -129,7 +148,8 @@ class CliEngine(Engine):
             BridgeError: `no_runtime`, `sandbox_start_failed`, `disk_full`.
         """
         choice = self.choice
-        cidfile = self._run_dir / f"{uuid.uuid4().hex}.cid"
+        name = uuid.uuid4().hex
+        cidfile, folder = self._run_dir / f"{name}.cid", self._run_dir / name
         uid = next(self._uids) if choice.uid_per_container else None
         argv = run_argv(
             choice,
@@ -138,18 +158,37 @@ class CliEngine(Engine):
             profile=seccomp.PROFILE,
             user=None if uid is None else f"{uid}:{uid}",
             unset=await self._variables_of(spec.image),
+            monitor=folder / MONITOR_NAME if self._has_monitors else None,
         )
         try:
-            child = Child(argv, _environment(choice.environment), self._run_dir)
-        except FileNotFoundError as error:
-            raise BridgeError(
-                "no_runtime",
-                f"The container engine {choice.path} is gone.",
-                hint="Run `mcp-bridge doctor` to choose another.",
-            ) from error
+            folder.mkdir(mode=0o700)
         except OSError as error:
-            raise _os_error(error, f"{choice.path} can't be started") from error
-        return CliProcess(self, child, spec.name, cidfile)
+            raise _os_error(error, f"The directory {folder} can't be made") from error
+        try:
+            child = Child(argv, _environment(choice.environment), folder)
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise self._unstarted(error) from error
+        return CliProcess(self, child, spec.name, cidfile, folder)
+
+    def _unstarted(self, error: OSError) -> BridgeError:
+        if isinstance(error, FileNotFoundError):
+            return BridgeError(
+                "no_runtime",
+                f"The container engine {self.choice.path} is gone.",
+                hint="Run `mcp-bridge doctor` to choose another.",
+            )
+        return _os_error(error, f"{self.choice.path} can't be started")
+
+    @property
+    def _has_monitors(self) -> bool:
+        """Whether a process of this machine holds each container's streams, and is told by its id: podman's conmon."""
+        return (
+            self.name == "podman"
+            and sys.platform == "linux"
+            and not any(os.environ.get(name) for name in _REMOTE_VARIABLES)
+            and not any(argument.startswith(_REMOTE_ARGUMENTS) for argument in self.choice.global_args)
+        )
 
     async def kill(self, container_id: str) -> None:
         """SIGKILL by id or name.
@@ -200,6 +239,21 @@ class CliEngine(Engine):
         self._killed.discard(container_id)
         return known
 
+    async def was_out_of_memory(self, container_id: str, since: float) -> bool:
+        """Whether Docker has told of a container that it was out of memory; False where it can't be asked.
+
+        Args:
+            container_id: Id or name; it may be gone.
+            since: In seconds since 1970.
+        """
+        period = (f"--since={since:.9f}", f"--until={time.time():.9f}")
+        only = (f"--filter=container={container_id}", "--filter=event=oom")
+        try:
+            result = await self._command("events", *period, *only, "--format={{.ID}}")
+        except BridgeError:
+            return False
+        return result.returncode == 0 and bool(result.stdout.strip())
+
     async def _variables_of(self, image: str) -> tuple[str, ...]:
         """The variables an image sets; Docker keeps them unless told their names. Asked once an image."""
         if self.name == "podman":
@@ -237,11 +291,13 @@ class CliEngine(Engine):
 class CliProcess(SandboxProcess):
     """A container and the client attached to it; made by `CliEngine.start`."""
 
-    def __init__(self, engine: CliEngine, child: Child, name: str, cidfile: Path) -> None:
+    def __init__(self, engine: CliEngine, child: Child, name: str, cidfile: Path, folder: Path) -> None:
         self._engine = engine
         self._child = child
         self._name = name
         self._cidfile = cidfile
+        self._folder = folder
+        self._severed = False
         self._id: str | None = None
         self._tail = bytearray()
         self._spoke = False
@@ -284,18 +340,53 @@ class CliProcess(SandboxProcess):
         return known
 
     async def wait(self) -> ExitStatus:
-        """Wait until the container has ended.
+        """Wait until the container has ended, or nobody can tell any more.
 
         Raises:
             BridgeError: `sandbox_start_failed`, `image_missing`, `no_runtime`, `disk_full`: PID 1 never ran.
         """
-        code = await self._child.wait()
+        code = await self._ended()
+        if code is None:
+            return ExitStatus(None)
         if self._status is None:
             # PID 1 may choose these statuses too, but then it has spoken before, or has nothing to tell anyway.
             if code in _ENGINE_CODES and not self._spoke:
                 raise await self._failure()
-            self._status = self._judge(code)
+            self._status = await self._judge(code)
         return self._status
+
+    async def _ended(self) -> int | None:
+        """The client's exit status; None if it waits in vain for a container whose monitor has ended."""
+        code: int | None = None
+
+        async def client() -> None:
+            nonlocal code
+            code = await self._child.wait()
+            tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(client)
+            await self._monitor_ended()
+            await anyio.sleep(SEVERED_SECONDS)
+            tasks.cancel_scope.cancel()
+        self._severed = code is None
+        return code
+
+    async def _monitor_ended(self) -> None:
+        """Wait for the end of the container's monitor; for ever, where nobody can tell of it."""
+        file = self._folder / MONITOR_NAME
+        while not (text := _text_of(file)):  # noqa: ASYNC110  (of a file there is no event)
+            await anyio.sleep(MONITOR_POLL_SECONDS)
+        try:
+            pidfd = os.pidfd_open(int(text))
+        except ProcessLookupError:
+            return
+        except (AttributeError, OSError, ValueError):
+            await anyio.sleep_forever()
+        try:
+            await anyio.wait_readable(pidfd)
+        finally:
+            os.close(pidfd)
 
     async def aclose(self) -> None:
         """Kill by id if still running, remove, close the streams. Idempotent, bounded and shielded."""
@@ -305,10 +396,14 @@ class CliProcess(SandboxProcess):
                     return
                 try:
                     self._stdin.close()
-                    if self._child.returncode is None:
+                    if self._severed:
+                        # Podman can't kill what it has lost, and its client hangs.
+                        self._child.kill_session()
+                        await self._remove()
+                    elif self._child.returncode is None:
                         await self._end()
-                    elif self._child.returncode < 0:
-                        # Somebody killed the client, and the container lives on.
+                    elif self._child.returncode < 0 or self._child.returncode in _ENGINE_CODES:
+                        # Somebody killed the client, or it has lost its container, which may live on.
                         await self._remove()
                 finally:
                     self._closed = True
@@ -320,6 +415,7 @@ class CliProcess(SandboxProcess):
                     if self._id is not None:
                         self._engine.was_killed(self._id)
                     self._cidfile.unlink(missing_ok=True)
+                    shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _end(self) -> None:
         """From a running client to none, and no container."""
@@ -371,20 +467,39 @@ class CliProcess(SandboxProcess):
         self._tail += data
         del self._tail[:-TAIL_BYTES]
 
-    def _judge(self, code: int) -> ExitStatus:
+    async def _judge(self, code: int) -> ExitStatus:
         if code < 0:
             # The client was killed, not the container.
             return ExitStatus(None)
         asked = self._engine.was_killed(self._read_id() or self._name)
-        # Nobody inside can send SIGKILL to PID 1. If we did not, the kernel did, and it does that for memory. The
-        # engines' own word is not used: it is gone with `--rm`, and Podman's stays "no" on hybrid control groups.
-        unasked = code == _SIGKILL_CODE and not asked
-        return ExitStatus(code, oom_killed=unasked and self._engine.choice.enforced.memory)
+        if code != _SIGKILL_CODE or asked:
+            return ExitStatus(code)
+        # Nobody inside can send SIGKILL to PID 1: somebody outside did, or the kernel for its memory. What `inspect`
+        # would say of that is gone with `--rm`.
+        since = time.time() - OOM_SECONDS
+        if self._engine.name == "podman":
+            return ExitStatus(code, oom_killed=_changed(self._folder / OOM_NAME) > since)
+        return ExitStatus(code, oom_killed=await self._engine.was_out_of_memory(self._read_id() or self._name, since))
 
     async def _failure(self) -> BridgeError:
         with anyio.move_on_after(EXIT_SECONDS):
             await _drain(self._stderr)
         return start_failure(self._engine.name, bytes(self._tail).decode(errors="replace"))
+
+
+def _changed(file: Path) -> float:
+    """When a file was changed last, in seconds since 1970; 0 if it isn't there."""
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
 
 
 async def _drain(stream: ByteReceiveStream) -> None:

@@ -61,8 +61,9 @@ class ExitStatus:
     """How a container ended.
 
     Attributes:
-        code: Exit status of its PID 1 (128 + n for signal n), or None when the engine could not tell.
-        oom_killed: Whether the kernel killed in it for want of memory, as far as can be told from outside.
+        code: Exit status of its PID 1 (128 + n for signal n), or None when the engine could not tell: it has lost sight
+            of the container, which may live on.
+        oom_killed: Whether it ended by SIGKILL that we did not send, and the engine says that it was out of memory.
     """
 
     code: int | None
@@ -102,7 +103,10 @@ class SandboxProcess(Protocol):
         """
 
     async def wait(self) -> ExitStatus:
-        """Wait until the container has ended. The container may still be listed until it is removed.
+        """Wait until the container has ended, or the engine has lost sight of it.
+
+        The container may still be listed until it is removed. When the engine has lost sight of it, `stdout` may stay
+        open.
 
         Raises:
             BridgeError: The engine ended without ever running PID 1: `sandbox_start_failed`, `image_missing`,

@@ -157,6 +157,7 @@ def run_argv(
     profile: Path,
     user: str | None = None,
     unset: Sequence[str] = (),
+    monitor: Path | None = None,
 ) -> list[str]:
     """The argument vector that starts `spec`.
 
@@ -167,6 +168,7 @@ def run_argv(
         profile: The seccomp profile.
         user: Instead of the specification's, for a uid per container.
         unset: Variables the image sets that the container must not have (Docker; Podman drops all by itself).
+        monitor: Where Podman writes the process id of the container's monitor; None where that isn't on this machine.
     """
     return [
         *choice.command,
@@ -175,6 +177,7 @@ def run_argv(
         *DIFFERENCES[choice.engine],
         *(PODMAN_4 if choice.engine == "podman" and choice.at_least(4, 2) else ()),
         f"--cidfile={cidfile}",
+        *([f"--conmon-pidfile={monitor}"] if monitor is not None and choice.engine == "podman" else ()),
         f"--name={spec.name}",
         *(f"--label={name}={value}" for name, value in sorted(spec.labels.items())),
         f"--user={user or spec.user}",

@@ -120,6 +120,7 @@ def _summary(record: dict[str, Any], program_id: str) -> dict[str, Any]:
         "error": record["error"],
         "code": record["code"],
         "waiting": record["waiting"],
+        **({"warnings": record["warnings"]} if record.get("warnings") else {}),
     }
 
 

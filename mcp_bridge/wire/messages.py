@@ -321,11 +321,16 @@ class InitBeat(NamedTuple):
 
 
 class InitExited(NamedTuple):
-    """The guest's process has ended. `oom_kills` counts what the kernel killed for memory, -1 if unknown."""
+    """The guest's process has ended.
+
+    `oom_kills` counts what the kernel killed for memory, `limit_hits` how often the sandbox's own limit was in the way:
+    where it never was, the memory that was wanting is the host's. -1 if unknown.
+    """
 
     code: int
     signal: int
     oom_kills: int
+    limit_hits: int = -1
 
 
 METHODS: dict[str, type[Any]] = {

@@ -49,12 +49,12 @@ const SIGNS = {
   success: "✓", ok: "✓", approved: "✓", failed: "✗", denied: "✗", timeout: "✗", violation: "✗", stalled: "✗",
   budget_exceeded: "✗", cancelled: "–", skipped: "–", void: "–", suspended: "…", pending: "…", interrupted: "!",
   "no outcome": "!", running: "▶", "under way": "▶", open: "?", erased: "–",
-  in_doubt: "!", happened: "✓", not_done: "–", taken_back: "–", damaged: "✗", error: "✗", exit: "✗", out_of_memory: "✗", killed: "✗",
+  in_doubt: "!", happened: "✓", not_done: "–", taken_back: "–", damaged: "✗", error: "✗", exit: "✗", out_of_memory: "✗", killed: "✗", sandbox_lost: "✗",
 };
 
 const TONES = {
   success: "good", ok: "good", approved: "good", failed: "bad", denied: "bad", timeout: "bad", violation: "bad",
-  budget_exceeded: "bad", stalled: "bad", damaged: "bad", error: "bad", exit: "bad", out_of_memory: "bad", killed: "bad", channel_closed: "bad",
+  budget_exceeded: "bad", stalled: "bad", damaged: "bad", error: "bad", exit: "bad", out_of_memory: "bad", killed: "bad", channel_closed: "bad", sandbox_lost: "bad",
   protocol_error: "bad", output_limit: "bad", call_limit: "bad", interrupted: "warn", "no outcome": "warn", suspended: "warn", pending: "warn",
   in_doubt: "warn", happened: "good", open: "warn", running: "busy", "under way": "busy",
 };
