@@ -307,11 +307,19 @@ def test_the_three_agree_on_damaged_files_of_checkpoints(seed):
     found = collections.Counter()
     for _ in range(MUTANTS // 2):
         text = in_notes(chance, [book.note(size) for size in chance.sample(range(1, book.size + 1), 3)])
+        if not all(map(_is_whole, re.findall("^\u2014 .*$", text, re.MULTILINE))):
+            # What a crash has left of a line of signatures is passed over, and what that takes with it is nobody's promise.
+            continue
         said = [read(text, case) for read in (_large_notes, _small_notes, _peer_notes)]
         assert len({each is None for each in said}) == 1, (said, text)
         found[said[2]] += 1
-    assert found[None] > 0.1 * MUTANTS // 2
+    assert found[None] > 0.05 * MUTANTS
     print(dict(found))
+
+
+def _is_whole(line):
+    name, _, signature = line[2:].partition(" ")
+    return ledger_peer.is_name(name) and re.fullmatch("[A-Za-z0-9+/]{91}=|[A-Za-z0-9+/]{102}==", signature) is not None
 
 
 def _large_notes(text, case):
