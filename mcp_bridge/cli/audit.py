@@ -41,7 +41,7 @@ Kept: TypeAlias = Annotated[
 
 
 Offline: TypeAlias = Annotated[
-    bool, typer.Option("--offline", help="Ask none of [[ledger.publish]] what it has seen of the ledger.")
+    bool, typer.Option("--offline", help="Ask none of ledger.publish what it has seen of the ledger.")
 ]
 Payloads: TypeAlias = Annotated[
     bool, typer.Option("--payloads", help="With arguments, results, code and outputs, in the clear.")
@@ -72,7 +72,7 @@ def verify(
     """Verify a ledger, an export or a proof: every entry, hash and signature.
 
     The ledger here is verified by its own key, unless --key names others, and held against what all of
-    [[ledger.publish]] have seen; it is not verified while there is an alarm. A file is verified by --key alone; without
+    `ledger.publish` have seen; it is not verified while there is an alarm. A file is verified by --key alone; without
     one it is only said whether it agrees with itself.
     """
 
