@@ -684,7 +684,7 @@ def test_damage_within_the_record_is_said(desk, command):
         ("UPDATE head SET root = zeroblob(32)", ("execution", "cancel", "ID"), ["ledger_damaged"]),
         ("UPDATE head SET note = ''", ("execution", "list"), ["ledger_damaged"]),
         ("DELETE FROM head", ("execution", "list"), ["ledger_damaged"]),
-        ("UPDATE meta SET value = 'other' WHERE name = 'origin'", ("execution", "list"), ["ledger_damaged"]),
+        ("UPDATE meta SET value = 'other' WHERE name = 'origin'", ("execution", "cancel", "ID"), ["ledger_behind"]),
         ("UPDATE meta SET value = '0' WHERE name = 'master'", ("execution", "list"), ["key_unusable"]),
         ("PRAGMA user_version = 99", ("execution", "list"), ["database_newer"]),
     ],
