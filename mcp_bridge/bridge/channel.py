@@ -226,6 +226,10 @@ class HostChannel:
         self._size = 0
         self._refused = 0
         self._refusing = False
+        self._working = 0
+        """Requests that are worked on, or wait for their turn; not those that only wait for others."""
+        self._moved_at = time.monotonic()
+        """When a request last came, or stopped being worked on."""
         self._heard_at = time.monotonic()
         self._deaf = False
 
@@ -248,6 +252,11 @@ class HostChannel:
         heartbeat included.
         """
         return time.monotonic() if self._deaf else self._heard_at
+
+    @property
+    def quiet_seconds(self) -> float:
+        """How long nothing was asked for and nothing worked on; 0 while something is."""
+        return 0.0 if self._working or self._ahead else time.monotonic() - self._moved_at
 
     def refuse(self) -> None:
         """Do nothing for the guest any more: cancel what is under way, and only take its output."""
@@ -328,6 +337,7 @@ class HostChannel:
         # Acquired here and not in the task: a flood then waits in the pipe and not in our memory.
         await self._take_place(size)
         self._held.add(size)
+        self._working += 1
         self._scopes[message.id] = anyio.CancelScope()
         self._on_wait(1)
         tasks.start_soon(self._work, message.id, params, size)
@@ -369,11 +379,15 @@ class HostChannel:
         scope = self._scopes[number]
 
         def leave() -> None:
+            if held:
+                self._working -= 1
+                self._moved_at = time.monotonic()
             while held:
                 held.pop().release()
 
         async def enter() -> None:
             if self._slots not in held:
+                self._working += not held
                 await self._slots.acquire()
                 held.append(self._slots)
 

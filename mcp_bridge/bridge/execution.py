@@ -15,6 +15,7 @@ from mcp_bridge.bridge.channel import ChannelLimits, HostChannel, TooManyRequest
 from mcp_bridge.bridge.clock import ScriptClock
 from mcp_bridge.bridge.outputs import OutputLimitError, Outputs
 from mcp_bridge.bridge.record import ExecutionRecord, Status
+from mcp_bridge.bridge.script_waiting import QUIET_SECONDS
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.wire import exits, jsonrpc, messages
 from mcp_bridge.wire.errors import WireError
@@ -149,7 +150,13 @@ class Execution:
             tasks.start_soon(self._read_reports, error_reader_done)
             with self._scope:
                 async with anyio.create_task_group() as watchers:
-                    for watcher in (self._watch_start, self._watch_clock, self._watch_silence, self._channel.beat):
+                    for watcher in (
+                        self._watch_start,
+                        self._watch_clock,
+                        self._watch_silence,
+                        self._watch_hold,
+                        self._channel.beat,
+                    ):
                         watchers.start_soon(watcher)
                     watchers.start_soon(self._channel.start, self._first)
                     try:
@@ -316,6 +323,15 @@ class Execution:
                 self._end("channel_closed", "sandbox_silent", f"Nothing was heard from the sandbox for {quiet:.0f} s.")
                 return
             await anyio.sleep(SILENCE_SECONDS - quiet + 1)
+
+    async def _watch_hold(self) -> None:
+        """End a script that waits for what nobody can give it now, once it has come to rest."""
+        while True:
+            await self._requests.on_hold()
+            if (left := QUIET_SECONDS - self._channel.quiet_seconds) <= 0:
+                self._end("suspended", "still_waiting", "The script waits.")
+                return
+            await anyio.sleep(left)
 
     async def _last_words(self, reports_done: anyio.Event) -> ExitStatus | None:
         """The channel closed without a result: let process 1 and the engine say why.

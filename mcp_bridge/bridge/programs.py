@@ -20,6 +20,7 @@ from mcp_bridge.bridge.program_library import ProgramLibrary
 from mcp_bridge.bridge.program_record import refuse_erased, run_record, standing
 from mcp_bridge.bridge.program_run import ProgramRun
 from mcp_bridge.bridge.recovery import event_json, outcome_json, replay, spent, state_hash
+from mcp_bridge.bridge.waiting import can_go_on
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel import program as programs
 from mcp_bridge.kernel import state
@@ -467,6 +468,9 @@ class _Starts(NamedTuple):
             if exc.code != "not_suspended" or known.state is None:
                 raise
             return None
+
+    async def can_go_on(self, known: StoredExecution) -> bool:
+        return await can_go_on(self.programs.store, known)
 
     async def may_be_operators(self, known: StoredExecution) -> bool:
         # Of the same origin the same was allowed. What a script has begun is no operator's, and may have been narrowed.

@@ -1,6 +1,11 @@
-"""Scripts as executions: begun, kept, gone on with after a death; one a key.
+"""Scripts as executions: begun, kept, suspended, gone on with; one a key.
 
 What a script asks for is recorded by its `ScriptRun`; here is what is around it.
+
+A run without a key that is suspended is given one, `waits-` and its id, by which whoever has it goes on with it. It is
+also found by its code: who asks for the same code, with the same servers and without a key, goes on with the run that
+waits, and is told what came of it once; only then is the same code run anew. Of several runs of the same code that
+wait, each is told once, those first that have come to an end or can go on.
 """
 
 from __future__ import annotations
@@ -11,20 +16,23 @@ import hmac
 import logging
 import secrets
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import anyio
 
 from mcp_bridge.bridge import recovery
-from mcp_bridge.bridge.once import Executions, Key, once
+from mcp_bridge.bridge.once import UNENDED, Executions, Key, once
 from mcp_bridge.bridge.program_record import standing
 from mcp_bridge.bridge.record import ExecutionRecord
 from mcp_bridge.bridge.script_past import Past, spent
 from mcp_bridge.bridge.script_record import suspend
 from mcp_bridge.bridge.script_run import OWN_END, ScriptRun
+from mcp_bridge.bridge.script_waiting import ask, execution_of, known_by
+from mcp_bridge.bridge.waiting import can_go_on
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.entries import Entry
-from mcp_bridge.ledger.store import StoredExecution
+from mcp_bridge.ledger.store import ERASED, StoredExecution
 from mcp_bridge.sandbox.owner import owner_label
 
 if TYPE_CHECKING:
@@ -47,10 +55,15 @@ class Begun(NamedTuple):
     script: ScriptRun
     gate: Gate
     job: Job
+    left: dict[str, Any] | None = None
+    """Its record as it was kept, of one that goes on."""
 
 
 class Surroundings(Protocol):
     """Where scripts run. The bridge."""
+
+    def servers(self, job: Job) -> list[str] | None:
+        """The servers that a job was narrowed to, as they are configured; None for all."""
 
     @property
     def max_artifact_size(self) -> int:
@@ -116,34 +129,64 @@ class Scripts:
         """
         # With the kind of what is asked for: no program has the same.
         request = hmac.digest(self._key, b"script\0" + job.code.encode(), "sha256").hex()
+        waiting = await self._same(job, request) if key is None else None
         runs: Executions[Begun | ExecutionRecord] = _Runs(self, job, key, request)
         found = await once(
             self.store,
             self._principal,
-            None if key is None else Key(key, job.starter),
+            _asked_by(key, waiting, job),
             request,
             runs,
             origin="agent",
             under_way=self._under_way,
-            retry_failed=self._retry_failed,
+            retry_failed=self._retry_failed and waiting is None,
         )
-        if isinstance(found, ExecutionRecord):
-            return found
-        if isinstance(found, StoredExecution):
-            return _kept(found)
-        return await self._run(found)
+        if isinstance(found, Begun):
+            found = await self._run(found)
+        record = found if isinstance(found, ExecutionRecord) else _kept(found)
+        if waiting is not None and record.execution == waiting.id and record.status not in UNENDED:
+            await self._told(record)
+        return record
+
+    async def _same(self, job: Job, request: str) -> StoredExecution | None:
+        """The run of the same code that waits, or of whose end nobody has been told."""
+        names = known_by(request, self._surroundings.servers(job))
+        found = await self.store.by_keys(self._principal, names, job.starter)
+        for known in found:
+            if standing(known) != "suspended" or await can_go_on(self.store, known):
+                return known
+        return found[0] if found else None
+
+    async def _told(self, record: ExecutionRecord) -> None:
+        """Whoever asks for the same code from now on wants it run anew."""
+        stored = await self.store.execution(record.execution)
+        if stored is not None:
+            await self.store.release_key(stored)
+        record.notices.append(
+            f"this is what came of the run {record.execution}, which had waited; the same code is run anew from now on"
+        )
 
     async def resume(self, stored: StoredExecution, job: Job) -> ExecutionRecord:
-        """Go on with a script whose process has died, or of which nothing is in doubt any more.
+        """Go on with a script whose process has died, or for which something has come about that it waits for.
 
         Args:
             stored: Its execution, as it was read.
             job: For whom; its code is not looked at.
 
         Raises:
-            BridgeError: `not_suspended`; as `run`.
+            BridgeError: `not_suspended`, `still_waiting`; as `run`.
         """
-        if (status := standing(stored)) != "interrupted":
+        status = standing(stored)
+        can = status == "interrupted" or (status == "suspended" and await can_go_on(self.store, stored))
+        record = stored.record or {}
+        if not can and status == "suspended" and record.get("waiting"):
+            raise BridgeError(
+                "still_waiting",
+                f"The execution {stored.id} still waits. {record['error']['message']}",
+                hint=record["error"].get("hint"),
+                waiting=record["waiting"],
+            )
+        if not can:
             raise BridgeError(
                 "not_suspended",
                 f"The execution {stored.id} can't go on: {status}.",
@@ -237,13 +280,13 @@ class Scripts:
             script = self._script(known.id, gate, known.key, Past(history))
             doubts = await in_doubt(script.past, gate)
             if not doubts:
-                return Begun(script, gate, job)
+                return Begun(script, gate, job, known.record)
             record = ExecutionRecord(known.id)
-            suspend(record, doubts)
+            suspend(record, doubts, _still_waiting(known.record, script.past))
             with anyio.CancelScope(shield=True):
-                await self._suspended(record)
+                await self._suspended(record, script)
         except BaseException:
-            await self._let_go(known.id)
+            await self._let_go(known.id, record=known.record)
             raise
         self._under_way.pop(known.id).set()
         return record
@@ -255,7 +298,9 @@ class Scripts:
             with anyio.CancelScope(shield=True):
                 await self._keep(begun, record)
         except BaseException as exc:
-            await self._let_go(execution, None if begun.script.key else exc)
+            # A key that is made counts once it is written down.
+            is_kept = begun.script.key is not None and begun.script.key != begun.script.made_now
+            await self._let_go(execution, None if is_kept else exc, record=begun.left)
             raise
         self._under_way.pop(execution).set()
         return record
@@ -266,14 +311,20 @@ class Scripts:
         divergence = script.divergence or (script.missing() if record.status in OWN_END else None)
         if divergence is not None:
             record.status, record.exit_code, record.error = "error", 1, divergence.error().record()
-            await self._suspended(record)
+            await self._suspended(record, script)
             return
         if script.key is not None and record.status not in OWN_END:
             # Its calls were cut short: nobody knows whether they have happened.
             past = Past(await self.recorder.read(script.execution))
-            if doubts := await in_doubt(past, begun.gate):
-                suspend(record, doubts)
-                await self._suspended(record)
+            doubts = await in_doubt(past, begun.gate)
+            held = list(script.hold.calls.values()) if record.status in _AT_REST else []
+            if doubts or held:
+                if record.status == "suspended":
+                    record.error = None
+                waiting = await ask(self.store, script.execution, held)
+                await self._name(script, begun.job)
+                suspend(record, doubts, waiting, script.key if execution_of(script.key) else None)
+                await self._suspended(record, script)
                 return
         end = {"status": record.status, "exit_code": record.exit_code, **_error(record)}
         for name in ("stdout", "stderr", "value"):
@@ -284,29 +335,56 @@ class Scripts:
         self.recorder.post(self._entry("end", script.execution, end))
         await self.store.update(script.execution, status=record.status, state=None, record=sealed, due=None)
 
-    async def _suspended(self, record: ExecutionRecord) -> None:
+    async def _name(self, script: ScriptRun, job: Job) -> None:
+        """Keep the key that was made for a run, if that is new."""
+        stored = await self.store.execution(script.execution)
+        if script.made_now is None or stored is None:
+            return
+        named = replace(stored, key=script.made_now, key_space=job.starter)
+        for name in known_by(stored.request, stored.bundle["servers"]):
+            if await self.store.give_key(named, name):
+                return
+            other = await self.store.by_key(self._principal, name, job.starter)
+            if other is not None and other.status == ERASED:
+                # Nobody can be told any more what came of that one.
+                await self.store.release_key(other)
+                if await self.store.give_key(named, name):
+                    return
+        await self.store.give_key(named, script.made_now)
+
+    async def _suspended(self, record: ExecutionRecord, script: ScriptRun) -> None:
         why = {"status": "suspended", **_error(record)}
+        held = {call: asked for call, asked in script.past.held.items() if call not in script.past.calls}
+        held |= {one.call: one.asked for one in script.hold.calls.values() if one.kind == "approval"}
+        if held:
+            # A person decides on these, and the script is to ask for the same when it goes on.
+            why["held"] = [asked.in_short().payload() | {"call": call} for call, asked in held.items()]
         sealed = await self.store.sealed_record(record.execution, record.to_json())
         self.recorder.post(self._entry("suspension", record.execution, why))
         await self.store.update(record.execution, status="suspended", state=None, record=sealed, due=None)
 
-    async def _let_go(self, execution: str, exc: BaseException | None = None) -> None:
+    async def _let_go(
+        self, execution: str, exc: BaseException | None = None, *, record: dict[str, Any] | None = None
+    ) -> None:
         """A run has ended without a record.
 
         Args:
             execution: Whose.
             exc: Why it is over; None if it has a key, by which it can go on.
+            record: As it was kept before, if it has gone on: what it waited for, it waits for still.
         """
         with anyio.CancelScope(shield=True):
             try:
                 # A record that can't be written is what has ended it, perhaps.
                 with contextlib.suppress(BridgeError):
                     if exc is None:
-                        await self.store.update(execution, status="interrupted", state=None, record=None, due=None)
+                        await self.store.update(execution, status="interrupted", state=None, record=record, due=None)
                     else:
-                        record = _refused(execution, exc)
-                        self.recorder.post(self._entry("end", execution, {"status": record["status"]}))
-                        await self.store.update(execution, status=record["status"], state=None, record=record, due=None)
+                        refused = _refused(execution, exc)
+                        self.recorder.post(self._entry("end", execution, {"status": refused["status"]}))
+                        await self.store.update(
+                            execution, status=refused["status"], state=None, record=refused, due=None
+                        )
             finally:
                 self._under_way.pop(execution).set()
 
@@ -334,9 +412,29 @@ class _Runs(NamedTuple):
     async def go_on(self, known: StoredExecution) -> Begun | ExecutionRecord | None:
         return await self.scripts.go_on(known, self.job)
 
+    async def can_go_on(self, known: StoredExecution) -> bool:
+        return await can_go_on(self.scripts.store, known)
+
     async def may_be_operators(self, known: StoredExecution) -> bool:
         # With the same servers the same was allowed.
         return bool(known.bundle["servers"] == (None if self.job.servers is None else list(self.job.servers)))
+
+
+_AT_REST = frozenset({"suspended", "timeout"})
+"""How a run ends while calls of it wait: by itself, or because what was still under way took too long."""
+
+
+def _asked_by(key: str | None, waiting: StoredExecution | None, job: Job) -> Key | None:
+    """The key that an execution is asked for by: of one that waits, the one that was made for it."""
+    if key is None and waiting is not None:
+        key = waiting.key
+    return None if key is None else Key(key, job.starter)
+
+
+def _still_waiting(record: dict[str, Any] | None, past: Past) -> list[dict[str, Any]]:
+    """What a run waited for and waits for still, when it can't go on for another reason."""
+    rows: list[dict[str, Any]] = (record or {}).get("waiting", [])
+    return [row for row in rows if row["call"] not in past.calls or past.calls[row["call"]].outcome is None]
 
 
 def _named(key: str | None) -> dict[str, Any]:

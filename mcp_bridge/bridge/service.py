@@ -218,6 +218,10 @@ class Bridge:
             gate.servers = frozenset(allowed)
         return gate
 
+    def servers(self, job: Job) -> list[str] | None:
+        """As `scripts.Surroundings`."""
+        return None if job.servers is None else sorted(self._narrow(job.servers))
+
     @property
     def max_artifact_size(self) -> int:
         """As `scripts.Surroundings`."""
@@ -235,7 +239,7 @@ class Bridge:
     async def _sandboxed(self, begun: Begun, artifacts: ArtifactWriter) -> ExecutionRecord:
         from mcp_bridge.bridge.requests import Requests  # noqa: PLC0415
 
-        script, gate, job = begun
+        script, gate, job, _ = begun
         execution = script.execution
         limit = self._check(job.code, job.timeout)
         async with self._places:
@@ -315,7 +319,7 @@ class Bridge:
         asker: Asker | None = None,
         sampler: Sampler | None = None,
     ) -> dict[str, Any]:
-        """Go on with a suspended program, without a sandbox; or with a script whose process has died, in one.
+        """Go on with a suspended program, without a sandbox; or with a script, in one.
 
         Args:
             execution: Its id.
@@ -324,19 +328,33 @@ class Bridge:
             sampler: As `run`.
 
         Raises:
-            BridgeError: As `Programs.resume`.
+            BridgeError: As `Programs.resume`, `Scripts.resume`, `script_settling.give`.
         """
         stored = await self.programs.stored(execution, PRINCIPAL)
         if stored.kind == "script":
             if event is not None:
-                raise BridgeError(
-                    "not_suspended", f"The execution {execution} is of a script: it waits for no payload."
-                )
+                stored = await self._given(stored, event)
             job = Job("", asker=asker, sampler=sampler, began=time.monotonic())
             await self.scripts.resume(stored, job)
             return await self._told(execution)
         gate = self._gate(secrets.token_hex(8), self._narrow(None), asker, sampler)
         return await self._driven(await self.programs.resume(execution, event, PRINCIPAL, gate))
+
+    async def _given(self, stored: StoredExecution, event: Resume) -> StoredExecution:
+        """A suspended script that has been given what its tool has said comes later; as it is then.
+
+        Raises:
+            BridgeError: `not_suspended`, `bad_value`.
+        """
+        from mcp_bridge.bridge.script_settling import give  # noqa: PLC0415
+
+        gate = self._gate(secrets.token_hex(8), self._narrow(None))
+        is_given = await give(self.programs.store, self.programs.recorder, stored, event, gate)
+        if not is_given and event.payload is not None:
+            raise BridgeError(
+                "not_suspended", f"The execution {stored.id} is of a script, none of whose calls waits for a payload."
+            )
+        return await self.programs.stored(stored.id, PRINCIPAL)
 
     async def cancel_program(self, execution: str, reason: str) -> dict[str, Any]:
         """End a suspended program, and undo what its steps want undone; or a script that can't go on by itself.

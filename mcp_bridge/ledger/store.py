@@ -18,7 +18,7 @@ from mcp_bridge.ledger.transaction import Seal, check_row, row_mac
 from mcp_bridge.offload import off_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from mcp_bridge.ledger.database import Database
     from mcp_bridge.ledger.entries import Entry
@@ -270,6 +270,26 @@ class ProgramStore:
         )
         return changed == 1
 
+    async def give_key(self, execution: StoredExecution, known_by: str) -> bool:
+        """Give an execution that has none an idempotency key; False if another one is known by the same text.
+
+        Args:
+            execution: As it is kept, with `key` and `key_space` as it has them from now on.
+            known_by: What `by_key` finds it by; another text than its key, if that is to be found by its id alone.
+        """
+        sealed = {"key": execution.key, "space": execution.key_space, "bundle": execution.bundle}
+        changed = await self._database.write(
+            "UPDATE OR IGNORE executions SET key = ?, bundle = ?, changed = ? WHERE id = ? AND key IS NULL",
+            (
+                self._key_mac(execution.principal, known_by, execution.key_space),
+                seal(execution.id, "bundle", sealed),
+                time.time(),
+                execution.id,
+            ),
+            ("executions", "id = ?", (execution.id,)),
+        )
+        return changed == 1
+
     def hold(self, holder: str, *, execution: str = "", subject: str = "") -> None:
         """What an execution keeps is from now on of another's, too, or of a person's: it is erased with that.
 
@@ -390,6 +410,14 @@ class ProgramStore:
         mac = self._key_mac(principal, key, space)
         found = await self._executions("WHERE principal = ? AND key = ?", (principal, mac))
         return found[0] if found else None
+
+    async def by_keys(self, principal: str, keys: Sequence[str], space: KeySpace) -> list[StoredExecution]:
+        """Those of some idempotency keys that aren't erased, as `by_key`; the one that has begun first comes first."""
+        macs = [self._key_mac(principal, key, space) for key in keys]
+        among = ", ".join("?" * len(macs))
+        return await self._executions(
+            f"WHERE principal = ? AND key IN ({among}) AND status <> ? ORDER BY started, id", (principal, *macs, ERASED)
+        )
 
     async def holders(self, execution: str) -> list[str]:
         """The scripts that have something of an execution: those that have begun it, gone on with it or read of it.

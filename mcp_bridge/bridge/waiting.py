@@ -1,0 +1,44 @@
+"""Whether an execution that is suspended can go on: what it waits for has been decided, has come, or is over."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from mcp_bridge.bridge.program_record import standing
+from mcp_bridge.kernel.machine import IN_DOUBT
+
+if TYPE_CHECKING:
+    from mcp_bridge.ledger.store import ProgramStore, StoredExecution
+
+PROGRAM = "program"
+"""The kind of what a script waits for that is a program of its own; other kinds are those of a program's steps."""
+
+
+async def can_go_on(store: ProgramStore, stored: StoredExecution) -> bool:
+    """Whether a suspended execution would get further if it went on now.
+
+    One of several decisions is enough: the others are asked for again. While a script's own call is in doubt, nothing
+    of it goes on.
+
+    Args:
+        store: Has its questions.
+        stored: The execution, as it was read.
+    """
+    record = stored.record or {}
+    rows = record.get("waiting", ())
+    if stored.kind == "script" and (record.get("error") or {}).get("calls"):
+        return False
+    decided: set[int] = set()
+    if any(row["kind"] == "approval" for row in rows):
+        decided = {row.effect for row in await store.approvals(stored.id) if row.decision is not None}
+    for row in rows:
+        if row["kind"] == "approval" and row["effect"] in decided:
+            return True
+        if row["kind"] != IN_DOUBT and row.get("due") is not None and row["due"] <= time.time():
+            return True
+        if row["kind"] == PROGRAM:
+            program = await store.execution(row["execution"])
+            if program is None or standing(program) != "suspended" or await can_go_on(store, program):
+                return True
+    return False

@@ -1,0 +1,260 @@
+"""Scripts and programs that wait for people: decided by whomever, in whichever order, they end as with a person there."""
+
+import asyncio
+import json
+
+import pytest
+from test_durable_scripts import Hosts, ended, make_hosts, source  # noqa: F401  (fixtures)
+
+from mcp_bridge.bridge import approvals
+from mcp_bridge.bridge.program_record import standing, told
+from mcp_bridge.ledger.database import Database
+from mcp_bridge.ledger.schema import FILE_NAME
+from mcp_bridge.ledger.store import ProgramStore
+
+pytestmark = [pytest.mark.usefixtures("whole_ledgers"), pytest.mark.timeout(600)]
+
+
+class Desk(Hosts):
+    """Hosts, and the people who decide."""
+
+    def decide(self, execution, effect, *, approved=True, by="anna"):
+        return ended(self.start(decide={"id": execution, "effect": effect, "approved": approved, "by": by}))
+
+    def resume(self, execution, **more):
+        return ended(self.start(resume={"id": execution, **more}))
+
+    def program(self, program, key="p", **more):
+        return ended(self.start(program={"program": program, "key": key}, **more))
+
+    def open(self):
+        """What waits for a person: (execution, effect, tool, arguments)."""
+
+        async def listed():
+            async with Database(self.state / FILE_NAME) as database:
+                rows = await approvals.asked(ProgramStore(database), "local")
+                return [
+                    (
+                        row.approval.execution,
+                        row.approval.effect,
+                        row.question.get("tool"),
+                        row.question.get("arguments"),
+                    )
+                    for row in rows
+                    if row.status == "open"
+                ]
+
+        return asyncio.run(listed())
+
+    def row(self, execution):
+        async def found():
+            async with Database(self.state / FILE_NAME) as database:
+                return await ProgramStore(database).execution(execution)
+
+        return asyncio.run(found())
+
+
+@pytest.fixture
+def make_desk(make_hosts):  # noqa: F811
+    def make(name="desk"):
+        desk = make_hosts(name)
+        desk.__class__ = Desk
+        return desk
+
+    return make
+
+
+@pytest.fixture
+def desk(make_desk):
+    return make_desk()
+
+
+ONE = """
+print(await local.once(text="a"))
+try:
+    print(await local.careful(text="b"))
+except Exception as exc:
+    print(type(exc).__name__, exc.code, exc)
+print(await local.once(text="c"))
+"""
+
+
+@pytest.mark.parametrize("key", ["key", None])
+@pytest.mark.parametrize("approved", [True, False])
+def test_a_call_that_needs_a_person_suspends_its_script_until_one_has_decided(desk, key, approved):
+    first = desk.run(ONE, key)
+    execution = first["execution"]
+    assert (first["status"], first["exit_code"], first["error"]["code"]) == ("suspended", 5, "approval_needed")
+    assert "\n" not in first["error"]["message"] + first["error"]["hint"]
+    assert f"local.careful ({execution}.1)" in first["error"]["message"]
+    assert (f"waits-{execution}" in first["error"]["hint"]) == (key is None)
+    assert [(row["kind"], row["call"], row["effect"]) for row in first["waiting"]] == [("approval", "0#2", 1)]
+    assert desk.open() == [(execution, 1, "local.careful", {"text": "b"})]
+    assert desk.run(ONE, key) == first
+    assert desk.done == ["once a"]
+    assert desk.resume(execution)["code"] == "still_waiting"
+    assert told(desk.row(execution))["waiting"][0]["effect"] == 1
+
+    assert desk.decide(execution, 1, approved=approved)["by"] == "anna"
+    assert desk.open() == []
+    last = desk.run(ONE, key)
+    said = "careful:b" if approved else "ToolError denied A person has denied local.careful."
+    assert (last["execution"], last["status"], last["stdout"]) == (execution, "success", f"once:a\n{said}\nonce:c\n")
+    assert desk.done == ["once a", *(["careful b"] if approved else []), "once c"]
+    if key is not None:
+        assert desk.run(ONE, key) == last
+        assert desk.replay(execution)["agrees"]
+
+
+def test_a_run_without_a_key_is_told_once_by_its_code_and_always_by_the_key_that_was_made_for_it(desk):
+    first = desk.run(ONE, None)
+    made = f"waits-{first['execution']}"
+    assert desk.run(ONE, made) == first
+    desk.decide(first["execution"], 1)
+    assert desk.resume(first["execution"])["status"] == "success"
+    again = desk.run(ONE, None)
+    assert (again["execution"], again["status"]) == (first["execution"], "success")
+    assert "had waited" in again["notices"][0]
+    assert desk.done == ["once a", "careful b", "once c"]
+    assert desk.run(ONE, made)["stdout"] == again["stdout"]
+    anew = desk.run(ONE, None)
+    assert (anew["execution"] != first["execution"], anew["status"]) == (True, "suspended")
+    assert desk.run(ONE, "waits-0123456789abcdef")["code"] == "unknown_key"
+    assert desk.run("print(1)", made)["code"] == "key_conflict"
+    assert desk.done == ["once a", "careful b", "once c", "once a"]
+
+
+def test_a_persons_word_holds_for_what_they_were_shown_and_for_nothing_else(desk):
+    code = """
+import os
+await local.once(text="a")
+await local.careful(text=os.urandom(4).hex())
+"""
+    first = desk.run(code)
+    desk.decide(first["execution"], 1)
+    second = desk.run(code)
+    assert (second["status"], second["error"]["code"], second["error"]["call"]) == ("error", "divergence", "0#2")
+    assert desk.done == ["once a"]
+    assert desk.open() == []
+
+
+TEN = """
+async def one(number):
+    try:
+        if number in (2, 5, 8):
+            return await local.careful(text=str(number))
+        return await local.once(text=str(number), seconds=0.02 * number)
+    except Exception as exc:
+        return exc.code
+print(await asyncio.gather(*(one(number) for number in range(10))))
+print(await local.careful(text="last"))
+"""
+
+
+@pytest.mark.parametrize("key", ["key", None])
+@pytest.mark.parametrize("order", [(2, 5, 8), (8, 2, 5)])
+def test_of_ten_calls_at_once_three_wait_and_are_decided_in_any_order(desk, key, order):
+    first = desk.run(TEN, key)
+    execution = first["execution"]
+    questions = {asked[3]["text"]: asked[1] for asked in desk.open()}
+    assert sorted(questions) == ["2", "5", "8"], first["error"]
+    for number in order[:-1]:
+        desk.decide(execution, questions[str(number)], approved=number != 5, by=f"person {number}")
+        desk.run(TEN, key, die="end" if number == order[0] else "")
+        assert f"careful {number}" in desk.done or number == 5
+    desk.decide(execution, questions[str(order[-1])], approved=order[-1] != 5)
+    waits = desk.run(TEN, key)
+    ((_, effect, _, arguments),) = desk.open()
+    assert (waits["status"], arguments) == ("suspended", {"text": "last"})
+    desk.decide(execution, effect)
+    last = desk.run(TEN, key)
+    shown = [f"careful:{n}" if n in (2, 8) else "denied" if n == 5 else f"once:{n}" for n in range(10)]
+    assert (last["status"], last["stdout"]) == ("success", f"{shown}\ncareful:last\n")
+    assert sorted(desk.done) == sorted(
+        [f"once {n}" for n in (0, 1, 3, 4, 6, 7, 9)] + ["careful 2", "careful 8", "careful last"]
+    )
+
+
+ASKS = {
+    "name": "purchase",
+    "steps": [
+        {"id": "ask", "type": "approval", "message": "Buy?"},
+        {"id": "buy", "type": "tool", "tool": "once", "args": {"text": "bought"}},
+    ],
+}
+CALLS = {"name": "p", "steps": [{"id": "do", "type": "tool", "tool": "careful", "args": {"text": "done"}}]}
+RUNS = """
+from mcp import programs
+trace = await programs.run({}{})
+print(trace.status, trace.output)
+print(await local.once(text="rest"))
+"""
+
+
+@pytest.mark.parametrize("named", ["", ", idempotency_key='p'"])
+@pytest.mark.parametrize("resumed", ["by its script", "by somebody else", "killed"])
+def test_a_script_whose_program_waits_is_suspended_and_goes_on_when_that_can(desk, named, resumed):
+    code = RUNS.format(repr(ASKS), named)
+    first = desk.run(code)
+    (waits,) = first["waiting"]
+    assert (first["status"], first["error"]["code"], first["stdout"]) == ("suspended", "approval_needed", "")
+    assert (waits["kind"], waits["name"], waits["waiting"][0]["step"]) == ("program", "purchase", "ask")
+    assert waits["execution"] in first["error"]["message"]
+    assert desk.run(code) == first
+    ((program, effect, _, _),) = desk.open()
+    assert program == waits["execution"]
+    desk.decide(program, effect)
+    if resumed == "by somebody else":
+        assert desk.resume(program)["status"] == "success"
+    if resumed == "killed":
+        desk.run(code, die="before:once rest")
+        desk.settle(first["execution"], how="not_done") if desk.run(code)["status"] == "suspended" else None
+    last = desk.run(code)
+    assert (last["status"], last["stdout"]) == ("success", "success once:bought\nonce:rest\n")
+    assert desk.done == ["once bought", "once rest"]
+    assert desk.run(code) == last
+    assert desk.replay(first["execution"])["agrees"]
+
+
+@pytest.mark.parametrize("program", [ASKS, CALLS], ids=["step", "call"])
+def test_a_program_under_a_key_goes_on_when_it_is_run_again_after_a_decision(desk, program):
+    first = desk.program(program)
+    assert first["status"] == "suspended"
+    assert desk.program(program) == first
+    ((execution, effect, _, _),) = desk.open()
+    desk.decide(execution, effect)
+    last = desk.program(program)
+    assert (last["trace_id"], last["status"]) == (first["trace_id"], "success")
+    assert desk.program(program) == last
+    assert len(desk.done) == 1
+
+
+PENDS = """
+async def tried(call):
+    try:
+        return await call
+    except Exception as exc:
+        return exc.code
+print(await asyncio.gather(tried(local.later(text="a")), local.once(text="b"), tried(local.later.raw(text="c"))))
+print(await local.once(text="d"))
+"""
+
+
+@pytest.mark.parametrize("key", ["key", None])
+def test_a_tool_whose_outcome_comes_later_suspends_its_script_until_it_has_come(desk, key):
+    first = desk.run(PENDS, key)
+    execution = first["execution"]
+    assert (first["status"], first["error"]["code"]) == ("suspended", "still_waiting")
+    assert [(row["kind"], row["name"]) for row in first["waiting"]] == [("tool", "local.later")] * 2
+    assert f"execution resume {execution} --payload" in first["error"]["hint"]
+    assert desk.run(PENDS, key) == first
+    again = desk.resume(execution, payload={"paid": 1})
+    assert (again["status"], len(again["waiting"])) == ("suspended", 1)
+    assert desk.settle(execution, how="failed", message="no")["status"] == "interrupted"
+    last = desk.run(PENDS, key)
+    assert last["status"] == "success", last
+    assert last["stdout"] == "[{'paid': 1}, 'once:b', 'failed']\nonce:d\n"
+    assert sorted(desk.done) == ["later a", "later c", "once b", "once d"]
+    if key:
+        assert desk.replay(execution)["agrees"]
+        assert desk.resume(execution, payload=1)["code"] == "not_suspended"
