@@ -2,7 +2,7 @@
 
 Each line of standard input starts one, in a fork of this process (which has loaded everything by then). A line is a
 JSON object: `state`, its directory; `run` (code, key, timeout), `settle` (id, call, and the fields of a settlement),
-`cancel` (id), `replay` (id), `decide` (id, effect, approved, by), `resume` (id, and perhaps a payload) or `program` (program,
+`cancel` (id), `replay` (id), `decide` (execution, effect, approved, by), `resume` (id, and perhaps a payload) or `program` (program,
 context, key); `says`, what the client's person answers, where there is one; `out`, the file for the record or the error; `log`, to which the tools write a line when
 they have done their work; `die`, where the host is killed: one of POINTS and a tool, or `end`; `settings`; `extra`,
 whether there is a tool more; `patience`, with what recorded calls are waited for. How the host has ended is written beside `out`, with `.ended`.
@@ -160,7 +160,7 @@ def set_traps() -> None:
 class Person:
     """As the client's: answers every question alike, and writes down what was asked."""
 
-    def __init__(self, answer: bool | None) -> None:
+    def __init__(self, answer):
         self._answer = answer
 
     async def ask(self, question: dict) -> bool | None:
@@ -203,9 +203,9 @@ async def main(job: dict) -> dict:
             return {"code": exc.code, "message": exc.message}
 
 
-async def _decide(bridge: Bridge, id: str, effect: int, by: str, *, approved: bool) -> dict:
+async def _decide(bridge: Bridge, execution: str, effect: int, by: str, *, approved: bool) -> dict:
     """As the command line, and the viewer, take down a decision."""
-    asked = await approvals.asked(bridge.programs.store, "local", id)
+    asked = await approvals.asked(bridge.programs.store, "local", execution)
     (question,) = [row for row in asked if row.approval.effect == effect]
     return await approvals.decide(bridge.programs.store, question, approved=approved, by=by, comment="so be it")
 

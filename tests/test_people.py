@@ -1,13 +1,12 @@
 """Scripts and programs that wait for people: decided by whomever, in whichever order, they end as with a person there."""
 
 import asyncio
-import json
 
 import pytest
 from test_durable_scripts import Hosts, ended, make_hosts, source  # noqa: F401  (fixtures)
 
 from mcp_bridge.bridge import approvals
-from mcp_bridge.bridge.program_record import standing, told
+from mcp_bridge.bridge.program_record import told
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore
@@ -19,7 +18,7 @@ class Desk(Hosts):
     """Hosts, and the people who decide."""
 
     def decide(self, execution, effect, *, approved=True, by="anna"):
-        return ended(self.start(decide={"id": execution, "effect": effect, "approved": approved, "by": by}))
+        return ended(self.start(decide={"execution": execution, "effect": effect, "approved": approved, "by": by}))
 
     def resume(self, execution, **more):
         return ended(self.start(resume={"id": execution, **more}))

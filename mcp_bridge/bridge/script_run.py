@@ -29,6 +29,7 @@ from mcp_bridge.bridge.script_past import NOT_DONE, PENDING, TAKEN_BACK, Asked, 
 from mcp_bridge.bridge.script_waiting import HeldCall, Hold, is_same, made_key
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.wire.messages import NAMES, ProgramResume
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Mapping
@@ -64,6 +65,9 @@ NOT_TAKEN = frozenset({"record_limit", "ledger_full"})
 
 OWN_END = frozenset({"success", "error", "exit"})
 """Statuses of a script that has come to its end by itself."""
+
+_RESUMABLE = frozenset({"event", "tool"})
+"""Kinds of what a program waits for that a script can bring: `programs.resume`."""
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -153,6 +157,7 @@ class ScriptRun:
         halt: To be set: ends the sandbox. Called once, when a divergence has been met.
         divergence: The first one met, or None.
         hold: The calls that nobody can answer now.
+        lent: The calls of programs that wait, and of which the script was told that they do, by the programs' ids.
         made_now: The key that it was given in this run, as it has none and waits; or None.
         room: To be set: what may be recorded of it, as `Allowance.room`. A tool's call asks for it at the gate.
     """
@@ -178,6 +183,8 @@ class ScriptRun:
         self.divergence: Divergence | None = None
         self.hold = Hold()
         self.made_now: str | None = None
+        self.lent: dict[str, HeldCall] = {}
+        self._all_returned = anyio.Event()
         self._is_first = past is None
         self._pending: set[str] = set()
         """Calls of which the outcome comes later, by what their tool has said in this run."""
@@ -261,6 +268,8 @@ class ScriptRun:
                 await self._diverge(Divergence(call, None, await asked()))
             await anyio.sleep_forever()  # as then: its answer never came
         await self._caught_up(call, asked)
+        await self._returned(kind, name, arguments)
+        await come_back()
         if known is not None and known.is_pending:
             self._pending.add(call)
         mark = {"call": call, "asked": name}
@@ -315,7 +324,7 @@ class ScriptRun:
         if call in self._pending:
             await self._wait(call, await asked(), "tool")
         if kind == "program" and self._waits(answer.get("record")):
-            await self._wait(call, await asked(), "program", program=answer["record"])
+            return await self._program_waits(call, await asked(), answer)
         if call not in self._answered and not (kind == "program" and self._drives(call, answer, await asked())):
             self.outcome(self._of(call, await asked()) | {"status": "ok", "value": answer})
         return answer
@@ -468,9 +477,36 @@ class ScriptRun:
         """The sandbox has driven a program to where it can't go on."""
         call, asked = self._programs.pop(execution, ("", None))
         if asked is not None and self._waits(record):
-            await self._wait(call, asked, "program", program=record)
-        if asked is not None:
+            await self._program_waits(call, asked, {"record": record})
+        elif asked is not None:
             self.outcome(self._of(call, asked) | {"status": "ok", "value": {"record": record}})
+
+    async def _program_waits(self, call: str, asked: Asked, answer: dict[str, Any]) -> dict[str, Any]:
+        """What is told of a program that waits: nothing, unless it waits for what the script itself may bring.
+
+        Then it is told, and lent until its script's next call: if that resumes the program, it is the answer. If it is
+        any other, or the script comes to its end, the script waits for its program: nothing that it does because the
+        program waits is done.
+        """
+        record = answer["record"]
+        if not any(row["kind"] in _RESUMABLE for row in record["waiting"]):
+            await self._wait(call, asked, "program", program=record)
+        self.lent[record["trace_id"]] = HeldCall(call, asked, "program", time.time(), _NOTHING, record)
+        return answer
+
+    async def _returned(self, kind: str, name: str, arguments: Any) -> None:
+        """Wait until nothing is lent that a call doesn't take up."""
+        if kind == "program" and name == NAMES[ProgramResume] and arguments["execution"] in self.lent:
+            held = self.lent.pop(arguments["execution"])
+            self.outcome(self._of(held.call, held.asked) | {"status": "ok", "value": {"record": held.program}})
+            self.hold.remove(held.call)
+            self._all_returned.set()
+        while self.lent:
+            for held in self.lent.values():
+                self.hold.add(held)
+            self._all_returned = anyio.Event()
+            step_aside()
+            await self._all_returned.wait()
 
     def program_left(self, execution: str) -> None:
         """The script no longer waits for a program that its sandbox was driving."""

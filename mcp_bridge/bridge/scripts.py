@@ -313,18 +313,9 @@ class Scripts:
             record.status, record.exit_code, record.error = "error", 1, divergence.error().record()
             await self._suspended(record, script)
             return
-        if script.key is not None and record.status not in OWN_END:
-            # Its calls were cut short: nobody knows whether they have happened.
-            past = Past(await self.recorder.read(script.execution))
-            doubts = await in_doubt(past, begun.gate)
-            held = list(script.hold.calls.values()) if record.status in _AT_REST else []
-            if doubts or held:
-                if record.status == "suspended":
-                    record.error = None
-                waiting = await ask(self.store, script.execution, held)
-                await self._name(script, begun.job)
-                suspend(record, doubts, waiting, script.key if execution_of(script.key) else None)
-                await self._suspended(record, script)
+        if script.key is not None and (record.status not in OWN_END or script.lent):
+            await self._rest(begun, record)
+            if record.status == "suspended":
                 return
         end = {"status": record.status, "exit_code": record.exit_code, **_error(record)}
         for name in ("stdout", "stderr", "value"):
@@ -334,6 +325,23 @@ class Scripts:
         sealed = await self.store.sealed_record(script.execution, record.to_json())
         self.recorder.post(self._entry("end", script.execution, end))
         await self.store.update(script.execution, status=record.status, state=None, record=sealed, due=None)
+
+    async def _rest(self, begun: Begun, record: ExecutionRecord) -> None:
+        """Suspend a run that has a key, if something of it is in doubt, or waits."""
+        script = begun.script
+        doubts: list[PastCall] = []
+        if record.status not in OWN_END:
+            # Its calls were cut short: nobody knows whether they have happened.
+            doubts = await in_doubt(Past(await self.recorder.read(script.execution)), begun.gate)
+        held = {held.call: held for held in script.lent.values()}
+        held |= script.hold.calls if record.status in _AT_REST else {}
+        if doubts or held:
+            if record.status == "suspended":
+                record.error = None
+            waiting = await ask(self.store, script.execution, held.values())
+            await self._name(script, begun.job)
+            suspend(record, doubts, waiting, script.key if execution_of(script.key or "") else None)
+            await self._suspended(record, script)
 
     async def _name(self, script: ScriptRun, job: Job) -> None:
         """Keep the key that was made for a run, if that is new."""
