@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from test_durable_scripts import Hosts, ended, make_hosts, source  # noqa: F401  (fixtures)
+from test_durable_scripts import HEAD, Hosts, ended, make_hosts, source  # noqa: F401  (fixtures)
 
 from mcp_bridge.bridge import approvals
 from mcp_bridge.bridge.program_record import told
@@ -257,3 +257,92 @@ def test_a_tool_whose_outcome_comes_later_suspends_its_script_until_it_has_come(
     if key:
         assert desk.replay(execution)["agrees"]
         assert desk.resume(execution, payload=1)["code"] == "not_suspended"
+
+
+WAITS = {"name": "order", "steps": [{"id": "paid", "type": "wait", "event": "paid"}]}
+BRINGS = f"""
+from mcp import programs
+trace = await programs.run({WAITS!r})
+print(trace.status)
+trace = await programs.resume(trace.trace_id, {{"sum": 1}})
+print(trace.status, trace.output, await local.once(text="rest"))
+"""
+DOES_WITHOUT = f"""
+from mcp import programs
+trace = await programs.run({WAITS!r})
+if trace.ok:
+    print(await local.once(text="paid"))
+else:
+    print(await local.once(text="complain"))
+"""
+ENDS = f"""
+from mcp import programs
+trace = await programs.run({WAITS!r})
+print(trace.status)
+"""
+
+
+def test_a_script_that_brings_what_its_program_waits_for_is_not_suspended(desk):
+    last = desk.run(BRINGS)
+    assert (last["status"], last["stdout"]) == ("success", "suspended\nsuccess {'sum': 1} once:rest\n")
+    assert desk.replay(last["execution"])["agrees"]
+
+
+@pytest.mark.parametrize("code", [DOES_WITHOUT, ENDS])
+def test_nothing_is_done_because_a_program_waits_and_nothing_ends_by_it(desk, code):
+    first = desk.run(code)
+    (waits,) = first["waiting"]
+    assert (first["status"], first["error"]["code"], waits["waiting"][0]["kind"]) == (
+        "suspended",
+        "still_waiting",
+        "event",
+    )
+    assert desk.run(code) == first
+    assert desk.done == []
+    assert desk.resume(waits["execution"], payload={"sum": 1})["status"] == "success"
+    last = desk.run(code)
+    assert (last["status"], last["stdout"]) == ("success", "once:paid\n" if code == DOES_WITHOUT else "success\n")
+    assert desk.done == (["once paid"] if code == DOES_WITHOUT else [])
+
+
+def test_whoever_is_there_when_it_is_asked_for_again_is_asked(desk):
+    both = RUNS.format(repr(ASKS), "") + 'print(await local.careful(text="b"))\n'
+    first = desk.run(both)
+    assert desk.run(both, says=None) == first
+    last = desk.run(both, says=True)
+    assert (last["status"], last["stdout"]) == ("success", "success once:bought\nonce:rest\ncareful:b\n")
+    assert desk.done == ["asked Buy?", "once bought", "once rest", "asked b", "careful b"]
+
+
+def test_what_was_made_without_a_key_does_not_mix_with_another_run_of_the_same_code(desk):
+    first, second = (ended(out) for out in [desk.start(run={"code": HEAD + ONE}) for _ in range(2)])
+    assert first["execution"] != second["execution"]
+    assert {first["status"], second["status"]} == {"suspended"}
+    desk.decide(second["execution"], 1, approved=False)
+    assert desk.run(ONE, None)["execution"] == second["execution"]
+    waits = desk.run(ONE, None)
+    assert (waits["execution"], waits["status"]) == (first["execution"], "suspended")
+    narrowed = ended(desk.start(run={"code": HEAD + ONE, "servers": ["local"]}))
+    assert narrowed["execution"] not in {first["execution"], second["execution"]}
+    desk.decide(first["execution"], 1)
+    told = desk.run(ONE, None)
+    assert (told["execution"], "careful:b" in told["stdout"]) == (first["execution"], True)
+    assert desk.cancel(narrowed["execution"])["status"] == "cancelled"
+    assert ended(desk.start(run={"code": HEAD + ONE, "servers": ["local"]}))["status"] == "cancelled"
+    assert [line for line in desk.done if line != "once a"] == ["once c", "careful b", "once c"]
+
+
+@pytest.mark.parametrize("die", ["before:careful b", "in:careful b", "outcome:careful b", "after:careful b", "end"])
+def test_wherever_its_host_is_killed_what_was_approved_happens_once(desk, die):
+    first = desk.run(ONE)
+    desk.decide(first["execution"], 1)
+    desk.run(ONE, die=die)
+    last = desk.run(ONE)
+    if last["status"] == "suspended":
+        (call,) = last["error"]["calls"]
+        happened = "careful b" in desk.done
+        word = {"how": "happened", "value": "careful:b"} if happened else {"how": "not_done"}
+        desk.settle(first["execution"], call["call"], **word)
+        last = desk.run(ONE)
+    assert (last["status"], last["stdout"]) == ("success", "once:a\ncareful:b\nonce:c\n")
+    assert desk.done == ["once a", "careful b", "once c"]

@@ -29,7 +29,7 @@ from mcp_bridge.bridge.script_past import Past, spent
 from mcp_bridge.bridge.script_record import suspend
 from mcp_bridge.bridge.script_run import OWN_END, ScriptRun
 from mcp_bridge.bridge.script_waiting import ask, execution_of, known_by
-from mcp_bridge.bridge.waiting import can_go_on
+from mcp_bridge.bridge.waiting import can_go_on, may_go_on
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.store import ERASED, StoredExecution
@@ -421,7 +421,7 @@ class _Runs(NamedTuple):
         return await self.scripts.go_on(known, self.job)
 
     async def can_go_on(self, known: StoredExecution) -> bool:
-        return await can_go_on(self.scripts.store, known)
+        return await may_go_on(self.scripts.store, known, self.job.asker)
 
     async def may_be_operators(self, known: StoredExecution) -> bool:
         # With the same servers the same was allowed.

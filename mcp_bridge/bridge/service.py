@@ -308,7 +308,7 @@ class Bridge:
         from mcp_bridge.bridge.program_record import told  # noqa: PLC0415
 
         gate = self._gate(secrets.token_hex(8), self._narrow(None), asker, sampler)
-        run = await self.programs.start(program, context or {}, key, PRINCIPAL, gate, starter)
+        run = await self.programs.start(program, context or {}, key, PRINCIPAL, gate, starter, asker)
         return told(run) if isinstance(run, StoredExecution) else await self._driven(run)
 
     async def resume_program(

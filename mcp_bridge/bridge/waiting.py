@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from mcp_bridge.bridge.approvals import asked, decide
 from mcp_bridge.bridge.program_record import standing
+from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.machine import IN_DOUBT
 
 if TYPE_CHECKING:
+    from mcp_bridge.bridge.admission import Asker
     from mcp_bridge.ledger.store import ProgramStore, StoredExecution
 
 PROGRAM = "program"
@@ -42,3 +45,40 @@ async def can_go_on(store: ProgramStore, stored: StoredExecution) -> bool:
             if program is None or standing(program) != "suspended" or await can_go_on(store, program):
                 return True
     return False
+
+
+async def may_go_on(store: ProgramStore, stored: StoredExecution, asker: Asker | None) -> bool:
+    """As `can_go_on`, if need be after whoever is there now has been asked what waits for a person.
+
+    Args:
+        store: Has its questions.
+        stored: The execution, as it was read.
+        asker: Asks a person, or None.
+    """
+    if await can_go_on(store, stored):
+        return True
+    if asker is None or not await _asked_now(store, stored, asker):
+        return False
+    return await can_go_on(store, stored)
+
+
+async def _asked_now(store: ProgramStore, stored: StoredExecution, asker: Asker) -> bool:
+    """Ask a person what an execution has asked, and the programs that it waits for; whether they have said anything."""
+    is_decided = False
+    for question in await asked(store, stored.principal, stored.id, open_only=True):
+        if question.status != "open":
+            continue
+        answer = await asker.ask({**question.question, "origin": stored.origin})
+        if answer is None:
+            continue
+        try:
+            await decide(store, question, approved=answer, by="client", comment=None)
+        except BridgeError as exc:
+            # Somebody else was quicker.
+            if exc.code != "already_decided":
+                raise
+        is_decided = True
+    for row in (stored.record or {}).get("waiting", ()):
+        if row["kind"] == PROGRAM and (program := await store.execution(row["execution"])) is not None:
+            is_decided = await _asked_now(store, program, asker) or is_decided
+    return is_decided
