@@ -193,16 +193,17 @@ class Bridge:
             servers: Names or aliases of the servers it may use; all by default.
             timeout: Seconds of its own time.
             key: Idempotency key: it runs once, whoever asks for it how often; who asks later gets what it gave. One
-                whose process has died goes on.
+                whose process has died, or for which something has come about that it waits for, goes on. Without
+                one, what waits of the same code goes on.
             starter: Who asks. The keys of agents are others than those of operators.
             progress: Told what the script reports.
             notify: Told what takes time before it starts.
-            asker: Asks a person; without one, what needs approval is suspended or refused.
+            asker: Asks a person; without one, what needs approval is suspended.
             sampler: Asks the client's model.
 
         Raises:
             BridgeError: It never ran. Bad requests: `empty_code`, `code_too_large`, `bad_code`, `bad_timeout`,
-                `unknown_server`, `bad_key`, `key_conflict`. No working sandbox: as `prepare` and
+                `unknown_server`, `bad_key`, `key_conflict`, `unknown_key`. No working sandbox: as `prepare` and
                 `SandboxProcess.wait`.
         """
         job = Job(code, servers, timeout, progress, notify, asker, sampler, time.monotonic(), starter)

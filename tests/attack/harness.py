@@ -24,6 +24,7 @@ import anyio.lowlevel
 import mcp_types as types
 
 from mcp_bridge.bridge import approvals
+from mcp_bridge.bridge import execution as executions
 from mcp_bridge.bridge.governance import load_governance
 from mcp_bridge.bridge.names import PRINCIPAL
 from mcp_bridge.bridge.service import Bridge
@@ -280,12 +281,15 @@ class World:
 
 @contextmanager
 def impatient() -> Iterator[None]:
-    """What undoes a step is tried again without a pause: most of it is denied here, and again each time."""
+    """What undoes a step is tried again without a pause: most of it is denied here, and again each time. And a script that
+    waits is at rest at once: what it asks for together, it asks for without a pause.
+    """
     patient, UNDO_STEP.retry = UNDO_STEP.retry, Retry(3, (0, 0))
+    quiet, executions.QUIET_SECONDS = executions.QUIET_SECONDS, 0.02
     try:
         yield
     finally:
-        UNDO_STEP.retry = patient
+        UNDO_STEP.retry, executions.QUIET_SECONDS = patient, quiet
 
 
 @asynccontextmanager
@@ -399,12 +403,18 @@ class _Run:
         world.engine.code = first
         execution = None
         with scope:
-            execution = (await self.bridge.run(code, key=key, asker=self.client, servers=case.servers)).execution
+            record = await self.bridge.run(code, key=key, asker=self.client, servers=case.servers)
+            execution = record.execution
+            while key is None and record.status == "suspended" and len(begun) < len(case.attacks):
+                # For a call that nobody could be asked about. What follows is another script's.
+                self._end_unseen(begun)
+                record = await self._rest(case.attacks[len(begun) :], attacks)
         if execution is None:
             # Whatever its end, its entries are those of whoever goes on.
             execution = self.bridge.latest.execution
         for seen in begun:
-            seen.executions.append(execution)
+            if not seen.scope:
+                seen.executions.append(execution)
         self._end_unseen(begun)
         for seen in begun:
             if seen.left is not None:
@@ -415,6 +425,18 @@ class _Run:
             world.engine.code = self._rehearsal
             await self._again(code, key, execution)
             self.outcome.again = world.arrivals()
+
+    async def _rest(self, wanted: list[Attack], attacks: Any) -> Any:
+        """The record of a script with the rest of the attacks, in a scope of its own."""
+        world, first = self.world, len(self.outcome.seen)
+        world.runs += 1
+        world.engine.code = lambda guest: attacks(guest, wanted)
+        record = await self.bridge.run(f"case {world.runs}", asker=self.client, servers=self.case.servers)
+        for seen in self.outcome.seen[first:]:
+            # Not that of a program that somebody goes on with.
+            seen.scope = 1000 + world.runs
+            seen.executions.append(record.execution)
+        return record
 
     async def _again(self, code: str, key: str | None, execution: str) -> None:
         if self.case.ending == "run again":
