@@ -3,7 +3,7 @@
 Each line of standard input starts one, in a fork of this process (which has loaded everything by then). A line is a
 JSON object: `state`, its directory; `run` (code, key, timeout), `settle` (id, call, and the fields of a settlement),
 `cancel` (id), `replay` (id), `decide` (execution, effect, approved, by), `resume` (id, and perhaps a payload) or `program` (program,
-context, key); `says`, what the client's person answers, where there is one; `out`, the file for the record or the error; `log`, to which the tools write a line when
+context, key); `says`, what the client's person answers, where there is one (`each`: no to what ends in `no`, else yes); `out`, the file for the record or the error; `log`, to which the tools write a line when
 they have done their work; `die`, where the host is killed: one of POINTS and a tool, or `end`; `settings`; `extra`,
 whether there is a tool more; `patience`, with what recorded calls are waited for. How the host has ended is written beside `out`, with `.ended`.
 """
@@ -164,8 +164,11 @@ class Person:
         self._answer = answer
 
     async def ask(self, question: dict) -> bool | None:
+        text = str(question.get("arguments", {}).get("text", question.get("message")))
+        if self._answer == "each":
+            return not text.endswith("no")
         if self._answer is not None:
-            _log(f"asked {question.get('arguments', {}).get('text', question.get('message'))}")
+            _log(f"asked {text}")
         return self._answer
 
 

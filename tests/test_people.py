@@ -1,15 +1,25 @@
 """Scripts and programs that wait for people: decided by whomever, in whichever order, they end as with a person there."""
 
 import asyncio
+import contextlib
+import random
+import subprocess
+from collections import Counter
 
+import httpx2
 import pytest
+from bridge_fixtures import COMMAND
 from test_durable_scripts import HEAD, Hosts, ended, make_hosts, source  # noqa: F401  (fixtures)
 
 from mcp_bridge.bridge import approvals
+from mcp_bridge.bridge.names import PRINCIPAL
 from mcp_bridge.bridge.program_record import told
 from mcp_bridge.ledger.database import Database
+from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore
+from mcp_bridge.server.ui.app import build
+from mcp_bridge.server.ui.live import Live
 
 pytestmark = [pytest.mark.usefixtures("whole_ledgers"), pytest.mark.timeout(600)]
 
@@ -45,12 +55,70 @@ class Desk(Hosts):
 
         return asyncio.run(listed())
 
+    def command(self, *words):
+        """The command line's, in a process of its own."""
+        config = self.state.parent / "mcp-bridge.toml"
+        config.write_text(f'state_dir = "{self.state}"\nclient_configs = false\n')
+        return subprocess.run([COMMAND, "--config", config, *words], capture_output=True, text=True, check=True).stdout
+
+    def in_viewer(self, execution, effect, *, approved):
+        """By the trace viewer's page: it lists the question whole, and takes the decision."""
+
+        async def asked():
+            async with Database(self.state / FILE_NAME) as database:
+                viewer = build(Live(database), PRINCIPAL, "t" * 32, "ben")
+                headers = {"Authorization": f"Bearer {'t' * 32}", "Origin": "http://127.0.0.1"}
+                transport = httpx2.ASGITransport(app=viewer)
+                async with httpx2.AsyncClient(
+                    transport=transport, base_url="http://127.0.0.1", headers=headers
+                ) as client:
+                    listed = (await client.get("/api/approvals")).json()["approvals"]
+                    (row,) = [row for row in listed if row["id"] == f"{execution}.{effect}"]
+                    answer = await client.post(f"/api/approvals/{row['id']}", json={"approved": approved})
+                    assert answer.status_code == 200, answer.text
+                    return row
+
+        return asyncio.run(asked())
+
+    def decisions(self):
+        """What is recorded of decisions, of all executions: (what, whether it was approved, by whom)."""
+
+        async def read():
+            async with self.database() as database:
+                found = []
+                for row in await ProgramStore(database).executions(None, 100):
+                    entries = [each.entry for each in await SqliteRecorder(database).read(row.id)]
+                    payloads = [entry.payload for entry in entries if entry.kind == "decision"]
+                    asked = [payload for payload in payloads if "approved" in payload]
+                    found += [(_text(payload), payload["approved"], payload["by"]) for payload in asked]
+                return found
+
+        return asyncio.run(read())
+
+    def questions(self):
+        """As `open`: (execution, effect, the text that it is about)."""
+
+        async def listed():
+            async with self.database() as database:
+                rows = await approvals.asked(ProgramStore(database), "local", open_only=True)
+                return [
+                    (row.approval.execution, row.approval.effect, _text(row.question))
+                    for row in rows
+                    if row.status == "open"
+                ]
+
+        return asyncio.run(listed())
+
     def row(self, execution):
         async def found():
             async with Database(self.state / FILE_NAME) as database:
                 return await ProgramStore(database).execution(execution)
 
         return asyncio.run(found())
+
+
+def _text(question):
+    return question["arguments"]["text"] if "arguments" in question else question["message"]
 
 
 @pytest.fixture
@@ -346,3 +414,109 @@ def test_wherever_its_host_is_killed_what_was_approved_happens_once(desk, die):
         last = desk.run(ONE)
     assert (last["status"], last["stdout"]) == ("success", "once:a\ncareful:b\nonce:c\n")
     assert desk.done == ["once a", "careful b", "once c"]
+
+
+# --- made at random ---
+
+TRIED = """
+from mcp import programs
+async def tried(call):
+    try:
+        return await call
+    except Exception as exc:
+        return exc.code
+async def ran(program):
+    trace = await programs.run(program)
+    return trace.status, trace.output
+"""
+
+
+class Written:
+    """A script made at random, and what it comes to with people who say no to what ends in `no`."""
+
+    def __init__(self, rng):
+        self._rng = rng
+        self._count = 0
+        self.done, self.asked, self.steps = [], [], []
+        lines, self.printed = [TRIED], []
+        for _ in range(rng.randint(2, 3)):
+            parts = [self._one() for _ in range(rng.choice((1, 1, 3, 5)))]
+            lines.append(f"print(await asyncio.gather({', '.join(code for code, _ in parts)}))\n")
+            self.printed.append(f"{[value for _, value in parts]}\n")
+        self.code = "".join(lines)
+
+    def _one(self):
+        self._count += 1
+        text = f"s{self._count}"
+        kind = self._rng.choice(("once", "once", "careful", "careful", "later", "asking", "calling", "event"))
+        denied = kind in {"careful", "asking", "calling"} and self._rng.random() < 0.3
+        text += "no" if denied else ""
+        if kind in {"careful", "asking", "calling"}:
+            self.asked.append((text, not denied))
+        if kind in {"once", "careful", "later"}:
+            if not denied:
+                self.done.append(f"{kind} {text}")
+            if kind == "once":
+                self.steps.append(text)
+            value = {"once": f"once:{text}", "careful": "denied" if denied else f"careful:{text}", "later": {"came": 1}}
+            return f"tried(local.{kind}(text={text!r}))", value[kind]
+        tool = {"id": "do", "type": "tool", "tool": "careful" if kind == "calling" else "again", "args": {"text": text}}
+        before = {"asking": {"type": "approval", "message": text}, "event": {"type": "wait", "event": text}}.get(kind)
+        program = {"name": kind, "steps": [*([{"id": "ask", **before}] if before else []), tool]}
+        if denied:
+            return f"ran({program})", ("failed", None)
+        self.done.append(f"{tool['tool']} {text}")
+        return f"ran({program})", ("success", f"{tool['tool']}:{text}")
+
+
+def goes_on(desk, rng, written, key, record):
+    """Let somebody bring some of what the script waits for; who can't be found may have been another's."""
+    for call in (record.get("error") or {}).get("calls", ()):
+        text = call["arguments"]["text"]
+        name = call["tool"].removeprefix("local.")
+        word = {"how": "happened", "value": f"{name}:{text}"} if f"{name} {text}" in desk.done else {"how": "not_done"}
+        desk.settle(record["execution"], call["call"], **word)
+    questions = desk.questions()
+    rng.shuffle(questions)
+    for execution, effect, text in questions[: rng.randint(1, 3)]:
+        approved = not text.endswith("no")
+        match rng.choice(("command", "viewer", "host")):
+            case "command":
+                desk.command("approvals", "approve" if approved else "deny", f"{execution}.{effect}")
+            case "viewer":
+                shown = desk.in_viewer(execution, effect, approved=approved)
+                assert text in str(shown["details"] or shown["message"])
+            case _:
+                desk.decide(execution, effect, approved=approved)
+    for row in record.get("waiting", ()):
+        if row["kind"] == "tool":
+            desk.settle(record["execution"], row["call"], how="happened", value={"came": 1})
+        elif row["kind"] == "program" and any(of["kind"] == "event" for of in row["waiting"]) and rng.random() < 0.7:
+            assert desk.resume(row["execution"], payload=1)["status"] == "success"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_waits_for_people_ends_as_with_a_person_there_and_does_everything_once(make_desk, seed):
+    rng = random.Random(seed)  # noqa: S311
+    written = Written(rng)
+    desk, key = make_desk(), rng.choice(("key", None))
+    record = None
+    for turn in range(40):
+        deaths = ["end", *(f"in:once {text}" for text in written.steps)]
+        # A run without a key is lost with its host, until it was suspended.
+        die = rng.choice(deaths) if rng.random() < 0.3 and (key or turn) else ""
+        says = {"says": "each"} if rng.random() < 0.15 else {}
+        with contextlib.suppress(AssertionError) if die else contextlib.nullcontext():
+            record = desk.run(written.code, key, die=die, **says)
+        if die:
+            continue
+        if record["status"] != "suspended":
+            break
+        goes_on(desk, rng, written, key, record)
+    assert (record["status"], record["stdout"]) == ("success", "".join(written.printed)), record
+    done = [line for line in desk.done if not line.startswith(("again", "asked"))]
+    assert Counter(done) == Counter(line for line in written.done if not line.startswith("again"))
+    assert {line for line in written.done if line.startswith("again")} <= set(desk.done)
+    decided = desk.decisions()
+    assert Counter(row[:2] for row in decided) == Counter(written.asked)
+    assert {by for *_, by in decided} <= {"anna", "ben", "client", "root"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import shutil
@@ -324,6 +325,8 @@ class _Run:
         self.case = case
         self.outcome = Outcome()
         self.tampered = False
+        self.rehearsed = case.attacks
+        """Those that came to be asked for by the script that is run again."""
         self.client = Client(self._meanwhile, answer=case.person)
         self._while_asking: tuple[str, Change] | None = None
 
@@ -383,16 +386,7 @@ class _Run:
         begun: list[Seen] = []
         scope = anyio.CancelScope()
 
-        async def attacks(guest: Guest, wanted: list[Attack]) -> None:
-            for attack in wanted:
-                await self._before(attack)
-                seen = self._begin(attack, 0)
-                begun.append(seen)
-                try:
-                    await self._scripted(guest, attack, seen)
-                except RefusedError as exc:
-                    seen.error = exc.code
-                self._end(seen)
+        attacks = functools.partial(self._attacks, begun)
 
         async def first(guest: Guest) -> None:
             await attacks(guest, case.attacks)
@@ -405,8 +399,9 @@ class _Run:
         with scope:
             record = await self.bridge.run(code, key=key, asker=self.client, servers=case.servers)
             execution = record.execution
-            while key is None and record.status == "suspended" and len(begun) < len(case.attacks):
-                # For a call that nobody could be asked about. What follows is another script's.
+            self.rehearsed = case.attacks[: len(begun)]
+            while record.status == "suspended" and len(begun) < len(case.attacks):
+                # For a call that nobody could be asked about, or a program that waits. What follows is another script's.
                 self._end_unseen(begun)
                 record = await self._rest(case.attacks[len(begun) :], attacks)
         if execution is None:
@@ -425,6 +420,17 @@ class _Run:
             world.engine.code = self._rehearsal
             await self._again(code, key, execution)
             self.outcome.again = world.arrivals()
+
+    async def _attacks(self, begun: list[Seen], guest: Guest, wanted: list[Attack]) -> None:
+        for attack in wanted:
+            await self._before(attack)
+            seen = self._begin(attack, 0)
+            begun.append(seen)
+            try:
+                await self._scripted(guest, attack, seen)
+            except RefusedError as exc:
+                seen.error = exc.code
+            self._end(seen)
 
     async def _rest(self, wanted: list[Attack], attacks: Any) -> Any:
         """The record of a script with the rest of the attacks, in a scope of its own."""
@@ -448,7 +454,7 @@ class _Run:
 
     async def _rehearsal(self, guest: Guest) -> None:
         """The same script again, which is to be answered from the record."""
-        for attack in self.case.attacks:
+        for attack in self.rehearsed:
             with contextlib.suppress(RefusedError):
                 await self._scripted(guest, attack, Seen(attack))
 
