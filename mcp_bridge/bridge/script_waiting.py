@@ -7,6 +7,7 @@ script comes to rest. Then its sandbox is ended, and whoever goes on with it run
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,6 +16,7 @@ import anyio
 
 from mcp_bridge.bridge.script_record import NAME
 from mcp_bridge.bridge.waiting import PROGRAM
+from mcp_bridge.offload import off_loop
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -28,6 +30,9 @@ and threads, a person is asked about at once."""
 
 MAX_ASKED = 100
 """Questions of one script that are open at a time. What more it wants to know is asked when it goes on."""
+
+MAX_ASKED_BYTES = 16 << 20
+"""Of them together, unless it is one."""
 
 MAX_ALIKE = 8
 """Runs of the same code without a key that are found again by the code alone, while they wait."""
@@ -126,20 +131,22 @@ async def ask(store: ProgramStore, execution: str, held: Iterable[HeldCall]) -> 
         A row for each call that waits, with the fields of what a program waits for, and `call`.
     """
     known = await store.approvals(execution)
-    asked, rows = 0, []
+    last = max((row.effect for row in known), default=0)
+    asked, size, rows = 0, 0, []
     for one in held:
         row = {"call": one.call, "step": one.call, "effect": one.call, "kind": one.kind, "since": one.since}
         row |= {"name": one.asked.name, "tool": one.asked.name}
         match one.kind:
             case "approval":
-                if (asked := asked + 1) > MAX_ASKED:
-                    continue
                 question = {**one.question, "call": one.call, "program": NAME, "step": one.call}
+                size += await off_loop(question, _size, question)
+                if asked and (asked >= MAX_ASKED or size > MAX_ASKED_BYTES):
+                    continue
+                asked += 1
                 number = _number(known, question)
                 if number is None:
-                    number = max((before.effect for before in known), default=0) + 1
+                    number = last = last + 1
                     await store.ask(execution, number, question)
-                    known = await store.approvals(execution)
                 row |= {"effect": number, "tool": question["tool"], "arguments": one.asked.told()["arguments"]}
             case "tool":
                 row["arguments"] = one.asked.told()["arguments"]
@@ -150,6 +157,10 @@ async def ask(store: ProgramStore, execution: str, held: Iterable[HeldCall]) -> 
                 row["waiting"] = inner
         rows.append(row)
     return rows
+
+
+def _size(question: Mapping[str, Any]) -> int:
+    return len(json.dumps(question))
 
 
 def _number(known: Iterable[Approval], question: Mapping[str, Any]) -> int | None:
