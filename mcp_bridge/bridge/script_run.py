@@ -15,7 +15,6 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
