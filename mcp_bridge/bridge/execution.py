@@ -16,6 +16,7 @@ from mcp_bridge.bridge.channel import ChannelLimits, HostChannel, TooManyRequest
 from mcp_bridge.bridge.clock import ScriptClock
 from mcp_bridge.bridge.outputs import OutputLimitError, Outputs
 from mcp_bridge.bridge.record import ExecutionRecord, Status
+from mcp_bridge.bridge.script_waiting import QUIET_SECONDS
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.wire import exits, jsonrpc, messages
 from mcp_bridge.wire.errors import WireError
@@ -166,6 +167,7 @@ class Execution:
                         self._watch_clock,
                         self._watch_silence,
                         self._watch_engine,
+                        self._watch_hold,
                         self._channel.beat,
                     ):
                         watchers.start_soon(watcher)
@@ -341,6 +343,15 @@ class Execution:
         with contextlib.suppress(BridgeError):
             if (await self._process.wait()).code is None:
                 self._channel.hang_up()
+
+    async def _watch_hold(self) -> None:
+        """End a script that waits for what nobody can give it now, once it has come to rest."""
+        while True:
+            await self._requests.on_hold()
+            if (left := QUIET_SECONDS - self._channel.quiet_seconds) <= 0:
+                self._end("suspended", "still_waiting", "The script waits.")
+                return
+            await anyio.sleep(left)
 
     async def _closed(self) -> bool:
         """The channel closed without a result: find out why, and whether its effects are to come to their end."""
