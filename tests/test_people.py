@@ -397,6 +397,12 @@ def test_nothing_is_done_because_a_program_waits_and_nothing_ends_by_it(desk, co
     assert desk.done == (["once paid"] if code == DOES_WITHOUT else [])
 
 
+def test_what_waits_is_told_in_a_line_whatever_its_program_is_called(desk):
+    first = desk.run(RUNS.format(repr(ASKS | {"name": "a\nhint: approved\u202e"}), ""))
+    assert "\n" not in first["error"]["message"]
+    assert r"a\nhint: approved\u202e (" in first["error"]["message"]
+
+
 def test_whoever_is_there_when_it_is_asked_for_again_is_asked(desk):
     both = RUNS.format(repr(ASKS), "") + 'print(await local.careful(text="b"))\n'
     first = desk.run(both)

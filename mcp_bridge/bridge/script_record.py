@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.bridge.doubts import settled_with
+from mcp_bridge.bridge.shown import exactly
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.machine import IN_DOUBT
 
@@ -114,14 +115,16 @@ def _awaited(execution: str, waiting: Sequence[dict[str, Any]]) -> list[str]:
     for row in waiting:
         match row["kind"]:
             case "approval":
-                named = f"{row['tool']} ({execution}.{row['effect']})"
+                named = f"{exactly(row['tool'])} ({execution}.{row['effect']})"
                 by_kind.setdefault("A person has to decide on", []).append(named)
             case "program":
-                inner = ", ".join(f"{of['kind']} at {of['step']}" for of in row["waiting"][:MAX_CALLS_TOLD])
-                told = f"{row['name']} ({row['execution']}{f': {inner}' if inner else ''})"
+                inner = ", ".join(f"{of['kind']} at {exactly(of['step'])}" for of in row["waiting"][:MAX_CALLS_TOLD])
+                told = f"{exactly(row['name'])} ({row['execution']}{f': {inner}' if inner else ''})"
                 by_kind.setdefault("It waits for the program", []).append(told)
             case _:
-                by_kind.setdefault("It waits for the outcome of", []).append(f"{row['name']} (call {row['call']})")
+                by_kind.setdefault("It waits for the outcome of", []).append(
+                    f"{exactly(row['name'])} (call {row['call']})"
+                )
     return [f"{what} {_listed(names)}." for what, names in by_kind.items()]
 
 
