@@ -36,11 +36,13 @@ class Key(NamedTuple):
         text: As it was given, without sensitive values.
         space: Whose it is: the same text in two spaces is two keys.
         whole: With them, if it has any; else empty. Of such a key nothing is kept once its execution is erased.
+        before: As version 0.1.0 may have kept it, by the references that it had for them.
     """
 
     text: str
     space: KeySpace
     whole: str = ""
+    before: tuple[str, ...] = ()
 
 
 class Executions(Protocol[T_co]):
@@ -140,9 +142,12 @@ async def _known(store: ProgramStore, principal: str, key: Key) -> StoredExecuti
         BridgeError: `unknown_key`.
     """
     text = key.whole or key.text
-    known = await store.by_key(principal, text, key.space) or await store.by_key(principal, text)
-    if known is not None or (execution := execution_of(text)) is None:
-        return known
+    for name in (text, *key.before):
+        known = await store.by_key(principal, name, key.space) or await store.by_key(principal, name)
+        if known is not None:
+            return known
+    if (execution := execution_of(text)) is None:
+        return None
     known = await store.execution(execution)
     is_own = known is not None and known.principal == principal
     if known is not None and is_own and (known.status == ERASED or (known.key, known.key_space) == (text, key.space)):

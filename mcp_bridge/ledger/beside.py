@@ -209,7 +209,7 @@ class Beside:
             if is_there == (token is not None or execution in self.erased) or (is_there and put_back):
                 said = "is there, and the log says it was erased" if is_there else "is gone, and the log doesn't say so"
                 raise damaged(f"the value behind the reference {name!r:.60} of {execution} {said}")
-        if known != self._tokens:
+        if known != self._tokens or self._references:
             raise damaged("the values behind references that are erased are not those that the log says")
 
     def _check_old_references(self, connection: sqlite3.Connection) -> None:

@@ -61,21 +61,13 @@ def forget_old(connection: sqlite3.Connection, log: Log, directory: Path) -> Non
     left = 0
     for (execution,) in do("SELECT execution FROM data_keys WHERE wrapped IS NULL").fetchall():
         left += forget_execution(connection, log, execution)
-    tokens = [
-        entomb(connection, log, execution, name)
-        for execution, name in do(
-            "SELECT execution, id FROM reference_values WHERE value IS NULL AND erased IS NULL"
-        ).fetchall()
-    ]
-    named = [
-        sequence
-        for sequence, payload in do(
-            "SELECT sequence, CAST(sealed AS BLOB) FROM entries JOIN payloads USING (sequence)"
-            " WHERE execution = ? AND kind = 'erasure'",
-            (LEDGER,),
-        ).fetchall()
-        if "reference" in _decoded(payload[SALT_BYTES:])
-    ]
+    tokens: list[str] = []
+    named: list[int] = []
+    for sequence, erased in _named(connection):
+        rows = [row for row in erased if _is_there(connection, *row)]
+        tokens += [entomb(connection, log, *row) for row in rows]
+        if len(rows) == len(erased):
+            named.append(sequence)
     if named:
         _withhold(connection, named)
     if not (left or tokens or named):
@@ -191,13 +183,37 @@ def _old_key(path: Path) -> bytes | None:
     return key if len(key) == KEY_BYTES else None
 
 
-def _decoded(payload: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(payload)
-    except ValueError:
-        # Verification says so. Here it says nothing of a reference.
-        return {}
-    return found if isinstance(found, dict) else {}
+def _named(connection: sqlite3.Connection) -> list[tuple[int, list[tuple[str, str]]]]:
+    """The entries that name references which were erased: their numbers, and executions with the references' ids.
+
+    Those of executions that are erased themselves are left out.
+    """
+    found = []
+    for sequence, kept in connection.execute(
+        "SELECT sequence, CAST(sealed AS BLOB) FROM entries JOIN payloads USING (sequence)"
+        " WHERE execution = ? AND kind = 'erasure'",
+        (LEDGER,),
+    ).fetchall():
+        try:
+            payload = json.loads(kept[SALT_BYTES:])
+            name, holders = str(payload["reference"]), [str(one) for one in payload["holders"]]
+        except (ValueError, KeyError, TypeError):
+            # It names none; or was changed, as verification says.
+            continue
+        erased = [(execution, name) for execution in holders if not _is_erased(connection, execution)]
+        found.append((sequence, erased))
+    return found
+
+
+def _is_erased(connection: sqlite3.Connection, execution: str) -> bool:
+    query = "SELECT 1 FROM data_keys WHERE execution = ? AND wrapped IS NULL"
+    return connection.execute(query, (execution,)).fetchone() is not None
+
+
+def _is_there(connection: sqlite3.Connection, execution: str, name: str) -> bool:
+    # Where it isn't, somebody has taken it away: that entry keeps its payload, by which verification finds it.
+    query = "SELECT 1 FROM reference_values WHERE execution = ? AND id = ?"
+    return connection.execute(query, (execution, name)).fetchone() is not None
 
 
 def _withhold(connection: sqlite3.Connection, sequences: list[int]) -> None:
@@ -210,3 +226,5 @@ def _withhold(connection: sqlite3.Connection, sequences: list[int]) -> None:
         "UPDATE payloads SET sealed = ? WHERE sequence = ?", [(WITHHELD, sequence) for sequence in sequences]
     )
     connection.execute(statement)
+    # What was left to do of them is left to do of the entry that takes their place.
+    connection.executemany("DELETE FROM meta WHERE name = ?", [(f"{UNFINISHED} {sequence}",) for sequence in sequences])
