@@ -68,7 +68,7 @@ BOUNDS = (
 )
 """Settings of which the smaller value holds, where the user's own file and a folder's have them."""
 
-PERMISSIONS = ("client_configs", "allow_self_server", "allow_denied_steps")
+PERMISSIONS = ("client_configs", "allow_self_server")
 """Settings that are off if the user's own file has them off, whatever a folder's says."""
 
 
@@ -122,9 +122,6 @@ class Settings(BaseModel):
 
     client_configs: Annotated[bool, Field(description="Read servers from Claude Code's and .mcp.json files")] = True
     allow_self_server: Annotated[bool, Field(description="Allow this bridge behind itself")] = False
-    allow_denied_steps: Annotated[
-        bool, Field(description="Start programs with steps that the policy denies in any case, with a warning")
-    ] = True
     runtime_idle_timeout: Annotated[
         float, Field(ge=0, allow_inf_nan=False, description="Stop a server unused for so long; 0 for never")
     ] = 300.0

@@ -8,7 +8,7 @@ import pytest
 from execution_fixtures import printed
 from generated_programs import NanoVM, run_here
 
-from mcp_bridge.bridge.governance import load_governance
+from mcp_bridge.bridge.governance import govern, load_governance
 from mcp_bridge.bridge.names import PRINCIPAL
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.policy.call import Call, ProgramRef, StepContext
@@ -16,6 +16,7 @@ from mcp_bridge.policy.decision import decide, denial_in_any_case
 from mcp_bridge.policy.globs import ToolNames
 from mcp_bridge.policy.rules import read
 from mcp_bridge.policy.snapshot import freeze, over
+from mcp_bridge.settings import Layer
 
 
 @pytest.fixture(scope="module")
@@ -26,11 +27,11 @@ def nano_vm():
 
 
 @asynccontextmanager
-async def opened(sandboxes, folder, tables=None, **settings):
+async def opened(sandboxes, folder, tables=None):
     state = folder / "state"
     state.mkdir(mode=0o700, exist_ok=True)
     governance = load_governance(tables or {}, None, folder, state)
-    async with sandboxes.open(governance=governance, state_dir=state, **settings) as bridge:
+    async with sandboxes.open(governance=governance, state_dir=state) as bridge:
         yield bridge
 
 
@@ -220,15 +221,15 @@ def desk(sandboxes, tmp_path, request):
         path = tmp_path / "written"
         return path.read_text().split() if path.exists() else []
 
-    def open_with(policy, programs=None, **settings):
-        tables = {"tools": tools, "policy": policy}
+    def open_with(policy, programs=None, denied_steps="warn"):
+        tables = {"tools": tools, "policy": policy, "programs": {"denied_steps": denied_steps}}
         if programs is not None:
             folder = tmp_path / "programs"
             folder.mkdir()
             for file, program in programs.items():
                 (folder / f"{file}.json").write_text(json.dumps(program))
-            tables["programs"] = {"path": [str(folder)]}
-        return opened(sandboxes, tmp_path, tables, **settings)
+            tables["programs"]["path"] = [str(folder)]
+        return opened(sandboxes, tmp_path, tables)
 
     return open_with, written
 
@@ -261,7 +262,7 @@ async def test_a_denied_step_is_told_of_before_the_first_one(desk, caplog):
 
 async def test_the_operator_can_have_it_refused(desk):
     open_with, written = desk
-    async with open_with(DENIES, allow_denied_steps=False) as bridge:
+    async with open_with(DENIES, denied_steps="refuse") as bridge:
         with pytest.raises(BridgeError) as caught:
             await bridge.run_program(PROGRAM, key="key")
         assert caught.value.code == "denied_steps"
@@ -289,18 +290,42 @@ PLACES = {
 async def test_wherever_it_stands(desk, place):
     open_with, written = desk
     steps, expected = PLACES[place]
-    async with open_with(DENIES, allow_denied_steps=False) as bridge:
+    async with open_with(DENIES, denied_steps="refuse") as bridge:
         with pytest.raises(BridgeError) as caught:
             await bridge.run_program({"steps": steps})
         assert [row["step"] for row in caught.value.details["steps"]] == expected
     assert written() == []
 
 
+@pytest.mark.parametrize(
+    ("own", "folders", "refuses"),
+    [
+        ("warn", "warn", False),
+        ("refuse", "warn", True),
+        ("warn", "refuse", True),
+        (None, "refuse", True),
+        ("refuse", None, True),
+    ],
+)
+def test_a_folder_makes_that_no_laxer(tmp_path, own, folders, refuses):
+    layers = [
+        Layer(None, tmp_path, {}, {} if said is None else {"programs": {"denied_steps": said}})
+        for said in (own, folders)
+    ]
+    assert govern(layers, tmp_path).refuses_denied_steps is refuses
+
+
+def test_another_word_for_it_is_an_error(tmp_path):
+    with pytest.raises(BridgeError, match=r"programs\.denied_steps: Input should be 'warn' or 'refuse'") as caught:
+        load_governance({"programs": {"denied_steps": "maybe"}}, None, tmp_path, tmp_path)
+    assert caught.value.code == "bad_program"
+
+
 async def test_what_only_an_operators_program_may_do_is_denied_to_others(desk):
     open_with, written = desk
     own = {"name": "own", "steps": [tool("x", "forbidden", args={"text": "mine"})]}
     rules = {"rules": [{"tools": ["local.forbidden"], "effect": "program", "programs": ["own"]}]}
-    async with open_with(rules, {"own": own}, allow_denied_steps=False) as bridge:
+    async with open_with(rules, {"own": own}, denied_steps="refuse") as bridge:
         with pytest.raises(BridgeError, match="x \\(forbidden\\)"):
             await bridge.run_program({"steps": own["steps"]})
         assert (await bridge.run_program("own"))["status"] == "success"

@@ -112,7 +112,7 @@ WAYS = ("engine:kill", "engine:kill --signal=KILL", "engine:rm --force", "client
 
 
 @contextlib.asynccontextmanager
-async def opened(sandboxes, folder, monkeypatch):
+async def opened(sandboxes, folder, monkeypatch, **settings):
     tools = folder / "tools"
     tools.mkdir()
     # Imported into this process: each test's is another one.
@@ -131,17 +131,17 @@ async def opened(sandboxes, folder, monkeypatch):
     monkeypatch.setattr(cli_engine.CliEngine, "start", noted)
     tables = {"tools": {"modules": [module], "path": [str(tools)], "entry_points": False}}
     governance = load_governance(tables, None, folder, state)
-    async with sandboxes.open(governance=governance, state_dir=state) as bridge:
+    async with sandboxes.open(governance=governance, state_dir=state, **settings) as bridge:
         yield Desk(tools, bridge, started)
 
 
 @pytest.fixture
 def open_desk(sandboxes, tmp_path, monkeypatch):
-    return lambda: opened(sandboxes, tmp_path, monkeypatch)
+    return lambda **settings: opened(sandboxes, tmp_path, monkeypatch, **settings)
 
 
 def only_podman(desk: Desk, how: str) -> None:
-    if how in {"monitor", "first process"} and not desk.bridge._prepared.engine._has_monitors:
+    if how in {"monitor", "first process"} and not desk.bridge._prepared.engine.has_monitors:
         pytest.skip("this engine's monitors are not told by their process ids")
 
 
@@ -436,6 +436,34 @@ async def test_a_sandbox_that_has_fallen_silent_lets_its_effects_come_to_their_e
     assert (await told(process)).error["code"] in scripts_module.LOST_CODES
 
 
+async def test_a_sandbox_that_is_paused_is_given_up_and_its_script_goes_on_in_another(open_desk, monkeypatch):
+    # Process 1 says every five seconds that it lives.
+    monkeypatch.setattr(execution_module, "SILENCE_SECONDS", 20.0)
+    async with open_desk() as desk:
+        records = []
+        async with anyio.create_task_group() as tasks:
+
+            async def run():
+                records.append(await desk.run(HELD, "key"))
+
+            tasks.start_soon(run)
+            await until((desk.folder / "held").exists)
+            await desk.end("engine:pause")
+            await until(lambda: len(desk.started) > 1 or (desk.folder / "released").touch())
+        assert printed(records[0]) == "wrote a\nwrote b\nwrote c\n"
+        assert desk.written == ["a", "b", "c"]
+
+
+async def test_a_sandbox_that_does_not_answer_in_time_spends_no_key(open_desk):
+    async with open_desk(sandbox_start_timeout=0.001) as desk:
+        record = await desk.run(HELD, "key")
+        assert record.error["code"] == "sandbox_start_timeout"
+        assert await desk.status(record.execution) == "interrupted"
+        record = await desk.run(HELD)
+        assert await desk.status(record.execution) == "timeout"
+        assert desk.written == []
+
+
 async def test_a_replay_is_made_again_when_its_sandbox_is_lost(open_desk):
     async with open_desk() as desk:
         record = await desk.run("print(await local.write(text='a'))\ntime.sleep(5)")
@@ -480,7 +508,7 @@ async def test_whatever_is_killed_and_when_each_effect_happens_once(open_desk, s
     seed = int(os.environ.get("MCP_BRIDGE_TEST_SEED", "0")) or time.time_ns() % (1 << 30)
     rng = random.Random(seed)  # noqa: S311
     engine = sandboxes.prepared.engine
-    ways = [how for how in WAYS if how not in {"monitor", "first process"} or engine._has_monitors]
+    ways = [how for how in WAYS if how not in {"monitor", "first process"} or engine.has_monitors]
     lost = 0
     kills = 400 if LONG else 24
     async with open_desk() as desk:

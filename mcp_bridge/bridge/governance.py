@@ -55,6 +55,7 @@ class Governance:
         patterns: What is sensitive in outcomes.
         model: Which model answers; None for none.
         base: The folder that paths in the configuration are relative to.
+        refuses_denied_steps: Whether a program with a step that the policy denies in any case isn't begun.
     """
 
     snapshot: PolicySnapshot
@@ -64,6 +65,7 @@ class Governance:
     patterns: tuple[Pattern, ...]
     model: ModelConfig | None
     base: Path
+    refuses_denied_steps: bool = False
 
 
 def load_governance(tables: Mapping[str, Any], file: Path | None, base: Path, state_dir: Path) -> Governance:
@@ -110,6 +112,8 @@ def govern(layers: Sequence[Layer], state_dir: Path, strangers: AbstractSet[str]
         patterns=_patterns(layers),
         model=model,
         base=base,
+        # A folder's word makes it no laxer than the user's.
+        refuses_denied_steps=any(_refuses_denied_steps(layer) for layer in layers),
     )
 
 
@@ -196,6 +200,14 @@ def _programs(layer: Layer, known: Mapping[str, Program]) -> Mapping[str, Progra
     from mcp_bridge.bridge.program_files import load_programs, programs_config  # noqa: PLC0415
 
     return load_programs(programs_config(layer.tables["programs"], layer.file), layer.base, layer.trusted, known)
+
+
+def _refuses_denied_steps(layer: Layer) -> bool:
+    if "programs" not in layer.tables:
+        return False
+    from mcp_bridge.bridge.program_files import programs_config  # noqa: PLC0415
+
+    return programs_config(layer.tables["programs"], layer.file).denied_steps == "refuse"
 
 
 def _model(

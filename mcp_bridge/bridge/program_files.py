@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path  # noqa: TC003  (pydantic reads the annotations)
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -22,11 +22,17 @@ SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 
 
 class ProgramsConfig(BaseModel):
-    """The table `[programs]`: folders of program files, from the configuration file's folder."""
+    """The table `[programs]`.
+
+    Attributes:
+        path: Folders of program files, from the configuration file's folder.
+        denied_steps: What becomes of a program with a step that the policy denies in any case.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     path: tuple[Path, ...] = ()
+    denied_steps: Literal["warn", "refuse"] = "warn"
 
 
 def programs_config(table: Mapping[str, Any], file: Path | None) -> ProgramsConfig:

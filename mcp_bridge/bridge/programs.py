@@ -87,8 +87,8 @@ class Programs(ProgramLibrary):
         """Whether a key whose execution has failed may be used for another attempt."""
         self.denied_steps: Callable[[Program, Origin], Awaitable[list[DeniedStep]]] | None = None
         """Finds the steps of a program that the policy denies in any case; None where there is no policy."""
-        self.allow_denied_steps = True
-        """Whether a program that has some is begun, with a warning; else it is refused."""
+        self.refuses_denied_steps = False
+        """Whether a program that has some is refused; else it is begun, with a warning."""
         self.subject_fields: Sequence[str] = ()
         """Names in a context, of which the first that is there says whose data it is."""
         self._tasks = tasks
@@ -221,14 +221,14 @@ class Programs(ProgramLibrary):
         Raises:
             BridgeError: `denied_steps`: such programs are refused.
         """
-        if self.allow_denied_steps:
-            logger.warning("%s", told_denied(program, denied))
-            return
         what = told_denied(program, denied)
+        if not self.refuses_denied_steps:
+            logger.warning("%s", what)
+            return
         raise BridgeError(
             "denied_steps",
             f"The program was not begun: {what}.",
-            hint="Leave these steps out. With allow_denied_steps the operator has such programs begin, with a warning.",
+            hint='Leave these steps out. With denied_steps = "warn" in [programs] they begin, with a warning.',
             steps=[row._asdict() for row in denied[:MAX_TOLD]],
         )
 

@@ -135,7 +135,7 @@ class Bridge:
         )
         programs.retry_failed = self.settings.ledger.retry_failed
         programs.subject_fields = self.settings.ledger.subject_fields
-        programs.allow_denied_steps = self.settings.allow_denied_steps
+        programs.refuses_denied_steps = self._governance.refuses_denied_steps
         programs.denied_steps = self._denied_steps
         return programs
 

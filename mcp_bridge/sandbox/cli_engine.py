@@ -158,7 +158,7 @@ class CliEngine(Engine):
             profile=seccomp.PROFILE,
             user=None if uid is None else f"{uid}:{uid}",
             unset=await self._variables_of(spec.image),
-            monitor=folder / MONITOR_NAME if self._has_monitors else None,
+            monitor=folder / MONITOR_NAME if self.has_monitors else None,
         )
         try:
             folder.mkdir(mode=0o700)
@@ -181,7 +181,7 @@ class CliEngine(Engine):
         return _os_error(error, f"{self.choice.path} can't be started")
 
     @property
-    def _has_monitors(self) -> bool:
+    def has_monitors(self) -> bool:
         """Whether a process of this machine holds each container's streams, and is told by its id: podman's conmon."""
         return (
             self.name == "podman"
@@ -374,6 +374,8 @@ class CliProcess(SandboxProcess):
 
     async def _monitor_ended(self) -> None:
         """Wait for the end of the container's monitor; for ever, where nobody can tell of it."""
+        if not self._engine.has_monitors:
+            await anyio.sleep_forever()
         file = self._folder / MONITOR_NAME
         while not (text := _text_of(file)):  # noqa: ASYNC110  (of a file there is no event)
             await anyio.sleep(MONITOR_POLL_SECONDS)
