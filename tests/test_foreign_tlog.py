@@ -305,7 +305,7 @@ def some_request(chance, log, seen):
     elif how == 2:
         note = log.note(size, Signer(log.origin, "a stranger"))
     elif how == 3:
-        note = note.replace("=\n", "\n", 1)
+        note = signed(log.text(size).replace("=\n", "\n", 1), log.signer)
     elif how == 4:
         note = signed(log.text(size)) + log.signer.line(log.text((size + 1) % log.size))
     return request_body(old, path, note)
