@@ -164,6 +164,15 @@ async def comes_to_its_end() -> None:
         register()
 
 
+_has_come_to_its_end: ContextVar[Callable[[], None] | None] = ContextVar("has_come_to_its_end", default=None)
+
+
+def has_come_to_its_end() -> None:
+    """What the request that is being worked on had to do is done: what it waits for now needs a sandbox."""
+    if (ends := _has_come_to_its_end.get()) is not None:
+        ends()
+
+
 async def _nothing_more() -> bool:
     return False
 
@@ -357,6 +366,10 @@ class HostChannel:
         if number in self._scopes:
             self._effects.setdefault(number, anyio.Event())
 
+    def _effect_ended(self, number: int) -> None:
+        if (ended := self._effects.pop(number, None)) is not None:
+            ended.set()
+
     def _begin_nothing(self) -> None:
         self._refusing = True
         for number, scope in self._scopes.items():
@@ -486,6 +499,7 @@ class HostChannel:
         _taken_back.set(lambda: self._finished or number in self._taken_back)
         _when_taken_back.set(functools.partial(self._when_taken_back.__setitem__, number))
         _comes_to_its_end.set(functools.partial(self._has_effect, number))
+        _has_come_to_its_end.set(functools.partial(self._effect_ended, number))
         try:
             try:
                 with scope:
@@ -501,8 +515,7 @@ class HostChannel:
                 # Before the answer is sent: what the guest does with it is its own time.
                 self._on_wait(-1)
                 del self._scopes[number]
-                if (ended := self._effects.pop(number, None)) is not None:
-                    ended.set()
+                self._effect_ended(number)
                 if number in self._taken_back:
                     self._taken_back.remove(number)
                     if not begun:

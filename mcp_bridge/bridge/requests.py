@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
-from mcp_bridge.bridge.channel import step_aside
+from mcp_bridge.bridge.channel import has_come_to_its_end, step_aside
 from mcp_bridge.bridge.keep import MAX_MEMORY_BYTES
 from mcp_bridge.bridge.names import PRINCIPAL, resolve, split
 from mcp_bridge.bridge.program_session import Session
@@ -118,6 +118,7 @@ class Requests:
         if self._script.hold.calls and not isinstance(request, messages.ProgramLeave):
             # What was done is recorded; the script is told when it goes on.
             step_aside()
+            has_come_to_its_end()
             await self._script.hold.over()
         if error is not None:
             raise error

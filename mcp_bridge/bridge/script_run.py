@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 import anyio
 
 from mcp_bridge.bridge.admission import ApprovalNeededError
-from mcp_bridge.bridge.channel import come_back, step_aside, taken_back, when_taken_back
+from mcp_bridge.bridge.channel import come_back, has_come_to_its_end, step_aside, taken_back, when_taken_back
 from mcp_bridge.bridge.once import UNENDED
 from mcp_bridge.bridge.script_past import NOT_DONE, PENDING, TAKEN_BACK, Asked, Past, failure
 from mcp_bridge.bridge.script_waiting import HeldCall, Hold, is_same, made_key
@@ -420,6 +420,7 @@ class ScriptRun:
                 self._take_back(self._of(call, asked) | {"status": TAKEN_BACK})
 
         step_aside()
+        has_come_to_its_end()
         self.hold.add(HeldCall(call, asked, kind, time.time(), question, program))
         when_taken_back(let_go)
         try:
