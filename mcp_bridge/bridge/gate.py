@@ -338,6 +338,10 @@ class Gate:
         self._references.adopt(values)
         self._share(execution).adopt(spent)
 
+    def adopt_values(self, values: Mapping[str, Scalar | None]) -> None:
+        """Know the values behind references that an execution has had elsewhere."""
+        self._references.adopt(values)
+
     def adopt_script(self, values: Mapping[str, Scalar | None], spent: Mapping[str, Any]) -> None:
         """As `adopt`, for the script itself."""
         self._references.adopt(values)

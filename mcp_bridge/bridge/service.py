@@ -361,13 +361,19 @@ class Bridge:
         """
         from mcp_bridge.bridge.script_settling import give  # noqa: PLC0415
 
-        gate = self._gate(secrets.token_hex(8), self._narrow(None))
+        gate = await self._gate_of(stored)
         is_given = await give(self.programs.store, self.programs.recorder, stored, event, gate)
         if not is_given and event.payload is not None:
             raise BridgeError(
                 "not_suspended", f"The execution {stored.id} is of a script, none of whose calls waits for a payload."
             )
         return await self.programs.stored(stored.id, PRINCIPAL)
+
+    async def _gate_of(self, stored: StoredExecution) -> Gate:
+        """What projects what somebody says to a script: with the references that it has for the same values."""
+        gate = self._gate(secrets.token_hex(8), self._narrow(None))
+        gate.adopt_values(await self.programs.store.values(stored.id))
+        return gate
 
     async def cancel_program(self, execution: str, reason: str) -> dict[str, Any]:
         """End a suspended program, and undo what its steps want undone; or a script that can't go on by itself.
@@ -404,7 +410,8 @@ class Bridge:
         if stored.kind == "script":
             from mcp_bridge.bridge.script_settling import settle_script  # noqa: PLC0415
 
-            await settle_script(self.programs.store, self.programs.recorder, stored, asked, settlement, gate)
+            of_script = await self._gate_of(stored)
+            await settle_script(self.programs.store, self.programs.recorder, stored, asked, settlement, of_script)
             return await (self.resume_program(execution, asker=asker) if go_on else self._told(execution))
         run = await self.programs.settle(execution, asked, settlement, PRINCIPAL, gate)
         return await (self._driven(run) if go_on else self._kept(run))
