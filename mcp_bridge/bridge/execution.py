@@ -16,7 +16,6 @@ from mcp_bridge.bridge.channel import ChannelLimits, HostChannel, TooManyRequest
 from mcp_bridge.bridge.clock import ScriptClock
 from mcp_bridge.bridge.outputs import OutputLimitError, Outputs
 from mcp_bridge.bridge.record import ExecutionRecord, Status
-from mcp_bridge.bridge.script_waiting import QUIET_SECONDS
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.wire import exits, jsonrpc, messages
 from mcp_bridge.wire.errors import WireError
@@ -43,6 +42,10 @@ gives a guest that is stuck one second."""
 
 LATE_WORDS_SECONDS = 0.5
 """How long to look for what process 1 has said, where the end of that may never come."""
+
+QUIET_SECONDS = 1.0
+"""How long a script that waits has to ask for nothing more before its sandbox is ended: what it does at once, in tasks
+and threads, a person is asked about at once."""
 
 MAX_REPORT_BYTES = 1 << 20
 """Longest line of process 1's: a piece of output of a pipe's size takes a tenth of it."""

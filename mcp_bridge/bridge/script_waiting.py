@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from mcp_bridge.bridge.script_past import Asked
     from mcp_bridge.ledger.store import Approval, ProgramStore
 
-QUIET_SECONDS = 1.0
-"""How long a script that waits has to ask for nothing more before its sandbox is ended: what it does at once, in tasks
-and threads, a person is asked about at once."""
-
 MAX_ASKED = 100
 """Questions of one script that are open at a time. What more it wants to know is asked when it goes on."""
 
