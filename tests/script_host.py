@@ -2,7 +2,8 @@
 
 Each line of standard input starts one, in a fork of this process (which has loaded everything by then). A line is a
 JSON object: `state`, its directory; `run` (code, key, timeout), `settle` (id, call, and the fields of a settlement),
-`cancel` (id) or `replay` (id); `out`, the file for the record or the error; `log`, to which the tools write a line when
+`cancel` (id), `replay` (id), `decide` (execution, effect, approved, by), `resume` (id, and perhaps a payload) or `program` (program,
+context, key); `says`, what the client's person answers, where there is one (`each`: no to what ends in `no`, else yes); `out`, the file for the record or the error; `log`, to which the tools write a line when
 they have done their work; `die`, where the host is killed: one of POINTS and a tool, or `end`; `settings`; `extra`,
 whether there is a tool more; `patience`, with what recorded calls are waited for. How the host has ended is written beside `out`, with `.ended`.
 """
@@ -18,15 +19,16 @@ from pathlib import Path
 import anyio
 
 import mcp_bridge
-from mcp_bridge.bridge import script_run
+from mcp_bridge.bridge import approvals, script_run
 from mcp_bridge.bridge.doubts import Settlement
 from mcp_bridge.bridge.gate import Gate
 from mcp_bridge.bridge.governance import load_governance
 from mcp_bridge.bridge.requests import Requests
 from mcp_bridge.bridge.script_run import ScriptRun
 from mcp_bridge.bridge.scripts import Scripts
-from mcp_bridge.bridge.service import open_bridge
+from mcp_bridge.bridge.service import Bridge, open_bridge
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.kernel.events import Resume
 from mcp_bridge.settings import Settings
 from mcp_bridge.wire.messages import MemoryLoad
 
@@ -39,7 +41,13 @@ POINTS = (
     "end",  # the script has ended, and that isn't recorded
 )
 
-RULES = {"rules": [{"tools": ["local.forbidden"], "effect": "deny"}], "limits": {"calls": 40}}
+RULES = {
+    "rules": [
+        {"tools": ["local.forbidden"], "effect": "deny"},
+        {"tools": ["local.careful"], "effect": "approve", "reason": "it is final"},
+    ],
+    "limits": {"calls": 40},
+}
 
 
 def die() -> None:
@@ -80,6 +88,17 @@ async def again(text: str, seconds: float = 0.0) -> str:
 @mcp_bridge.tool
 async def forbidden(text: str) -> str:
     return await _work("forbidden", text)
+
+
+@mcp_bridge.tool
+async def careful(text: str) -> str:
+    return await _work("careful", text)
+
+
+@mcp_bridge.tool
+async def later(text: str) -> str:
+    await _work("later", text)
+    return mcp_bridge.PENDING
 
 
 @mcp_bridge.tool
@@ -138,15 +157,39 @@ def set_traps() -> None:
     Requests._remember = dying_remember
 
 
+class Person:
+    """As the client's: answers every question alike, and writes down what was asked."""
+
+    def __init__(self, answer):
+        self._answer = answer
+
+    async def ask(self, question: dict) -> bool | None:
+        text = str(question.get("arguments", {}).get("text", question.get("message")))
+        if self._answer == "each":
+            return not text.endswith("no")
+        if self._answer is not None:
+            _log(f"asked {text}")
+        return self._answer
+
+
 async def main(job: dict) -> dict:
     state = Path(job["state"])
     tables = {"tools": {"modules": ["script_host"], "path": [str(Path(__file__).parent)]}, "policy": RULES}
     governance = load_governance(tables, None, Path.cwd(), state)
+    person = Person(job["says"]) if "says" in job else None
     async with open_bridge(Settings(state_dir=state, **job["settings"]), (), governance) as bridge:
         try:
+            if "program" in job:
+                return await bridge.run_program(**job["program"], asker=person)
+            if "resume" in job:
+                asked = job["resume"]
+                event = Resume(asked["payload"], "OPERATOR") if "payload" in asked else None
+                return await bridge.resume_program(asked["id"], event, asker=person)
+            if "decide" in job:
+                return await _decide(bridge, **job["decide"])
             if "run" in job:
                 many = job["run"].pop("many", 1)
-                first, *others = await asyncio.gather(*(bridge.run(**job["run"]) for _ in range(many)))
+                first, *others = await asyncio.gather(*(bridge.run(**job["run"], asker=person) for _ in range(many)))
                 assert all(other.to_json() == first.to_json() for other in others)
                 return first.to_json()
             if "settle" in job:
@@ -161,6 +204,13 @@ async def main(job: dict) -> dict:
             return (await bridge.replay_script(stored)).to_json()
         except BridgeError as exc:
             return {"code": exc.code, "message": exc.message}
+
+
+async def _decide(bridge: Bridge, execution: str, effect: int, by: str, *, approved: bool) -> dict:
+    """As the command line, and the viewer, take down a decision."""
+    asked = await approvals.asked(bridge.programs.store, "local", execution)
+    (question,) = [row for row in asked if row.approval.effect == effect]
+    return await approvals.decide(bridge.programs.store, question, approved=approved, by=by, comment="so be it")
 
 
 def host(job: dict) -> None:

@@ -8,6 +8,7 @@ import pytest
 from execution_fixtures import printed
 from mcp.client import Client
 
+from mcp_bridge.bridge.approvals import asked, decide
 from mcp_bridge.bridge.governance import load_governance
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.server.app import build_server
@@ -37,13 +38,16 @@ PROGRAM = {
     ],
 }
 
-SCRIPT = f"""
-from mcp import programs
+CALL = """
 from mcp.servers import local
 try:
     print(await local.delete(name="a"))
 except Exception as exc:
     print(exc.code, exc)
+"""
+
+SCRIPT = f"""{CALL}
+from mcp import programs
 trace = await programs.run({PROGRAM!r}, {{"name": "b"}})
 print(trace.status, [(step.id, step.status) for step in trace.steps], trace.output)
 """
@@ -93,9 +97,8 @@ async def test_a_client_is_asked_and_its_person_decides(sandboxes, governance, m
 
 async def test_without_anybody_to_ask_a_program_is_suspended_and_decided_elsewhere(sandboxes, governance):
     async with sandboxes.open(governance=governance) as bridge:
-        record = await bridge.run(SCRIPT + "\nprint(trace.trace_id)")
-        first, second, trace_id = printed(record).splitlines()
-        assert first.startswith("approval_needed")
+        record = await bridge.run(SCRIPT.removeprefix(CALL) + "\nprint(trace.trace_id)")
+        second, trace_id = printed(record).splitlines()
         assert second.startswith("suspended")
         store = bridge.programs.store
         (asked,) = await store.approvals(open_only=True)
@@ -114,6 +117,60 @@ async def test_without_anybody_to_ask_a_program_is_suspended_and_decided_elsewhe
         assert (ended["status"], ended["output"]) == ("success", "deleted b")
         with pytest.raises(Exception, match="not suspended"):
             await bridge.resume_program(trace_id, Resume(1))
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+@pytest.mark.parametrize("then", ["decided elsewhere", "asked now", "denied now", "asked too late"])
+async def test_a_call_of_a_script_waits_for_whoever_decides_first(sandboxes, governance, tmp_path, mode, then):
+    async with sandboxes.open(governance=governance, state_dir=tmp_path / "state") as bridge:
+        server, store = build_server(bridge), bridge.programs.store
+        async with Client(server, mode=mode) as client:
+            first = await client.call_tool("run_python", {"code": CALL})
+            again = await client.call_tool("run_python", {"code": CALL})
+        assert first.is_error
+        (text,) = [block.text for block in first.content]
+        assert again.content[0].text == text
+        assert text.startswith("[approval_needed] A person has to decide on local.delete (")
+        assert "\n" not in text
+        (row,) = await store.approvals(open_only=True)
+        assert (row.question["tool"], row.question["arguments"]) == ("local.delete", {"name": "a"})
+
+        class Late(Person):
+            async def __call__(self, context, params):
+                assert await self.decide()
+                return await super().__call__(context, params)
+
+            async def decide(self):
+                (question,) = await asked(store, "local", open_only=True)
+                return await decide(store, question, approved=False, by="anna", comment="too late")
+
+        person = {"asked now": Person(), "denied now": Person(approve=False), "asked too late": Late()}.get(then)
+        if person is None:
+            (question,) = await asked(store, "local", open_only=True)
+            await decide(store, question, approved=True, by="anna", comment=None)
+            person = Person(approve=False)
+            expected, by, questions = "deleted a", "anna", 0
+        else:
+            denied = then != "asked now"
+            expected = "denied A person has denied local.delete." if denied else "deleted a"
+            by, questions = "anna" if then == "asked too late" else "client", 1
+        # The same code is enough.
+        async with Client(server, mode=mode, elicitation_callback=person) as client:
+            last = await client.call_tool("run_python", {"code": CALL})
+        assert expected in last.content[0].text
+        assert len(person.asked) == questions
+        (decided,) = await store.approvals()
+        assert (decided.status, decided.decision["by"]) == ("denied" if "denied" in expected else "approved", by)
+        entries = await bridge.programs.recorder.read(row.execution)
+        (said,) = [each.entry for each in entries if each.entry.kind == "decision"]
+        told = {name: said.payload[name] for name in ("tool", "arguments", "call", "approved", "by")}
+        assert told == {
+            "tool": "local.delete",
+            "arguments": {"name": "a"},
+            "call": "0#1",
+            "approved": expected == "deleted a",
+            "by": by,
+        }
 
 
 async def test_what_a_program_says_cannot_pass_for_what_we_say_of_it(sandboxes, governance, tmp_path):

@@ -183,10 +183,11 @@ def test_only_the_command_line_and_the_viewer_import_what_decides():
                 viewers.append(name)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "decide":
                 calls.append(name)
-    assert set(importers) == {"cli/approvals.py", "server/ui/api.py"}
+    # What waits is asked of the client's person, too: with their answer alone.
+    assert set(importers) == {"cli/approvals.py", "server/ui/api.py", "bridge/waiting.py"}
     # A person starts the viewer; what serves the agent doesn't know it.
     assert {name for name in viewers if not name.startswith("server/ui/")} == {"cli/ui.py"}
-    assert set(calls) == {"bridge/approvals.py"}
+    assert set(calls) == {"bridge/approvals.py", "bridge/admission.py", "bridge/script_run.py"}
 
 
 def test_no_request_of_a_sandbox_and_no_tool_is_about_decisions():
@@ -320,7 +321,7 @@ def test_the_person_at_the_terminal_may_deny_or_leave_it_for_later(asked, typed,
 def test_a_script_is_governed_and_asks_at_the_terminal_while_it_waits(asked, image):
     script = "from mcp.servers import local\nprint(await local.delete(name='q'))"
     _, err = asked.process("run", "-c", script).communicate(timeout=DEADLINE_SECONDS)
-    assert b"has a person decide about local.delete, by rule 1" in err
+    assert b"approval_needed: A person has to decide on local.delete (" in err
     screen = Screen(asked, "run", "-c", script)
     screen.until("call of local.delete with")
     screen.until("[l]ater: ")

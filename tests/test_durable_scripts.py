@@ -503,8 +503,14 @@ print(trace.status, trace.output, await local.again(text="c"))
 """
     hosts.run(code, die=die)
     record = hosts.run(code)
-    how = "suspended None" if die == "in:once b" else "success once:b"
-    assert (record["status"], record["stdout"]) == ("success", f"{how} again:c\n")
+    if die == "in:once b":
+        (waits,) = record["waiting"]
+        assert (record["status"], record["error"]["code"], record["stdout"]) == ("suspended", "still_waiting", "")
+        assert (waits["kind"], waits["waiting"][0]["kind"]) == ("program", "in_doubt")
+        assert hosts.run(code) == record
+        hosts.settle(waits["execution"], how="happened", value="once:b")
+        record = hosts.run(code)
+    assert (record["status"], record["stdout"]) == ("success", "success once:b again:c\n")
     assert [line for line in hosts.done if line.startswith("once")] == ["once a", "once b"]
 
 

@@ -5,6 +5,7 @@ taken with a tool that the policy denies, and nothing comes through.
 """
 
 import ast
+import asyncio
 import json
 import sys
 import uuid
@@ -259,6 +260,20 @@ async def by_script(bridge, server, **options):
     return json.loads(printed(await bridge.run(code, **options)))
 
 
+async def every_path_waits(bridge, server):
+    """By each of a script's paths, alone, the call waits for a person."""
+    head = f"{HEAD}from mcp.servers import {server}\n"
+    saving = f"async def saved_tool(text):\n    from mcp.servers import {server}\n    return await {server}.remove(text)\nawait runtime.save_tool(saved_tool)\n"
+    await bridge.run(head + saving)
+
+    async def waits(path):
+        record = await bridge.run(f"{head}from mcp.tools import saved_tool\n{path.format(server=server)}")
+        assert (record.status, record.error["code"]) == ("suspended", "approval_needed"), (path, record)
+        assert [row["tool"] for row in record.waiting] == [f"{server}.remove"]
+
+    await asyncio.gather(*map(waits, SCRIPTED.values()))
+
+
 def told_of(record, name):
     """The row of the step that makes the call."""
     called = "first.compensate" if name == "compensation" else "each[0]" if name == "map" else "hit"
@@ -357,6 +372,9 @@ async def test_no_path_leads_past_any_other_rule(sandboxes, tmp_path, policy):
     rules, code = OTHER_POLICIES[policy]
     async with shop(sandboxes, tmp_path, rules, target="shop.remove") as bridge:
         for server in ("shop", "local"):
+            if code == "approval_needed":
+                await every_path_waits(bridge, server)
+                continue
             assert {row[0] for row in (await by_script(bridge, server)).values()} == {code}
         await bridge.programs.save("saved", {"steps": [step("hit", "shop.remove")]}, "local")
         for name, steps in programs("shop.remove").items():

@@ -39,6 +39,7 @@ from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.sealing import MasterKey
 from mcp_bridge.ledger.signing import Verifier
+from mcp_bridge.ledger.store import key_mac
 from mcp_bridge.settings import Settings
 
 CARDS = "4111 1111 1111 1111", "4242 4242 4242 4242"
@@ -376,6 +377,78 @@ async def test_a_script_is_the_same_by_its_values_and_is_replayed_after_they_are
         await erase(bridge, "execution", record.execution)
         await erase(bridge, "execution", plain.execution)
     whole(state)
+
+
+WAITS = """
+from mcp.servers import local
+print(await local.card(text={}), await local.later(text="x"))
+"""
+
+
+async def test_of_a_script_that_waits_only_what_was_not_erased_is_left_to_find_it_by(sandboxes, tmp_path):
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / f"forgotten_{hashlib.sha256(bytes(tmp_path)).hexdigest()}.py").write_text(TOOLS)
+    tables = {"tools": {"path": ["tools"], "entry_points": False}, "projection": {"patterns": ["card"]}}
+    state = tmp_path / "state"
+    governance = load_governance(tables, None, tmp_path, state)
+    written, made = WAITS.format(f'"{CARDS[0]}"'), WAITS.format('"4242 4242 " + "4242 4242"')
+    async with sandboxes.open(governance=governance, state_dir=state) as bridge:
+        store, master = bridge.programs.store, bridge._database.master
+
+        async def known_by(execution):
+            ((key, request),) = await bridge._database.read(
+                "SELECT key, request FROM executions WHERE id = ?", (execution,)
+            )
+            return key, request
+
+        ids = []
+        for code in (written, made):
+            record = await bridge.run(code)
+            assert (record.status, record.error["code"]) == ("suspended", "still_waiting")
+            assert (await bridge.run(code)).execution == record.execution
+            ids.append(record.execution)
+        before = [await known_by(one) for one in ids]
+        for one in ids:
+            (name,) = await store.values(one)
+            assert (await erase(bridge, "reference", name)).references == 1
+        # Only the one in whose code the value was.
+        own = key_mac(master, "local", f"waits-{ids[0]}", "agent")
+        assert [await known_by(one) for one in ids] == [(own, ""), (before[1][0], "")]
+        assert (await bridge.run(made)).execution == ids[1]
+        assert (await bridge.run(written, key=f"waits-{ids[0]}")).execution == ids[0]
+        assert (await erase(bridge, "age", float("inf"))).executions == (), "both can go on"
+        for one in ids:
+            assert (await bridge.resume_program(one, Resume("y")))["status"] == "success"
+        assert (await bridge.run(written, key=f"waits-{ids[0]}")).stdout.endswith(b" y\n")
+        assert (await bridge.run(made)).execution == ids[1]
+
+        ids = [(await bridge.run(code)).execution for code in (written, made)]
+        for one in ids:
+            await erase(bridge, "execution", one)
+            assert await known_by(one) == (None, "")
+            with pytest.raises(BridgeError) as caught:
+                await bridge.run(written, key=f"waits-{one}")
+            assert caught.value.code == "erased"
+        assert (await bridge.run(made)).execution not in ids
+    whole(state)
+
+
+async def test_what_is_equal_is_equal_in_a_script_whoever_gives_it(sandboxes, tmp_path):
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / f"forgotten_{hashlib.sha256(bytes(tmp_path)).hexdigest()}.py").write_text(TOOLS)
+    tables = {"tools": {"path": ["tools"], "entry_points": False}, "projection": {"patterns": ["card"]}}
+    state = tmp_path / "state"
+    governance = load_governance(tables, None, tmp_path, state)
+    code = f"""
+from mcp.servers import local
+print(await local.card(text="{CARDS[0]}") == await local.later(text="x"))
+"""
+    async with sandboxes.open(governance=governance, state_dir=state) as bridge:
+        record = await bridge.run(code)
+        assert record.status == "suspended"
+        await bridge.resume_program(record.execution, Resume(f"it is {CARDS[0]}"))
+        assert (await bridge.run(code)).stdout == b"True\n"
+        assert len(await bridge.programs.store.values(record.execution)) == 1
 
 
 # --- what version 0.1.0 has left ---

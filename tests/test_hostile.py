@@ -406,7 +406,7 @@ class Claimed:
 async def told(process, answer=None):
     """The record of an execution in that container."""
     limits = ExecutionLimits(60, 60, 5, 1 << 20, ChannelLimits(1, 10, 1000))
-    requests = SimpleNamespace(answer=answer, unbegun=None)
+    requests = SimpleNamespace(answer=answer, unbegun=None, on_hold=anyio.sleep_forever)
     with anyio.fail_after(30):
         return await Execution(process, "e", b"", limits, requests, None, time.monotonic()).run()
 

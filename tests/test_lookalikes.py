@@ -206,23 +206,22 @@ async def test_what_a_client_cannot_show_whole_waits_for_somebody_who_can(opened
 
 SCRIPT = f"""
 from mcp.servers import local
-try:
-    print(await local.pay(name={LONG!r}))
-except Exception as exc:
-    print(exc.code)
 print(await local.pay(name="short"))
+print(await local.pay(name={LONG!r}))
 """
 
 
-async def test_a_scripts_call_that_cannot_be_shown_whole_is_not_made(opened):
+async def test_a_scripts_call_that_cannot_be_shown_whole_waits_for_somebody_who_can(opened):
     person = Person()
     async with (
         opened() as bridge,
         Client(build_server(bridge), mode="legacy", elicitation_callback=person) as client,
     ):
         result = await client.call_tool("run_python", {"code": SCRIPT})
-    assert result.content[0].text.splitlines() == ["approval_needed", "paid short"]
-    assert len(person.asked) == 1
+        printed, waits = result.content[0].text.splitlines()
+        assert (printed, waits.startswith("[approval_needed]"), len(person.asked)) == ("paid short", True, 1)
+        (row,) = await bridge.programs.store.approvals(open_only=True)
+        assert row.question["arguments"] == {"name": LONG}
 
 
 def test_a_question_has_every_word_of_what_is_asked():

@@ -19,11 +19,14 @@ from crash_fixtures import BOUNDED, LONG
 from execution_fixtures import printed, until
 from test_hostile import READY, Claimed, Silent, report, told
 
+from mcp_bridge.bridge import approvals
 from mcp_bridge.bridge import execution as execution_module
 from mcp_bridge.bridge import scripts as scripts_module
 from mcp_bridge.bridge.governance import load_governance
 from mcp_bridge.bridge.names import PRINCIPAL
+from mcp_bridge.bridge.script_waiting import Hold
 from mcp_bridge.bridge.scripts import MAX_LOST
+from mcp_bridge.kernel.events import Resume
 from mcp_bridge.sandbox import cli_engine
 from mcp_bridge.sandbox.engine import ExitStatus
 from mcp_bridge.sandbox.flags import RuntimeChoice
@@ -51,6 +54,19 @@ async def write(text: str, seconds: float = 0.0, hold: bool = False) -> str:
     with (HERE / "written").open("a") as file:
         file.write(f"{text}\\n")
     return f"wrote {text}"
+
+
+@mcp_bridge.tool
+async def careful(text: str) -> str:
+    """As `write`, when a person has approved of it."""
+    return await write(text)
+
+
+@mcp_bridge.tool
+async def later(text: str) -> str:
+    """As `write`; what has come of it is said later."""
+    await write(text)
+    return mcp_bridge.PENDING
 '''
 
 HEAD = "import asyncio, os, time\nfrom mcp.servers import local\nfrom mcp import programs\n"
@@ -538,3 +554,67 @@ async def test_whatever_is_killed_and_when_each_effect_happens_once(open_desk, s
                 assert (await desk.run(CODE, key)).to_json() == record.to_json(), case
                 assert sorted(desk.written) == ALL, case
     assert lost > kills / 5
+
+
+# --- while it waits ---
+
+WAITS = """
+print(await local.write(text="a"))
+print(await asyncio.gather(local.write(text="b"), local.{}(text="c")))
+"""
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """Set when a call waits for what nobody can give it now. Its script doesn't come to rest by itself."""
+    event = anyio.Event()
+    add = Hold.add
+
+    def noted(self, call):
+        add(self, call)
+        event.set()
+
+    monkeypatch.setattr(Hold, "add", noted)
+    monkeypatch.setattr(execution_module, "QUIET_SECONDS", 3600.0)
+    return event
+
+
+@BOUNDED
+@pytest.mark.parametrize("key", ["key", None])
+@pytest.mark.parametrize("tool", ["careful", "later"])
+async def test_a_script_whose_sandbox_is_lost_while_it_waits_goes_on_when_that_has_come(open_desk, held, tool, key):
+    code = WAITS.format(tool)
+    async with open_desk() as desk:
+        records = []
+
+        async def first():
+            records.append(await desk.run(code, key))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(first)
+            await held.wait()
+            await until(lambda: "b" in desk.written)
+            await desk.end("first process")
+        (record,) = records
+        execution = record.execution
+        assert (record.status, record.error["code"]) == (
+            "suspended",
+            "approval_needed" if tool == "careful" else "still_waiting",
+        )
+        assert await desk.status(execution) == "suspended"
+        assert (f"waits-{execution}" in record.error["hint"]) == (key is None)
+        assert len(desk.started) == 1
+        store = desk.bridge.programs.store
+        assert (await desk.run(code, key)).execution == execution
+        assert len(desk.started) == 1, "nothing has come about"
+        if tool == "careful":
+            (question,) = await approvals.asked(store, PRINCIPAL, execution)
+            await approvals.decide(store, question, approved=True, by="anna", comment=None)
+            last = await desk.run(code, key)
+        else:
+            await desk.bridge.resume_program(execution, Resume("wrote c"))
+            last = await desk.run(code, key)
+        assert (last.execution, last.status) == (execution, "success")
+        assert last.stdout == b"wrote a\n['wrote b', 'wrote c']\n"
+        assert sorted(desk.written) == ["a", "b", "c"]
+        assert (await desk.run(code, key)).execution == execution if key else True

@@ -49,6 +49,25 @@ class Asker(Protocol):
         """Whether the person approves; None if nobody can be asked now."""
 
 
+class Decisions(Protocol):
+    """What people have decided, elsewhere or before, about the calls of a script that was suspended for them."""
+
+    async def decided(self, call: str, question: Mapping[str, Any]) -> bool | None:
+        """Whether a person has approved of exactly this call; None if nobody has decided.
+
+        Args:
+            call: The call's id.
+            question: As a person was to be asked it.
+        """
+
+    async def decide(self, call: str, question: Mapping[str, Any], *, approved: bool) -> bool | None:
+        """Take down and record what the client's person says, where the question is open elsewhere, too.
+
+        Returns:
+            What counts: somebody may have been quicker. None where it isn't asked elsewhere.
+        """
+
+
 class ValueKeeper(Protocol):
     """Keeps what is behind references."""
 
@@ -122,6 +141,7 @@ class Admission:
         recorder: Is told of denials and of a person's decisions.
         keep: Keeps the values behind what is recorded.
         asker: Asks a person, or None.
+        decisions: Those about a script's own calls; None for a program's.
     """
 
     def __init__(
@@ -133,6 +153,7 @@ class Admission:
         recorder: Recorder,
         keep: ValueKeeper,
         asker: Asker | None,
+        decisions: Decisions | None = None,
     ) -> None:
         self._snapshot = snapshot
         self._budget = budget
@@ -141,6 +162,7 @@ class Admission:
         self._recorder = recorder
         self._keep = keep
         self._asker = asker
+        self._decisions = decisions
 
     async def admit(
         self, tool: ToolInfo, arguments: dict[str, Any], place: Place, approved: Mapping[str, Any] | None
@@ -288,15 +310,22 @@ class Admission:
     async def _ask(self, decision: Decision, case: _Case, place: Place) -> None:
         question = case.question(decision)
         self._keep(place.execution, [case.recorded, case.announced])
-        answer = None
-        if self._asker is not None:
-            given = case.filled.arguments if case.is_filled else case.arguments
-            shown = await off_loop(given, self._projector.person, given, case.names)
-            answer = await self._asker.ask(question | {"arguments": shown, "announced": case.left})
+        call = str(place.mark.get("call", ""))
+        decisions = self._decisions if call else None
+        answer = None if decisions is None else await decisions.decided(call, question)
         if answer is None:
-            raise ApprovalNeededError(decision, question)
-        told = {**question, **place.marks(case.names), "approved": answer, "by": "client"}
-        await self._record("decision", place, told)
+            if self._asker is not None:
+                given = case.filled.arguments if case.is_filled else case.arguments
+                shown = await off_loop(given, self._projector.person, given, case.names)
+                answer = await self._asker.ask(question | {"arguments": shown, "announced": case.left})
+            if answer is None:
+                raise ApprovalNeededError(decision, question)
+            counts = None if decisions is None else await decisions.decide(call, question, approved=answer)
+            if counts is None:
+                told = {**question, **place.marks(case.names), "approved": answer, "by": "client"}
+                await self._record("decision", place, told)
+            else:
+                answer = counts
         if not answer:
             raise BridgeError("denied", f"A person has denied {decision.tool}.", tool=decision.tool)
 

@@ -89,8 +89,11 @@ async def decide(
             "not_suspended", f"Nobody waits for this any more: the execution {row.execution} is {status}."
         )
     decision: dict[str, Any] = {"approved": approved, "by": by, "comment": comment}
-    program = question.execution.program if question.execution else None
-    entry = Entry("decision", row.execution, row.question | decision, row.question.get("step"), program=program)
+    # A script's own call has a name, and is of no program.
+    of_program = question.execution is not None and question.execution.kind == "program"
+    program = question.execution.program if question.execution is not None and of_program else None
+    step = row.question.get("step") if of_program else None
+    entry = Entry("decision", row.execution, row.question | decision, step, program=program)
     if not await store.decide(row, decision, entry):
         (now,) = [other for other in await store.approvals(row.execution) if other.id == row.id]
         who = (now.decision or {}).get("by", "somebody")

@@ -164,6 +164,15 @@ async def comes_to_its_end() -> None:
         register()
 
 
+_has_come_to_its_end: ContextVar[Callable[[], None] | None] = ContextVar("has_come_to_its_end", default=None)
+
+
+def has_come_to_its_end() -> None:
+    """What the request that is being worked on had to do is done: what it waits for now needs a sandbox."""
+    if (ends := _has_come_to_its_end.get()) is not None:
+        ends()
+
+
 async def _nothing_more() -> bool:
     return False
 
@@ -261,6 +270,10 @@ class HostChannel:
         self._size = 0
         self._refused = 0
         self._refusing = False
+        self._working = 0
+        """Requests that are worked on, or wait for their turn; not those that only wait for others."""
+        self._moved_at = time.monotonic()
+        """When a request last came, or stopped being worked on."""
         self._heard_at = time.monotonic()
         self._deaf = False
         self._party = fair_share.Party()
@@ -286,6 +299,11 @@ class HostChannel:
         heartbeat included.
         """
         return time.monotonic() if self._deaf else self._heard_at
+
+    @property
+    def quiet_seconds(self) -> float:
+        """How long nothing was asked for and nothing worked on; 0 while something is."""
+        return 0.0 if self._working or self._ahead else time.monotonic() - self._moved_at
 
     def refuse(self) -> None:
         """Do nothing for the guest any more: cancel what is under way, and only take its output."""
@@ -348,6 +366,10 @@ class HostChannel:
         if number in self._scopes:
             self._effects.setdefault(number, anyio.Event())
 
+    def _effect_ended(self, number: int) -> None:
+        if (ended := self._effects.pop(number, None)) is not None:
+            ended.set()
+
     def _begin_nothing(self) -> None:
         self._refusing = True
         for number, scope in self._scopes.items():
@@ -394,7 +416,12 @@ class HostChannel:
         # A script that asks one thing after the other can't take more time than its answers do.
         is_flood = max(len(self._scopes), self._together) > FEW_REQUESTS
         self._party.charge(len(line) * BYTE_SECONDS + (REQUEST_SECONDS if is_flood else 0))
-        await self._party.turn()
+        self._working += 1
+        try:
+            await self._party.turn()
+        finally:
+            self._working -= 1
+            self._moved_at = time.monotonic()
         if self._refusing:
             return None
         if number in self._scopes:
@@ -413,6 +440,7 @@ class HostChannel:
         # Acquired here and not in the task: a flood then waits in the pipe and not in our memory.
         await self._take_place(size)
         self._held.add(size)
+        self._working += 1
         self._scopes[number] = anyio.CancelScope()
         self._on_wait(1)
         tasks.start_soon(self._work, number, params, size)
@@ -454,11 +482,15 @@ class HostChannel:
         scope = self._scopes[number]
 
         def leave() -> None:
+            if held:
+                self._working -= 1
+                self._moved_at = time.monotonic()
             while held:
                 held.pop().release()
 
         async def enter() -> None:
             if self._slots not in held:
+                self._working += not held
                 await self._slots.acquire()
                 held.append(self._slots)
 
@@ -467,6 +499,7 @@ class HostChannel:
         _taken_back.set(lambda: self._finished or number in self._taken_back)
         _when_taken_back.set(functools.partial(self._when_taken_back.__setitem__, number))
         _comes_to_its_end.set(functools.partial(self._has_effect, number))
+        _has_come_to_its_end.set(functools.partial(self._effect_ended, number))
         try:
             try:
                 with scope:
@@ -482,8 +515,7 @@ class HostChannel:
                 # Before the answer is sent: what the guest does with it is its own time.
                 self._on_wait(-1)
                 del self._scopes[number]
-                if (ended := self._effects.pop(number, None)) is not None:
-                    ended.set()
+                self._effect_ended(number)
                 if number in self._taken_back:
                     self._taken_back.remove(number)
                     if not begun:

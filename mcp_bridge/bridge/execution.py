@@ -43,6 +43,10 @@ gives a guest that is stuck one second."""
 LATE_WORDS_SECONDS = 0.5
 """How long to look for what process 1 has said, where the end of that may never come."""
 
+QUIET_SECONDS = 1.0
+"""How long a script that waits has to ask for nothing more before its sandbox is ended: what it does at once, in tasks
+and threads, a person is asked about at once."""
+
 MAX_REPORT_BYTES = 1 << 20
 """Longest line of process 1's: a piece of output of a pipe's size takes a tenth of it."""
 
@@ -166,6 +170,7 @@ class Execution:
                         self._watch_clock,
                         self._watch_silence,
                         self._watch_engine,
+                        self._watch_hold,
                         self._channel.beat,
                     ):
                         watchers.start_soon(watcher)
@@ -341,6 +346,15 @@ class Execution:
         with contextlib.suppress(BridgeError):
             if (await self._process.wait()).code is None:
                 self._channel.hang_up()
+
+    async def _watch_hold(self) -> None:
+        """End a script that waits for what nobody can give it now, once it has come to rest."""
+        while True:
+            await self._requests.on_hold()
+            if (left := QUIET_SECONDS - self._channel.quiet_seconds) <= 0:
+                self._end("suspended", "still_waiting", "The script waits.")
+                return
+            await anyio.sleep(left)
 
     async def _closed(self) -> bool:
         """The channel closed without a result: find out why, and whether its effects are to come to their end."""

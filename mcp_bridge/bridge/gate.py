@@ -25,7 +25,7 @@ from mcp_bridge.bridge.governance import LOCAL
 from mcp_bridge.bridge.model_steps import ModelSteps, amounts, kernel_usage
 from mcp_bridge.bridge.names import split
 from mcp_bridge.bridge.recovery import cut_short
-from mcp_bridge.bridge.script_past import TAKEN_BACK, failure
+from mcp_bridge.bridge.script_past import PENDING, TAKEN_BACK, failure
 from mcp_bridge.downstream import describe
 from mcp_bridge.downstream.aliases import nearest
 from mcp_bridge.errors import BridgeError
@@ -231,8 +231,9 @@ class Gate:
         projector = await self.projector()
         execution, program = (run.execution, run.program.hash) if run else (self.execution, None)
         place = Place(execution, program, step.path if step else None, step, mark)
+        script = None if run else self.script
         admission = Admission(
-            self._snapshot, self._budget, self._fleet, projector, self._recorder, self._keep, self._asker
+            self._snapshot, self._budget, self._fleet, projector, self._recorder, self._keep, self._asker, script
         )
         admitted = await admission.admit(tool, arguments, place, approved)
         names, decision, mark = admitted.names, admitted.decision, place.marks(admitted.names)
@@ -255,7 +256,6 @@ class Gate:
             if decision.counts:
                 intent["rules"] = list(decision.counts)
             outcome: dict[str, Any] = {"kind": "tool", "tool": str(names), **mark, "status": TAKEN_BACK}
-            script = None if run else self.script
             with nullcontext() if script is None else script.beginning(outcome):
                 self._keep(execution, [admitted.asked, admitted.recorded])
                 await self._record("intent", execution, place.path, program, intent)
@@ -267,7 +267,11 @@ class Gate:
                 if run:
                     self._share(run.execution).add(Amounts(bytes=given))
                 reservation.settle(Amounts(calls=1, bytes=size + given))
-                outcome |= success(answered, raw=raw)
+                if answered.pending and "call" in mark:
+                    # Its script is suspended, and gets what comes later.
+                    outcome["status"] = PENDING
+                else:
+                    outcome |= success(answered, raw=raw)
             except BridgeError as exc:
                 error = await off_loop([exc.message, exc.details], projected, exc, projector)
                 outcome |= failure(error, raw=raw)
@@ -333,6 +337,10 @@ class Gate:
         """As `program_run.Effects`."""
         self._references.adopt(values)
         self._share(execution).adopt(spent)
+
+    def adopt_values(self, values: Mapping[str, Scalar | None]) -> None:
+        """Know the values behind references that an execution has had elsewhere."""
+        self._references.adopt(values)
 
     def adopt_script(self, values: Mapping[str, Scalar | None], spent: Mapping[str, Any]) -> None:
         """As `adopt`, for the script itself."""

@@ -8,6 +8,7 @@ import anyio
 
 from mcp_bridge.bridge.channel import step_aside
 from mcp_bridge.bridge.program_record import standing
+from mcp_bridge.bridge.script_waiting import execution_of
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.store import ERASED
 
@@ -56,6 +57,9 @@ class Executions(Protocol[T_co]):
     async def is_same(self, known: StoredExecution) -> bool:
         """Whether what is asked for now is what one was begun for: a key belongs to one thing."""
 
+    async def can_go_on(self, known: StoredExecution) -> bool:
+        """Whether a suspended one would get further now."""
+
     async def may_be_operators(self, known: StoredExecution) -> bool:
         """Whether one that version 0.1.0 has kept, which didn't say who began it, is what an operator asks for now."""
 
@@ -82,7 +86,8 @@ async def once(
         retry_failed: Whether another may take the place of one that has failed.
 
     Raises:
-        BridgeError: `bad_key`, `key_conflict`, `erased`; as `executions`.
+        BridgeError: `bad_key`, `key_conflict`, `erased`, `unknown_key`: one that was made for another's run; as
+            `executions`.
     """
     if key is not None and not (0 < len(key.text) <= MAX_KEY_CHARS and key.text.isprintable()):
         raise BridgeError("bad_key", f"An idempotency key is 1 to {MAX_KEY_CHARS} printable characters.")
@@ -119,7 +124,7 @@ async def once(
             waited_for = known.id
             step_aside()
             await (ended.wait() if ended else anyio.sleep(POLL_SECONDS))
-        elif status == "interrupted":
+        elif status == "interrupted" or (status == "suspended" and await executions.can_go_on(known)):
             if (taken := await executions.go_on(known)) is not None:
                 return taken
         elif retry_failed and status not in UNENDED | {"success"} and known.id != waited_for:
@@ -131,9 +136,25 @@ async def once(
 
 
 async def _known(store: ProgramStore, principal: str, key: Key) -> StoredExecution | None:
-    """The execution that a key has; or else the one that version 0.1.0 has kept under it."""
-    for text in (key.whole or key.text, *key.before):
-        known = await store.by_key(principal, text, key.space) or await store.by_key(principal, text)
+    """The execution that a key has; or else the one that version 0.1.0 has kept under it, or that it was made for.
+
+    Raises:
+        BridgeError: `unknown_key`.
+    """
+    text = key.whole or key.text
+    for name in (text, *key.before):
+        known = await store.by_key(principal, name, key.space) or await store.by_key(principal, name)
         if known is not None:
             return known
-    return None
+    if (execution := execution_of(text)) is None:
+        return None
+    known = await store.execution(execution)
+    is_own = known is not None and known.principal == principal
+    if known is not None and is_own and (known.status == ERASED or (known.key, known.key_space) == (text, key.space)):
+        return known
+    # Under a key that was mistyped nothing is done anew: somebody waits for what was begun.
+    raise BridgeError(
+        "unknown_key",
+        f"No run was given the key {text}.",
+        hint="Keys like this one are made by the bridge. Ask without a key, or with one of your own.",
+    )

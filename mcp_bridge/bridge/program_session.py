@@ -21,7 +21,7 @@ from mcp_bridge.offload import off_loop
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from mcp_bridge.bridge.program_library import Planner
     from mcp_bridge.bridge.program_run import Effects, ProgramRun
@@ -59,7 +59,7 @@ class Session:
         principal: str,
         effects: Effects,
         planner: Planner,
-        ended: Callable[[str, dict[str, Any]], None] | None = None,
+        ended: Callable[[str, dict[str, Any]], Awaitable[None]] | None = None,
         left: Callable[[str], None] | None = None,
     ) -> None:
         self._service = service
@@ -183,7 +183,7 @@ class Session:
             # A guest that takes the request back must not leave it running for ever.
             record = await self._service.keep(run)
         if self._ended is not None:
-            self._ended(execution, record)
+            await self._ended(execution, record)
         return {name: value for name, value in record.items() if name not in {"output", "steps"}}
 
     async def leave(self, execution: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from mcp_bridge.bridge.program_library import ProgramLibrary
 from mcp_bridge.bridge.program_record import refuse_erased, run_record, standing
 from mcp_bridge.bridge.program_run import ProgramRun
 from mcp_bridge.bridge.recovery import event_json, outcome_json, replay, spent, state_hash
+from mcp_bridge.bridge.waiting import may_go_on
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel import program as programs
 from mcp_bridge.kernel import state
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
+    from mcp_bridge.bridge.admission import Asker
     from mcp_bridge.bridge.denied_steps import DeniedStep
     from mcp_bridge.bridge.doubts import Settlement
     from mcp_bridge.bridge.program_library import Found
@@ -101,6 +103,7 @@ class Programs(ProgramLibrary):
         principal: str,
         effects: Effects,
         starter: Starter = "agent",
+        asker: Asker | None = None,
     ) -> ProgramRun | StoredExecution:
         """Begin an execution; or, of a key that has been used, the execution that has it.
 
@@ -111,6 +114,7 @@ class Programs(ProgramLibrary):
             principal: Whose execution it is.
             effects: Does what it asks for.
             starter: Who has it begun.
+            asker: Asks a person what it waits for, if its key has one that is suspended; or None.
 
         Raises:
             BridgeError: As `find`; `reserved_name`: as `check_program`; `bad_context`, `context_too_large`; `bad_key`;
@@ -136,7 +140,7 @@ class Programs(ProgramLibrary):
             self.store,
             principal,
             key,
-            _Starts(self, found, context, key, request, principal, effects, starter),
+            _Starts(self, found, context, key, request, principal, effects, starter, asker),
             origin=found.origin,
             under_way=self._under_way,
             retry_failed=self.retry_failed,
@@ -503,9 +507,10 @@ class _Starts(NamedTuple):
     principal: str
     effects: Effects
     starter: Starter
+    asker: Asker | None
 
     async def begin(self) -> ProgramRun | None:
-        return await self.programs.begin(*self[1:])
+        return await self.programs.begin(*self[1:-1])
 
     async def go_on(self, known: StoredExecution) -> ProgramRun | None:
         try:
@@ -518,6 +523,9 @@ class _Starts(NamedTuple):
 
     async def is_same(self, known: StoredExecution) -> bool:
         return await self.request.is_of(known, self.programs.store)
+
+    async def can_go_on(self, known: StoredExecution) -> bool:
+        return await may_go_on(self.programs.store, known, self.asker)
 
     async def may_be_operators(self, known: StoredExecution) -> bool:
         # Of the same origin the same was allowed. What a script has begun is no operator's, and may have been narrowed.

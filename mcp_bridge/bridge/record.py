@@ -19,7 +19,7 @@ Status = Literal[
     "call_limit",  # it went on and on with requests that were refused for max_calls or max_call_size
     "cancelled",  # the caller went away or took the call back
     "refused",  # it never ran: there was no sandbox
-    "suspended",  # it has a key, and whether a call of it has happened is not known: a person says
+    "suspended",  # it waits for a person, an outcome or a program; or nobody knows whether a call of it has happened
 ]
 
 
@@ -37,6 +37,7 @@ class ExecutionRecord:
         displays: What `display` showed: MIME type → text, or base64 for binary types.
         artifacts: What `artifact` kept: `name`, `uri`, `path`, `size`.
         notices: What the reader should know besides, a sentence each.
+        waiting: What a suspended one waits for, as rows of what a program waits for; calls in doubt are in its error.
         calls: Tool calls made.
         duration_ms: From the request to its end.
         script_ms: The script's own time: without waiting for the host.
@@ -54,6 +55,7 @@ class ExecutionRecord:
     displays: list[dict[str, str]] = field(default_factory=list)
     artifacts: list[dict[str, Any]] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+    waiting: list[dict[str, Any]] = field(default_factory=list)
     calls: int = 0
     duration_ms: float = 0.0
     script_ms: float = 0.0
@@ -79,6 +81,7 @@ class ExecutionRecord:
             "displays": self.displays,
             "artifacts": self.artifacts,
             "notices": self.notices,
+            "waiting": self.waiting,
             "limits_not_enforced": self.limits_not_enforced,
         }
         return out | {key: value for key, value in optional.items() if value not in (None, [])}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
+from mcp_bridge.bridge.channel import has_come_to_its_end, step_aside
 from mcp_bridge.bridge.keep import MAX_MEMORY_BYTES
 from mcp_bridge.bridge.names import PRINCIPAL, resolve, split
 from mcp_bridge.bridge.program_session import Session
@@ -104,11 +105,30 @@ class Requests:
             self._script.unbegun(call)
 
     async def answer(self, request: Any) -> Any:
-        """The result of a request.
+        """The result of a request. None is given while a call of the script waits: it is to come to rest.
 
         Raises:
             BridgeError: Its code and message go to the guest.
         """
+        answer, error = None, None
+        try:
+            answer = await self._answer(request)
+        except BridgeError as exc:
+            error = exc
+        if self._script.hold.calls and not isinstance(request, messages.ProgramLeave):
+            # What was done is recorded; the script is told when it goes on.
+            step_aside()
+            has_come_to_its_end()
+            await self._script.hold.over()
+        if error is not None:
+            raise error
+        return answer
+
+    async def on_hold(self) -> None:
+        """Wait until a call of the script waits for what nobody can give it now."""
+        await self._script.hold.begun()
+
+    async def _answer(self, request: Any) -> Any:
         _check_names(request)
         await self._check_size(request)
         match request:

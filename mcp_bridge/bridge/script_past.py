@@ -28,6 +28,10 @@ NOT_DONE = "not_done"
 """The status of a call in doubt of which a person has said that it hasn't happened: it is as if never asked for."""
 
 
+PENDING = "pending"
+"""The status of a call whose tool has been called, and says that its outcome comes later."""
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What a call asks for.
@@ -100,6 +104,7 @@ class PastCall:
         place: In the order of outcomes, from 0.
         ended: When its outcome was recorded.
         offset: How long the run that asked for it had been going, in seconds; at most.
+        is_pending: Whether its tool says that its outcome comes later.
     """
 
     call: str
@@ -110,6 +115,7 @@ class PastCall:
     place: int = -1
     ended: float = 0.0
     offset: float = 0.0
+    is_pending: bool = False
 
     @property
     def seconds(self) -> float:
@@ -151,16 +157,20 @@ class Past:
     Attributes:
         calls: By id.
         answers: How many outcomes there are: their places are below this.
+        held: What the calls asked for that a person was to decide about, by their ids. None of them was made then.
     """
 
     def __init__(self, entries: Iterable[Recorded] = ()) -> None:
         self.calls: dict[str, PastCall] = {}
         self.answers = 0
+        self.held: dict[str, Asked] = {}
         self._run_began: float | None = None
         for row in entries:
             call = row.entry.payload.get("call")
             if row.entry.kind in {"start", "resume"}:
                 self._run_began = row.time
+            if row.entry.kind == "suspension":
+                self.held |= {held["call"]: Asked.of(held) for held in row.entry.payload.get("held", ())}
             if call is None:
                 continue
             if row.entry.kind == "intent":
@@ -187,7 +197,9 @@ class Past:
             return
         if known is None:
             known = self._asked(call, row)
-        if known.outcome is None:
+        if payload["status"] == PENDING:
+            known.is_pending = True
+        elif known.outcome is None:
             known.outcome, known.place, known.ended = payload, self.answers, row.time
             self.answers += 1
         elif payload["status"] == TAKEN_BACK:
@@ -196,7 +208,11 @@ class Past:
 
     def doubtful(self) -> list[PastCall]:
         """The calls that were about to happen, and of which no outcome is recorded."""
-        return [call for call in self.calls.values() if call.outcome is None]
+        return [call for call in self.calls.values() if call.outcome is None and not call.is_pending]
+
+    def pending(self) -> list[PastCall]:
+        """The calls whose outcome comes later, the one that has waited longest first."""
+        return [call for call in self.calls.values() if call.outcome is None and call.is_pending]
 
 
 def failure(error: BridgeError, *, raw: bool = True) -> dict[str, Any]:

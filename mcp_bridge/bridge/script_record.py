@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.bridge.doubts import settled_with
+from mcp_bridge.bridge.shown import exactly
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.machine import IN_DOUBT
 
@@ -37,7 +38,7 @@ def told_script(stored: StoredExecution, status: str) -> dict[str, Any]:
     """
     record = stored.record or {}
     error = record.get("error") or {}
-    told = {
+    told: dict[str, Any] = {
         "trace_id": stored.id,
         "program": NAME,
         "status": status,
@@ -45,8 +46,10 @@ def told_script(stored: StoredExecution, status: str) -> dict[str, Any]:
         "error": error.get("message"),
         "code": error.get("code"),
         "steps": [],
-        "waiting": [waiting_row(stored.id, call) for call in error.get("calls", ())] if status == "suspended" else [],
+        "waiting": [],
     }
+    if status == "suspended":
+        told["waiting"] = [waiting_row(stored.id, call) for call in error.get("calls", ())] + record.get("waiting", [])
     for name in ("stdout", "stderr"):
         if text := record.get(name):
             told[name] = text[:MAX_TOLD_CHARS]
@@ -66,23 +69,67 @@ def waiting_row(execution: str, call: dict[str, Any]) -> dict[str, Any]:
     return known | {"arguments": call["arguments"], "since": call["since"], "settle": settle}
 
 
-def suspend(record: ExecutionRecord, doubts: Sequence[PastCall]) -> None:
-    """Make a record that of a run which waits for a person.
+def suspend(
+    record: ExecutionRecord, doubts: Sequence[PastCall], waiting: Sequence[dict[str, Any]] = (), key: str | None = None
+) -> None:
+    """Make a record that of a run which waits.
 
     Args:
         record: Of the run, as it has ended.
-        doubts: What may have happened. At least one.
+        doubts: What may have happened.
+        waiting: What it waits for besides, as rows of what a program waits for. One of both at least.
+        key: The key that was made for the run, if it had none.
     """
-    named = ", ".join(f"{call.asked.name} (call {call.call})" for call in doubts[:MAX_CALLS_TOLD])
     ended = f" The run itself ended so: {record.error['message']}" if record.error else ""
-    record.status, record.exit_code = "suspended", SUSPENDED_EXIT_CODE
-    record.error = BridgeError(
-        IN_DOUBT,
-        f"Nobody has seen whether this has happened: {named}{', …' if len(doubts) > MAX_CALLS_TOLD else ''}.{ended}",
-        hint=f"A person finds out and says so: {settled_with(record.execution, doubts[0].call)}."
-        " Then the same code with the same key goes on.",
-        calls=[call_row(call) for call in doubts],
-    ).record()
+    record.status, record.exit_code, record.waiting = "suspended", SUSPENDED_EXIT_CODE, list(waiting)
+    again = f"Then the same code goes on, with no key or with the key {key}." if key else ""
+    again = again or "Then the same code with the same key goes on."
+    said = [_doubted(doubts)] if doubts else []
+    said += _awaited(record.execution, waiting)
+    if doubts:
+        record.error = BridgeError(
+            IN_DOUBT,
+            f"{' '.join(said)}{ended}",
+            hint=f"A person finds out and says so: {settled_with(record.execution, doubts[0].call)}. {again}",
+            calls=[call_row(call) for call in doubts],
+        ).record()
+        return
+    kinds = {row["kind"] for row in waiting} | {inner["kind"] for row in waiting for inner in row.get("waiting", ())}
+    asks = "approval" in kinds
+    ways = ["`mcp-bridge approvals`, or the viewer, has it whole."] if asks else []
+    if "tool" in {row["kind"] for row in waiting}:
+        ways.append(f"mcp-bridge execution resume {record.execution} --payload JSON says what it is.")
+    hint = " ".join([*ways, again])
+    code = "approval_needed" if asks else "still_waiting"
+    record.error = BridgeError(code, f"{' '.join(said)}{ended}", hint=hint).record()
+
+
+def _doubted(doubts: Sequence[PastCall]) -> str:
+    named = _listed([f"{call.asked.name} (call {call.call})" for call in doubts])
+    return f"Nobody has seen whether this has happened: {named}."
+
+
+def _awaited(execution: str, waiting: Sequence[dict[str, Any]]) -> list[str]:
+    """A sentence for each kind of what is waited for."""
+    by_kind: dict[str, list[str]] = {}
+    for row in waiting:
+        match row["kind"]:
+            case "approval":
+                named = f"{exactly(row['tool'])} ({execution}.{row['effect']})"
+                by_kind.setdefault("A person has to decide on", []).append(named)
+            case "program":
+                inner = ", ".join(f"{of['kind']} at {exactly(of['step'])}" for of in row["waiting"][:MAX_CALLS_TOLD])
+                told = f"{exactly(row['name'])} ({row['execution']}{f': {inner}' if inner else ''})"
+                by_kind.setdefault("It waits for the program", []).append(told)
+            case _:
+                by_kind.setdefault("It waits for the outcome of", []).append(
+                    f"{exactly(row['name'])} (call {row['call']})"
+                )
+    return [f"{what} {_listed(names)}." for what, names in by_kind.items()]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:MAX_CALLS_TOLD])}{', …' if len(names) > MAX_CALLS_TOLD else ''}"
 
 
 def call_row(call: PastCall) -> dict[str, Any]:

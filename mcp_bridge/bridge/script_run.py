@@ -5,6 +5,9 @@ names (`wire.messages.CallId`). What was answered is answered alike, in the orde
 happens again. A script that asks for something else under a name has gone another way than it had: it is stopped before
 it does harm. Without an idempotency key a script is run again only when its sandbox is lost under it, or to compare:
 then nothing at all is made.
+
+A call that nobody can answer now (`script_waiting`) holds up the run: the script is suspended for it, and from then on
+has a key, if it had none.
 """
 
 from __future__ import annotations
@@ -14,14 +17,19 @@ import logging
 import math
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 
 import anyio
 
-from mcp_bridge.bridge.channel import come_back, step_aside, taken_back, when_taken_back
-from mcp_bridge.bridge.script_past import NOT_DONE, TAKEN_BACK, Asked, Past, failure
+from mcp_bridge.bridge.admission import ApprovalNeededError
+from mcp_bridge.bridge.channel import come_back, has_come_to_its_end, step_aside, taken_back, when_taken_back
+from mcp_bridge.bridge.once import UNENDED
+from mcp_bridge.bridge.script_past import NOT_DONE, PENDING, TAKEN_BACK, Asked, Past, failure
+from mcp_bridge.bridge.script_waiting import HeldCall, Hold, is_same, made_key
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.wire.messages import NAMES, ProgramResume
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Mapping
@@ -29,7 +37,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.bridge.script_past import PastCall
     from mcp_bridge.ledger.recorder import Recorder
-    from mcp_bridge.ledger.store import ProgramStore
+    from mcp_bridge.ledger.store import Approval, ProgramStore
     from mcp_bridge.policy.references import Scalar
 
 logger = logging.getLogger(__name__)
@@ -57,6 +65,11 @@ NOT_TAKEN = frozenset({"record_limit", "ledger_full"})
 
 OWN_END = frozenset({"success", "error", "exit"})
 """Statuses of a script that has come to its end by itself."""
+
+_RESUMABLE = frozenset({"event", "tool"})
+"""Kinds of what a program waits for that a script can bring: `programs.resume`."""
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +157,9 @@ class ScriptRun:
         halt: To be set: ends the sandbox. Called once, when a divergence has been met.
         divergence: The first one met, or None.
         has_unnamed: Whether a call was made that has no name: the record can't answer it again.
+        hold: The calls that nobody can answer now.
+        lent: The calls of programs that wait, and of which the script was told that they do, by the programs' ids.
+        made_now: The key that it was given in this run, as it has none and waits; or None.
         room: To be set: what may be recorded of it, as `Allowance.room`. A tool's call asks for it at the gate.
     """
 
@@ -166,6 +182,13 @@ class ScriptRun:
         self.halt: Callable[[BridgeError], None] | None = None
         self.room: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext
         self.divergence: Divergence | None = None
+        self.hold = Hold()
+        self.made_now: str | None = None
+        self.lent: dict[str, HeldCall] = {}
+        self._all_returned = anyio.Event()
+        self._is_first = past is None
+        self._pending: set[str] = set()
+        """Calls of which the outcome comes later, by what their tool has said in this run."""
         self._store = store
         self._recorder = recorder
         self._projection = projection
@@ -234,11 +257,11 @@ class ScriptRun:
             return projected[0]
 
         known = self.past.calls.get(call)
+        # What a person was asked about is as good as recorded: they may have decided.
+        before = self.past.held.get(call) if known is None else known.asked
+        if before is not None:
+            await self._asks_the_same(call, before, await asked())
         if known is not None:
-            now = await asked()
-            values = self._projection.values_behind([known.asked.arguments, now.arguments])
-            if not known.asked.is_same(now, values):
-                await self._diverge(Divergence(call, known.asked, now))
             self._asked_again(call)
             if known.outcome is not None:
                 return await self._replayed(known)
@@ -247,6 +270,10 @@ class ScriptRun:
                 await self._diverge(Divergence(call, None, await asked()))
             await anyio.sleep_forever()  # as then: its answer never came
         await self._caught_up(call, asked)
+        await self._returned(kind, name, arguments)
+        await come_back()
+        if known is not None and known.is_pending:
+            self._pending.add(call)
         mark = {"call": call, "asked": name}
         return await self._recorded(call, kind, mark | {"raw": True} if raw else mark, do, asked)
 
@@ -275,6 +302,9 @@ class ScriptRun:
         asked: Callable[[], Awaitable[Asked]],
     ) -> Any:
         try:
+            if call in self._pending:
+                # It was made, in another run.
+                await self._wait(call, await asked(), "tool")
             if kind == "memory":
                 async with self.room():
                     answer = await do(mark)
@@ -286,12 +316,18 @@ class ScriptRun:
                 async with self.room():
                     pass
                 answer = await do(mark)
+        except ApprovalNeededError as exc:
+            await self._wait(call, await asked(), "approval", question=exc.question)
         except BridgeError as exc:
             if call not in self._answered:
                 # Refused before it began: who runs it again is to be refused as well.
                 now = await asked()
                 self.outcome(self._of(call, now.in_short() if exc.code in NOT_TAKEN else now) | failure(exc))
             raise
+        if call in self._pending:
+            await self._wait(call, await asked(), "tool")
+        if kind == "program" and self._waits(answer.get("record")):
+            return await self._program_waits(call, await asked(), answer)
         if call not in self._answered and not (kind == "program" and self._drives(call, answer, await asked())):
             self.outcome(self._of(call, await asked()) | {"status": "ok", "value": answer})
         return answer
@@ -356,16 +392,83 @@ class ScriptRun:
         if (call := payload.get("call")) is not None:
             if call in self._answered:
                 return  # it was taken back
-            self._answered.add(call)
+            (self._pending if payload["status"] == PENDING else self._answered).add(call)
         told = [payload.get("arguments"), payload.get("value", payload.get("details"))]
         self._store.keep_values(self.execution, self._projection.values_behind(told))
         self._recorder.post(Entry("outcome", self.execution, payload, None, self._policy_hash))
 
+    # --- what nobody can answer now ---
+
+    async def _wait(
+        self,
+        call: str,
+        asked: Asked,
+        kind: Literal["approval", "tool", "program"],
+        question: Mapping[str, Any] = _NOTHING,
+        program: Mapping[str, Any] = _NOTHING,
+    ) -> NoReturn:
+        """Give no answer to a call: until its script, which is suspended for it, is ended, or takes it back."""
+        if self.key is None:
+            self.key = self.made_now = made_key(self.execution)
+
+        def let_go() -> None:
+            # The script does without.
+            self.hold.remove(call)
+            if not self.hold.calls and not self.lent and self.made_now is not None:
+                self.key = self.made_now = None
+            if call not in self._answered:
+                self._take_back(self._of(call, asked) | {"status": TAKEN_BACK})
+
+        step_aside()
+        has_come_to_its_end()
+        self.hold.add(HeldCall(call, asked, kind, time.time(), question, program))
+        when_taken_back(let_go)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            if taken_back() and call in self.hold.calls:
+                let_go()
+        raise AssertionError
+
+    async def decided(self, call: str, question: Mapping[str, Any]) -> bool | None:
+        """As `admission.Decisions`."""
+        for row in await self._asked_of(call, question):
+            if row.decision is not None:
+                return bool(row.decision["approved"])
+        return None
+
+    async def decide(self, call: str, question: Mapping[str, Any], *, approved: bool) -> bool | None:
+        """As `admission.Decisions`."""
+        for row in await self._asked_of(call, question):
+            decision = {"approved": approved, "by": "client", "comment": None}
+            entry = Entry("decision", self.execution, row.question | decision, None, self._policy_hash)
+            return approved if await self._store.decide(row, decision, entry) else await self.decided(call, question)
+        return None
+
+    async def _asked_of(self, call: str, question: Mapping[str, Any]) -> list[Approval]:
+        """What a person has been asked already about exactly this call: one question, or none."""
+        if self._is_first:
+            return []
+        asked = {**question, "call": call}
+        return [row for row in await self._store.approvals(self.execution) if is_same(row.question, asked)]
+
     # --- programs that it drives ---
 
     def key_of(self, call: str | None) -> str | None:
-        """The idempotency key of a program that a call starts, and that has none of its own."""
+        """The idempotency key of a program that a call starts, and that has none of its own.
+
+        Without a key of the script's, too: it is given one when it is suspended.
+        """
         return None if call is None else f"{self.execution}/{call}"
+
+    @property
+    def kept_key(self) -> str | None:
+        """Its key, if that is written down: who comes with it later goes on with it. One that is made may not be."""
+        return None if self.made_now is not None else self.key
+
+    def _waits(self, record: Any) -> bool:
+        """Whether a program's record is no answer: its script has a key, and goes on when the program has."""
+        return self.key is not None and isinstance(record, dict) and record["status"] in UNENDED
 
     def _drives(self, call: str, answer: Any, asked: Asked) -> bool:
         """Whether a program is under way now: then its record is the call's outcome."""
@@ -381,11 +484,40 @@ class ScriptRun:
             self._recorder.post(self._intent(call, asked))
         return True
 
-    def program_ended(self, execution: str, record: dict[str, Any]) -> None:
+    async def program_ended(self, execution: str, record: dict[str, Any]) -> None:
         """The sandbox has driven a program to where it can't go on."""
         call, asked = self._programs.pop(execution, ("", None))
-        if asked is not None:
+        if asked is not None and self._waits(record):
+            await self._program_waits(call, asked, {"record": record})
+        elif asked is not None:
             self.outcome(self._of(call, asked) | {"status": "ok", "value": {"record": record}})
+
+    async def _program_waits(self, call: str, asked: Asked, answer: dict[str, Any]) -> dict[str, Any]:
+        """What is told of a program that waits: nothing, unless it waits for what the script itself may bring.
+
+        Then it is told, and lent until its script's next call: if that resumes the program, it is the answer. If it is
+        any other, or the script comes to its end, the script waits for its program: nothing that it does because the
+        program waits is done.
+        """
+        record = answer["record"]
+        if not any(row["kind"] in _RESUMABLE for row in record["waiting"]):
+            await self._wait(call, asked, "program", program=record)
+        self.lent[record["trace_id"]] = HeldCall(call, asked, "program", time.time(), _NOTHING, record)
+        return answer
+
+    async def _returned(self, kind: str, name: str, arguments: Any) -> None:
+        """Wait until nothing is lent that a call doesn't take up."""
+        if kind == "program" and name == NAMES[ProgramResume] and arguments["execution"] in self.lent:
+            held = self.lent.pop(arguments["execution"])
+            self.outcome(self._of(held.call, held.asked) | {"status": "ok", "value": {"record": held.program}})
+            self.hold.remove(held.call)
+            self._all_returned.set()
+        while self.lent:
+            for held in self.lent.values():
+                self.hold.add(held)
+            self._all_returned = anyio.Event()
+            step_aside()
+            await self._all_returned.wait()
 
     def program_left(self, execution: str) -> None:
         """The script no longer waits for a program that its sandbox was driving."""
@@ -399,6 +531,11 @@ class ScriptRun:
         self._moved = time.monotonic()
         if self._unasked.pop(call, None) is not None and not self._unasked:
             self._all_asked.set()
+
+    async def _asks_the_same(self, call: str, before: Asked, now: Asked) -> None:
+        values = self._projection.values_behind([before.arguments, now.arguments])
+        if not before.is_same(now, values):
+            await self._diverge(Divergence(call, before, now))
 
     async def _caught_up(self, call: str, asked: Callable[[], Awaitable[Asked]]) -> None:
         """Wait until this run has asked for everything that is recorded, as it did, and has been given it.

@@ -13,6 +13,7 @@ from mcp_bridge.bridge.record import ExecutionRecord
 from mcp_bridge.bridge.script_past import NOT_DONE, Past
 from mcp_bridge.bridge.script_record import call_row, suspend
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.kernel.values import ValueFaultError, normal
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.sandbox.owner import owner_label
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from mcp_bridge.bridge.doubts import Settlement
     from mcp_bridge.bridge.script_past import PastCall
     from mcp_bridge.bridge.script_run import Projection
+    from mcp_bridge.kernel.events import Resume
     from mcp_bridge.ledger.recorder import Recorder
     from mcp_bridge.ledger.store import ProgramStore, StoredExecution
 
@@ -51,6 +53,9 @@ async def settle_script(
         past = Past(await recorder.read(stored.id))
         kept = ((record or {}).get("error") or {}).get("calls", ())
         open_calls = [call for call in past.doubtful() if call.call in {row["call"] for row in kept}]
+        doubts_left = len(open_calls)
+        # What a tool will have given, a person may know, too.
+        open_calls += past.pending()
         rows: dict[Any, dict[str, Any]] = {
             call.call: call_row(call) | {"effect": call.call, "step": call.call} for call in open_calls
         }
@@ -59,8 +64,8 @@ async def settle_script(
         decision = await projection.project(settlement.decision(picked))
         outcome = await projection.project(_outcome(call, settlement))
         store.keep_values(stored.id, projection.values_behind([decision, outcome]))
-        left = [other for other in open_calls if other is not call]
-        status, record = ("suspended", _still(stored, left)) if left else ("interrupted", None)
+        left = [other for other in open_calls[:doubts_left] if other is not call]
+        status, record = _left(stored, left, call.call)
         recorder.post(
             Entry("decision", stored.id, decision | {"call": call.call}),
             Entry("outcome", stored.id, outcome),
@@ -76,22 +81,85 @@ def _outcome(call: PastCall, settlement: Settlement) -> dict[str, Any]:
     told: dict[str, Any] = {"kind": call.asked.kind, "tool": call.asked.name, "call": call.call}
     match settlement.how:
         case "happened":
-            value = settlement.value
-            if call.asked.raw:
-                text = value if isinstance(value, str) else json.dumps(value)
-                value = {"content": [{"type": "text", "text": text}]}
-            return told | {"status": "ok", "value": value}
+            return _answer(call, settlement.value)
         case "failed":
             return told | {"status": "failed", "code": "failed", "message": settlement.message}
         case "not_done":
             return told | {"status": NOT_DONE}
 
 
-def _still(stored: StoredExecution, left: list[PastCall]) -> dict[str, Any]:
-    record = ExecutionRecord.from_json(stored.record or {"stdout": "", "stderr": ""})
+def _left(stored: StoredExecution, doubts: list[PastCall], answered: str) -> tuple[str, dict[str, Any] | None]:
+    """How a script stands when one of its calls has been answered: its status, and its record.
+
+    Args:
+        stored: The execution, as it was.
+        doubts: What is in doubt still.
+        answered: The call's id.
+    """
+    record = ExecutionRecord.from_json({"execution": stored.id, **(stored.record or {})})
     record.error = None
-    suspend(record, left)
-    return record.to_json()
+    record.waiting = [row for row in record.waiting if row["call"] != answered]
+    if doubts:
+        suspend(record, doubts, record.waiting)
+        return "suspended", record.to_json()
+    # What else it waits for is still to be decided, whoever goes on with it meanwhile.
+    return "interrupted", record.to_json() if record.waiting else None
+
+
+async def give(
+    store: ProgramStore,
+    recorder: Recorder,
+    stored: StoredExecution,
+    event: Resume,
+    projection: Projection,
+) -> bool:
+    """Give a script what its tool has said comes later: to the call that has waited longest. Then it can go on.
+
+    Args:
+        store: Keeps it.
+        recorder: Has its record.
+        stored: The script's execution, as it was read.
+        event: What has come.
+        projection: As `settle_script`.
+
+    Returns:
+        Whether a call waits for it.
+
+    Raises:
+        BridgeError: `not_suspended`, `bad_value`.
+    """
+    await _take(store, stored)
+    status, record = standing(stored), stored.record
+    try:
+        waiting = Past(await recorder.read(stored.id)).pending()
+        if not waiting:
+            return False
+        call = waiting[0]
+        try:
+            payload = normal(event.payload, "payload")
+        except ValueFaultError as exc:
+            raise BridgeError("bad_value", f"The execution can't be resumed so: {exc}.") from None
+        outcome = _answer(call, await projection.project(payload)) | {"source": event.source}
+        store.keep_values(stored.id, projection.values_behind(outcome))
+        doubts = ((record or {}).get("error") or {}).get("calls", ())
+        if not doubts:
+            status, record = _left(stored, [], call.call)
+        elif record is not None:
+            record = record | {"waiting": [row for row in record.get("waiting", ()) if row["call"] != call.call]}
+        recorder.post(Entry("outcome", stored.id, outcome))
+    finally:
+        with anyio.CancelScope(shield=True):
+            if status != stored.status:
+                recorder.post(Entry("suspension", stored.id, {"status": status}))
+            await store.update(stored.id, status=status, state=None, record=record, due=None)
+    return True
+
+
+def _answer(call: PastCall, value: Any) -> dict[str, Any]:
+    """The outcome of a call that has given a value, by somebody's word."""
+    if call.asked.raw:
+        value = {"content": [{"type": "text", "text": value if isinstance(value, str) else json.dumps(value)}]}
+    return {"kind": call.asked.kind, "tool": call.asked.name, "call": call.call, "status": "ok", "value": value}
 
 
 async def cancel_script(store: ProgramStore, recorder: Recorder, stored: StoredExecution, reason: str) -> None:
@@ -109,7 +177,7 @@ async def cancel_script(store: ProgramStore, recorder: Recorder, stored: StoredE
     await _take(store, stored)
     error = BridgeError("cancelled", f"The run was cancelled: {reason}").record()
     kept = stored.record or {"execution": stored.id, "stdout": "", "stderr": ""}
-    record = kept | {"status": "cancelled", "exit_code": 1, "error": error}
+    record = kept | {"status": "cancelled", "exit_code": 1, "error": error, "waiting": []}
     with anyio.CancelScope(shield=True):
         recorder.post(
             Entry("end", stored.id, {"status": "cancelled", "error": error["message"], "code": error["code"]})

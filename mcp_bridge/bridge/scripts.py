@@ -1,6 +1,11 @@
-"""Scripts as executions: begun, kept, gone on with after a death; one a key.
+"""Scripts as executions: begun, kept, suspended, gone on with; one a key.
 
 What a script asks for is recorded by its `ScriptRun`; here is what is around it.
+
+A run without a key that is suspended is given one, `waits-` and its id, by which whoever has it goes on with it. It is
+also found by its code: who asks for the same code, with the same servers and without a key, goes on with the run that
+waits, and is told what came of it once; only then is the same code run anew. Of several runs of the same code that
+wait, each is told once, those first that have come to an end or can go on.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ import hashlib
 import logging
 import secrets
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import anyio
@@ -17,12 +23,14 @@ import anyio
 from mcp_bridge.bridge import recovery
 from mcp_bridge.bridge.asked_for import Keys, script_macs, whole_key
 from mcp_bridge.bridge.job import Job
-from mcp_bridge.bridge.once import Executions, Key, once
+from mcp_bridge.bridge.once import UNENDED, Executions, Key, once
 from mcp_bridge.bridge.program_record import standing
 from mcp_bridge.bridge.record import ExecutionRecord
 from mcp_bridge.bridge.script_past import Past, spent
 from mcp_bridge.bridge.script_record import suspend
 from mcp_bridge.bridge.script_run import OWN_END, ScriptRun
+from mcp_bridge.bridge.script_waiting import ask, execution_of, known_by
+from mcp_bridge.bridge.waiting import can_go_on, may_go_on
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.store import StoredExecution
@@ -57,10 +65,15 @@ class Begun(NamedTuple):
     script: ScriptRun
     gate: Gate
     job: Job
+    left: dict[str, Any] | None = None
+    """Its record as it was kept, of one that goes on."""
 
 
 class Surroundings(Protocol):
     """Where scripts run. The bridge."""
+
+    def servers(self, job: Job) -> list[str] | None:
+        """The servers that a job was narrowed to, as they are configured; None for all."""
 
     @property
     def max_artifact_size(self) -> int:
@@ -127,10 +140,12 @@ class Scripts:
                 `Surroundings.sandboxed`.
         """
         requests = script_macs(self._keys, job.code)
-        named = None
+        named = waiting = None
         if key is not None:
             gate = self._nobodys()
             named = await whole_key(Key(key, job.starter), gate.project, gate.values_behind)
+        elif (waiting := await self._same(job, requests[0])) is not None and waiting.key is not None:
+            named = Key(waiting.key, job.starter)
         runs: Executions[Begun | ExecutionRecord] = _Runs(self, job, named, requests)
         found = await once(
             self.store,
@@ -139,25 +154,54 @@ class Scripts:
             runs,
             origin="agent",
             under_way=self._under_way,
-            retry_failed=self._retry_failed,
+            retry_failed=self._retry_failed and waiting is None,
         )
-        if isinstance(found, ExecutionRecord):
-            return found
-        if isinstance(found, StoredExecution):
-            return _kept(found)
-        return await self._run(found)
+        if isinstance(found, Begun):
+            found = await self._run(found)
+        record = found if isinstance(found, ExecutionRecord) else _kept(found)
+        if waiting is not None and record.execution == waiting.id and record.status not in UNENDED:
+            await self._told(record)
+        return record
+
+    async def _same(self, job: Job, request: str) -> StoredExecution | None:
+        """The run of the same code that waits, or of whose end nobody has been told."""
+        names = known_by(request, self._surroundings.servers(job))
+        found = await self.store.by_keys(self._principal, names, job.starter)
+        for known in found:
+            if standing(known) != "suspended" or await can_go_on(self.store, known):
+                return known
+        return found[0] if found else None
+
+    async def _told(self, record: ExecutionRecord) -> None:
+        """Whoever asks for the same code from now on wants it run anew."""
+        stored = await self.store.execution(record.execution)
+        if stored is not None:
+            await self.store.release_key(stored)
+        record.notices.append(
+            f"this is what came of the run {record.execution}, which had waited; the same code is run anew from now on"
+        )
 
     async def resume(self, stored: StoredExecution, job: Job) -> ExecutionRecord:
-        """Go on with a script whose process has died, or of which nothing is in doubt any more.
+        """Go on with a script whose process has died, or for which something has come about that it waits for.
 
         Args:
             stored: Its execution, as it was read.
             job: For whom; its code is not looked at.
 
         Raises:
-            BridgeError: `not_suspended`; as `run`.
+            BridgeError: `not_suspended`, `still_waiting`; as `run`.
         """
-        if (status := standing(stored)) != "interrupted":
+        status = standing(stored)
+        can = status == "interrupted" or (status == "suspended" and await can_go_on(self.store, stored))
+        record = stored.record or {}
+        if not can and status == "suspended" and record.get("waiting"):
+            raise BridgeError(
+                "still_waiting",
+                f"The execution {stored.id} still waits. {record['error']['message']}",
+                hint=record["error"].get("hint"),
+                waiting=record["waiting"],
+            )
+        if not can:
             raise BridgeError(
                 "not_suspended",
                 f"The execution {stored.id} can't go on: {status}.",
@@ -264,13 +308,13 @@ class Scripts:
             script = self._script(known.id, gate, known.key, Past(history))
             doubts = await in_doubt(script.past, gate)
             if not doubts:
-                return Begun(script, gate, job)
+                return Begun(script, gate, job, known.record)
             record = ExecutionRecord(known.id)
-            suspend(record, doubts)
+            suspend(record, doubts, _still_waiting(known.record, script.past))
             with anyio.CancelScope(shield=True):
-                await self._suspended(record)
+                await self._suspended(record, script)
         except BaseException:
-            await self._let_go(known.id)
+            await self._let_go(known.id, record=known.record)
             raise
         self._under_way.pop(known.id).set()
         return record
@@ -282,7 +326,8 @@ class Scripts:
             with anyio.CancelScope(shield=True):
                 await self._keep(begun, record)
         except BaseException as exc:
-            await self._let_go(execution, None if begun.script.key else exc)
+            # A key that is made counts once it is written down.
+            await self._let_go(execution, None if begun.script.kept_key else exc, record=begun.left)
             raise
         self._under_way.pop(execution).set()
         return record
@@ -308,7 +353,8 @@ class Scripts:
 
     async def _can_run_again(self, begun: Begun, record: ExecutionRecord) -> bool:
         script = begun.script
-        if not is_lost(record) or script.divergence or script.has_unnamed:
+        if not is_lost(record) or script.divergence or script.has_unnamed or script.hold.calls:
+            # What waits is asked about now, and goes on when it can.
             return False
         return not await in_doubt(Past(await self.recorder.read(script.execution)), begun.gate)
 
@@ -317,7 +363,7 @@ class Scripts:
         execution = begun.script.execution
         self.recorder.post(self._entry("resume", execution, {"recovered": True}))
         past = Past(await self.recorder.read(execution))
-        return begun._replace(script=self._script(execution, begun.gate, begun.script.key, past))
+        return begun._replace(script=self._script(execution, begun.gate, begun.script.kept_key, past))
 
     async def _keep(self, begun: Begun, record: ExecutionRecord) -> None:
         """Take down how a run has ended."""
@@ -325,22 +371,20 @@ class Scripts:
         divergence = script.divergence or (script.missing() if record.status in OWN_END else None)
         if divergence is not None:
             record.status, record.exit_code, record.error = "error", 1, divergence.error().record()
-            if script.key is not None:
-                await self._suspended(record)
+            if script.kept_key is not None:
+                await self._suspended(record, script)
                 return
-        if script.key is not None and record.status not in OWN_END:
-            # Its calls were cut short: nobody knows whether they have happened.
-            past = Past(await self.recorder.read(script.execution))
-            if doubts := await in_doubt(past, begun.gate):
-                suspend(record, doubts)
-                await self._suspended(record)
+        elif script.key is not None and (record.status not in OWN_END or script.lent):
+            await self._rest(begun, record)
+            if record.status == "suspended":
                 return
-            if record.error is not None and record.error["code"] in UNSPENT_CODES:
+            if script.kept_key is not None and record.error is not None and record.error["code"] in UNSPENT_CODES:
                 record.error["hint"] = "The same code with the same key goes on from its record."
                 self.recorder.post(
                     self._entry("suspension", script.execution, {"status": "interrupted", **_error(record)})
                 )
-                await self.store.update(script.execution, status="interrupted", state=None, record=None, due=None)
+                # What it waited for before, it waits for still.
+                await self.store.update(script.execution, status="interrupted", state=None, record=begun.left, due=None)
                 return
         end = {"status": record.status, "exit_code": record.exit_code, **_error(record)}
         for name in ("stdout", "stderr", "value"):
@@ -351,29 +395,67 @@ class Scripts:
         self.recorder.post(self._entry("end", script.execution, end))
         await self.store.update(script.execution, status=record.status, state=None, record=sealed, due=None)
 
-    async def _suspended(self, record: ExecutionRecord) -> None:
+    async def _rest(self, begun: Begun, record: ExecutionRecord) -> None:
+        """Suspend a run that has a key, if something of it is in doubt, or waits."""
+        script = begun.script
+        doubts: list[PastCall] = []
+        if record.status not in OWN_END:
+            # Its calls were cut short: nobody knows whether they have happened.
+            doubts = await in_doubt(Past(await self.recorder.read(script.execution)), begun.gate)
+        held = {held.call: held for held in script.lent.values()}
+        held |= script.hold.calls if record.status in _AT_REST or is_lost(record) else {}
+        if doubts or held:
+            if record.status == "suspended":
+                record.error = None
+            waiting = await ask(self.store, script.execution, held.values())
+            await self._name(script, begun.job)
+            suspend(record, doubts, waiting, script.key if execution_of(script.key or "") else None)
+            await self._suspended(record, script)
+
+    async def _name(self, script: ScriptRun, job: Job) -> None:
+        """Keep the key that was made for a run, if that is new."""
+        stored = await self.store.execution(script.execution)
+        if script.made_now is None or stored is None:
+            return
+        named = replace(stored, key=script.made_now, key_space=job.starter)
+        for name in known_by(stored.request, stored.bundle["servers"]):
+            if await self.store.give_key(named, name):
+                return
+        await self.store.give_key(named)
+
+    async def _suspended(self, record: ExecutionRecord, script: ScriptRun) -> None:
         why = {"status": "suspended", **_error(record)}
+        held = {call: asked for call, asked in script.past.held.items() if call not in script.past.calls}
+        held |= {one.call: one.asked for one in script.hold.calls.values() if one.kind == "approval"}
+        if held:
+            # A person decides on these, and the script is to ask for the same when it goes on.
+            why["held"] = [asked.in_short().payload() | {"call": call} for call, asked in held.items()]
         sealed = await self.store.sealed_record(record.execution, record.to_json())
         self.recorder.post(self._entry("suspension", record.execution, why))
         await self.store.update(record.execution, status="suspended", state=None, record=sealed, due=None)
 
-    async def _let_go(self, execution: str, exc: BaseException | None = None) -> None:
+    async def _let_go(
+        self, execution: str, exc: BaseException | None = None, *, record: dict[str, Any] | None = None
+    ) -> None:
         """A run has ended without a record.
 
         Args:
             execution: Whose.
             exc: Why it is over; None if it has a key, by which it can go on.
+            record: As it was kept before, if it has gone on: what it waited for, it waits for still.
         """
         with anyio.CancelScope(shield=True):
             try:
                 # A record that can't be written is what has ended it, perhaps.
                 with contextlib.suppress(BridgeError):
                     if exc is None:
-                        await self.store.update(execution, status="interrupted", state=None, record=None, due=None)
+                        await self.store.update(execution, status="interrupted", state=None, record=record, due=None)
                     else:
-                        record = _refused(execution, exc)
-                        self.recorder.post(self._entry("end", execution, {"status": record["status"]}))
-                        await self.store.update(execution, status=record["status"], state=None, record=record, due=None)
+                        refused = _refused(execution, exc)
+                        self.recorder.post(self._entry("end", execution, {"status": refused["status"]}))
+                        await self.store.update(
+                            execution, status=refused["status"], state=None, record=refused, due=None
+                        )
             finally:
                 self._under_way.pop(execution).set()
 
@@ -407,9 +489,16 @@ class _Runs(NamedTuple):
     async def go_on(self, known: StoredExecution) -> Begun | ExecutionRecord | None:
         return await self.scripts.go_on(known, self.job)
 
+    async def can_go_on(self, known: StoredExecution) -> bool:
+        return await may_go_on(self.scripts.store, known, self.job.asker)
+
     async def may_be_operators(self, known: StoredExecution) -> bool:
         # With the same servers the same was allowed.
         return bool(known.bundle["servers"] == (None if self.job.servers is None else list(self.job.servers)))
+
+
+_AT_REST = frozenset({"suspended", "timeout"})
+"""How a run ends while calls of it wait: by itself, or because what was still under way took too long."""
 
 
 def is_lost(record: ExecutionRecord) -> bool:
@@ -420,6 +509,12 @@ def is_lost(record: ExecutionRecord) -> bool:
 def _again(lost: int) -> str:
     times = "once" if lost == 1 else "twice" if lost == 2 else f"{lost} times"  # noqa: PLR2004
     return f"its sandbox was lost {times}, and not by the script's doing: it was run again from its record"
+
+
+def _still_waiting(record: dict[str, Any] | None, past: Past) -> list[dict[str, Any]]:
+    """What a run waited for and waits for still, when it can't go on for another reason."""
+    rows: list[dict[str, Any]] = (record or {}).get("waiting", [])
+    return [row for row in rows if row["call"] not in past.calls or past.calls[row["call"]].outcome is None]
 
 
 def _named(key: str | None) -> dict[str, Any]:

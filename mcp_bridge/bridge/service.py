@@ -204,16 +204,17 @@ class Bridge:
             servers: Names or aliases of the servers it may use; all by default.
             timeout: Seconds of its own time.
             key: Idempotency key: it runs once, whoever asks for it how often; who asks later gets what it gave. One
-                whose process has died goes on.
+                whose process has died, or for which something has come about that it waits for, goes on. Without
+                one, what waits of the same code goes on.
             starter: Who asks. The keys of agents are others than those of operators.
             progress: Told what the script reports.
             notify: Told what takes time before it starts.
-            asker: Asks a person; without one, what needs approval is suspended or refused.
+            asker: Asks a person; without one, what needs approval is suspended.
             sampler: Asks the client's model.
 
         Raises:
             BridgeError: It never ran. Bad requests: `empty_code`, `code_too_large`, `bad_code`, `bad_timeout`,
-                `unknown_server`, `bad_key`, `key_conflict`. No working sandbox: as `prepare` and
+                `unknown_server`, `bad_key`, `key_conflict`, `unknown_key`. No working sandbox: as `prepare` and
                 `SandboxProcess.wait`.
         """
         job = Job(code, servers, timeout, progress, notify, asker, sampler, time.monotonic(), starter)
@@ -228,6 +229,10 @@ class Bridge:
         if job.servers is not None:
             gate.servers = frozenset(allowed)
         return gate
+
+    def servers(self, job: Job) -> list[str] | None:
+        """As `scripts.Surroundings`."""
+        return None if job.servers is None else sorted(self._narrow(job.servers))
 
     @property
     def max_artifact_size(self) -> int:
@@ -246,7 +251,7 @@ class Bridge:
     async def _sandboxed(self, begun: Begun, artifacts: ArtifactWriter) -> ExecutionRecord:
         from mcp_bridge.bridge.requests import Requests  # noqa: PLC0415
 
-        script, gate, job = begun
+        script, gate, job, _ = begun
         execution = script.execution
         limit = self._check(job.code, job.timeout)
         async with self._places:
@@ -316,7 +321,7 @@ class Bridge:
         from mcp_bridge.bridge.program_record import told  # noqa: PLC0415
 
         gate = self._gate(secrets.token_hex(8), self._narrow(None), asker, sampler)
-        run = await self.programs.start(program, context or {}, key, PRINCIPAL, gate, starter)
+        run = await self.programs.start(program, context or {}, key, PRINCIPAL, gate, starter, asker)
         return told(run) if isinstance(run, StoredExecution) else await self._driven(run)
 
     async def resume_program(
@@ -327,7 +332,7 @@ class Bridge:
         asker: Asker | None = None,
         sampler: Sampler | None = None,
     ) -> dict[str, Any]:
-        """Go on with a suspended program, without a sandbox; or with a script whose process has died, in one.
+        """Go on with a suspended program, without a sandbox; or with a script, in one.
 
         Args:
             execution: Its id.
@@ -336,19 +341,39 @@ class Bridge:
             sampler: As `run`.
 
         Raises:
-            BridgeError: As `Programs.resume`.
+            BridgeError: As `Programs.resume`, `Scripts.resume`, `script_settling.give`.
         """
         stored = await self.programs.stored(execution, PRINCIPAL)
         if stored.kind == "script":
             if event is not None:
-                raise BridgeError(
-                    "not_suspended", f"The execution {execution} is of a script: it waits for no payload."
-                )
+                stored = await self._given(stored, event)
             job = Job("", asker=asker, sampler=sampler, began=time.monotonic())
             await self.scripts.resume(stored, job)
             return await self._told(execution)
         gate = self._gate(secrets.token_hex(8), self._narrow(None), asker, sampler)
         return await self._driven(await self.programs.resume(execution, event, PRINCIPAL, gate))
+
+    async def _given(self, stored: StoredExecution, event: Resume) -> StoredExecution:
+        """A suspended script that has been given what its tool has said comes later; as it is then.
+
+        Raises:
+            BridgeError: `not_suspended`, `bad_value`.
+        """
+        from mcp_bridge.bridge.script_settling import give  # noqa: PLC0415
+
+        gate = await self._gate_of(stored)
+        is_given = await give(self.programs.store, self.programs.recorder, stored, event, gate)
+        if not is_given and event.payload is not None:
+            raise BridgeError(
+                "not_suspended", f"The execution {stored.id} is of a script, none of whose calls waits for a payload."
+            )
+        return await self.programs.stored(stored.id, PRINCIPAL)
+
+    async def _gate_of(self, stored: StoredExecution) -> Gate:
+        """What projects what somebody says to a script: with the references that it has for the same values."""
+        gate = self._gate(secrets.token_hex(8), self._narrow(None))
+        gate.adopt_values(await self.programs.store.values(stored.id))
+        return gate
 
     async def cancel_program(self, execution: str, reason: str) -> dict[str, Any]:
         """End a suspended program, and undo what its steps want undone; or a script that can't go on by itself.
@@ -385,7 +410,8 @@ class Bridge:
         if stored.kind == "script":
             from mcp_bridge.bridge.script_settling import settle_script  # noqa: PLC0415
 
-            await settle_script(self.programs.store, self.programs.recorder, stored, asked, settlement, gate)
+            of_script = await self._gate_of(stored)
+            await settle_script(self.programs.store, self.programs.recorder, stored, asked, settlement, of_script)
             return await (self.resume_program(execution, asker=asker) if go_on else self._told(execution))
         run = await self.programs.settle(execution, asked, settlement, PRINCIPAL, gate)
         return await (self._driven(run) if go_on else self._kept(run))

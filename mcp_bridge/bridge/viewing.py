@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from mcp_bridge.bridge.script_past import PENDING
 from mcp_bridge.kernel.machine import IN_DOUBT
 from mcp_bridge.ledger.entries import TOMBSTONE
 from mcp_bridge.ledger.overview import DAMAGED
@@ -204,6 +205,9 @@ class _Timeline:
             return False
         # What was in doubt may have been done once more. Where calls have no names, the earlier one ends first.
         row = waiting.pop(0) if "effect" not in payload and "call" not in payload else waiting.pop()
+        if payload.get("status") == PENDING and "call" in payload:
+            # Its outcome comes later.
+            waiting.append(row)
         row.sequences += (recorded.sequence,)
         row.seconds = max(0.0, recorded.time - row.time)
         row.erased = row.erased or is_erased(recorded)

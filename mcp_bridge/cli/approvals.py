@@ -28,7 +28,9 @@ approvals = typer.Typer(
 )
 
 Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="As `approvals list` has it: 3f9a1c.4")]
-Reason: TypeAlias = Annotated[str | None, typer.Option(help="Kept with the decision, and told to the program.")]
+Reason: TypeAlias = Annotated[
+    str | None, typer.Option(help="Kept with the decision, and told to a program's approval step.")
+]
 GoOn: TypeAlias = Annotated[bool, typer.Option("--resume", help="Go on with the execution at once, here.")]
 
 

@@ -61,7 +61,7 @@ class Terminal:
 
 _TOO_LONG = (
     "approval needed, and the question is too long to be asked here."
-    " `mcp-bridge approvals list` has it, if something waits for it."
+    " `mcp-bridge approvals list` has it, once what asked is suspended."
 )
 
 

@@ -46,6 +46,7 @@ USAGE_CODES = frozenset(
         "secret_elsewhere",
         "unknown_approval",
         "unknown_entry",
+        "unknown_key",
         "unknown_doubt",
         "unknown_profile",
         "unknown_program",

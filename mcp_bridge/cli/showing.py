@@ -156,6 +156,11 @@ def ways_on(waiting: Sequence[Mapping[str, Any]], ident: str, config: Path | Non
                 lines.append(f"{what}a person: {command(words, config)}")
             case "in_doubt":
                 lines += _doubt(row, ident, config)
+            case "program":
+                program = str(row["execution"])
+                shown = command(f"execution show {program}", config)
+                lines.append(f"{what}the program {escaped(str(row['name']))}: {shown}")
+                lines += [f"  {line}" for line in ways_on(row["waiting"], program, config)]
             case "wait":
                 lines.append(f"{what}{moment(row.get('due'))}: then {command(f'execution resume {ident}', config)}")
             case kind:

@@ -23,7 +23,7 @@ from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.forgetting import entomb, forget_execution
 from mcp_bridge.ledger.sealed_rows import label_of, open_sealed
-from mcp_bridge.ledger.store import ERASED, FORGETTABLE, held_of, subjects_of
+from mcp_bridge.ledger.store import ERASED, FORGETTABLE, OF_REQUEST, held_of, key_mac, subjects_of
 from mcp_bridge.ledger.turns import in_turn
 
 if TYPE_CHECKING:
@@ -401,9 +401,9 @@ def _erase(transaction: Transaction, execution: str) -> None:
     do(
         # Its key stays used: what was done under it isn't done again; unless an erased value was a part of it. MACs of
         # what was asked for would tell who has their key whether a guess is right: `forget_execution` removes them.
-        "UPDATE executions SET status = ?, key = CASE WHEN substr(key, 1, 1) = ? THEN NULL ELSE key END,"
+        "UPDATE executions SET status = ?, key = CASE WHEN substr(key, 1, 1) IN (?, ?) THEN NULL ELSE key END,"
         " bundle = NULL, state = NULL, record = NULL, due = NULL, changed = ? WHERE id = ?",
-        (ERASED, FORGETTABLE, time.time(), execution),
+        (ERASED, FORGETTABLE, OF_REQUEST, time.time(), execution),
     )
     forget_execution(transaction.connection, transaction.log, execution)
     transaction.authenticate(("executions", "id = ?", (execution,)))
@@ -468,18 +468,26 @@ def _forget_value(transaction: Transaction, execution: str, name: str, text: str
     """Remove from an execution's row what tells of a value: a MAC of what was asked for, and the value written out."""
     do = transaction.connection.execute
     row = do(
-        "SELECT bundle, wrapped FROM executions JOIN data_keys ON id = execution WHERE id = ?", (execution,)
+        "SELECT bundle, wrapped, principal, executions.key FROM executions JOIN data_keys ON id = execution"
+        " WHERE id = ?",
+        (execution,),
     ).fetchone()
     if row is None:
         return
-    key, label = transaction.log.master.open(execution, row[1]), label_of(execution, "bundle")
-    kept = open_sealed(key, row[0], label)
-    if kept is not None and isinstance(kept["bundle"].get("code"), str):
-        kept["bundle"]["code"] = kept["bundle"]["code"].replace(text, _REFERENCE + name)
+    master = transaction.log.master
+    key, label = master.open(execution, row[1]), label_of(execution, "bundle")
+    kept, found_by = open_sealed(key, row[0], label), row[3] or ""
+    is_made_of_it = found_by.startswith(FORGETTABLE)
+    if kept is not None and isinstance(code := kept["bundle"].get("code"), str) and text in code:
+        is_made_of_it = is_made_of_it or found_by.startswith(OF_REQUEST)
+        kept["bundle"]["code"] = code.replace(text, _REFERENCE + name)
+    if is_made_of_it and kept is not None:
+        # By its key as it is shown, without the value, who has begun it can still go on with it.
+        found_by = key_mac(master, row[2], kept["key"], kept.get("space", ""))
     do(
         "UPDATE executions SET request = '', program = CASE kind WHEN 'script' THEN '' ELSE program END,"
-        " key = CASE WHEN substr(key, 1, 1) = ? THEN NULL ELSE key END, bundle = ? WHERE id = ?",
-        (FORGETTABLE, None if kept is None else key.seal(json.dumps(kept).encode(), label), execution),
+        " key = ?, bundle = ? WHERE id = ?",
+        (found_by or None, None if kept is None else key.seal(json.dumps(kept).encode(), label), execution),
     )
     transaction.authenticate(("executions", "id = ?", (execution,)))
 

@@ -19,7 +19,7 @@ from mcp_bridge.ledger.transaction import Seal, check_row, row_mac
 from mcp_bridge.offload import off_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from mcp_bridge.ledger.database import Database
     from mcp_bridge.ledger.entries import Entry
@@ -30,6 +30,9 @@ ERASED = "erased"
 
 FORGETTABLE = "v"
 """Before the MAC of an idempotency key, or of a subject's name, that sensitive values are a part of."""
+
+OF_REQUEST = "r"
+"""Before the MAC by which a script that waits, and had no key, is found by what it was asked for with."""
 
 Starter: TypeAlias = Literal["operator", "agent"]
 """Who has an execution begun: a person at the command line, or whoever talks to the MCP server or is in a sandbox."""
@@ -280,6 +283,26 @@ class ProgramStore:
         )
         return changed == 1
 
+    async def give_key(self, execution: StoredExecution, known_by: str | None = None) -> bool:
+        """Give an execution that has none an idempotency key; False if another one is known by the same text.
+
+        Args:
+            execution: As it is kept, with `key` and `key_space` as it has them from now on.
+            known_by: A text, made of what was asked for, that `by_keys` finds it by; then its key finds it by its id
+                alone. None: it is found by its key.
+        """
+        if known_by is None:
+            name = self._key_name(execution, execution.key or "")
+        else:
+            name = OF_REQUEST + self._key_mac(execution.principal, known_by, execution.key_space)
+        sealed = {"key": execution.key, "space": execution.key_space, "bundle": execution.bundle}
+        changed = await self._database.write(
+            "UPDATE OR IGNORE executions SET key = ?, bundle = ?, changed = ? WHERE id = ? AND key IS NULL",
+            (name, seal(execution.id, "bundle", sealed), time.time(), execution.id),
+            ("executions", "id = ?", (execution.id,)),
+        )
+        return changed == 1
+
     def hold(self, holder: str, *, execution: str = "", subject: str = "", is_value: bool = False) -> None:
         """What an execution keeps is from now on of another's, too, or of a person's: it is erased with that.
 
@@ -402,6 +425,14 @@ class ProgramStore:
         query = "WHERE principal = ? AND key IN (?, ?)"
         found = await self._executions(query, (principal, mac, FORGETTABLE + mac))
         return found[0] if found else None
+
+    async def by_keys(self, principal: str, keys: Sequence[str], space: KeySpace) -> list[StoredExecution]:
+        """Those that are known by some texts, as `give_key` takes them; the one that has begun first comes first."""
+        names = [OF_REQUEST + self._key_mac(principal, key, space) for key in keys]
+        among = ", ".join("?" * len(names))
+        return await self._executions(
+            f"WHERE principal = ? AND key IN ({among}) ORDER BY started, id", (principal, *names)
+        )
 
     async def holders(self, execution: str) -> list[str]:
         """The scripts that have something of an execution: those that have begun it, gone on with it or read of it.
@@ -565,8 +596,7 @@ class ProgramStore:
         return self._database.master.open(execution, rows[0][0]) if rows and rows[0][0] is not None else None
 
     def _key_mac(self, principal: str, key: str, space: KeySpace) -> str:
-        words = ("idempotency key", principal, key, *((space,) if space else ()))
-        return self._database.master.mac(*words).hex()
+        return key_mac(self._database.master, principal, key, space)
 
     def _key_name(self, execution: StoredExecution, key: str) -> str:
         mac = self._key_mac(execution.principal, execution.whole_key or key, execution.key_space)
@@ -574,6 +604,11 @@ class ProgramStore:
 
     def _check(self, table: str, row: Any) -> None:
         check_row(self._database.master, table, row)
+
+
+def key_mac(master: MasterKey, principal: str, key: str, space: KeySpace) -> str:
+    """What stands for an idempotency key."""
+    return master.mac("idempotency key", principal, key, *((space,) if space else ())).hex()
 
 
 def subjects_of(master: MasterKey, subject: str) -> tuple[str, str]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 600.0
-"""How long a person may take. After that nobody has answered, and a program is suspended instead."""
+"""How long a person may take. After that nobody has answered, and what asked is suspended instead."""
 
 MAX_SHOWN_CHARS = 4000
 MAX_SHOWN_LINES = 100

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import shutil
@@ -24,6 +25,7 @@ import anyio.lowlevel
 import mcp_types as types
 
 from mcp_bridge.bridge import approvals
+from mcp_bridge.bridge import execution as executions
 from mcp_bridge.bridge.governance import load_governance
 from mcp_bridge.bridge.names import PRINCIPAL
 from mcp_bridge.bridge.service import Bridge
@@ -280,12 +282,15 @@ class World:
 
 @contextmanager
 def impatient() -> Iterator[None]:
-    """What undoes a step is tried again without a pause: most of it is denied here, and again each time."""
+    """What undoes a step is tried again without a pause: most of it is denied here, and again each time. And a script that
+    waits is at rest at once: what it asks for together, it asks for without a pause.
+    """
     patient, UNDO_STEP.retry = UNDO_STEP.retry, Retry(3, (0, 0))
+    quiet, executions.QUIET_SECONDS = executions.QUIET_SECONDS, 0.02
     try:
         yield
     finally:
-        UNDO_STEP.retry = patient
+        UNDO_STEP.retry, executions.QUIET_SECONDS = patient, quiet
 
 
 @asynccontextmanager
@@ -320,6 +325,8 @@ class _Run:
         self.case = case
         self.outcome = Outcome()
         self.tampered = False
+        self.rehearsed = case.attacks
+        """Those that came to be asked for by the script that is run again."""
         self.client = Client(self._meanwhile, answer=case.person)
         self._while_asking: tuple[str, Change] | None = None
 
@@ -379,16 +386,7 @@ class _Run:
         begun: list[Seen] = []
         scope = anyio.CancelScope()
 
-        async def attacks(guest: Guest, wanted: list[Attack]) -> None:
-            for attack in wanted:
-                await self._before(attack)
-                seen = self._begin(attack, 0)
-                begun.append(seen)
-                try:
-                    await self._scripted(guest, attack, seen)
-                except RefusedError as exc:
-                    seen.error = exc.code
-                self._end(seen)
+        attacks = functools.partial(self._attacks, begun)
 
         async def first(guest: Guest) -> None:
             await attacks(guest, case.attacks)
@@ -399,12 +397,22 @@ class _Run:
         world.engine.code = first
         execution = None
         with scope:
-            execution = (await self.bridge.run(code, key=key, asker=self.client, servers=case.servers)).execution
+            record = await self.bridge.run(code, key=key, asker=self.client, servers=case.servers)
+            execution = record.execution
+            if any(row["kind"] == "program" for row in record.waiting) and begun[-1].left is None:
+                # It was not begun: before it, the script waits for the program that it has left.
+                self.outcome.seen.remove(begun.pop())
+            self.rehearsed = case.attacks[: len(begun)]
+            while record.status == "suspended" and len(begun) < len(case.attacks):
+                # For a call that nobody could be asked about, or a program that waits. What follows is another script's.
+                self._end_unseen(begun)
+                record = await self._rest(case.attacks[len(begun) :], attacks)
         if execution is None:
             # Whatever its end, its entries are those of whoever goes on.
             execution = self.bridge.latest.execution
         for seen in begun:
-            seen.executions.append(execution)
+            if not seen.scope:
+                seen.executions.append(execution)
         self._end_unseen(begun)
         for seen in begun:
             if seen.left is not None:
@@ -416,6 +424,29 @@ class _Run:
             await self._again(code, key, execution)
             self.outcome.again = world.arrivals()
 
+    async def _attacks(self, begun: list[Seen], guest: Guest, wanted: list[Attack]) -> None:
+        for attack in wanted:
+            await self._before(attack)
+            seen = self._begin(attack, 0)
+            begun.append(seen)
+            try:
+                await self._scripted(guest, attack, seen)
+            except RefusedError as exc:
+                seen.error = exc.code
+            self._end(seen)
+
+    async def _rest(self, wanted: list[Attack], attacks: Any) -> Any:
+        """The record of a script with the rest of the attacks, in a scope of its own."""
+        world, first = self.world, len(self.outcome.seen)
+        world.runs += 1
+        world.engine.code = lambda guest: attacks(guest, wanted)
+        record = await self.bridge.run(f"case {world.runs}", asker=self.client, servers=self.case.servers)
+        for seen in self.outcome.seen[first:]:
+            # Not that of a program that somebody goes on with.
+            seen.scope = 1000 + world.runs
+            seen.executions.append(record.execution)
+        return record
+
     async def _again(self, code: str, key: str | None, execution: str) -> None:
         if self.case.ending == "run again":
             await self.bridge.run(code, key=key, asker=self.client, servers=self.case.servers)
@@ -426,7 +457,7 @@ class _Run:
 
     async def _rehearsal(self, guest: Guest) -> None:
         """The same script again, which is to be answered from the record."""
-        for attack in self.case.attacks:
+        for attack in self.rehearsed:
             with contextlib.suppress(RefusedError):
                 await self._scripted(guest, attack, Seen(attack))
 

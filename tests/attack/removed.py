@@ -142,9 +142,16 @@ def knowing_whose_key(patch: pytest.MonkeyPatch) -> None:
     start = Programs.start
 
     async def anybody(
-        self: Programs, asked: Any, context: Any, key: Any, principal: Any, effects: Any, starter: Any = "agent"
+        self: Programs,
+        asked: Any,
+        context: Any,
+        key: Any,
+        principal: Any,
+        effects: Any,
+        starter: Any = "agent",
+        *more: Any,
     ) -> Any:
-        return await start(self, asked, context, key, principal, effects, "agent")
+        return await start(self, asked, context, key, principal, effects, "agent", *more)
 
     patch.setattr(Programs, "start", anybody)
 

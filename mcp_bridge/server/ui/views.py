@@ -55,8 +55,11 @@ def summary(row: StoredExecution, counted: Counted) -> dict[str, Any]:
     }
 
 
+_WAITING = ("effect", "step", "kind", "name", "due", "since", "tool", "execution")
+
+
 def _waiting(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: row.get(name) for name in ("effect", "step", "kind", "name", "due", "since", "tool")}
+    return {name: row.get(name) for name in _WAITING if name != "execution" or name in row}
 
 
 def execution(row: StoredExecution, entries: Sequence[Recorded], counted: Counted) -> dict[str, Any]:

@@ -118,6 +118,10 @@ export function executionPage(main, id) {
         h("code", { class: "break" }, `mcp-bridge execution settle ${short(id)} ${row.effect}`));
     }
     if (row.kind === "wait") return notice("warn", "The step ", step, ` waits until ${moment(row.due)}.`);
+    if (row.kind === "program") {
+      return notice("warn", "The call ", step, " waits for the program ",
+        h("a", { href: `/executions/${encodeURIComponent(row.execution)}` }, row.name), ".");
+    }
     return notice("warn", "The step ", step, row.kind === "event" ? " waits for the event " : " waits for the outcome of ", h("code", {}, row.name), ". It goes on with ",
       h("code", {}, `mcp-bridge execution resume ${short(id)} --payload JSON`), ".");
   }

@@ -112,7 +112,7 @@ function table(rows) {
 function waits(waiting) {
   const [first] = waiting;
   const more = waiting.length > 1 ? ` and ${waiting.length - 1} more` : "";
-  const what = { approval: "a person", in_doubt: "a person's word on a doubt", wait: "its time", event: `the event ${first.name}` }[first.kind] ?? first.name;
+  const what = { approval: "a person", in_doubt: "a person's word on a doubt", wait: "its time", event: `the event ${first.name}`, program: `the program ${first.name}` }[first.kind] ?? first.name;
   return `for ${what}${more}`;
 }
 
