@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mcp_bridge.bridge import bundle
+from mcp_bridge.bridge import bundle, reference_key
 from mcp_bridge.bridge.channel import ChannelLimits, start_line
 from mcp_bridge.bridge.erasing import keep_tidy, make_room, tidy
 from mcp_bridge.bridge.erasing import sweep as sweep_files
@@ -36,7 +36,7 @@ from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore, StoredExecution
-from mcp_bridge.private_files import private_key, state_directory
+from mcp_bridge.private_files import state_directory
 from mcp_bridge.sandbox.cli_engine import CliEngine
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, Engine, Limits, SandboxProcess, SandboxSpec
 from mcp_bridge.sandbox.image import ENVIRONMENT, ImageInfo, ImageRequest, ensure_image
@@ -104,10 +104,7 @@ class Bridge:
         self._tasks = tasks
         self._governance = governance
         self._database = database
-        self._key = private_key(
-            settings.state_dir / "references.key",
-            "Without it, suspended programs can't be told their sensitive values; remove it to begin anew.",
-        )
+        self._key = reference_key.read(settings.state_dir)
         self.catalog.add_local(governance.registry.listing().tools)
         self._places = anyio.Semaphore(settings.max_concurrent)
         self._preparing = anyio.Lock()
@@ -547,6 +544,7 @@ async def open_bridge(
             files = Files(settings.state_dir, settings.ledger.max_files_size)
             if database.is_new:
                 logger.warning("a ledger begins in %s. %s", settings.state_dir, settings.ledger.retention())
+            await reference_key.require(settings.state_dir, database)
             await tidy(database, files, settings.ledger)
             database.reclaim = functools.partial(make_room, database, files, settings.ledger)
             async with _looked_after(database, files, settings, governance.base, tasks):

@@ -49,6 +49,15 @@ Lost: TypeAlias = Annotated[
     bool, typer.Option("--lost", help="The old key is lost: readers have to be told of the new one by other means.")
 ]
 
+References: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--references",
+        help="Another key of references instead: idempotency keys no longer fit what they were given for, and "
+        "suspended programs can't be told their sensitive values.",
+    ),
+]
+
 
 @audit.command(
     epilog="Examples:\n\nmcp-bridge audit verify --checkpoint /mnt/usb/checkpoints.txt\n\n"
@@ -325,6 +334,7 @@ def publish(
 def rotate_key(
     ctx: typer.Context,
     lost: Lost = False,  # noqa: FBT002
+    references: References = False,  # noqa: FBT002
     config: Config = None,
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
@@ -334,6 +344,15 @@ def rotate_key(
         from mcp_bridge.ledger import rotation  # noqa: PLC0415
 
         settings = common.load(config or ctx.obj).settings
+        if references:
+            if lost:
+                raise BridgeError("bad_argument", "--lost and --references are about two keys.", hint="Name one.")
+            in_record(settings, _renew_references)
+            if as_json:
+                print_json({"key": None})
+            else:
+                showing.tell("new key of references")
+            return common.OK
         if lost:
             vkey = rotation.replace_lost_key(verifying.ledger_file(settings), settings.ledger.master_key)
         else:
@@ -363,6 +382,13 @@ def accept_clock(ctx: typer.Context, config: Config = None) -> None:
         return common.OK
 
     finish(work)
+
+
+async def _renew_references(database: Database) -> None:
+    from mcp_bridge.bridge import reference_key  # noqa: PLC0415
+    from mcp_bridge.sandbox.owner import owner_label  # noqa: PLC0415
+
+    reference_key.renew(database.path.parent, owner_label())
 
 
 def _write(path: Path | None, write: Callable[[IO[bytes]], object]) -> None:

@@ -37,6 +37,9 @@ KEY_FILE = "checkpoint.key"
 NEXT_KEY_FILE = "checkpoint.key.next"
 """The key that takes the other's place; that, as soon as the log says so."""
 
+RESTORING = ".restoring"
+"""In the state directory: what a restore that is under way, or has died, has not put in its place yet."""
+
 ORIGIN = "mcp-code-bridge"
 
 MAX_JOURNAL_BYTES = 16 << 20
@@ -71,6 +74,7 @@ def open_to_write(path: Path, master: str | Sequence[str]) -> tuple[sqlite3.Conn
 
 def connect(path: Path, master: str | Sequence[str] | None = None) -> sqlite3.Connection:
     """As `open_to_write`, without the log's keys: of a new file's log there is nothing yet."""
+    refuse_missing(path)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     private_database(path)
     with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as reader:
@@ -98,6 +102,38 @@ def connect(path: Path, master: str | Sequence[str] | None = None) -> sqlite3.Co
         connection.close()
         raise
     return connection
+
+
+def refuse_missing(path: Path) -> None:
+    """Begin no log in the place of one that was there: it would answer for the other, and nobody be told.
+
+    Raises:
+        BridgeError: `ledger_missing`, `restore_unfinished`.
+    """
+    directory = path.parent
+    # In this order: who begins a log makes its file before its keys, and a restore puts it in its place at last.
+    has_key, is_restored = (directory / KEY_FILE).exists(), (directory / RESTORING).exists()
+    is_there = any(_has_content(path.with_name(f"{path.name}{journal}")) for journal in ("", "-wal"))
+    if is_restored and not is_there:
+        raise BridgeError(
+            "restore_unfinished",
+            f"A backup is being restored into {directory}, or was until somebody ended that.",
+            hint="If it was ended, restore it again: mcp-bridge restore FILE.",
+        )
+    if has_key and not is_there:
+        raise BridgeError(
+            "ledger_missing",
+            f"There is {directory / KEY_FILE}, and the ledger that it signs, {path}, is gone or empty.",
+            hint="Put it back; or move the directory away, and restore a backup (mcp-bridge restore FILE, with --keys"
+            " for keys that aren't in it). To begin anew, move the directory away whole.",
+        )
+
+
+def _has_content(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except FileNotFoundError:
+        return False
 
 
 def refuse_newer(connection: sqlite3.Connection, path: Path) -> None:
