@@ -1,8 +1,10 @@
 """Backups: what is restored from any kind of one goes on as if nothing had been, or says at once what is missing."""
 
 import asyncio
+import base64
 import fnmatch
 import io
+import itertools
 import os
 import random
 import shutil
@@ -234,6 +236,114 @@ def test_age_and_tar_open_a_backup(till):
     assert VALUE.encode() not in plain.read_bytes()
 
 
+OTHERS_IDENTITY = "AGE-SECRET-KEY-1GU75UCTGRVV4DZJCSL66YD29XW2G6YZ6DNQ09GMQ5VKT2KFFE85QD0Z9KA"
+OTHERS_WORDS = "pä ss"
+BY_ANOTHER = (
+    (
+        "YWdlLWVuY3J5cHRpb24ub3JnL3YxCi0+IFgyNTUxOSBLa0xhZlRobWc0UEw5dmxoVzZqc0k4Yk52R1dBWnl3ZHRoVFNkZjZoWFh3"
+        "Ck5pTXNFL3lrbktZQkl2a0FOeVA3Y3BLb05zSmVhVW0xbmlKdElMRjRDNncKLT4gL0svKy1ncmVhc2UKcWlMZWoyQWdOdGN5NERN"
+        "d3pRaVlRV25kd2tXOGF2eWpQWDF2RmVqZFVsS3JYcHYzMnNwb0lsbW5PQTdsNnhOVwo1MUNWTTZwaSt1RHQxQVIxRVEKLS0tIHJa"
+        "Q3cwZXRjNStHTWtaOSs5Z2x5L1VlWEJvYXdPdEJaU3lWUjFHeFNkbnMKF4F+KweKNKl+t3hQwpCE85IImWnbv9gnCRo8UshD9CkZ"
+        "PFgQGOAKC2V1RZi45suhM84="
+    ),
+    (
+        "YWdlLWVuY3J5cHRpb24ub3JnL3YxCi0+IHNjcnlwdCBuVDQxSldHZWVxKzkxMk1RY1JsSWpnIDE2ClBNVGZ4Lyt0ZnllZVlUS1lz"
+        "MER2RjloTHR3dEZvVkNIQk9rRFphN1NPbHcKLS0tIFdsamRoVTA3RmNlSnpKcUxGRml2T1FTbjYxcHNLVDRMMStEb0oxQXpUeE0K"
+        "V0xbqTs0igLRx9d9nLtsKH1rAOsQ/R2UEhzjHxbvTKfqrOED22PdDhVhrgCcKSXLRvY="
+    ),
+)
+"""What another implementation of age (pyrage 1.4.0) has made of `b"by another program"`: to the identity, and under the
+secret. The first has a stanza that means nothing, as that one puts them there."""
+
+
+def test_what_another_program_has_encrypted_is_read():
+    sealed, secret = (io.BytesIO(base64.b64decode(each)) for each in BY_ANOTHER)
+    header = age.Header.read(sealed)
+    assert (
+        age.Decrypted(sealed, header.open_with([age.Identity.parse(OTHERS_IDENTITY)])).read(99) == b"by another program"
+    )
+    header = age.Header.read(secret)
+    assert header.wants_passphrase
+    assert age.Decrypted(secret, header.open_with_passphrase(OTHERS_WORDS)).read(99) == b"by another program"
+    # The example of the specification.
+    one = age.Identity.parse("AGE-SECRET-KEY-1GFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPQ4EGAEX")
+    assert str(one.recipient) == "age1zvkyg2lqzraa2lnjvqej32nkuu0ues2s82hzrye869xeexvn73equnujwj"
+
+
+@pytest.mark.parametrize("size", [0, 1, 65535, 65536, 65537, 131072, 200_000])
+def test_any_size_is_encrypted_and_read_again(size):
+    new, data, file = age.Identity.new(), os.urandom(size), io.BytesIO()
+    writer, key = age.encrypt(file, [age.Identity.new().recipient, new.recipient])
+    writer.write(data[: size // 3])
+    writer.write(data[size // 3 :])
+    writer.close()
+    file.seek(0)
+    assert age.Header.read(file).open_with([new]) == key
+    reader = age.Decrypted(file, key)
+    assert reader.read(size // 2) + reader.read(size + 1) == data
+
+
+def test_a_header_that_asks_for_too_much_is_refused():
+    made = io.BytesIO()
+    age.encrypt(made, "x")[0].close()
+    for old, new in ((b" 10\n", b" 21\n"), (b" 10\n", b" 010\n"), (b"-> scrypt", b"-> " + b"x" * 2000)):
+        header = age.INTRO + made.getvalue().removeprefix(age.INTRO).replace(old, new, 1)
+        with pytest.raises(BridgeError) as caught:
+            age.Header.read(io.BytesIO(header)).open_with_passphrase("x")
+        assert caught.value.code == "backup_damaged"
+    stanzas = made.getvalue().replace(b"--- ", b"-> a\n\n" * 200 + b"--- ", 1)
+    with pytest.raises(BridgeError, match="damaged"):
+        age.Header.read(io.BytesIO(stanzas))
+
+
+PAYING = """
+from pathlib import Path
+
+import mcp_bridge
+
+
+@mcp_bridge.tool
+def pay(name: str) -> int:
+    path = Path(__file__).with_name("paid")
+    with path.open("a") as file:
+        print(name, file=file)
+    return len(path.read_text().splitlines())
+"""
+SAVING = """
+from mcp.servers import local
+await runtime.save_memory("customer", {"name": "anna"})
+print(await local.pay(name="anna"))
+"""
+READING = "print(await runtime.load_memory('customer'))"
+
+
+@pytest.mark.timeout(300)
+def test_a_script_that_was_done_is_known_and_its_memory_is_read_where_it_is_restored(configure, tmp_path):
+    """With real containers, and the command in processes of its own."""
+    state, tools, copy = tmp_path / "state", tmp_path / "tools", str(tmp_path / "backup")
+    setup = configure(state_dir=str(state))
+    tools.mkdir()
+    (tools / "desk.py").write_text(PAYING)
+    with setup.config.open("a") as file:
+        file.write(f'\n[tools]\nmodules = ["desk"]\npath = ["{tools}"]\nentry_points = false\n')
+    state.mkdir(mode=0o700)
+    for report in setup.state_dir.glob("probe-*.json"):
+        (state / report.name).write_bytes(report.read_bytes())
+
+    def run(*arguments, stdin=b""):
+        ended = setup.run(*arguments, stdin=stdin)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    first = run("run", "--key", "order-7", "-c", SAVING)
+    run("backup", "--passphrase", copy, stdin=PASSPHRASE)
+    shutil.rmtree(state)
+    run("restore", copy, stdin=PASSPHRASE)
+    assert run("run", "--key", "order-7", "-c", SAVING) == first == b"1\n"
+    assert run("run", "-c", READING) == b"{'name': 'anna'}\n"
+    assert (tools / "paid").read_text() == "anna\n"
+
+
 # --- what is missing, and what is there ---
 
 
@@ -262,7 +372,7 @@ def test_a_ledger_that_is_put_back_without_its_key_of_references_says_so_and_mak
     shutil.copy(till.folder / "copy", till.path)
     words = ["key_missing", "references.key"]
     till.says("program", "run", "once", "--context", '{"n": "7"}', "--key", "order-7", code=1, words=words)
-    till.says("approvals", "approve", till.waiting, "--resume", code=1, words=words)
+    till.says("program", "run", "pay", code=1, words=words)
     assert not (till.state / "references.key").exists()
     shutil.copy(till.folder / "away" / "references.key", till.state)
     shutil.copy(till.folder / "away" / "secrets.json", till.state)
@@ -280,6 +390,15 @@ def test_a_key_of_references_that_is_lost_is_begun_anew_by_a_persons_word(till):
     # Its values are kept beside its state.
     till.run("approvals", "approve", till.waiting, "--resume")
     assert done(till) == [*before, f"charge {CARD}"]
+
+
+def test_a_key_of_references_that_others_can_read_is_said_in_a_line(till):
+    (till.state / "references.key").chmod(0o644)
+    till.says("program", "run", "pay", code=1, words=["key_unusable", "chmod 600"])
+    till.says(
+        "backup", "--passphrase", till.folder / "b", stdin=PASSPHRASE, code=1, words=["key_unusable", "chmod 600"]
+    )
+    assert not (till.folder / "b").exists()
 
 
 async def test_the_key_of_references_is_not_renewed_while_a_bridge_has_it(till):
@@ -701,9 +820,9 @@ def test_a_changed_byte_is_found_or_changes_nothing(small, kind):
     whole = outcome(file, into, means if kind == "without keys" else restore.Means(means.passphrase, means.identities))
     assert isinstance(whole, dict)
     chance = random.Random(kind)  # noqa: S311
-    places = {chance.randrange(len(data)) for _ in range(2000 if LONG else 60)}
+    places = {chance.randrange(len(data)) for _ in range(2000 if LONG else 40)}
     # Where it says what it is, and where it ends.
-    places |= {*range(0, 120, 7), *range(len(data) - 40, len(data), 5)}
+    places |= {*range(0, 120, 11), *range(len(data) - 40, len(data), 9)}
     for place in sorted(places):
         bad.write_bytes(data[:place] + bytes([data[place] ^ 1 << chance.randrange(8)]) + data[place + 1 :])
         found = outcome(bad, into, means)
@@ -819,7 +938,9 @@ DYING = """
 import os, signal, sys
 from pathlib import Path
 from mcp_bridge.bridge import restore
-left = int(sys.argv[1])
+
+file, into, keys = map(Path, sys.argv[1:])
+left = 0
 
 def dying(work):
     def done(*arguments, **named):
@@ -832,8 +953,15 @@ def dying(work):
 
 for name in ("place", "sync_directory", "sync_file", "write_private", "_write"):
     setattr(restore, name, dying(getattr(restore, name)))
-restore.restore(Path(sys.argv[2]), Path(sys.argv[3]), "file", restore.Means(lambda: "pass", (), Path(sys.argv[4])))
+for line in sys.stdin:
+    left = int(line)
+    child = os.fork()
+    if child == 0:
+        restore.restore(file, into, "file", restore.Means(lambda: "pass", (), keys))
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
+"""For each line a restore in a process of its own, which is killed as it comes to so many a step."""
 
 
 @pytest.mark.parametrize("kind", ["passphrase", "without keys"])
@@ -842,29 +970,28 @@ def test_a_restore_that_died_is_done_again_or_was_done(small, kind):
     into = folder / "into"
     means = means if kind == "without keys" else restore.Means(means.passphrase)
     reference = outcome(folder / kind, into, means)
-    left, killed = 1, 0
-    while True:
-        command = [sys.executable, "-c", DYING, str(left), str(folder / kind), str(into), str(folder / "away")]
-        if kind == "passphrase":
-            command[-1] = str(folder / "nowhere")
-        ended = subprocess.run(command, check=False, capture_output=True)
-        if ended.returncode == 0:
-            break
-        assert ended.returncode == -signal.SIGKILL, ended.stderr
-        killed += 1
-        if (into / FILE_NAME).exists():
-            assert {name: (into / name).read_bytes() for name in reference} == reference
-        else:
-            # No bridge begins a log there.
-            before = listing(into)
-            with pytest.raises(BridgeError) as caught:
-                asyncio.run(begin(into / FILE_NAME))
-            assert caught.value.code == "restore_unfinished"
-            assert listing(into) == before
-            assert outcome(folder / kind, into, means) == reference
-        shutil.rmtree(into, ignore_errors=True)
-        left += 1
-    assert killed > 5
+    keys = folder / ("away" if kind == "without keys" else "nowhere")
+    command = [sys.executable, "-c", DYING, str(folder / kind), str(into), str(keys)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        for left in itertools.count(1):
+            process.stdin.write(f"{left}\n")
+            process.stdin.flush()
+            ended = int(process.stdout.readline())
+            if ended == 0:
+                break
+            assert ended == -signal.SIGKILL
+            if (into / FILE_NAME).exists():
+                assert {name: (into / name).read_bytes() for name in reference} == reference
+            else:
+                # No bridge begins a log there.
+                before = listing(into)
+                with pytest.raises(BridgeError) as caught:
+                    asyncio.run(begin(into / FILE_NAME))
+                assert caught.value.code == "restore_unfinished"
+                assert listing(into) == before
+                assert outcome(folder / kind, into, means) == reference
+            shutil.rmtree(into, ignore_errors=True)
+    assert left > 10
 
 
 async def begin(path):

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from mcp_bridge.bridge import age, archive, reference_key
+from mcp_bridge.bridge import age, archive
 from mcp_bridge.bridge.keep import FOLDERS, is_kept
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger import audit, sealing, witness_files
+from mcp_bridge.ledger import audit, reference_key, sealing, witness_files
 from mcp_bridge.ledger.opening import KEY_FILE, NEXT_KEY_FILE, own_vkey
 from mcp_bridge.ledger.reading import open_ledger, require
 from mcp_bridge.ledger.schema import FILE_NAME
@@ -49,7 +49,7 @@ CREDENTIALS = (secret_stores.FILE_NAME, witness_files.KEY_FILE)
 DATABASES = (FILE_NAME, witness_files.STATE_FILE)
 """What is copied by SQLite. `FOLDERS` are the rest of what is in a backup."""
 
-OF_THIS_LEDGER = ()
+OF_THIS_LEDGER = ("ledger.head",)
 """Files that tell how far the ledger beside them had come: in no backup, and removed where one is restored."""
 
 LEFT_OUT = (

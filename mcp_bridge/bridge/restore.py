@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.bridge import age, archive, reference_key
+from mcp_bridge.bridge import age, archive
 from mcp_bridge.bridge.age import damaged
 from mcp_bridge.bridge.backup import (
     CREDENTIALS,
@@ -32,7 +32,7 @@ from mcp_bridge.bridge.backup import (
 )
 from mcp_bridge.bridge.keep import FOLDERS, is_kept
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger import audit, rotation, sealing, witness_files
+from mcp_bridge.ledger import audit, reference_key, rotation, sealing, witness_files
 from mcp_bridge.ledger.beside import check_master
 from mcp_bridge.ledger.opening import KEY_FILE, RESTORING
 from mcp_bridge.ledger.reading import open_ledger

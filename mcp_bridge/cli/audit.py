@@ -385,7 +385,7 @@ def accept_clock(ctx: typer.Context, config: Config = None) -> None:
 
 
 async def _renew_references(database: Database) -> None:
-    from mcp_bridge.bridge import reference_key  # noqa: PLC0415
+    from mcp_bridge.ledger import reference_key  # noqa: PLC0415
     from mcp_bridge.sandbox.owner import owner_label  # noqa: PLC0415
 
     reference_key.renew(database.path.parent, owner_label())

@@ -34,17 +34,17 @@ def is_needed(connection: sqlite3.Connection) -> bool:
 
 
 async def require(directory: Path, database: Database) -> None:
-    """See that the key is there, if anything that a ledger holds was made with it: else another would be made.
+    """See that the key is there; it is made only if nothing that a ledger holds was made with one.
 
     Raises:
-        BridgeError: `key_missing`; as `Database.look`.
+        BridgeError: `key_missing`, `key_unusable`; as `Database.look`.
     """
-    if not (directory / FILE_NAME).exists() and await database.look(is_needed):
-        private_key(directory / FILE_NAME, _LOST, make=False)
+    make = not (directory / FILE_NAME).exists() and not await database.look(is_needed)
+    private_key(directory / FILE_NAME, _LOST, make=make)
 
 
 def read(directory: Path) -> bytes:
-    """The key, which is made if it isn't there: see `require`.
+    """The key, which is made if it isn't there: `require` is asked before, where there may be a ledger that needs it.
 
     Raises:
         BridgeError: `key_unusable`.
