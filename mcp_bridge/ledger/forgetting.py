@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import logging
 import os
 import stat
 import time
@@ -33,8 +34,13 @@ if TYPE_CHECKING:
 
     from mcp_bridge.ledger.log import Log
 
+logger = logging.getLogger(__name__)
+
 KEY_FILE = "references.key"
 """In the state directory, of earlier versions."""
+
+_GONE = "gone"
+"""In the place of the key of their requests, where that is needed and wasn't there: it is taken when it is put back."""
 
 WITHHELD = b""
 """In the place of a payload that names what was erased."""
@@ -49,14 +55,16 @@ def forget_old(connection: sqlite3.Connection, log: Log, directory: Path) -> Non
         directory: The state directory.
 
     Raises:
-        BridgeError: `ledger_damaged`.
+        BridgeError: `ledger_damaged`, `key_unusable`.
     """
     do = connection.execute
-    if do("SELECT 1 FROM meta WHERE name = ?", (OLD_REQUESTS,)).fetchone() is not None:
+    known = do("SELECT value FROM meta WHERE name = ?", (OLD_REQUESTS,)).fetchone()
+    if known is not None:
+        if known[0] == _GONE and (wrapped := _requests(log, directory / KEY_FILE)) != _GONE:
+            do("UPDATE meta SET value = ? WHERE name = ?", (wrapped, OLD_REQUESTS))
         return
     log.begin(connection)
-    key = _old_key(directory / KEY_FILE)
-    wrapped = "" if key is None else log.master.wrap(hmac.digest(key, b"requests", "sha256"), OLD_REQUESTS).hex()
+    wrapped = _requests(log, directory / KEY_FILE) if needs_key(connection) else ""
     do("INSERT INTO meta VALUES (?, ?)", (OLD_REQUESTS, wrapped))
     left = 0
     for (execution,) in do("SELECT execution FROM data_keys WHERE wrapped IS NULL").fetchall():
@@ -90,6 +98,16 @@ def forget_old(connection: sqlite3.Connection, log: Log, directory: Path) -> Non
         connection.executemany(statement, rows)
     log.finish(connection)
     do("INSERT INTO meta VALUES (?, ?)", (f"{UNFINISHED} {sequence}", json.dumps([])))
+
+
+def needs_key(connection: sqlite3.Connection) -> bool:
+    """Whether a ledger is one of an earlier version's, and has kept requests by the key that is beside it."""
+    (found,) = connection.execute(
+        "SELECT EXISTS (SELECT 1 FROM executions WHERE key IS NOT NULL AND request <> '')"
+        " AND NOT EXISTS (SELECT 1 FROM meta WHERE name = ? AND value <> ?)",
+        (OLD_REQUESTS, _GONE),
+    ).fetchone()
+    return bool(found)
 
 
 def forget_execution(connection: sqlite3.Connection, log: Log, execution: str) -> int:
@@ -180,15 +198,27 @@ def old_requests(connection: sqlite3.Connection, log: Log) -> bytes | None:
         BridgeError: `ledger_damaged`.
     """
     (wrapped,) = connection.execute("SELECT value FROM meta WHERE name = ?", (OLD_REQUESTS,)).fetchone() or ("",)
-    return log.master.unwrap(wrapped, OLD_REQUESTS) if wrapped else None
+    return log.master.unwrap(wrapped, OLD_REQUESTS) if wrapped not in {"", _GONE} else None
 
 
-def _old_key(path: Path) -> bytes | None:
+def _requests(log: Log, path: Path) -> str:
+    """What is kept of the key of requests that a file has: _GONE if there is none."""
     try:
         key = path.read_bytes()
-    except OSError:
-        return None
-    return key if len(key) == KEY_BYTES else None
+    except FileNotFoundError:
+        logger.warning(
+            "%s is missing. Without it nobody can tell what idempotency keys of an earlier version were given for: what is"
+            " asked for under one is refused. Put it back, then start again",
+            path,
+        )
+        return _GONE
+    except OSError as exc:
+        raise BridgeError("key_unusable", f"{path} can't be read: {exc.strerror}.") from None
+    if len(key) != KEY_BYTES:
+        # It would be removed, and with it what is left of it.
+        hint = "Put the right one back. If it is lost for good, remove it: what is asked for under old keys is refused."
+        raise BridgeError("key_unusable", f"{path} has {len(key)} bytes, and is no key.", hint=hint)
+    return log.master.wrap(hmac.digest(key, b"requests", "sha256"), OLD_REQUESTS).hex()
 
 
 def _decoded(payload: bytes) -> dict[str, Any]:
