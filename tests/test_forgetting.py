@@ -455,6 +455,38 @@ async def test_what_an_earlier_version_erased_stays_erased_and_its_references_ar
     assert not (old / "references.key").exists()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE reference_values SET value = NULL WHERE id = 'ref1'",
+        "DELETE FROM reference_values WHERE id = 'refofaholder'",
+    ],
+)
+async def test_what_was_done_to_the_file_of_an_earlier_version_is_found_when_it_was_opened_too(old, change):
+    with closing(sqlite3.connect(old / FILE_NAME)) as connection:
+        assert connection.execute(change).rowcount == 1
+        connection.commit()
+    for _ in range(2):
+        with open_ledger(old / FILE_NAME) as ledger:
+            vkey = ledger.vkey
+        assert verdict(old / FILE_NAME, [vkey]) == "ledger_damaged"
+        async with bridge_in(old.parent):
+            pass
+
+
+async def test_a_value_that_was_put_back_into_the_file_of_an_earlier_version_is_erased_again(old):
+    with closing(sqlite3.connect(old / FILE_NAME)) as connection:
+        connection.execute("UPDATE reference_values SET value = x'00' WHERE id = 'refofaholder'")
+        connection.execute("INSERT INTO meta VALUES ('unfinished erasure 99', '[]')")
+        connection.execute(
+            "UPDATE meta SET name = 'unfinished erasure ' || (SELECT max(sequence) FROM entries WHERE kind = 'erasure') WHERE name LIKE '% 99'"
+        )
+        connection.commit()
+    async with Database(old / FILE_NAME):
+        pass
+    whole(old)
+
+
 async def test_a_key_of_an_earlier_version_that_can_t_be_removed_is_an_error(old, monkeypatch):
     unlink = Path.unlink
 
@@ -485,6 +517,8 @@ async def test_under_a_key_of_an_earlier_version_nothing_is_done_again(tmp_path)
     script = hmac.digest(requests, b"script\0print(1)", "sha256").hex()
     async with bridge_in(tmp_path) as bridge:
         made = {key: (await bridge.run_program(program, {"number": "x"}, key))["trace_id"] for key in macs}
+        # As it was given then: it is nobody's reference now.
+        keyed = await bridge.run_program(program, {"number": "x"}, f"pay vault://ref/{name}")
     state = tmp_path / "state"
     with closing(sqlite3.connect(state / FILE_NAME)) as connection:
         # As 0.1.0 has kept it.
@@ -504,5 +538,8 @@ async def test_under_a_key_of_an_earlier_version_nothing_is_done_again(tmp_path)
             assert found.id == made[key]
             with pytest.raises(BridgeError, match="belongs to another"):
                 await bridge.programs.start(program, {"number": "y"}, key, "local", gate)
+        shown = await gate.project(CARDS[0])
+        found = await bridge.programs.start(program, {"number": "x"}, f"pay {shown}", "local", gate)
+        assert found.id == keyed["trace_id"]
         assert script in script_macs(Keys(bridge._database.master.requests, bridge._database.old_requests), "print(1)")
     whole(state)

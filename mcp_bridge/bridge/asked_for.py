@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from mcp_bridge.policy.references import Scalar
 
 
+MAX_OLD_TEXTS = 1000
+"""That one key may have been kept as by version 0.1.0: by that many references to the values in it."""
+
+
 class Keys(NamedTuple):
     """Of the MACs.
 
@@ -83,7 +87,10 @@ def script_macs(keys: Keys, code: str) -> tuple[str, ...]:
 
 
 async def whole_key(
-    key: Key, project: Callable[[Any], Awaitable[Any]], values_behind: Callable[[Any], Mapping[str, Scalar]]
+    key: Key,
+    project: Callable[[Any], Awaitable[Any]],
+    values_behind: Callable[[Any], Mapping[str, Scalar]],
+    old: ProgramStore | None = None,
 ) -> Key:
     """An idempotency key in two texts, where it has sensitive values in it: to be shown, and to be found by.
 
@@ -91,10 +98,19 @@ async def whole_key(
         key: With the text as it was given: with references, which are others the next time, or values.
         project: Takes values out of a text.
         values_behind: What is behind the references in one.
+        old: The store, if version 0.1.0 has kept keys in it.
     """
-    whole = str(fill_in(key.text, values_behind(key.text)))
+    behind = values_behind(key.text)
+    whole = str(fill_in(key.text, behind))
     shown = await project(whole)
-    return key if shown == key.text == whole else Key(str(shown), key.space, whole)
+    if shown == key.text == whole:
+        return key
+    before = [key.text] if behind and old is not None else []
+    for name, value in behind.items():
+        if old is not None:
+            known = await old.references_to(value)
+            before = [text.replace(name, other) for text in before for other in known][:MAX_OLD_TEXTS]
+    return Key(str(shown), key.space, whole, tuple(before))
 
 
 def _mac(key: bytes, data: bytes) -> str:

@@ -35,11 +35,13 @@ class Key(NamedTuple):
         text: As it was given, without sensitive values.
         space: Whose it is: the same text in two spaces is two keys.
         whole: With them, if it has any; else empty. Of such a key nothing is kept once its execution is erased.
+        before: As version 0.1.0 may have kept it, by the references that it had for them.
     """
 
     text: str
     space: KeySpace
     whole: str = ""
+    before: tuple[str, ...] = ()
 
 
 class Executions(Protocol[T_co]):
@@ -130,5 +132,8 @@ async def once(
 
 async def _known(store: ProgramStore, principal: str, key: Key) -> StoredExecution | None:
     """The execution that a key has; or else the one that version 0.1.0 has kept under it."""
-    text = key.whole or key.text
-    return await store.by_key(principal, text, key.space) or await store.by_key(principal, text)
+    for text in (key.whole or key.text, *key.before):
+        known = await store.by_key(principal, text, key.space) or await store.by_key(principal, text)
+        if known is not None:
+            return known
+    return None

@@ -130,7 +130,8 @@ class Programs(ProgramLibrary):
         asked_for = await off_loop(written, fill_in, written, behind) if effects.values_behind(written) else None
         request = await ProgramAsked(self._keys, asked_for or found.program.hash, context, behind).load()
         if key is not None:
-            key = await whole_key(key, effects.project, effects.values_behind)
+            old = None if self._keys.before is None else self.store
+            key = await whole_key(key, effects.project, effects.values_behind, old)
         return await once(
             self.store,
             principal,

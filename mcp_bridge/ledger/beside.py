@@ -42,6 +42,9 @@ OLD_REQUESTS = "requests"
 """The name in `meta` of the key, wrapped, by which requests are told that earlier versions have kept; empty if there
 are none. Where it is, what they have left of erased values is forgotten."""
 
+OLD_REQUESTS_GONE = "gone"
+"""In the place of that key, where it is needed and wasn't there. It is taken when it is put back."""
+
 _DECISION = ("approved", "by", "comment")
 
 
@@ -209,7 +212,7 @@ class Beside:
             if is_there == (token is not None or execution in self.erased) or (is_there and put_back):
                 said = "is there, and the log says it was erased" if is_there else "is gone, and the log doesn't say so"
                 raise damaged(f"the value behind the reference {name!r:.60} of {execution} {said}")
-        if known != self._tokens:
+        if known != self._tokens or self._references:
             raise damaged("the values behind references that are erased are not those that the log says")
 
     def _check_old_references(self, connection: sqlite3.Connection) -> None:
@@ -292,7 +295,7 @@ def _check_rows(connection: sqlite3.Connection, master: MasterKey) -> None:
             check_row(master, table, row)
     for execution, wrapped in connection.execute("SELECT execution, wrapped FROM data_keys WHERE wrapped IS NOT NULL"):
         master.open(execution, wrapped)
-    for (wrapped,) in connection.execute("SELECT value FROM meta WHERE name = ? AND value <> ''", (OLD_REQUESTS,)):
+    for (wrapped,) in connection.execute("SELECT value FROM meta WHERE name = ? AND value NOT IN ('', ?)", (OLD_REQUESTS, OLD_REQUESTS_GONE)):
         master.unwrap(wrapped, OLD_REQUESTS)
     check_sealed(connection, master)
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.beside import OLD_REQUESTS, UNFINISHED
+from mcp_bridge.ledger.beside import OLD_REQUESTS, OLD_REQUESTS_GONE, UNFINISHED
 from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.disclosures import SALT_BYTES
 from mcp_bridge.ledger.entries import Entry
@@ -39,9 +39,6 @@ logger = logging.getLogger(__name__)
 KEY_FILE = "references.key"
 """In the state directory, of earlier versions."""
 
-_GONE = "gone"
-"""In the place of the key of their requests, where that is needed and wasn't there: it is taken when it is put back."""
-
 WITHHELD = b""
 """In the place of a payload that names what was erased."""
 
@@ -60,8 +57,8 @@ def forget_old(connection: sqlite3.Connection, log: Log, directory: Path) -> Non
     do = connection.execute
     known = do("SELECT value FROM meta WHERE name = ?", (OLD_REQUESTS,)).fetchone()
     if known is not None:
-        if known[0] == _GONE and (wrapped := _requests(log, directory / KEY_FILE)) != _GONE:
-            do("UPDATE meta SET value = ? WHERE name = ?", (wrapped, OLD_REQUESTS))
+        if known[0] == OLD_REQUESTS_GONE and os.path.lexists(directory / KEY_FILE):
+            do("UPDATE meta SET value = ? WHERE name = ?", (_requests(log, directory / KEY_FILE), OLD_REQUESTS))
         return
     log.begin(connection)
     wrapped = _requests(log, directory / KEY_FILE) if needs_key(connection) else ""
@@ -69,21 +66,13 @@ def forget_old(connection: sqlite3.Connection, log: Log, directory: Path) -> Non
     left = 0
     for (execution,) in do("SELECT execution FROM data_keys WHERE wrapped IS NULL").fetchall():
         left += forget_execution(connection, log, execution)
-    tokens = [
-        entomb(connection, log, execution, name)
-        for execution, name in do(
-            "SELECT execution, id FROM reference_values WHERE value IS NULL AND erased IS NULL"
-        ).fetchall()
-    ]
-    named = [
-        sequence
-        for sequence, payload in do(
-            "SELECT sequence, CAST(sealed AS BLOB) FROM entries JOIN payloads USING (sequence)"
-            " WHERE execution = ? AND kind = 'erasure'",
-            (LEDGER,),
-        ).fetchall()
-        if "reference" in _decoded(payload[SALT_BYTES:])
-    ]
+    tokens: list[str] = []
+    named: list[int] = []
+    for sequence, erased in _named(connection):
+        rows = [row for row in erased if _is_there(connection, *row)]
+        tokens += [entomb(connection, log, *row) for row in rows]
+        if len(rows) == len(erased):
+            named.append(sequence)
     if named:
         _withhold(connection, named)
     if not (left or tokens or named):
@@ -105,7 +94,7 @@ def needs_key(connection: sqlite3.Connection) -> bool:
     (found,) = connection.execute(
         "SELECT EXISTS (SELECT 1 FROM executions WHERE key IS NOT NULL AND request <> '')"
         " AND NOT EXISTS (SELECT 1 FROM meta WHERE name = ? AND value <> ?)",
-        (OLD_REQUESTS, _GONE),
+        (OLD_REQUESTS, OLD_REQUESTS_GONE),
     ).fetchone()
     return bool(found)
 
@@ -198,11 +187,11 @@ def old_requests(connection: sqlite3.Connection, log: Log) -> bytes | None:
         BridgeError: `ledger_damaged`.
     """
     (wrapped,) = connection.execute("SELECT value FROM meta WHERE name = ?", (OLD_REQUESTS,)).fetchone() or ("",)
-    return log.master.unwrap(wrapped, OLD_REQUESTS) if wrapped not in {"", _GONE} else None
+    return log.master.unwrap(wrapped, OLD_REQUESTS) if wrapped not in {"", OLD_REQUESTS_GONE} else None
 
 
 def _requests(log: Log, path: Path) -> str:
-    """What is kept of the key of requests that a file has: _GONE if there is none."""
+    """What is kept of the key of requests, which is made of that in a file."""
     try:
         key = path.read_bytes()
     except FileNotFoundError:
@@ -211,7 +200,7 @@ def _requests(log: Log, path: Path) -> str:
             " asked for under one is refused. Put it back, then start again",
             path,
         )
-        return _GONE
+        return OLD_REQUESTS_GONE
     except OSError as exc:
         raise BridgeError("key_unusable", f"{path} can't be read: {exc.strerror}.") from None
     if len(key) != KEY_BYTES:
@@ -221,13 +210,37 @@ def _requests(log: Log, path: Path) -> str:
     return log.master.wrap(hmac.digest(key, b"requests", "sha256"), OLD_REQUESTS).hex()
 
 
-def _decoded(payload: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(payload)
-    except ValueError:
-        # Verification says so. Here it says nothing of a reference.
-        return {}
-    return found if isinstance(found, dict) else {}
+def _named(connection: sqlite3.Connection) -> list[tuple[int, list[tuple[str, str]]]]:
+    """The entries that name references which were erased: their numbers, and executions with the references' ids.
+
+    Those of executions that are erased themselves are left out.
+    """
+    found = []
+    for sequence, kept in connection.execute(
+        "SELECT sequence, CAST(sealed AS BLOB) FROM entries JOIN payloads USING (sequence)"
+        " WHERE execution = ? AND kind = 'erasure'",
+        (LEDGER,),
+    ).fetchall():
+        try:
+            payload = json.loads(kept[SALT_BYTES:])
+            name, holders = str(payload["reference"]), [str(one) for one in payload["holders"]]
+        except (ValueError, KeyError, TypeError):
+            # It names none; or was changed, as verification says.
+            continue
+        erased = [(execution, name) for execution in holders if not _is_erased(connection, execution)]
+        found.append((sequence, erased))
+    return found
+
+
+def _is_erased(connection: sqlite3.Connection, execution: str) -> bool:
+    query = "SELECT 1 FROM data_keys WHERE execution = ? AND wrapped IS NULL"
+    return connection.execute(query, (execution,)).fetchone() is not None
+
+
+def _is_there(connection: sqlite3.Connection, execution: str, name: str) -> bool:
+    # Where it isn't, somebody has taken it away: that entry keeps its payload, by which verification finds it.
+    query = "SELECT 1 FROM reference_values WHERE execution = ? AND id = ?"
+    return connection.execute(query, (execution, name)).fetchone() is not None
 
 
 def _withhold(connection: sqlite3.Connection, sequences: list[int]) -> None:
@@ -240,3 +253,5 @@ def _withhold(connection: sqlite3.Connection, sequences: list[int]) -> None:
         "UPDATE payloads SET sealed = ? WHERE sequence = ?", [(WITHHELD, sequence) for sequence in sequences]
     )
     connection.execute(statement)
+    # What was left to do of them is left to do of the entry that takes their place.
+    connection.executemany("DELETE FROM meta WHERE name = ?", [(f"{UNFINISHED} {sequence}",) for sequence in sequences])

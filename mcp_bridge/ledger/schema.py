@@ -15,6 +15,7 @@ FILE_NAME = "ledger.sqlite"
 _FORGETTING = (
     # Of a value that was erased: what its entry names it by. With its execution, everything else of the row goes.
     "ALTER TABLE reference_values ADD COLUMN erased TEXT",
+    "CREATE INDEX holders_by_holder ON holders (holder)",
     "DROP TRIGGER data_keys_are_only_destroyed",
     """CREATE TRIGGER data_keys_are_only_destroyed BEFORE UPDATE ON data_keys
             WHEN NEW.execution <> OLD.execution OR NEW.subject NOT IN (OLD.subject, '') OR (NEW.wrapped IS NOT NULL

@@ -37,7 +37,7 @@ KEYRING_SERVICE, KEYRING_NAME = "mcp-bridge", "ledger master key"
 OWN_SOURCES = frozenset({"file", "keyring"})
 """Where a master key is that was made here, and is kept by nobody else; every other source is a command."""
 
-_NONCE_BYTES = 12
+_NONCE_BYTES, _TAG_BYTES = 12, 16
 
 NAME_BYTES = 16
 """Of the name of a piece of a payload."""
@@ -155,6 +155,11 @@ class DataKey:
             return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], label)
         except (InvalidTag, ValueError, TypeError):
             raise damaged(f"{label.decode(errors='replace')[:100]!r} can't be opened: it was changed") from None
+
+
+def sealed_bytes(data: bytes) -> int:
+    """How many bytes data have when they are sealed."""
+    return _NONCE_BYTES + len(data) + _TAG_BYTES
 
 
 def master_key(source: str | Sequence[str], directory: Path, *, make: bool) -> MasterKey:

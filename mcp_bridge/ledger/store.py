@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from mcp_bridge.ledger.entries import TOMBSTONE
 from mcp_bridge.ledger.log import INSERT_KEY
 from mcp_bridge.ledger.sealed_rows import LIBRARY, label_of, open_sealed, seal, seal_bytes
+from mcp_bridge.ledger.sealing import sealed_bytes
 from mcp_bridge.ledger.transaction import Seal, check_row, row_mac
 from mcp_bridge.offload import off_loop
 
@@ -475,6 +476,28 @@ class ProgramStore:
             name: None if value is None or key is None else open_sealed(key, value, label_of("value", execution, name))
             for name, value in rows
         }
+
+    async def references_to(self, value: str | float) -> list[str]:
+        """The ids of references behind which a value is kept, in any execution.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        data = json.dumps(value).encode()
+        # Equal values are equally long, sealed as well: most of the others need not be opened.
+        rows = await self._database.read(
+            "SELECT execution, id, value, wrapped FROM reference_values JOIN data_keys USING (execution)"
+            " WHERE length(value) = ? AND wrapped IS NOT NULL",
+            (sealed_bytes(data),),
+        )
+        opened = self._database.master.open
+        return list(
+            dict.fromkeys(
+                name
+                for execution, name, sealed, wrapped in rows
+                if opened(execution, wrapped).open(sealed, label_of("value", execution, name)) == data
+            )
+        )
 
     # --- approvals ---
 
