@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import fnmatch
+import hmac
 import io
 import itertools
 import os
@@ -24,11 +25,14 @@ from tampered_fixtures import ASKED, WAITING, Writer
 
 from mcp_bridge.bridge import age, archive, restore
 from mcp_bridge.bridge import backup as backups
+from mcp_bridge.bridge.backup import OLD_KEY
 from mcp_bridge.bridge.keep import FOLDERS, Files, Memories
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.kernel.program import parse
+from mcp_bridge.kernel.values import canonical
 from mcp_bridge.ledger import audit, rotation
 from mcp_bridge.ledger.database import Database
-from mcp_bridge.ledger.opening import KEY_FILE, RESTORING
+from mcp_bridge.ledger.opening import KEY_FILE, PUBLIC_KEY_FILE, RESTORING
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.sealing import MasterKey
 from mcp_bridge.ledger.signing import Signer
@@ -36,6 +40,7 @@ from mcp_bridge.ledger.witness_files import KEY_FILE as WITNESS_KEY
 from mcp_bridge.ledger.witness_files import STATE_FILE as WITNESS_STATE
 from mcp_bridge.ledger.witness_files import open_files
 from mcp_bridge.policy.secret_stores import SecretFile
+from mcp_bridge.private_files import place
 
 LONG = bool(os.environ.get("MCP_BRIDGE_TEST_LONG"))
 """Whether many more damaged backups are wanted."""
@@ -151,10 +156,29 @@ def put_away(desk):
     """Lose the state directory: only a copy of its keys is left."""
     away = desk.folder / "away"
     away.mkdir(mode=0o700)
-    for name in ("master.key", KEY_FILE, "references.key", "secrets.json", WITNESS_KEY):
+    for name in ("master.key", KEY_FILE, OLD_KEY, "secrets.json", WITNESS_KEY):
         if (desk.state / name).exists():
             shutil.copy(desk.state / name, away)
     shutil.rmtree(desk.state)
+
+
+def kept_by_0_1_0(desk):
+    """Have what is kept of a request, and the key that it was made by, as that version has left them."""
+    key, ident = os.urandom(32), desk.once["trace_id"]
+    asked = canonical({"program": parse(ONCE).hash, "context": {"n": "7"}})
+    mac = hmac.digest(hmac.digest(key, b"requests", "sha256"), asked, "sha256").hex()
+
+    async def keep():
+        async with Database(desk.path) as database:
+            database.post("UPDATE executions SET request = ? WHERE id = ?", (mac, ident))
+            await database.transact(lambda writing: writing.authenticate(("executions", "id = ?", (ident,))))
+
+    asyncio.run(keep())
+    with closing(sqlite3.connect(desk.path)) as connection:
+        connection.execute("DELETE FROM meta WHERE name = 'requests'")
+        connection.commit()
+    (desk.state / OLD_KEY).touch(0o600)
+    (desk.state / OLD_KEY).write_bytes(key)
 
 
 def goes_on(desk, kind, key="order-7"):
@@ -167,7 +191,6 @@ def goes_on(desk, kind, key="order-7"):
     assert done(desk) == [*before, f"charge {CARD}"]
     assert desk.run("audit", "verify", "--key", desk.key, "--json").json["opened"]
     assert desk.run("audit", "verify", desk.folder / "proof", "--key", desk.key, "--json").json["authenticated"]
-    # The same value has the same reference as before.
     desk.run("program", "run", "pay", "--json", code=5)
     kept = kind != "ledger alone"
     assert Memories(desk.state).load("customer") == (kept, {"name": "anna"} if kept else None)
@@ -208,7 +231,7 @@ def test_a_backup_without_keys_is_tried_where_its_ledger_is_and_where_nothing_is
     put_away(till)
     facts = till.run("restore", "--check", file, "--json").json
     assert facts["authenticated"] is False
-    assert facts["missing"] == ["master.key", KEY_FILE, "references.key"]
+    assert facts["missing"] == ["master.key", KEY_FILE]
     told = till.run("restore", "--check", file)
     assert "by no key that is here" in told.out
     assert "needed to restore it (--keys): master.key" in told.out
@@ -228,8 +251,8 @@ def test_age_and_tar_open_a_backup(till):
             names = archived.getnames()
             assert archived.extractfile(f"files/{RUN}/{'ü' * 120}").read() == b"kept"
         assert {FILE_NAME, "backup.json", "manifest.json"} <= set(names)
-        assert set(names).issuperset({"master.key", KEY_FILE, "references.key", "secrets.json"}) is keys
-    for name in ("master.key", KEY_FILE, "references.key"):
+        assert set(names).issuperset({"master.key", KEY_FILE, "secrets.json"}) is keys
+    for name in ("master.key", KEY_FILE):
         assert (till.state / name).read_bytes() in content
         assert (till.state / name).read_bytes() not in plain.read_bytes()
         assert (till.state / name).read_bytes() not in file.read_bytes()
@@ -352,8 +375,9 @@ def listing(folder):
 
 
 @pytest.mark.parametrize("kind", ["without keys", "ledger alone"])
-@pytest.mark.parametrize("name", ["master.key", KEY_FILE, "references.key"])
+@pytest.mark.parametrize("name", ["master.key", KEY_FILE, OLD_KEY])
 def test_a_missing_key_is_said_before_anything_is_made(till, kind, name):
+    kept_by_0_1_0(till)
     file, options, _ = made(till, kind)
     put_away(till)
     (till.folder / "away" / name).unlink()
@@ -362,60 +386,62 @@ def test_a_missing_key_is_said_before_anything_is_made(till, kind, name):
     assert not till.state.exists()
 
 
-def test_a_ledger_that_is_put_back_without_its_key_of_references_says_so_and_makes_none(till):
-    """The way that 0.1.0 told people to go."""
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_0_1_0_has_left_is_restored_with_the_key_of_its_requests(till, kind):
+    kept_by_0_1_0(till)
+    file, options, stdin = made(till, kind)
+    put_away(till)
+    till.run("restore", file, *options, stdin=stdin)
+    assert (till.state / OLD_KEY).exists()
+    goes_on(till, kind)
+    # Once it was opened, it is in the ledger, and so in the next backup.
+    assert not (till.state / OLD_KEY).exists()
+    file, options, stdin = made(till, kind, "again")
+    shutil.rmtree(till.state)
+    till.run("restore", file, *options, stdin=stdin)
+    assert till.run("program", "run", "once", "--context", '{"n": "7"}', "--key", "order-7", "--json").json == till.once
+
+
+def test_a_key_that_0_1_0_has_left_and_nothing_needs_is_in_no_backup(till):
+    """As a process leaves it that was killed before it could remove it: with it, erased values could be guessed."""
+    (till.state / OLD_KEY).touch(0o600)
+    (till.state / OLD_KEY).write_bytes(os.urandom(32))
+    file, _, stdin = made(till, "passphrase")
+    shutil.rmtree(till.state)
+    assert OLD_KEY not in till.run("restore", file, "--json", stdin=stdin).json["keys"]
+    assert not (till.state / OLD_KEY).exists()
+
+
+def test_a_ledger_of_0_1_0_that_is_put_back_without_the_key_of_its_requests_does_nothing_again(till):
+    """The way that 0.1.0 told people to go, which told of two keys."""
+    kept_by_0_1_0(till)
     audit.backup(till.path, till.folder / "copy", None, None)
     put_away(till)
     till.state.mkdir(mode=0o700)
     for name in ("master.key", KEY_FILE):
         shutil.copy(till.folder / "away" / name, till.state)
     shutil.copy(till.folder / "copy", till.path)
-    words = ["key_missing", "references.key"]
-    till.says("program", "run", "once", "--context", '{"n": "7"}', "--key", "order-7", code=1, words=words)
-    till.says("program", "run", "pay", code=1, words=words)
-    assert not (till.state / "references.key").exists()
-    shutil.copy(till.folder / "away" / "references.key", till.state)
+    before = done(till)
+    again = ("program", "run", "once", "--context", '{"n": "7"}', "--key", "order-7")
+    till.says(*again, code=2, words=["references.key is missing", "Put it back", "key_conflict"])
+    till.says(*again, code=2, words=["key_conflict"])
+    assert done(till) == before
+    assert not (till.state / OLD_KEY).exists()
+    till.run("audit", "verify")
+    # A half of it is not taken, and not removed.
+    whole = (till.folder / "away" / OLD_KEY).read_bytes()
+    (till.state / OLD_KEY).touch(0o600)
+    (till.state / OLD_KEY).write_bytes(whole[:20])
+    till.says(*again, code=1, words=["key_unusable", "20 bytes"])
+    assert (till.state / OLD_KEY).read_bytes() == whole[:20]
+    # A backup lacks it, too.
+    (till.state / OLD_KEY).unlink()
+    assert till.run("backup", "--without-keys", till.folder / "lacks", "--json").json["apart"][2:] == [OLD_KEY]
+    (till.state / OLD_KEY).touch(0o600)
+    (till.state / OLD_KEY).write_bytes(whole)
     shutil.copy(till.folder / "away" / "secrets.json", till.state)
     goes_on(till, "ledger alone")
-
-
-def test_a_key_of_references_that_is_lost_is_begun_anew_by_a_persons_word(till):
-    (till.state / "references.key").unlink()
-    till.says("program", "run", "pay", code=1, words=["key_missing", "rotate-key --references"])
-    till.says("audit", "rotate-key", "--references", "--lost", code=2, words=["bad_argument"])
-    assert "new key of references" in till.run("audit", "rotate-key", "--references").out
-    before = done(till)
-    till.says("program", "run", "once", "--context", '{"n": "7"}', "--key", "order-7", code=2, words=["key_conflict"])
-    assert done(till) == before
-    # Its values are kept beside its state.
-    till.run("approvals", "approve", till.waiting, "--resume")
-    assert done(till) == [*before, f"charge {CARD}"]
-
-
-def test_a_key_of_references_that_others_can_read_is_said_in_a_line(till):
-    (till.state / "references.key").chmod(0o644)
-    till.says("program", "run", "pay", code=1, words=["key_unusable", "chmod 600"])
-    till.says(
-        "backup", "--passphrase", till.folder / "b", stdin=PASSPHRASE, code=1, words=["key_unusable", "chmod 600"]
-    )
-    assert not (till.folder / "b").exists()
-
-
-async def test_the_key_of_references_is_not_renewed_while_a_bridge_has_it(till):
-    key = (till.state / "references.key").read_bytes()
-    async with Database(till.path, owner="another:1:2"):
-        words = ["ledger_in_use"]
-        await asyncio.to_thread(till.says, "audit", "rotate-key", "--references", code=1, words=words)
-    assert (till.state / "references.key").read_bytes() == key
-
-
-def test_a_new_ledger_and_one_that_used_no_key_make_their_key(desk):
-    desk.run("audit", "stats", code=1)
-    desk.run("execution", "list")
-    assert not (desk.state / "references.key").exists()
-    desk.suspended()
-    assert (desk.state / "references.key").exists()
-    desk.run("execution", "list")
+    assert not (till.state / OLD_KEY).exists()
 
 
 @pytest.mark.parametrize("emptied", [False, True])
@@ -424,20 +450,27 @@ def test_no_ledger_is_begun_where_one_is_gone(till, emptied):
     till.path.unlink()
     if emptied:
         till.path.touch(0o600)
-    before = listing(till.state)
-    for command in (("program", "run", "once", "--context", '{"n": "7"}', "--key", "order-7"), ("execution", "list")):
-        till.says(*command, code=1, words=["ledger_missing", "mcp-bridge restore"])
-    assert listing(till.state) == before
+    # An earlier version has written nowhere how far it had come.
+    for code in ("ledger_behind", "ledger_missing"):
+        before = listing(till.state)
+        for command in (
+            ("program", "run", "once", "--context", '{"n": "7"}', "--key", "order-7"),
+            ("execution", "list"),
+        ):
+            till.says(*command, code=1, words=[code, "mcp-bridge restore"])
+        assert listing(till.state) == before
+        (till.state / "ledger.head").unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("name", [KEY_FILE, "references.key"])
+@pytest.mark.parametrize("name", [KEY_FILE, OLD_KEY])
 @pytest.mark.parametrize("kind", ["without keys", "ledger alone"])
-def test_what_is_lost_for_good_is_begun_anew(till, name, kind):
+def test_what_is_lost_for_good_is_gone_on_without(till, name, kind):
+    kept_by_0_1_0(till)
     file, options, _ = made(till, kind)
     put_away(till)
     (till.folder / "away" / name).unlink()
     told = till.run("restore", file, *options, "--lost", name).out
-    assert f"{name} is a new one." in told
+    assert ("checkpoint.key is a new one." if name == KEY_FILE else "Without references.key") in told
     before = done(till)
     if name == KEY_FILE:
         key = till.run("audit", "key").out.strip()
@@ -456,7 +489,7 @@ def test_what_is_there_is_not_lost_and_the_master_key_cannot_be(till):
     file, options, _ = made(till, "without keys")
     whole, _, _ = made(till, "passphrase", "whole")
     put_away(till)
-    for words in (("master.key",), ("no-such.key",), (KEY_FILE,)):
+    for words in (("master.key",), ("no-such.key",), (KEY_FILE,), (OLD_KEY,)):
         till.says("restore", file, *options, "--lost", *words, code=2, words=["bad_argument"])
     till.says("restore", whole, "--lost", KEY_FILE, code=2, stdin=PASSPHRASE, words=["bad_argument", "it is there"])
     assert not till.state.exists()
@@ -471,7 +504,7 @@ def test_a_backup_is_restored_over_nothing_that_is_there(till, kind):
     till.says("restore", file, *options, stdin=stdin, code=2, words=["restore_exists", "--keys"])
     assert {path: path.read_bytes() for path in till.state.rglob("*") if path.is_file()} == content
     # Nor over a part of it.
-    for name in (FILE_NAME, "master.key", KEY_FILE, "references.key", "secrets.json", f"{FILE_NAME}-wal", *FOLDERS):
+    for name in (FILE_NAME, "master.key", KEY_FILE, OLD_KEY, "secrets.json", f"{FILE_NAME}-wal", *FOLDERS):
         shutil.rmtree(till.state, ignore_errors=True)
         (till.state).mkdir(mode=0o700)
         if name in FOLDERS:
@@ -657,8 +690,8 @@ def test_a_ledger_of_0_1_0_is_restored_as_it_was(desk, kind, tmp_path):
             golden.extract(name, desk.state)
             (desk.state / name).chmod(0o600)
         vkey, proof = golden.read("vkey").decode(), golden.read("entry-5.tlog-proof")
-    (desk.state / "references.key").touch(0o600)
-    (desk.state / "references.key").write_bytes(os.urandom(32))
+    (desk.state / OLD_KEY).touch(0o600)
+    (desk.state / OLD_KEY).write_bytes(os.urandom(32))
     desk.path = desk.state / FILE_NAME
     desk.identity = desk.folder / "backup.key"
     desk.recipient = desk.run("backup-key", desk.identity).out.strip()
@@ -708,12 +741,41 @@ def test_everything_in_a_state_directory_is_in_a_backup_or_left_out_by_name(till
 
 def test_what_speaks_of_another_ledger_is_not_left_beside_a_restored_one(till, monkeypatch):
     file, options, stdin = made(till, "passphrase")
+    till.run("program", "run", "once", "--context", '{"n": "9"}')
+    further = {name: (till.state / name).read_bytes() for name in ("ledger.head", PUBLIC_KEY_FILE)}
     put_away(till)
-    monkeypatch.setattr(restore, "OF_THIS_LEDGER", ("some.head",))
     till.state.mkdir(mode=0o700)
-    (till.state / "some.head").write_text("far ahead")
+    further[PUBLIC_KEY_FILE] = Signer("mcp-code-bridge/0", Ed25519PrivateKey.generate()).vkey.encode()
+    for name, data in further.items():
+        (till.state / name).write_bytes(data)
+
+    def full(new, target):
+        if target.name == FILE_NAME:
+            raise OSError(28, "No space left on device")
+        place(new, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(restore, "place", full)
+        till.says("restore", file, *options, stdin=stdin, code=1, words=["restore_failed"])
+    assert {path.name: path.read_bytes() for path in till.state.iterdir()} == further
     till.run("restore", file, *options, stdin=stdin)
-    assert not (till.state / "some.head").exists()
+    assert not [name for name in further if (till.state / name).exists()]
+    till.run("audit", "verify")
+    goes_on(till, "passphrase")
+    assert (till.state / "ledger.head").exists()
+
+
+def test_a_ledger_that_is_refused_is_backed_up_and_that_is_said(till):
+    older = shutil.copy(till.path, till.folder / "older")
+    till.run("program", "run", "once", "--context", '{"n": "9"}')
+    shutil.copy(older, till.path)
+    for name in ("-wal", "-shm"):
+        till.path.with_name(f"{FILE_NAME}{name}").unlink(missing_ok=True)
+    till.says("program", "run", "pay", code=1, words=["ledger_behind"])
+    told = till.run("backup", "--passphrase", till.folder / "backup", stdin=PASSPHRASE)
+    assert "it had" in told.err
+    till.run("audit", "accept-loss")
+    assert "it had" not in till.run("backup", "--passphrase", till.folder / "again", stdin=PASSPHRASE).err
 
 
 # --- in use ---
@@ -823,10 +885,10 @@ def test_a_changed_byte_is_found_or_changes_nothing(small, kind):
     places = {chance.randrange(len(data)) for _ in range(2000 if LONG else 40)}
     # Where it says what it is, and where it ends.
     places |= {*range(0, 120, 11), *range(len(data) - 40, len(data), 9)}
-    for place in sorted(places):
-        bad.write_bytes(data[:place] + bytes([data[place] ^ 1 << chance.randrange(8)]) + data[place + 1 :])
+    for at in sorted(places):
+        bad.write_bytes(data[:at] + bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :])
         found = outcome(bad, into, means)
-        assert found in REFUSED if isinstance(found, str) else found == whole, (place, found)
+        assert found in REFUSED if isinstance(found, str) else found == whole, (at, found)
 
 
 @pytest.mark.parametrize("kind", ["passphrase", "recipient", "without keys"])

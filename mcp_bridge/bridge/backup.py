@@ -6,6 +6,7 @@ what its entries tell of is on the disk before they are, so the files that are c
 
 from __future__ import annotations
 
+import functools
 import io
 import logging
 import os
@@ -44,7 +45,7 @@ logger = logging.getLogger(__name__)
 MASTER = sealing.FILE_NAME
 
 OLD_KEY = forgetting.KEY_FILE
-"""Of a directory that no later version than 0.1.0 has used: that takes the key into the ledger, and removes the file."""
+"""Of a directory that no later version than 0.1.0 has used: a later one has it in the ledger, and removes the file."""
 
 KEYS = (MASTER, KEY_FILE, OLD_KEY)
 """What a ledger's keys are called, in a backup and in a state directory. A further one is one more name here, and in
@@ -210,7 +211,7 @@ def _copied(path: Path, copy: Path, master: sealing.MasterKey) -> tuple[audit.Fi
         found = audit.backup(path, copy, trusted, master)
         with open_ledger(copy) as ledger:
             key = signing_key(path.parent, ledger)
-            behind = behind or _caught(lambda connection=ledger.connection: position.check(connection))
+            behind = behind or _caught(functools.partial(position.check, ledger.connection))
         if key is not None or trusted is None:
             if behind is not None:
                 # What there is of a ledger that is refused should be kept before its loss is accepted.

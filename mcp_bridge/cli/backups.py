@@ -39,8 +39,8 @@ Lost: TypeAlias = Annotated[
     typer.Option(
         metavar="NAME",
         help="checkpoint.key, or version 0.1.0's references.key, is lost for good: go on with a new one, or without; "
-        "repeatable. Readers of the log have to be told of the new one. Without the other, idempotency keys of then fit "
-        "nothing that is asked for.",
+        "repeatable. Readers of the log have to be told of the new one. Without the other, what is asked for under "
+        "idempotency keys of then is refused.",
     ),
 ]
 Identities: TypeAlias = Annotated[
@@ -229,8 +229,8 @@ def _lines(found: Restored, file: Path, into: Path | None) -> list[str]:
     if into is not None:
         if "references.key" in found.lost:
             lines.append(
-                "Without references.key nobody can tell what idempotency keys of version 0.1.0 were given for: what is asked"
-                " for under one is refused."
+                "Without references.key nobody can tell what idempotency keys of version 0.1.0 were given for: what is"
+                " asked for under one is refused."
             )
         if "checkpoint.key" in found.lost:
             lines.append("checkpoint.key is a new one.")

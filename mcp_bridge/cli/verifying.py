@@ -179,7 +179,7 @@ def verify_given(
             beginning = opened.read(len(_SQLITE))
             opened.seek(0)
             if beginning == _SQLITE:
-                copy = verify_file(file, keys, notes, _master_of(file, settings), progress)
+                copy = verify_file(file, keys, notes, _master_of(file, settings), progress=progress)
                 with open_ledger(file) as ledger:
                     _refuse_alarms(published(ledger))
                 return {"file": str(file), **_facts(copy.log, keys), "erased": copy.erased, "opened": copy.opened}

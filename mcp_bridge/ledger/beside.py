@@ -295,7 +295,9 @@ def _check_rows(connection: sqlite3.Connection, master: MasterKey) -> None:
             check_row(master, table, row)
     for execution, wrapped in connection.execute("SELECT execution, wrapped FROM data_keys WHERE wrapped IS NOT NULL"):
         master.open(execution, wrapped)
-    for (wrapped,) in connection.execute("SELECT value FROM meta WHERE name = ? AND value NOT IN ('', ?)", (OLD_REQUESTS, OLD_REQUESTS_GONE)):
+    for (wrapped,) in connection.execute(
+        "SELECT value FROM meta WHERE name = ? AND value NOT IN ('', ?)", (OLD_REQUESTS, OLD_REQUESTS_GONE)
+    ):
         master.unwrap(wrapped, OLD_REQUESTS)
     check_sealed(connection, master)
 
