@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -194,6 +195,25 @@ def write_private(path: Path, data: bytes, *, durable: bool = False) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def place(new: Path, target: Path) -> None:
+    """Give a file another name in the same directory tree, which nothing has: what is there is never replaced.
+
+    Raises:
+        FileExistsError: Something has it.
+        OSError: As the system gives it. The file has the one name or the other.
+    """
+    try:
+        os.link(new, target)
+    except OSError as exc:
+        if exc.errno not in {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}:
+            raise
+        # A file system without links, that of a memory stick for instance.
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        new.replace(target)
+    else:
+        new.unlink()
 
 
 @contextmanager

@@ -196,7 +196,7 @@ def test_an_export_by_another_key_proves_nothing_to_who_names_one(ledger, tmp_pa
 
 def test_an_entry_is_proven_from_a_copy_of_the_file(ledger, tmp_path):
     copy, proof = tmp_path / "copy.sqlite", ledger.run("audit", "prove", "3").out
-    ledger.run("backup", copy)
+    audit.backup(ledger.path, copy, None, None)
     assert ledger.run("audit", "prove", "3", copy, "--key", ledger.key).out == proof
     hidden = ledger.run("audit", "prove", "3", copy, "--no-payload").out
     shutil.rmtree(ledger.state)
@@ -278,7 +278,7 @@ def test_the_status_says_whether_anybody_has_signed(ledger, tmp_path, words):
     words = [word.format(key=ledger.key) for word in words]
     export, proof, copy = exported(ledger), tmp_path / "proof", tmp_path / "copy"
     ledger.run("audit", "prove", "3", "--out", proof)
-    ledger.run("backup", copy)
+    audit.backup(ledger.path, copy, None, None)
     for file in (export, proof, copy):
         facts = ledger.run("audit", "verify", file, *words, "--json").json
         assert (facts["status"], facts["authenticated"]) == (
@@ -326,7 +326,7 @@ def test_what_was_not_opened_and_what_is_erased_is_told(ledger, tmp_path):
     told = ledger.run("audit", "verify").out
     assert "1 executions erased" in told
     assert "not opened" not in told
-    ledger.run("backup", tmp_path / "copy")
+    audit.backup(ledger.path, tmp_path / "copy", None, None)
     (ledger.state / "master.key").unlink()
     told = ledger.run("audit", "verify", tmp_path / "copy", "--key", ledger.key).out
     assert "payloads and the rows beside the log were not opened: no master key" in told
@@ -385,7 +385,7 @@ def test_numbers_of_a_damaged_ledger_are_refused_and_its_file_is_named(ledger, c
         said = told.out + told.err
         assert "ledger_damaged" in said
         assert f"{ledger.path}: The record of executions is damaged: " in said
-        assert "Go on with a backup; `mcp-bridge audit verify FILE` checks one." in said
+        assert "Go on with a backup: `mcp-bridge restore FILE --check` tries one." in said
 
 
 def test_a_ledger_that_was_rolled_back_or_rewritten_is_found_by_a_checkpoint_kept_elsewhere(ledger, tmp_path):
@@ -440,9 +440,9 @@ def test_a_ledger_that_was_rolled_back_or_rewritten_is_found_by_a_checkpoint_kep
         (("audit", "prove", "1", "--out", "p.json"), 2, ["bad_argument", "File exists"]),
         (("audit", "accept-clock"), 1, ["clock_is_right"]),
         (("audit", "publish"), 2, ["bad_argument", "ledger.publish"]),
-        (("backup", "p.json"), 2, ["backup_exists"]),
-        (("backup", "no/where"), 1, ["backup_failed"]),
-        (("backup", "."), 2, ["backup_exists"]),
+        (("backup", "--without-keys", "p.json"), 2, ["backup_exists"]),
+        (("backup", "--without-keys", "no/where"), 1, ["backup_failed"]),
+        (("backup", "--without-keys", "."), 2, ["backup_exists"]),
     ],
 )
 def test_what_can_t_be_done_is_said_and_changes_nothing(ledger, command, code, words):
@@ -474,7 +474,7 @@ def test_without_a_ledger_none_is_made(desk, command):
 
 def test_another_machines_ledger_is_verified_without_its_payloads(ledger, tmp_path):
     copy = tmp_path / "copy.sqlite"
-    ledger.run("backup", copy)
+    audit.backup(ledger.path, copy, None, None)
     shutil.rmtree(ledger.state)
     facts = ledger.run("audit", "verify", copy, "--key", ledger.key, "--json").json
     assert (facts["authenticated"], facts["opened"]) == (True, False)
@@ -493,7 +493,7 @@ def test_a_ledger_whose_key_isn_t_here_is_not_verified_by_its_own_word(ledger):
     for command in (("verify",), ("consistency", kept_checkpoint(ledger))):
         ledger.says("audit", *command, code=1, words=["key_unusable"])
     # Neither is a copy.
-    ledger.says("backup", "copy", code=1, words=["key_unusable"])
+    ledger.says("backup", "--without-keys", "copy", code=1, words=["key_unusable"])
     assert not (ledger.folder / "copy").exists()
     (ledger.state / "checkpoint.key").unlink()
     # To verify, the public key is enough, which is beside it or is named.
@@ -582,7 +582,7 @@ async def fill(path, size=40_000, count=8):
     ("command", "code"),
     [
         (("audit", "export", "out", "--payloads"), b"disk_full"),
-        (("backup", "out"), b"backup_failed"),
+        (("backup", "--without-keys", "out"), b"backup_failed"),
     ],
 )
 def test_nothing_half_written_is_left_when_the_disk_is_full(ledger, command, code):
@@ -643,8 +643,7 @@ async def test_a_backup_is_whole_while_two_write(tmp_path):
 
 
 def test_a_backup_that_is_put_back_goes_on(ledger, tmp_path):
-    told = ledger.run("backup", tmp_path / "backup.sqlite")
-    assert "The keys are not in it" in told.err + told.out
+    audit.backup(ledger.path, tmp_path / "backup.sqlite", None, None)
     suspended = next(
         row["id"]
         for row in ledger.run("execution", "list", "--json").json["executions"]
@@ -681,7 +680,7 @@ def test_a_log_of_several_rotations_verifies_with_its_first_key(ledger, tmp_path
     subprocess.run([sys.executable, SMALL, tmp_path / "x.jsonl", "--key", keys[0]], check=True, capture_output=True)
     assert ledger.run("audit", "verify", "--key", keys[0], "--json").json["authenticated"]
     assert ledger.run("audit", "verify", "--json").json["keys"] == [keys[-1]]
-    ledger.run("backup", tmp_path / "backup")
+    audit.backup(ledger.path, tmp_path / "backup", None, None)
     assert ledger.run("audit", "verify", tmp_path / "backup", "--key", keys[0], "--json").json["keys"] == keys
 
 
@@ -798,11 +797,11 @@ def test_a_ledger_whose_key_is_lost_can_be_copied_and_another_s_is_not(ledger, t
     key = ledger.state / KEY_FILE
     data = key.read_bytes()
     key.unlink()
-    told = ledger.run("backup", tmp_path / "unsigned", "--json")
+    told = ledger.run("backup", "--without-keys", tmp_path / "unsigned", "--json")
     assert (told.code, told.json["authenticated"]) == (0, False)
-    assert "checkpoint.key is missing" in ledger.run("backup", tmp_path / "again").out
+    assert "checkpoint.key is missing" in ledger.run("backup", "--without-keys", tmp_path / "again").out
     key.touch(0o600)
     key.write_bytes(bytes(32))
-    ledger.says("backup", tmp_path / "another's", code=1, words=["key_unusable"])
+    ledger.says("backup", "--without-keys", tmp_path / "another's", code=1, words=["key_unusable"])
     key.write_bytes(data)
-    assert ledger.run("backup", tmp_path / "signed", "--json").json["authenticated"] is True
+    assert ledger.run("backup", "--without-keys", tmp_path / "signed", "--json").json["authenticated"] is True

@@ -58,7 +58,9 @@ EXPORT = "export.jsonl"
 COMMANDS = {
     "run": ["-c", "1"],
     "erase": ["--execution", "abc"],
-    "backup": ["OUT/copy.sqlite"],
+    "backup": ["--without-keys", "OUT/backup"],
+    "backup-key": ["OUT/backup.key"],
+    "restore": ["--check", "ledger.sqlite"],
     "replay": ["abc"],
     "trust": [],
     "doctor": ["--json"],

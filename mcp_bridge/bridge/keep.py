@@ -52,6 +52,23 @@ _NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069/
 _EXECUTION = re.compile(r"[0-9a-f]{16}")
 _ID = re.compile(r"[0-9a-f]+")
 _encoder, _decoder = json.JSONEncoder(ensure_ascii=False), json.JSONDecoder()
+_MEMORY = re.compile(r"[0-9a-f]{64}\.json")
+
+FOLDERS = ("files", "outputs", "memory")
+"""In the state directory: where all of it is."""
+
+
+def is_kept(name: str) -> bool:
+    """Whether a path in the state directory is one that is made here, of a file that is whole."""
+    match name.split("/"):
+        case ["files", execution, file]:
+            return bool(_ID.fullmatch(execution)) and _valid_name(file)
+        case ["outputs", execution, file]:
+            # One with a dot at its beginning is being written.
+            return bool(_ID.fullmatch(execution)) and _valid_name(file) and not file.startswith(".")
+        case ["memory", file]:
+            return bool(_MEMORY.fullmatch(file))
+    return False
 
 
 class Files:

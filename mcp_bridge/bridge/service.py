@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from mcp_bridge.kernel.events import Resume
     from mcp_bridge.kernel.program import Program
     from mcp_bridge.ledger.allowance import Measured
+    from mcp_bridge.ledger.publisher import Publisher
     from mcp_bridge.ledger.recorder import Recorder
     from mcp_bridge.ledger.store import Starter
     from mcp_bridge.models.sampling import Sampler
@@ -574,35 +575,41 @@ async def open_bridge(
         governance = load_governance({}, None, Path.cwd(), settings.state_dir)
     refuse_local(governance, specs)
     with masked_logs(governance.vault), watched() as watch:
-        async with (
-            Database(
-                settings.state_dir / FILE_NAME, settings.ledger.master_key, owner_label(), settings.ledger.quota
-            ) as database,
-            Fleet(specs, idle_timeout=settings.runtime_idle_timeout) as fleet,
-            anyio.create_task_group() as tasks,
-        ):
+        async with Database(
+            settings.state_dir / FILE_NAME, settings.ledger.master_key, owner_label(), settings.ledger.quota
+        ) as database:
+            # What fails does so before there is a task group: out of one, an error comes as one of a group.
             files = Files(settings.state_dir, settings.ledger.max_files_size)
             if database.is_new:
                 logger.warning("a ledger begins in %s. %s", settings.state_dir, settings.ledger.retention())
             await tidy(database, files, settings.ledger)
             database.reclaim = functools.partial(make_room, database, files, settings.ledger)
-            async with _looked_after(database, files, settings, governance.base, tasks):
+            publishing = await _publishing(database, settings, governance.base)
+            async with (
+                Fleet(specs, idle_timeout=settings.runtime_idle_timeout) as fleet,
+                anyio.create_task_group() as tasks,
+                _looked_after(database, files, settings, publishing, tasks),
+            ):
                 # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
                 bridge = Bridge(settings, fleet, tasks, database, governance)
                 bridge.loop_watch = watch
                 yield bridge
 
 
+async def _publishing(database: Database, settings: Settings, base: Path) -> Publisher | None:
+    if not settings.ledger.publish:
+        return None
+    from mcp_bridge.bridge.publishing import publisher  # noqa: PLC0415  (rarely needed)
+
+    return await publisher(database, settings.ledger, base)
+
+
 @asynccontextmanager
 async def _looked_after(
-    database: Database, files: Files, settings: Settings, base: Path, tasks: TaskGroup
+    database: Database, files: Files, settings: Settings, publishing: Publisher | None, tasks: TaskGroup
 ) -> AsyncGenerator[None]:
     """What is to be done while a bridge works: its log's checkpoints are published, and what is too old is erased."""
-    publishing = None
-    if settings.ledger.publish:
-        from mcp_bridge.bridge.publishing import publisher  # noqa: PLC0415  (rarely needed)
-
-        publishing = await publisher(database, settings.ledger, base)
+    if publishing is not None:
         tasks.start_soon(publishing.run)
     tidying = anyio.CancelScope()
 

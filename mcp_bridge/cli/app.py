@@ -13,6 +13,7 @@ import typer
 from mcp_bridge import __version__
 from mcp_bridge.cli.approvals import approvals
 from mcp_bridge.cli.audit import audit
+from mcp_bridge.cli.backups import backup, backup_key, restore
 from mcp_bridge.cli.executions import executions
 from mcp_bridge.cli.images import images
 from mcp_bridge.cli.opening import finish
@@ -138,17 +139,14 @@ def erase(
     )
 
 
-@app.command(epilog="Example:\n\nmcp-bridge backup /mnt/usb/ledger-2026-11-21.sqlite")
-def backup(
-    ctx: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The copy, which isn't there yet.")],
-    config: Config = None,
-    as_json: Json = False,  # noqa: FBT002
-) -> None:
-    """Copy the record of executions while it is in use, and verify the copy."""
-    from mcp_bridge.cli.erase import backup as work  # noqa: PLC0415
-
-    finish(lambda: work(config or ctx.obj, file, as_json=as_json), as_json=as_json)
+app.command(
+    epilog="Examples:\n\nmcp-bridge backup --passphrase /mnt/usb/bridge.backup\n\n"
+    "mcp-bridge backup --recipient age1… --json /mnt/usb/bridge.backup"
+)(backup)
+app.command(
+    epilog="Examples:\n\nmcp-bridge restore /mnt/usb/bridge.backup\n\nmcp-bridge restore --check /mnt/usb/bridge.backup"
+)(restore)
+app.command("backup-key", epilog="Example:\n\nmcp-bridge backup-key ~/safe/backup.key")(backup_key)
 
 
 @app.command(epilog="Examples:\n\nmcp-bridge replay 3f9a1c\n\nmcp-bridge replay 3f9a1c --program refund-2.yaml")

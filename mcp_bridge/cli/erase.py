@@ -1,4 +1,4 @@
-"""`mcp-bridge erase` and `mcp-bridge backup`."""
+"""`mcp-bridge erase`."""
 
 from __future__ import annotations
 
@@ -69,42 +69,4 @@ def erase(
         showing.tell(f"erased: {len(found.executions)} executions")
         for one in found.executions:
             showing.tell(f"  {one}")
-    return common.OK
-
-
-def backup(config: Path | None, target: Path, *, as_json: bool) -> int:
-    """Copy the ledger while it is in use; the exit status.
-
-    Raises:
-        BridgeError: As `audit.backup`.
-    """
-    from mcp_bridge.ledger.audit import backup as work  # noqa: PLC0415
-    from mcp_bridge.ledger.opening import own_vkey  # noqa: PLC0415
-    from mcp_bridge.ledger.reading import require  # noqa: PLC0415
-    from mcp_bridge.ledger.schema import FILE_NAME  # noqa: PLC0415
-    from mcp_bridge.ledger.sealing import master_key  # noqa: PLC0415
-    from mcp_bridge.ledger.signing import Verifier  # noqa: PLC0415
-
-    settings = common.load(config).settings
-    path = settings.state_dir / FILE_NAME
-    require(path)
-    try:
-        trusted = [Verifier.parse(own_vkey(path))]
-    except BridgeError as exc:
-        if exc.code != "key_missing":
-            raise
-        # Before a lost key is replaced there should be a copy.
-        trusted = None
-    found = work(path, target, trusted, master_key(settings.ledger.master_key, settings.state_dir, make=False))
-    if as_json:
-        facts = {"file": str(target), "size": found.log.size, "root": found.log.root.hex()}
-        print_json(facts | {"authenticated": found.log.authenticated})
-    else:
-        by = (
-            "verified"
-            if trusted
-            else "which agree with each other; by which key, nobody can say: checkpoint.key is missing"
-        )
-        showing.tell(f"{found.log.size} entries in {target}, {by}")
-        showing.tell("The keys are not in it: keep copies of master.key and checkpoint.key apart from it.")
     return common.OK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import sys
 from pathlib import Path
@@ -19,6 +20,9 @@ SHORT_CHARS = 6
 MAX_JSON_BYTES = 64 << 20
 
 _SHOWN_IDS = 5
+
+_MAX_HIDDEN_BYTES = 1 << 20
+"""That are read of a secret: far more than one may have."""
 
 
 def json_value(text: str, option: str) -> Any:
@@ -104,3 +108,30 @@ async def short(store: ProgramStore, execution_id: str) -> str:
     while length < len(execution_id) and len(await store.ids(PRINCIPAL, execution_id[:length], 2)) > 1:
         length += 1
     return execution_id[:length]
+
+
+def hidden(prompt: str, code: str, *, twice: bool = True) -> str:
+    """A secret: typed without an echo, or all of standard input, less a newline at its end.
+
+    Args:
+        prompt: What a person at the terminal is asked.
+        code: Of an error.
+        twice: Whether a person has to type it once more.
+
+    Raises:
+        BridgeError: With that code.
+    """
+    if sys.stdin.isatty():
+        try:
+            value = getpass.getpass(prompt)
+            again = getpass.getpass("Again: ") if twice else value
+        except EOFError:
+            raise BridgeError(code, "Nothing was typed.") from None
+        if value != again:
+            raise BridgeError(code, "The two are not the same.", hint="Nothing was kept.")
+        return value
+    data = sys.stdin.buffer.read(_MAX_HIDDEN_BYTES)
+    try:
+        return data.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise BridgeError(code, "Standard input is not UTF-8 text.", hint="Encode it, as base64 perhaps.") from None

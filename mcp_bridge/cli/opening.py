@@ -120,7 +120,7 @@ def in_record(settings: Settings, work: Callable[[Database], Awaitable[T]], *, l
     async def opened() -> T:
         state_directory(settings.state_dir, durable=True)
         path, config = settings.state_dir / FILE_NAME, settings.ledger
-        if looks and path.exists() and (not _is_writable(path) or is_behind(path)):
+        if looks and path.exists() and (not _is_writable(path) or (path.stat().st_size and is_behind(path))):
             async with Database(path, config.master_key, quota=config.quota, reading=True) as database:
                 return await work(database)
         async with Database(path, config.master_key, owner_label(), config.quota) as database:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import getpass
-import sys
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import common, showing
+from mcp_bridge.cli import common, inputs, showing
 from mcp_bridge.cli.opening import finish, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
@@ -25,9 +23,6 @@ Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="As in vaul
 Keyring: TypeAlias = Annotated[
     bool, typer.Option("--keyring", help="In the system's keyring; by default in a file, or as configured.")
 ]
-
-_LONGEST = 1 << 20
-"""Bytes that are read of a value: far more than one may have."""
 
 
 def _vault(loaded: Loaded) -> tuple[Vault, dict[str, SecretConfig]]:
@@ -47,7 +42,7 @@ def set_(ctx: typer.Context, name: Name, keyring: Keyring = False, config: Confi
 
     def work() -> int:
         vault, configs = _vault(common.load(config or ctx.obj))
-        where = vault.set(name, _value(name), "keyring" if keyring else None)
+        where = vault.set(name, inputs.hidden(f"Value of {name}: ", "bad_secret"), "keyring" if keyring else None)
         showing.tell(f"{name} is kept in the {where}")
         if name not in configs:
             showing.say(
@@ -56,25 +51,6 @@ def set_(ctx: typer.Context, name: Name, keyring: Keyring = False, config: Confi
         return common.OK
 
     finish(work)
-
-
-def _value(name: str) -> str:
-    if sys.stdin.isatty():
-        try:
-            value = getpass.getpass(f"Value of {name}: ")
-            again = getpass.getpass("Again: ")
-        except EOFError:
-            raise BridgeError("bad_secret", "Nothing was typed.") from None
-        if value != again:
-            raise BridgeError("bad_secret", "The two are not the same.", hint="Nothing was kept.")
-        return value
-    data = sys.stdin.buffer.read(_LONGEST)
-    try:
-        return data.decode().removesuffix("\n").removesuffix("\r")
-    except UnicodeDecodeError:
-        raise BridgeError(
-            "bad_secret", "Standard input is not UTF-8 text.", hint="Encode it, as base64 perhaps."
-        ) from None
 
 
 @secrets.command("list")

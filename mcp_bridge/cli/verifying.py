@@ -30,6 +30,8 @@ MAX_KEYS_BYTES = 64 << 10
 
 _SQLITE = b"SQLite format 3\0"
 _PROOF = b"c2sp.org/"
+_BACKUPS = (b"backup.json\0", b"age-encryption.")
+"""How a backup begins, and one that is encrypted."""
 
 
 def ledger_file(settings: Settings) -> Path:
@@ -181,6 +183,7 @@ def verify_given(
                 with open_ledger(file) as ledger:
                     _refuse_alarms(published(ledger))
                 return {"file": str(file), **_facts(copy.log, keys), "erased": copy.erased, "opened": copy.opened}
+            _refuse_backup(file, beginning)
             if beginning.startswith(_PROOF):
                 proved = proofs.verify(opened.read(proofs.MAX_PROOF_BYTES + 1), keys, notes)
                 return {"file": str(file), **_proof_facts(proved, keys), "compared": proved.compared}
@@ -269,7 +272,8 @@ def prove_by(
     progress = showing.Progress(f"verifying {file}")
     try:
         with file.open("rb") as opened:
-            if opened.read(len(_SQLITE)) != _SQLITE:
+            if (beginning := opened.read(len(_SQLITE))) != _SQLITE:
+                _refuse_backup(file, beginning)
                 opened.seek(0)
                 with _in_words(keys):
                     proven = audit.prove_by(opened, keys, entry, payload=payload, progress=progress)
@@ -279,6 +283,15 @@ def prove_by(
         raise BridgeError("bad_argument", f"{file} can't be read: {exc.strerror}.") from None
     with open_ledger(file, _master_of(file, settings)) as ledger:
         return audit.prove(ledger, entry, payload=payload), keys
+
+
+def _refuse_backup(file: Path, beginning: bytes) -> None:
+    if beginning.startswith(_BACKUPS):
+        raise BridgeError(
+            "bad_argument",
+            f"{file} is a backup.",
+            hint="`mcp-bridge restore --check FILE` verifies it; age and tar take its ledger.sqlite out.",
+        )
 
 
 def _master_of(file: Path, settings: ReadSettings) -> MasterKey | None:

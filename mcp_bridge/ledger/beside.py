@@ -42,6 +42,9 @@ OLD_REQUESTS = "requests"
 """The name in `meta` of the key, wrapped, by which requests are told that earlier versions have kept; empty if there
 are none. Where it is, what they have left of erased values is forgotten."""
 
+OLD_REQUESTS_GONE = "gone"
+"""In the place of that key, where it is needed and wasn't there. It is taken when it is put back."""
+
 _DECISION = ("approved", "by", "comment")
 
 
@@ -292,7 +295,9 @@ def _check_rows(connection: sqlite3.Connection, master: MasterKey) -> None:
             check_row(master, table, row)
     for execution, wrapped in connection.execute("SELECT execution, wrapped FROM data_keys WHERE wrapped IS NOT NULL"):
         master.open(execution, wrapped)
-    for (wrapped,) in connection.execute("SELECT value FROM meta WHERE name = ? AND value <> ''", (OLD_REQUESTS,)):
+    for (wrapped,) in connection.execute(
+        "SELECT value FROM meta WHERE name = ? AND value NOT IN ('', ?)", (OLD_REQUESTS, OLD_REQUESTS_GONE)
+    ):
         master.unwrap(wrapped, OLD_REQUESTS)
     check_sealed(connection, master)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import logging
 import os
 import stat
 import time
@@ -17,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.beside import OLD_REQUESTS, UNFINISHED
+from mcp_bridge.ledger.beside import OLD_REQUESTS, OLD_REQUESTS_GONE, UNFINISHED
 from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.disclosures import SALT_BYTES
 from mcp_bridge.ledger.entries import Entry
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_bridge.ledger.log import Log
+
+logger = logging.getLogger(__name__)
 
 KEY_FILE = "references.key"
 """In the state directory, of earlier versions."""
@@ -49,14 +52,16 @@ def forget_old(connection: sqlite3.Connection, log: Log, directory: Path) -> Non
         directory: The state directory.
 
     Raises:
-        BridgeError: `ledger_damaged`.
+        BridgeError: `ledger_damaged`, `key_unusable`.
     """
     do = connection.execute
-    if do("SELECT 1 FROM meta WHERE name = ?", (OLD_REQUESTS,)).fetchone() is not None:
+    known = do("SELECT value FROM meta WHERE name = ?", (OLD_REQUESTS,)).fetchone()
+    if known is not None:
+        if known[0] == OLD_REQUESTS_GONE and os.path.lexists(directory / KEY_FILE):
+            do("UPDATE meta SET value = ? WHERE name = ?", (_requests(log, directory / KEY_FILE), OLD_REQUESTS))
         return
     log.begin(connection)
-    key = _old_key(directory / KEY_FILE)
-    wrapped = "" if key is None else log.master.wrap(hmac.digest(key, b"requests", "sha256"), OLD_REQUESTS).hex()
+    wrapped = _requests(log, directory / KEY_FILE) if needs_key(connection) else ""
     do("INSERT INTO meta VALUES (?, ?)", (OLD_REQUESTS, wrapped))
     left = 0
     for (execution,) in do("SELECT execution FROM data_keys WHERE wrapped IS NULL").fetchall():
@@ -82,6 +87,16 @@ def forget_old(connection: sqlite3.Connection, log: Log, directory: Path) -> Non
         connection.executemany(statement, rows)
     log.finish(connection)
     do("INSERT INTO meta VALUES (?, ?)", (f"{UNFINISHED} {sequence}", json.dumps([])))
+
+
+def needs_key(connection: sqlite3.Connection) -> bool:
+    """Whether a ledger is one of an earlier version's, and has kept requests by the key that is beside it."""
+    (found,) = connection.execute(
+        "SELECT EXISTS (SELECT 1 FROM executions WHERE key IS NOT NULL AND request <> '')"
+        " AND NOT EXISTS (SELECT 1 FROM meta WHERE name = ? AND value <> ?)",
+        (OLD_REQUESTS, OLD_REQUESTS_GONE),
+    ).fetchone()
+    return bool(found)
 
 
 def forget_execution(connection: sqlite3.Connection, log: Log, execution: str) -> int:
@@ -172,15 +187,27 @@ def old_requests(connection: sqlite3.Connection, log: Log) -> bytes | None:
         BridgeError: `ledger_damaged`.
     """
     (wrapped,) = connection.execute("SELECT value FROM meta WHERE name = ?", (OLD_REQUESTS,)).fetchone() or ("",)
-    return log.master.unwrap(wrapped, OLD_REQUESTS) if wrapped else None
+    return log.master.unwrap(wrapped, OLD_REQUESTS) if wrapped not in {"", OLD_REQUESTS_GONE} else None
 
 
-def _old_key(path: Path) -> bytes | None:
+def _requests(log: Log, path: Path) -> str:
+    """What is kept of the key of requests, which is made of that in a file."""
     try:
         key = path.read_bytes()
-    except OSError:
-        return None
-    return key if len(key) == KEY_BYTES else None
+    except FileNotFoundError:
+        logger.warning(
+            "%s is missing. Without it nobody can tell what idempotency keys of an earlier version were given for: what"
+            " is asked for under one is refused. Put it back, then start again",
+            path,
+        )
+        return OLD_REQUESTS_GONE
+    except OSError as exc:
+        raise BridgeError("key_unusable", f"{path} can't be read: {exc.strerror}.") from None
+    if len(key) != KEY_BYTES:
+        # It would be removed, and with it what is left of it.
+        hint = "Put the right one back. If it is lost for good, remove it: what is asked for under old keys is refused."
+        raise BridgeError("key_unusable", f"{path} has {len(key)} bytes, and is no key.", hint=hint)
+    return log.master.wrap(hmac.digest(key, b"requests", "sha256"), OLD_REQUESTS).hex()
 
 
 def _named(connection: sqlite3.Connection) -> list[tuple[int, list[tuple[str, str]]]]:

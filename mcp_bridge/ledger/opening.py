@@ -45,6 +45,9 @@ PUBLIC_KEY_FILE = "checkpoint.pub"
 
 _MAX_PUBLIC_KEY_BYTES = 1024
 
+RESTORING = ".restoring"
+"""In the state directory: what a restore that is under way, or has died, has not put in its place yet."""
+
 ORIGIN = "mcp-code-bridge"
 
 MAX_JOURNAL_BYTES = 16 << 20
@@ -80,7 +83,7 @@ def open_to_write(
     position = PositionFile(path, accepting=accepting)
     if not accepting:
         position.load()
-    look_first(path, position, alone=alone)
+    look_first(path, position, alone=alone, accepting=accepting)
     connection = connect(path, master)
     try:
         log = _log(connection, path.parent, master, position)
@@ -95,7 +98,7 @@ def open_to_write(
     return connection, log
 
 
-def look_first(path: Path, position: PositionFile, *, alone: bool = False) -> None:
+def look_first(path: Path, position: PositionFile, *, alone: bool = False, accepting: bool = False) -> None:
     """See that a file is as it was left, before anything that writes opens it: that would leave it otherwise.
 
     The last connection to leave writes the log of changes into the file, whatever it found there; the one that looks
@@ -106,15 +109,31 @@ def look_first(path: Path, position: PositionFile, *, alone: bool = False) -> No
         position: How far its log had come.
         alone: Whether no other process uses it. It is looked over then: an index that was damaged finds nothing of
             what has been done.
+        accepting: As `open_to_write`: one may begin in the place of one that is gone.
 
     Raises:
         sqlite3.Error: It is damaged, or no database.
-        BridgeError: `database_newer`, `ledger_behind`, `ledger_damaged`.
+        BridgeError: `database_newer`, `ledger_behind`, `ledger_damaged`, `ledger_missing`, `restore_unfinished`.
     """
+    # In this order: who begins a log makes its file before its keys, and a restore puts it in its place at last.
+    has_key, is_restored = path.with_name(KEY_FILE).exists(), path.with_name(RESTORING).exists()
     if not _size(path):
-        # SQLite would make one, and remove the log of changes.
+        # SQLite would make one, and remove the log of changes; the log would answer for the other, and nobody be told.
+        if is_restored:
+            raise BridgeError(
+                "restore_unfinished",
+                f"A backup is being restored into {path.parent}, or was until somebody ended that.",
+                hint="If it was ended, restore it again: mcp-bridge restore FILE.",
+            )
         if position.known is not None:
             raise position.behind("nothing")
+        if has_key and not accepting:
+            raise BridgeError(
+                "ledger_missing",
+                f"There is {path.with_name(KEY_FILE)}, and the ledger that it signs, {path}, is gone or empty.",
+                hint="Put it back; or move the directory away, and restore a backup (mcp-bridge restore FILE, with"
+                " --keys for keys that aren't in it). To begin anew, move the directory away whole.",
+            )
         return
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as reader:

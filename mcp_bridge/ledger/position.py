@@ -170,13 +170,15 @@ class PositionFile:
     def behind(self, found: str) -> BridgeError:
         """The error of a ledger that was further than it is."""
         size = 0 if self._known is None else self._known.size
+        restore = ", or move the directory away and restore a backup (mcp-bridge restore FILE)"
+        other = restore if found == "nothing" else ""
         return BridgeError(
             "ledger_behind",
             f"{self._ledger} has {found}; it had {size} entries, as {self.path.name} says.",
             hint="Its write-ahead log was changed or removed, or an older copy was put in its place. What it no longer"
             " knows of would be done again, so nothing is done. Keep a copy of the state directory as it is, and put"
-            f" the ledger back as it was, with its -wal file. If that can't be had: look at what was done since, then"
-            f" {_ACCEPT}.",
+            f" the ledger back as it was, with its -wal file{other}. If that can't be had:"
+            f" look at what was done since, then {_ACCEPT}.",
             entries=size,
         )
 

@@ -34,6 +34,9 @@ COMMAND_SECONDS = 30.0
 
 KEYRING_SERVICE, KEYRING_NAME = "mcp-bridge", "ledger master key"
 
+OWN_SOURCES = frozenset({"file", "keyring"})
+"""Where a master key is that was made here, and is kept by nobody else; every other source is a command."""
+
 _NONCE_BYTES, _TAG_BYTES = 12, 16
 
 NAME_BYTES = 16
@@ -170,36 +173,61 @@ def master_key(source: str | Sequence[str], directory: Path, *, make: bool) -> M
     Raises:
         BridgeError: `key_missing`, `key_unusable`, `keyring_missing`.
     """
+    return MasterKey(read_master(source, directory, make=make))
+
+
+def read_master(source: str | Sequence[str], directory: Path, *, make: bool) -> bytes:
+    """The bytes of the master key; arguments and errors are those of `master_key`."""
     if source == "file":
-        return MasterKey(private_key(directory / FILE_NAME, _LOST, make=make))
+        return private_key(directory / FILE_NAME, _LOST, make=make)
     if source == "keyring":
-        return MasterKey(_from_keyring(make=make))
+        return _from_keyring(make=make)
     command = [source] if isinstance(source, str) else list(source)
-    return MasterKey(_from_command(command))
+    return _from_command(command)
+
+
+def keep_in_keyring(key: bytes) -> None:
+    """Put a master key into the system's keyring.
+
+    Raises:
+        BridgeError: `keyring_missing`, `key_unusable`.
+    """
+    try:
+        _keyring().set_password(KEYRING_SERVICE, KEYRING_NAME, key.hex())
+    except BridgeError:
+        raise
+    except Exception as exc:  # noqa: BLE001  (backends let through what their systems raise)
+        raise _no_keyring(exc) from None
 
 
 def _derived(key: bytes, label: str) -> bytes:
     return hmac.digest(key, f"mcp-bridge ledger: {label}".encode(), "sha256")
 
 
-def _from_keyring(*, make: bool) -> bytes:
+def _keyring() -> Any:
     try:
-        keyring = importlib.import_module("keyring")
+        return importlib.import_module("keyring")
     except ImportError:
         raise BridgeError(
             "keyring_missing",
             "The library for the system's keyring isn't installed.",
             hint='Install mcp-code-bridge[keyring], or set master_key = "file" in [ledger].',
         ) from None
+
+
+def _no_keyring(exc: Exception) -> BridgeError:
+    return BridgeError("key_unusable", f"The system's keyring can't be used ({type(exc).__name__}).", hint="Unlock it.")
+
+
+def _from_keyring(*, make: bool) -> bytes:
+    keyring = _keyring()
     try:
         kept = keyring.get_password(KEYRING_SERVICE, KEYRING_NAME)
         if kept is None and make:
             keyring.set_password(KEYRING_SERVICE, KEYRING_NAME, os.urandom(KEY_BYTES).hex())
             kept = keyring.get_password(KEYRING_SERVICE, KEYRING_NAME)
     except Exception as exc:  # noqa: BLE001  (backends let through what their systems raise)
-        raise BridgeError(
-            "key_unusable", f"The system's keyring can't be used ({type(exc).__name__}).", hint="Unlock it."
-        ) from None
+        raise _no_keyring(exc) from None
     if kept is None:
         raise BridgeError("key_missing", "The system's keyring has no key for the ledger.", hint=_LOST)
     return _decoded(kept, "The keyring's entry")
@@ -247,7 +275,7 @@ def damaged(why: str) -> BridgeError:
     return BridgeError(
         "ledger_damaged",
         f"The record of executions is damaged: {why}.",
-        hint="Go on with a backup; `mcp-bridge audit verify FILE` checks one.",
+        hint="Go on with a backup: `mcp-bridge restore FILE --check` tries one.",
     )
 
 

@@ -1,0 +1,1093 @@
+"""Backups: what is restored from any kind of one goes on as if nothing had been, or says at once what is missing."""
+
+import asyncio
+import base64
+import fnmatch
+import hmac
+import io
+import itertools
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tarfile
+import zipfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from ledger_looks import look
+from tampered_fixtures import ASKED, WAITING, Writer
+
+from mcp_bridge.bridge import age, archive, restore
+from mcp_bridge.bridge import backup as backups
+from mcp_bridge.bridge.backup import OLD_KEY
+from mcp_bridge.bridge.keep import FOLDERS, Files, Memories
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.kernel.program import parse
+from mcp_bridge.kernel.values import canonical
+from mcp_bridge.ledger import audit, rotation
+from mcp_bridge.ledger.database import Database
+from mcp_bridge.ledger.opening import KEY_FILE, PUBLIC_KEY_FILE, RESTORING
+from mcp_bridge.ledger.schema import FILE_NAME
+from mcp_bridge.ledger.sealing import MasterKey
+from mcp_bridge.ledger.signing import Signer
+from mcp_bridge.ledger.witness_files import KEY_FILE as WITNESS_KEY
+from mcp_bridge.ledger.witness_files import STATE_FILE as WITNESS_STATE
+from mcp_bridge.ledger.witness_files import open_files
+from mcp_bridge.policy.secret_stores import SecretFile
+from mcp_bridge.private_files import place
+
+LONG = bool(os.environ.get("MCP_BRIDGE_TEST_LONG"))
+"""Whether many more damaged backups are wanted."""
+
+PASSPHRASE = b"correct horse battery staple"
+CARD = "4111 1111 1111 1111"
+VALUE = "K7vq2Tz9XwLr4mNb8sYd"
+RUN = "3f" * 8
+
+KINDS = ("passphrase", "recipient", "without keys", "ledger alone")
+
+TILL = f'''
+import mcp_bridge
+
+
+def _note(line):
+    with open("till", "a") as file:
+        print(line, file=file)
+
+
+@mcp_bridge.tool
+def card() -> str:
+    _note("card")
+    return "{CARD}"
+
+
+@mcp_bridge.tool
+def charge(number: str) -> str:
+    _note("charge " + number)
+    return "charged"
+'''
+
+PAY = {
+    "name": "pay",
+    "steps": [
+        {"id": "card", "type": "tool", "tool": "card", "args": {}},
+        {"id": "ask", "type": "approval", "message": "Pay?"},
+        {"id": "charge", "type": "tool", "tool": "charge", "args": {"number": "$card"}},
+    ],
+}
+ONCE = {"name": "once", "steps": [{"id": "charge", "type": "tool", "tool": "charge", "args": {"number": "$n"}}]}
+
+
+@pytest.fixture(autouse=True)
+def _quick_passphrases(monkeypatch):
+    monkeypatch.setattr(age, "SCRYPT_LOG_N", 10)
+
+
+@pytest.fixture(scope="module")
+def begun():
+    """What the first desk has made, of which the others have copies."""
+    return {}
+
+
+@pytest.fixture
+def till(desk, begun, tmp_path_factory):
+    """The desk, with all that a state directory can have; what its tools did is in the file `till`."""
+    desk.write(f"tools/till_{os.urandom(4).hex()}.py", TILL)
+    desk.write("programs/pay.json", PAY)
+    desk.write("programs/once.json", ONCE)
+    desk.configure('[projection]\npatterns = ["card"]\n')
+    desk.path, desk.identity = desk.state / FILE_NAME, desk.folder / "backup.key"
+    if not begun:
+        begun.update(begin_till(desk), folder=tmp_path_factory.mktemp("begun"))
+        for name in ("state", "till", "proof", "backup.key"):
+            (shutil.copytree if name == "state" else shutil.copy)(desk.folder / name, begun["folder"] / name)
+    else:
+        for name in ("state", "till", "proof", "backup.key"):
+            (shutil.copytree if name == "state" else shutil.copy)(begun["folder"] / name, desk.folder / name)
+    for name in ("once", "waiting", "key", "recipient"):
+        setattr(desk, name, begun[name])
+    return desk
+
+
+def begin_till(desk):
+    found = {
+        "once": desk.run("program", "run", "once", "--context", '{"n": "7"}', "--key", "order-7", "--json").json,
+        "waiting": desk.run("program", "run", "pay", "--key", "order-8", "--json", code=5).json["trace_id"],
+        "key": desk.run("audit", "stats", "--json").json["key"],
+        "recipient": desk.run("backup-key", desk.identity).out.strip(),
+    }
+    desk.run("audit", "prove", "2", "--out", desk.folder / "proof")
+    desk.run("secret", "set", "till", stdin=VALUE.encode())
+    Memories(desk.state).save("customer", {"name": "anna"}, update=False)
+    files = Files(desk.state, 1 << 30)
+    files.save_output(RUN, "stdout.txt", b"printed")
+    (files.directory(RUN) / ("ü" * 120)).write_bytes(b"kept")
+    return found
+
+
+def done(desk):
+    return (desk.folder / "till").read_text().splitlines()
+
+
+def made(desk, kind, name="backup"):
+    """A backup of that kind; what `restore` needs besides, and its standard input."""
+    target = desk.folder / name
+    if kind == "passphrase":
+        desk.run("backup", "--passphrase", target, stdin=PASSPHRASE + b"\n")
+        return target, (), PASSPHRASE
+    if kind == "recipient":
+        desk.run("backup", "--recipient", desk.recipient, target)
+        return target, ("--identity", desk.identity), b""
+    if kind == "without keys":
+        desk.run("backup", "--without-keys", target)
+    else:
+        # As 0.1.0 made one.
+        audit.backup(desk.path, target, None, None)
+    return target, ("--keys", desk.folder / "away"), b""
+
+
+def put_away(desk):
+    """Lose the state directory: only a copy of its keys is left."""
+    away = desk.folder / "away"
+    away.mkdir(mode=0o700)
+    for name in ("master.key", KEY_FILE, OLD_KEY, "secrets.json", WITNESS_KEY):
+        if (desk.state / name).exists():
+            shutil.copy(desk.state / name, away)
+    shutil.rmtree(desk.state)
+
+
+def kept_by_0_1_0(desk):
+    """Have what is kept of a request, and the key that it was made by, as that version has left them."""
+    key, ident = os.urandom(32), desk.once["trace_id"]
+    asked = canonical({"program": parse(ONCE).hash, "context": {"n": "7"}})
+    mac = hmac.digest(hmac.digest(key, b"requests", "sha256"), asked, "sha256").hex()
+
+    async def keep():
+        async with Database(desk.path) as database:
+            database.post("UPDATE executions SET request = ? WHERE id = ?", (mac, ident))
+            await database.transact(lambda writing: writing.authenticate(("executions", "id = ?", (ident,))))
+
+    asyncio.run(keep())
+    with closing(sqlite3.connect(desk.path)) as connection:
+        connection.execute("DELETE FROM meta WHERE name = 'requests'")
+        connection.commit()
+    (desk.state / OLD_KEY).touch(0o600)
+    (desk.state / OLD_KEY).write_bytes(key)
+
+
+def goes_on(desk, kind, key="order-7"):
+    """What must be so after a restore: keys, references, suspended executions, proofs, memories, files, secrets."""
+    before = done(desk)
+    assert desk.run("program", "run", "once", "--context", '{"n": "7"}', "--key", key, "--json").json == desk.once
+    assert done(desk) == before
+    desk.says("program", "run", "once", "--context", '{"n": "8"}', "--key", key, code=2, words=["key_conflict"])
+    desk.run("approvals", "approve", desk.waiting, "--resume")
+    assert done(desk) == [*before, f"charge {CARD}"]
+    assert desk.run("audit", "verify", "--key", desk.key, "--json").json["opened"]
+    assert desk.run("audit", "verify", desk.folder / "proof", "--key", desk.key, "--json").json["authenticated"]
+    desk.run("program", "run", "pay", "--json", code=5)
+    kept = kind != "ledger alone"
+    assert Memories(desk.state).load("customer") == (kept, {"name": "anna"} if kept else None)
+    files = Files(desk.state, 1 << 30)
+    if kept:
+        assert files.read(f"artifact://{RUN}/{'ü' * 120}") == b"kept"
+        assert (desk.state / "outputs" / RUN / "stdout.txt").read_bytes() == b"printed"
+    assert SecretFile(desk.state).read() == {"till": VALUE}
+    for path in desk.state.rglob("*"):
+        assert not path.stat().st_mode & 0o077, path
+    look(desk.state)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_restored_goes_on(till, kind):
+    file, options, stdin = made(till, kind)
+    assert file.stat().st_mode & 0o777 == 0o600
+    put_away(till)
+    said = till.run("restore", file, *options, stdin=stdin).out
+    assert "Executions that can go on: 1 suspended" in said
+    assert not (till.state / RESTORING).exists()
+    goes_on(till, kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_backup_is_tried_without_restoring_it(till, kind):
+    file, options, stdin = made(till, kind)
+    put_away(till)
+    facts = till.run("restore", "--check", file, *options, "--json", stdin=stdin).json
+    assert (facts["restored"], facts["missing"], facts["authenticated"]) == (None, [], True)
+    assert facts["executions"] == {"suspended": 1}
+    assert not till.state.exists()
+
+
+def test_a_backup_without_keys_is_tried_where_its_ledger_is_and_where_nothing_is(till):
+    file, _, _ = made(till, "without keys")
+    assert till.run("restore", "--check", file, "--json").json["authenticated"] is True
+    put_away(till)
+    facts = till.run("restore", "--check", file, "--json").json
+    assert facts["authenticated"] is False
+    assert facts["missing"] == ["master.key", KEY_FILE]
+    told = till.run("restore", "--check", file)
+    assert "by no key that is here" in told.out
+    assert "needed to restore it (--keys): master.key" in told.out
+
+
+def test_age_and_tar_open_a_backup(till):
+    """With what another program knows of the format: the identity's file, and the tar in it."""
+    file, _, _ = made(till, "recipient")
+    with file.open("rb") as opened:
+        header = age.Header.read(opened)
+        lines = till.identity.read_text().splitlines()
+        assert lines[0] == f"# public key: {till.recipient}"
+        content = age.Decrypted(opened, header.open_with([age.Identity.parse(lines[1])])).read(1 << 30)
+    plain, _, _ = made(till, "without keys", "plain")
+    for data, keys in ((content, True), (plain.read_bytes(), False)):
+        with tarfile.open(fileobj=io.BytesIO(data)) as archived:
+            names = archived.getnames()
+            assert archived.extractfile(f"files/{RUN}/{'ü' * 120}").read() == b"kept"
+        assert {FILE_NAME, "backup.json", "manifest.json"} <= set(names)
+        assert set(names).issuperset({"master.key", KEY_FILE, "secrets.json"}) is keys
+    for name in ("master.key", KEY_FILE):
+        assert (till.state / name).read_bytes() in content
+        assert (till.state / name).read_bytes() not in plain.read_bytes()
+        assert (till.state / name).read_bytes() not in file.read_bytes()
+    assert VALUE.encode() not in plain.read_bytes()
+
+
+OTHERS_IDENTITY = "AGE-SECRET-KEY-1GU75UCTGRVV4DZJCSL66YD29XW2G6YZ6DNQ09GMQ5VKT2KFFE85QD0Z9KA"
+OTHERS_WORDS = "pä ss"
+BY_ANOTHER = (
+    (
+        "YWdlLWVuY3J5cHRpb24ub3JnL3YxCi0+IFgyNTUxOSBLa0xhZlRobWc0UEw5dmxoVzZqc0k4Yk52R1dBWnl3ZHRoVFNkZjZoWFh3"
+        "Ck5pTXNFL3lrbktZQkl2a0FOeVA3Y3BLb05zSmVhVW0xbmlKdElMRjRDNncKLT4gL0svKy1ncmVhc2UKcWlMZWoyQWdOdGN5NERN"
+        "d3pRaVlRV25kd2tXOGF2eWpQWDF2RmVqZFVsS3JYcHYzMnNwb0lsbW5PQTdsNnhOVwo1MUNWTTZwaSt1RHQxQVIxRVEKLS0tIHJa"
+        "Q3cwZXRjNStHTWtaOSs5Z2x5L1VlWEJvYXdPdEJaU3lWUjFHeFNkbnMKF4F+KweKNKl+t3hQwpCE85IImWnbv9gnCRo8UshD9CkZ"
+        "PFgQGOAKC2V1RZi45suhM84="
+    ),
+    (
+        "YWdlLWVuY3J5cHRpb24ub3JnL3YxCi0+IHNjcnlwdCBuVDQxSldHZWVxKzkxMk1RY1JsSWpnIDE2ClBNVGZ4Lyt0ZnllZVlUS1lz"
+        "MER2RjloTHR3dEZvVkNIQk9rRFphN1NPbHcKLS0tIFdsamRoVTA3RmNlSnpKcUxGRml2T1FTbjYxcHNLVDRMMStEb0oxQXpUeE0K"
+        "V0xbqTs0igLRx9d9nLtsKH1rAOsQ/R2UEhzjHxbvTKfqrOED22PdDhVhrgCcKSXLRvY="
+    ),
+)
+"""What another implementation of age (pyrage 1.4.0) has made of `b"by another program"`: to the identity, and under the
+secret. The first has a stanza that means nothing, as that one puts them there."""
+
+
+def test_what_another_program_has_encrypted_is_read():
+    sealed, secret = (io.BytesIO(base64.b64decode(each)) for each in BY_ANOTHER)
+    header = age.Header.read(sealed)
+    assert (
+        age.Decrypted(sealed, header.open_with([age.Identity.parse(OTHERS_IDENTITY)])).read(99) == b"by another program"
+    )
+    header = age.Header.read(secret)
+    assert header.wants_passphrase
+    assert age.Decrypted(secret, header.open_with_passphrase(OTHERS_WORDS)).read(99) == b"by another program"
+    # The example of the specification.
+    one = age.Identity.parse("AGE-SECRET-KEY-1GFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPQ4EGAEX")
+    assert str(one.recipient) == "age1zvkyg2lqzraa2lnjvqej32nkuu0ues2s82hzrye869xeexvn73equnujwj"
+
+
+@pytest.mark.parametrize("size", [0, 1, 65535, 65536, 65537, 131072, 200_000])
+def test_any_size_is_encrypted_and_read_again(size):
+    new, data, file = age.Identity.new(), os.urandom(size), io.BytesIO()
+    writer, key = age.encrypt(file, [age.Identity.new().recipient, new.recipient])
+    writer.write(data[: size // 3])
+    writer.write(data[size // 3 :])
+    writer.close()
+    file.seek(0)
+    assert age.Header.read(file).open_with([new]) == key
+    reader = age.Decrypted(file, key)
+    assert reader.read(size // 2) + reader.read(size + 1) == data
+
+
+def test_a_header_that_asks_for_too_much_is_refused():
+    made = io.BytesIO()
+    age.encrypt(made, "x")[0].close()
+    for old, new in ((b" 10\n", b" 21\n"), (b" 10\n", b" 010\n"), (b"-> scrypt", b"-> " + b"x" * 2000)):
+        header = age.INTRO + made.getvalue().removeprefix(age.INTRO).replace(old, new, 1)
+        with pytest.raises(BridgeError) as caught:
+            age.Header.read(io.BytesIO(header)).open_with_passphrase("x")
+        assert caught.value.code == "backup_damaged"
+    stanzas = made.getvalue().replace(b"--- ", b"-> a\n\n" * 200 + b"--- ", 1)
+    with pytest.raises(BridgeError, match="damaged"):
+        age.Header.read(io.BytesIO(stanzas))
+
+
+PAYING = """
+from pathlib import Path
+
+import mcp_bridge
+
+
+@mcp_bridge.tool
+def pay(name: str) -> int:
+    path = Path(__file__).with_name("paid")
+    with path.open("a") as file:
+        print(name, file=file)
+    return len(path.read_text().splitlines())
+"""
+SAVING = """
+from mcp.servers import local
+await runtime.save_memory("customer", {"name": "anna"})
+print(await local.pay(name="anna"))
+"""
+READING = "print(await runtime.load_memory('customer'))"
+
+
+@pytest.mark.timeout(300)
+def test_a_script_that_was_done_is_known_and_its_memory_is_read_where_it_is_restored(configure, tmp_path):
+    """With real containers, and the command in processes of its own."""
+    state, tools, copy = tmp_path / "state", tmp_path / "tools", str(tmp_path / "backup")
+    setup = configure(state_dir=str(state))
+    tools.mkdir()
+    (tools / "desk.py").write_text(PAYING)
+    with setup.config.open("a") as file:
+        file.write(f'\n[tools]\nmodules = ["desk"]\npath = ["{tools}"]\nentry_points = false\n')
+    state.mkdir(mode=0o700)
+    for report in setup.state_dir.glob("probe-*.json"):
+        (state / report.name).write_bytes(report.read_bytes())
+
+    def run(*arguments, stdin=b""):
+        ended = setup.run(*arguments, stdin=stdin)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    first = run("run", "--key", "order-7", "-c", SAVING)
+    run("backup", "--passphrase", copy, stdin=PASSPHRASE)
+    shutil.rmtree(state)
+    run("restore", copy, stdin=PASSPHRASE)
+    assert run("run", "--key", "order-7", "-c", SAVING) == first == b"1\n"
+    assert run("run", "-c", READING) == b"{'name': 'anna'}\n"
+    assert (tools / "paid").read_text() == "anna\n"
+
+
+# --- what is missing, and what is there ---
+
+
+def listing(folder):
+    return sorted(str(path) for path in folder.rglob("*")) if folder.exists() else None
+
+
+@pytest.mark.parametrize("kind", ["without keys", "ledger alone"])
+@pytest.mark.parametrize("name", ["master.key", KEY_FILE, OLD_KEY])
+def test_a_missing_key_is_said_before_anything_is_made(till, kind, name):
+    kept_by_0_1_0(till)
+    file, options, _ = made(till, kind)
+    put_away(till)
+    (till.folder / "away" / name).unlink()
+    till.says("restore", file, *options, code=1, words=["key_missing", f"no {name}", "--keys"])
+    till.says("restore", file, code=1, words=["no master.key, no checkpoint.key, no references.key"])
+    assert not till.state.exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_0_1_0_has_left_is_restored_with_the_key_of_its_requests(till, kind):
+    kept_by_0_1_0(till)
+    file, options, stdin = made(till, kind)
+    put_away(till)
+    till.run("restore", file, *options, stdin=stdin)
+    assert (till.state / OLD_KEY).exists()
+    goes_on(till, kind)
+    # Once it was opened, it is in the ledger, and so in the next backup.
+    assert not (till.state / OLD_KEY).exists()
+    file, options, stdin = made(till, kind, "again")
+    shutil.rmtree(till.state)
+    till.run("restore", file, *options, stdin=stdin)
+    assert till.run("program", "run", "once", "--context", '{"n": "7"}', "--key", "order-7", "--json").json == till.once
+
+
+def test_a_key_that_0_1_0_has_left_and_nothing_needs_is_in_no_backup(till):
+    """As a process leaves it that was killed before it could remove it: with it, erased values could be guessed."""
+    (till.state / OLD_KEY).touch(0o600)
+    (till.state / OLD_KEY).write_bytes(os.urandom(32))
+    file, _, stdin = made(till, "passphrase")
+    shutil.rmtree(till.state)
+    assert OLD_KEY not in till.run("restore", file, "--json", stdin=stdin).json["keys"]
+    assert not (till.state / OLD_KEY).exists()
+
+
+def test_a_ledger_of_0_1_0_that_is_put_back_without_the_key_of_its_requests_does_nothing_again(till, caplog):
+    """The way that 0.1.0 told people to go, which told of two keys."""
+    kept_by_0_1_0(till)
+    audit.backup(till.path, till.folder / "copy", None, None)
+    put_away(till)
+    till.state.mkdir(mode=0o700)
+    for name in ("master.key", KEY_FILE):
+        shutil.copy(till.folder / "away" / name, till.state)
+    shutil.copy(till.folder / "copy", till.path)
+    before = done(till)
+    again = ("program", "run", "once", "--context", '{"n": "7"}', "--key", "order-7")
+    for _ in range(2):
+        till.says(*again, code=2, words=["key_conflict"])
+    assert caplog.text.count("references.key is missing") == 1
+    assert done(till) == before
+    assert not (till.state / OLD_KEY).exists()
+    till.run("audit", "verify")
+    # A half of it is not taken, and not removed.
+    whole = (till.folder / "away" / OLD_KEY).read_bytes()
+    (till.state / OLD_KEY).touch(0o600)
+    (till.state / OLD_KEY).write_bytes(whole[:20])
+    till.says(*again, code=1, words=["key_unusable", "20 bytes"])
+    assert (till.state / OLD_KEY).read_bytes() == whole[:20]
+    # A backup lacks it, too.
+    (till.state / OLD_KEY).unlink()
+    assert till.run("backup", "--without-keys", till.folder / "lacks", "--json").json["apart"][2:] == [OLD_KEY]
+    (till.state / OLD_KEY).touch(0o600)
+    (till.state / OLD_KEY).write_bytes(whole)
+    shutil.copy(till.folder / "away" / "secrets.json", till.state)
+    goes_on(till, "ledger alone")
+    assert not (till.state / OLD_KEY).exists()
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+def test_no_ledger_is_begun_where_one_is_gone(till, emptied):
+    till.run("audit", "verify")
+    till.path.unlink()
+    if emptied:
+        till.path.touch(0o600)
+    # An earlier version has written nowhere how far it had come.
+    for code in ("ledger_behind", "ledger_missing"):
+        before = listing(till.state)
+        for command in (
+            ("program", "run", "once", "--context", '{"n": "7"}', "--key", "order-7"),
+            ("execution", "list"),
+        ):
+            till.says(*command, code=1, words=[code, "mcp-bridge restore"])
+        assert listing(till.state) == before
+        (till.state / "ledger.head").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("name", [KEY_FILE, OLD_KEY])
+@pytest.mark.parametrize("kind", ["without keys", "ledger alone"])
+def test_what_is_lost_for_good_is_gone_on_without(till, name, kind):
+    kept_by_0_1_0(till)
+    file, options, _ = made(till, kind)
+    put_away(till)
+    (till.folder / "away" / name).unlink()
+    told = till.run("restore", file, *options, "--lost", name).out
+    assert ("checkpoint.key is a new one." if name == KEY_FILE else "Without references.key") in told
+    before = done(till)
+    if name == KEY_FILE:
+        key = till.run("audit", "key").out.strip()
+        assert key != till.key
+        assert key in told
+        till.says("audit", "verify", "--key", till.key, code=1, words=["untrusted_key", "lost"])
+    else:
+        words = ["key_conflict"]
+        till.says("program", "run", "once", "--context", '{"n": "7"}', "--key", "order-7", code=2, words=words)
+    till.run("approvals", "approve", till.waiting, "--resume")
+    assert done(till) == [*before, f"charge {CARD}"]
+    till.run("audit", "verify")
+
+
+def test_what_is_there_is_not_lost_and_the_master_key_cannot_be(till):
+    file, options, _ = made(till, "without keys")
+    whole, _, _ = made(till, "passphrase", "whole")
+    put_away(till)
+    for words in (("master.key",), ("no-such.key",), (KEY_FILE,), (OLD_KEY,)):
+        till.says("restore", file, *options, "--lost", *words, code=2, words=["bad_argument"])
+    till.says("restore", whole, "--lost", KEY_FILE, code=2, stdin=PASSPHRASE, words=["bad_argument", "it is there"])
+    assert not till.state.exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_backup_is_restored_over_nothing_that_is_there(till, kind):
+    file, options, stdin = made(till, kind)
+    if kind in {"without keys", "ledger alone"}:
+        options = ("--keys", till.state)
+    content = {path: path.read_bytes() for path in till.state.rglob("*") if path.is_file()}
+    till.says("restore", file, *options, stdin=stdin, code=2, words=["restore_exists", "--keys"])
+    assert {path: path.read_bytes() for path in till.state.rglob("*") if path.is_file()} == content
+    # Nor over a part of it.
+    for name in (FILE_NAME, "master.key", KEY_FILE, OLD_KEY, "secrets.json", f"{FILE_NAME}-wal", *FOLDERS):
+        shutil.rmtree(till.state, ignore_errors=True)
+        (till.state).mkdir(mode=0o700)
+        if name in FOLDERS:
+            (till.state / name / "x").mkdir(parents=True)
+        else:
+            (till.state / name).touch(0o600)
+        till.says("restore", file, *options, stdin=stdin, code=2, words=["restore_exists", name])
+        assert len(list(till.state.iterdir())) == 1
+
+
+def test_what_is_found_out_anew_may_be_there(till):
+    file, options, stdin = made(till, "recipient")
+    put_away(till)
+    till.state.mkdir(mode=0o700)
+    (till.state / "memory").mkdir(mode=0o700)
+    (till.state / "probe-1.json").touch(0o600)
+    till.run("restore", file, *options, stdin=stdin)
+    assert (till.state / "probe-1.json").exists()
+    goes_on(till, "recipient")
+
+
+def test_the_other_keys_and_passphrases_open_nothing(till):
+    secret, _, _ = made(till, "passphrase")
+    sealed, _, _ = made(till, "recipient", "sealed")
+    other = till.folder / "other.key"
+    till.run("backup-key", other)
+    put_away(till)
+    till.says("restore", secret, stdin=b"wrong", code=1, words=["wrong_passphrase", str(secret)])
+    till.says("restore", secret, stdin=b"\xff", code=2, words=["bad_passphrase"])
+    till.says("restore", sealed, "--identity", other, code=1, words=["wrong_identity", str(sealed)])
+    till.says("restore", sealed, code=1, words=["wrong_identity", "--identity"])
+    assert not till.state.exists()
+    for words in (("verify",), ("prove", "1")):
+        till.says("audit", *words, secret, code=2, words=["bad_argument", "restore --check"])
+    # Several may be named, and be in one file.
+    both = till.write("both", other.read_bytes() + b"\n# another\n" + till.identity.read_bytes())
+    till.run("restore", sealed, "--identity", both)
+    goes_on(till, "recipient")
+
+
+def test_another_logs_keys_restore_nothing(till, tmp_path):
+    file, options, _ = made(till, "without keys")
+    alone, _, _ = made(till, "ledger alone", "alone")
+    put_away(till)
+    away = till.folder / "away"
+    for name in ("master.key", KEY_FILE):
+        kept = (away / name).read_bytes()
+        (away / name).write_bytes(os.urandom(32))
+        for each in (file, alone):
+            till.says("restore", each, *options, code=1, words=["key_unusable"])
+        (away / name).write_bytes(kept[:-1])
+        till.says("restore", alone, *options, code=1, words=["key_unusable"])
+        (away / name).write_bytes(kept)
+    (away / "master.key").chmod(0o644)
+    till.says("restore", file, *options, code=1, words=["key_unusable", "chmod 600"])
+    (away / "master.key").chmod(0o600)
+    assert not till.state.exists()
+    other = Signer("mcp-code-bridge/0", Ed25519PrivateKey.generate()).vkey
+    till.says("restore", file, *options, "--key", other, code=1, words=["untrusted_key"])
+    assert not till.state.exists()
+    till.run("restore", file, *options, "--key", till.key)
+
+
+def test_bad_arguments_make_nothing(till):
+    for words, code in (
+        (("--passphrase", "--without-keys"), "bad_argument"),
+        (("--recipient", "age1nothing"), "bad_recipient"),
+        (("--recipient", till.recipient[:-1] + "q"), "bad_recipient"),
+        (("--recipient", till.identity), "bad_recipient"),
+        (("--passphrase",), "bad_passphrase"),
+        ((), "bad_argument"),
+    ):
+        till.says("backup", *words, till.folder / "backup", code=2, words=[code])
+    till.says("backup", "--without-keys", till.identity, code=2, words=["backup_exists"])
+    till.says("backup", "--without-keys", till.folder / "no" / "where", code=1, words=["backup_failed"])
+    till.says("backup-key", till.identity, code=2, words=["bad_argument"])
+    assert not (till.folder / "backup").exists()
+    till.says("restore", till.folder / "missing", code=2, words=["restore_exists"])
+    put_away(till)
+    for name, content in (("text", b"no backup"), ("empty", b""), ("age", b"age-encryption.org/v1\n")):
+        file = till.write(name, content)
+        till.says("restore", file, code=1, words=["backup_damaged" if name == "age" else "backup_unusable"])
+    till.says("restore", till.folder / "missing", code=2, words=["bad_argument"])
+    till.says("restore", till.folder, code=2, words=["bad_argument"])
+    whole = till.folder / "x"
+    till.says("restore", till.write("x", b""), "--identity", whole, code=2, words=["bad_argument"])
+    assert not till.state.exists()
+    assert not [path for path in till.folder.iterdir() if path.name.startswith(".")]
+
+
+def test_a_short_passphrase_is_warned_of(till):
+    told = till.run("backup", "--passphrase", till.folder / "backup", stdin=b"1234")
+    assert "find a passphrase as short as this" in told.err
+
+
+# --- where the master key is elsewhere ---
+
+
+def test_a_master_key_that_a_command_gives_stays_there(till):
+    key = (till.state / "master.key").read_bytes()
+    till.write("key.hex", key.hex())
+    (till.state / "master.key").unlink()
+    till.configure(f'[projection]\npatterns = ["card"]\n[ledger]\nmaster_key = ["cat", "{till.folder}/key.hex"]\n')
+    file, options, stdin = made(till, "recipient")
+    with file.open("rb") as opened:
+        content = age.Decrypted(opened, age.Header.read(opened).open_with([identity(till)])).read(1 << 30)
+    assert key not in content
+    put_away(till)
+    (till.folder / "key.hex").rename(till.folder / "gone.hex")
+    till.says("restore", file, *options, stdin=stdin, code=1, words=["key_unusable", "gave no master key"])
+    till.write("key.hex", os.urandom(32).hex())
+    till.says("restore", file, *options, stdin=stdin, code=1, words=["key_unusable"])
+    assert not till.state.exists()
+    till.write("key.hex", key.hex())
+    till.run("restore", file, *options, stdin=stdin)
+    assert not (till.state / "master.key").exists()
+    assert till.run("program", "run", "once", "--context", '{"n": "7"}', "--key", "order-7", "--json").json == till.once
+
+
+def identity(desk):
+    return age.Identity.parse(desk.identity.read_text().splitlines()[1])
+
+
+@pytest.fixture
+def keyring(monkeypatch, tmp_path):
+    """A keyring's library that keeps what it is given in a dictionary."""
+    kept = {}
+
+    class Keyring:
+        @staticmethod
+        def get_password(service, name):
+            return kept.get((service, name))
+
+        @staticmethod
+        def set_password(service, name, value):
+            kept[service, name] = value
+
+    monkeypatch.setitem(sys.modules, "keyring", Keyring)
+    return kept
+
+
+def test_a_master_key_in_the_keyring_is_in_the_backup_and_comes_back_into_it(till, keyring):
+    from mcp_bridge.ledger import sealing
+
+    key = (till.state / "master.key").read_bytes()
+    (till.state / "master.key").unlink()
+    place = (sealing.KEYRING_SERVICE, sealing.KEYRING_NAME)
+    keyring[place] = key.hex()
+    till.configure('[projection]\npatterns = ["card"]\n[ledger]\nmaster_key = "keyring"\n')
+    file, options, stdin = made(till, "passphrase")
+    put_away(till)
+    keyring[place] = os.urandom(32).hex()
+    till.says("restore", file, *options, stdin=stdin, code=1, words=["key_unusable", "another master key"])
+    assert not till.state.exists()
+    keyring.clear()
+    till.run("restore", file, *options, stdin=stdin)
+    assert keyring == {place: key.hex()}
+    assert not (till.state / "master.key").exists()
+    assert till.run("program", "run", "once", "--context", '{"n": "7"}', "--key", "order-7", "--json").json == till.once
+
+
+# --- every kind of directory ---
+
+
+def test_after_a_rotation_the_key_that_signs_is_in_it(till):
+    till.run("audit", "rotate-key")
+    # As a rotation leaves it that has died before its end.
+    (till.state / KEY_FILE).rename(till.state / f"{KEY_FILE}.next")
+    (till.state / KEY_FILE).touch(0o600)
+    (till.state / KEY_FILE).write_bytes(os.urandom(32))
+    file, options, stdin = made(till, "passphrase")
+    put_away(till)
+    till.run("restore", file, *options, stdin=stdin)
+    assert not (till.state / f"{KEY_FILE}.next").exists()
+    goes_on(till, "passphrase")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_ledger_of_0_1_0_is_restored_as_it_was(desk, kind, tmp_path):
+    desk.state.mkdir(mode=0o700)
+    with zipfile.ZipFile(Path(__file__).parent / "golden" / "ledger-0.1.0.zip") as golden:
+        for name in (FILE_NAME, "master.key", KEY_FILE):
+            golden.extract(name, desk.state)
+            (desk.state / name).chmod(0o600)
+        vkey, proof = golden.read("vkey").decode(), golden.read("entry-5.tlog-proof")
+    (desk.state / OLD_KEY).touch(0o600)
+    (desk.state / OLD_KEY).write_bytes(os.urandom(32))
+    desk.path = desk.state / FILE_NAME
+    desk.identity = desk.folder / "backup.key"
+    desk.recipient = desk.run("backup-key", desk.identity).out.strip()
+    file, options, stdin = made(desk, kind)
+    put_away(desk)
+    facts = desk.run("restore", file, *options, "--key", vkey, "--json", stdin=stdin).json
+    assert facts["authenticated"]
+    with closing(sqlite3.connect(desk.path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone()[0] == 1
+    desk.run("execution", "list")
+    assert desk.run("audit", "verify", "--key", vkey, "--json").json["opened"]
+    desk.run("audit", "verify", desk.write("proof", proof), "--key", vkey)
+
+
+def test_a_witness_comes_with_its_key_or_not_at_all(till):
+    state = till.state
+    open_files(state)[1].close()
+    key = (state / WITNESS_KEY).read_bytes()
+    whole, _, stdin = made(till, "passphrase")
+    bare, _, _ = made(till, "without keys", "bare")
+    put_away(till)
+    assert till.run("restore", whole, "--json", stdin=stdin).json["witness"] is True
+    assert (state / WITNESS_KEY).read_bytes() == key
+    with closing(sqlite3.connect(state / WITNESS_STATE)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    shutil.rmtree(state)
+    assert till.run("restore", bare, "--keys", till.folder / "away", "--json").json["witness"] is True
+    shutil.rmtree(state)
+    (till.folder / "away" / WITNESS_KEY).unlink()
+    assert till.run("restore", bare, "--keys", till.folder / "away", "--json").json["witness"] is False
+    assert not (state / WITNESS_STATE).exists()
+
+
+def test_everything_in_a_state_directory_is_in_a_backup_or_left_out_by_name(till):
+    """A new file there is decided on: it is one more name in `bridge/backup.py`."""
+    till.run("trust", "--list")
+    (till.state / "run").mkdir()
+    taken = {*backups.KEYS, *backups.CREDENTIALS, *backups.DATABASES, *FOLDERS}
+    for path in till.state.iterdir():
+        assert path.name in taken or any(fnmatch.fnmatch(path.name, each) for each in backups.LEFT_OUT), path.name
+    with made(till, "without keys")[0].open("rb") as source:
+        names = {member.name.partition("/")[0] for member in archive.Reader(source).members()}
+    assert names <= taken
+    assert names >= {FILE_NAME, *FOLDERS}
+    assert set(backups.OF_THIS_LEDGER) <= set(backups.LEFT_OUT)
+
+
+def test_what_speaks_of_another_ledger_is_not_left_beside_a_restored_one(till, monkeypatch):
+    file, options, stdin = made(till, "passphrase")
+    till.run("program", "run", "once", "--context", '{"n": "9"}')
+    further = {name: (till.state / name).read_bytes() for name in ("ledger.head", PUBLIC_KEY_FILE)}
+    put_away(till)
+    till.state.mkdir(mode=0o700)
+    further[PUBLIC_KEY_FILE] = Signer("mcp-code-bridge/0", Ed25519PrivateKey.generate()).vkey.encode()
+    for name, data in further.items():
+        (till.state / name).write_bytes(data)
+
+    def full(new, target):
+        if target.name == FILE_NAME:
+            raise OSError(28, "No space left on device")
+        place(new, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(restore, "place", full)
+        till.says("restore", file, *options, stdin=stdin, code=1, words=["restore_failed"])
+    assert {path.name: path.read_bytes() for path in till.state.iterdir()} == further
+    till.run("restore", file, *options, stdin=stdin)
+    assert not [name for name in further if (till.state / name).exists()]
+    till.run("audit", "verify")
+    goes_on(till, "passphrase")
+    assert (till.state / "ledger.head").exists()
+
+
+def test_a_ledger_that_is_refused_is_backed_up_and_that_is_said(till, caplog):
+    older = shutil.copy(till.path, till.folder / "older")
+    till.run("program", "run", "once", "--context", '{"n": "9"}')
+    shutil.copy(older, till.path)
+    for name in ("-wal", "-shm"):
+        till.path.with_name(f"{FILE_NAME}{name}").unlink(missing_ok=True)
+    till.says("program", "run", "pay", code=1, words=["ledger_behind"])
+    till.run("backup", "--passphrase", till.folder / "backup", stdin=PASSPHRASE)
+    assert "entries; it had" in caplog.text
+    till.run("audit", "accept-loss")
+    caplog.clear()
+    till.run("backup", "--passphrase", till.folder / "again", stdin=PASSPHRASE)
+    assert "it had" not in caplog.text
+
+
+# --- in use ---
+
+
+async def test_a_backup_of_what_is_in_use_is_whole_whatever_becomes_of_its_keys(tmp_path):
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    path = state / FILE_NAME
+    sizes = []
+    async with Database(path) as one, Database(path) as two:
+        ended = asyncio.Event()
+
+        async def write(database, ident):
+            writer = Writer(database)
+            await writer.start(ident)
+            while not ended.is_set():
+                await writer.effect(ident)
+            await writer.end(ident)
+
+        async def rotate():
+            while not ended.is_set():
+                await rotation.rotate_key(one)
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(write(one, ASKED))
+            tasks.create_task(write(two, WAITING))
+            tasks.create_task(rotate())
+            for number in range(5):
+                target = tmp_path / f"backup{number}"
+                found = await asyncio.to_thread(
+                    tried, lambda target=target: backups.back_up(state, "file", target, "x")
+                )
+                sizes.append(found.size)
+            ended.set()
+    assert sizes == sorted(sizes)
+    assert sizes[-1] > sizes[0]
+    for number, size in enumerate(sizes):
+        into = tmp_path / f"restored{number}"
+        found = restore.restore(tmp_path / f"backup{number}", into, "file", restore.Means(lambda: "x"))
+        assert (found.size, found.authenticated) == (size, True)
+        async with Database(into / FILE_NAME) as database:
+            await Writer(database).start("e" * 32)
+    assert not [file.name for file in tmp_path.iterdir() if file.name.startswith(".")]
+
+
+def tried(work):
+    """What work gives that may have to be tried again where keys change without a pause."""
+    while True:
+        try:
+            return work()
+        except BridgeError as exc:
+            if exc.code != "backup_failed" or "rotated" not in exc.message:
+                raise
+
+
+# --- damage ---
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A small state directory, its backups of each kind, and a copy of its keys."""
+    state, away = tmp_path / "state", tmp_path / "away"
+    state.mkdir(mode=0o700)
+    away.mkdir(mode=0o700)
+
+    async def fill():
+        async with Database(state / FILE_NAME) as database:
+            await Writer(database).start(ASKED)
+
+    asyncio.run(fill())
+    Memories(state).save("k", {"n": 1}, update=False)
+    for name in ("master.key", KEY_FILE):
+        shutil.copy(state / name, away)
+    new = age.Identity.new()
+    kinds = {"passphrase": "pass", "recipient": [new.recipient], "without keys": None}
+    for kind, to in kinds.items():
+        backups.back_up(state, "file", tmp_path / kind, to)
+    means = restore.Means(lambda: "pass", [new], away)
+    return tmp_path, means
+
+
+def outcome(file, into, means):
+    """The code of what is wrong with a backup; None if nothing is."""
+    try:
+        restore.restore(file, into, "file", means)
+    except BridgeError as exc:
+        assert not into.exists()
+        return exc.code
+    found = {str(path.relative_to(into)): path.read_bytes() for path in into.rglob("*") if path.is_file()}
+    shutil.rmtree(into)
+    return found
+
+
+REFUSED = {"backup_damaged", "backup_unusable", "backup_newer", "wrong_passphrase", "wrong_identity"}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["passphrase", "recipient", "without keys"])
+def test_a_changed_byte_is_found_or_changes_nothing(small, kind):
+    folder, means = small
+    file, into, bad = folder / kind, folder / "into", folder / "bad"
+    data = file.read_bytes()
+    whole = outcome(file, into, means if kind == "without keys" else restore.Means(means.passphrase, means.identities))
+    assert isinstance(whole, dict)
+    chance = random.Random(kind)  # noqa: S311
+    places = {chance.randrange(len(data)) for _ in range(2000 if LONG else 40)}
+    # Where it says what it is, and where it ends.
+    places |= {*range(0, 120, 11), *range(len(data) - 40, len(data), 9)}
+    for at in sorted(places):
+        bad.write_bytes(data[:at] + bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :])
+        found = outcome(bad, into, means)
+        assert found in REFUSED if isinstance(found, str) else found == whole, (at, found)
+
+
+@pytest.mark.parametrize("kind", ["passphrase", "recipient", "without keys"])
+def test_what_was_cut_off_is_not_restored(small, kind):
+    folder, means = small
+    data = (folder / kind).read_bytes()
+    ends = {0, 1, 100, 300, 512, 1024, len(data) // 2, *range(len(data) - 3000, len(data), 200), len(data) - 1}
+    for end in sorted(ends):
+        (folder / "bad").write_bytes(data[:end])
+        assert outcome(folder / "bad", folder / "into", means) in REFUSED, end
+    (folder / "bad").write_bytes(data + b"\0")
+    assert outcome(folder / "bad", folder / "into", means) in REFUSED
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("../evil", "/etc/evil", "trust/x.json", "owners/x", "ledger.sqlite-wal", "files/../../x", "files/aa/.."),
+        *("files/aa/b/c", "memory/x.json", f"memory/{'a' * 64}.json/x", "files.total", "", "files/aa/a\nb", "x" * 2000),
+    ],
+)
+def test_no_name_leads_elsewhere(small, name):
+    folder, means = small
+    master = MasterKey((folder / "away" / "master.key").read_bytes())
+    ledger = (folder / "state" / FILE_NAME).read_bytes()
+    with (folder / "bad").open("wb") as file:
+        writer = archive.Writer(file, {"needs": ["master.key"], "keys": []})
+        writer.add(FILE_NAME, len(ledger), 0, io.BytesIO(ledger))
+        writer.add(name, 1, 0, io.BytesIO(b"x"))
+        writer.close({}, master)
+    before = listing(folder)
+    assert outcome(folder / "bad", folder / "into", means) == "backup_damaged"
+    assert listing(folder) == before
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
+def test_nothing_but_files_comes_out_of_a_backup(small, kind):
+    folder, means = small
+    data = (folder / "without keys").read_bytes()
+    info = tarfile.TarInfo(f"memory/{'a' * 64}.json")
+    info.type, info.linkname = kind, "/etc/passwd"
+    first = 512 + 512
+    (folder / "bad").write_bytes(data[:first] + info.tobuf(tarfile.GNU_FORMAT) + data[first:])
+    assert outcome(folder / "bad", folder / "into", means) == "backup_damaged"
+
+
+def test_what_was_put_into_a_backup_by_who_has_no_key_is_found(small):
+    """Another memory, and a manifest that agrees."""
+    folder, means = small
+    with (folder / "bad").open("wb") as file, (folder / "without keys").open("rb") as source:
+        reader = archive.Reader(source)
+        writer = archive.Writer(file, {"needs": reader.first["needs"], "keys": []})
+        for member in reader.members():
+            data = reader.read(member.size)
+            changed = data.replace(b'"n": 1', b'"n": 2')
+            writer.add(member.name, len(changed), member.changed, io.BytesIO(changed))
+        writer.close({"made": 1.0}, MasterKey(bytes(32)))
+    assert outcome(folder / "bad", folder / "into", means) == "backup_damaged"
+
+
+def test_a_later_versions_backup_is_left_alone(small):
+    folder, means = small
+    with (folder / "bad").open("wb") as file:
+        writer = archive.Writer(file, {"version": 2})
+        writer.close({}, MasterKey(bytes(32)))
+    assert outcome(folder / "bad", folder / "into", means) == "backup_newer"
+
+
+def test_a_full_disk_leaves_nothing(till):
+    file, options, stdin = made(till, "recipient")
+    put_away(till)
+    script = f"""
+import resource, signal, sys
+sys.dont_write_bytecode = True
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+from mcp_bridge.cli import main
+sys.argv = ["mcp-bridge", "--config", {str(till.config)!r}, *sys.argv[1:]]
+main()
+"""
+    for words in (("restore", file, *options), ("restore", "--check", file, *options)):
+        ended = subprocess.run(
+            [sys.executable, "-c", script, *map(str, words)],
+            env=till.env,
+            cwd=till.folder,
+            capture_output=True,
+            check=False,
+        )
+        assert ended.returncode == 1, ended
+        assert b"restore_failed" in ended.stderr
+        assert b"Traceback" not in ended.stderr
+        assert not till.state.exists()
+    till.run("restore", file, *options, stdin=stdin)
+    ended = subprocess.run(
+        [sys.executable, "-c", script, "backup", "--recipient", till.recipient, "again"],
+        env=till.env,
+        cwd=till.folder,
+        capture_output=True,
+        check=False,
+    )
+    assert (ended.returncode, b"backup_failed" in ended.stderr) == (1, True), ended
+    assert not (till.folder / "again").exists()
+    assert not [path for path in till.folder.iterdir() if path.name.startswith(".")]
+
+
+# --- a restore that dies ---
+
+DYING = """
+import os, signal, sys
+from pathlib import Path
+from mcp_bridge.bridge import restore
+
+file, into, keys = map(Path, sys.argv[1:])
+left = 0
+
+def dying(work):
+    def done(*arguments, **named):
+        global left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return work(*arguments, **named)
+    return done
+
+for name in ("place", "sync_directory", "sync_file", "write_private", "_write"):
+    setattr(restore, name, dying(getattr(restore, name)))
+for line in sys.stdin:
+    left = int(line)
+    child = os.fork()
+    if child == 0:
+        restore.restore(file, into, "file", restore.Means(lambda: "pass", (), keys))
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+"""For each line a restore in a process of its own, which is killed as it comes to so many a step."""
+
+
+@pytest.mark.parametrize("kind", ["passphrase", "without keys"])
+def test_a_restore_that_died_is_done_again_or_was_done(small, kind):
+    folder, means = small
+    into = folder / "into"
+    means = means if kind == "without keys" else restore.Means(means.passphrase)
+    reference = outcome(folder / kind, into, means)
+    keys = folder / ("away" if kind == "without keys" else "nowhere")
+    command = [sys.executable, "-c", DYING, str(folder / kind), str(into), str(keys)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        for left in itertools.count(1):
+            process.stdin.write(f"{left}\n")
+            process.stdin.flush()
+            ended = int(process.stdout.readline())
+            if ended == 0:
+                break
+            assert ended == -signal.SIGKILL
+            if (into / FILE_NAME).exists():
+                assert {name: (into / name).read_bytes() for name in reference} == reference
+            else:
+                # No bridge begins a log there.
+                before = listing(into)
+                with pytest.raises(BridgeError) as caught:
+                    asyncio.run(begin(into / FILE_NAME))
+                assert caught.value.code == "restore_unfinished"
+                assert listing(into) == before
+                assert outcome(folder / kind, into, means) == reference
+            shutil.rmtree(into, ignore_errors=True)
+    assert left > 10
+
+
+async def begin(path):
+    async with Database(path):
+        pass
+
+
+def test_a_restore_that_died_takes_nothing_of_others_with_it(small):
+    folder, means = small
+    into = folder / "into"
+    (into / RESTORING).mkdir(parents=True, mode=0o700)
+    into.chmod(0o700)
+    (into / "secrets.json").write_text("mine")
+    with pytest.raises(BridgeError) as caught:
+        restore.restore(folder / "without keys", into, "file", means)
+    assert caught.value.code == "restore_exists"
+    assert (into / "secrets.json").read_text() == "mine"
+
+
+def test_two_restores_into_one_directory_do_not_meet(small):
+    import fcntl
+
+    folder, means = small
+    into = folder / "into"
+    into.mkdir(mode=0o700)
+    fd = os.open(into, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        with pytest.raises(BridgeError) as caught:
+            restore.restore(folder / "without keys", into, "file", means)
+    finally:
+        os.close(fd)
+    assert caught.value.code == "restore_busy"
+    assert not list(into.iterdir())
