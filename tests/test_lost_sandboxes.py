@@ -146,6 +146,7 @@ async def opened(sandboxes, folder, monkeypatch, **settings):
 
     monkeypatch.setattr(cli_engine.CliEngine, "start", noted)
     tables = {"tools": {"modules": [module], "path": [str(tools)], "entry_points": False}}
+    tables |= {"policy": {"rules": [{"tools": ["local.careful"], "effect": "approve"}]}}
     governance = load_governance(tables, None, folder, state)
     async with sandboxes.open(governance=governance, state_dir=state, **settings) as bridge:
         yield Desk(tools, bridge, started)

@@ -1,6 +1,7 @@
 """Scripts and programs that wait for people: decided by whomever, in whichever order, they end as with a person there."""
 
 import asyncio
+import math
 import os
 import random
 import signal
@@ -18,6 +19,7 @@ from mcp_bridge.bridge import approvals
 from mcp_bridge.bridge.names import PRINCIPAL
 from mcp_bridge.bridge.program_record import told
 from mcp_bridge.ledger.database import Database
+from mcp_bridge.ledger.erasure import erase
 from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore
@@ -132,6 +134,18 @@ policy = {{rules = [{{tools = ["local.careful"], effect = "approve"}}]}}
                 ]
 
         return asyncio.run(listed())
+
+    def forget_old(self):
+        """Erase by age all that it erases; which executions that were."""
+
+        async def erased():
+            async with self.database() as database:
+                found = await erase(
+                    database, "age", math.inf, by="me", reason=None, under_way=lambda status, _: status == "running"
+                )
+                return found.executions
+
+        return asyncio.run(erased())
 
     def row(self, execution):
         async def found():
@@ -471,7 +485,7 @@ def test_the_command_line_lists_shows_and_decides_it_and_goes_on(desk, key):
 
 def test_what_waits_is_erased_by_no_age_and_what_nobody_was_told_of_is_run_anew_when_it_is_gone(desk):
     first = desk.run(ONE, None)
-    desk.settings["ledger"] = {"keep_payloads_days": 0.00001}
+    assert desk.forget_old() == ()
     assert desk.run(ONE, None) == first
     desk.decide(first["execution"], 1)
     assert desk.resume(first["execution"])["status"] == "success"
