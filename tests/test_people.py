@@ -224,7 +224,7 @@ def test_a_run_without_a_key_is_told_once_by_its_code_and_always_by_the_key_that
     assert desk.run(ONE, made)["stdout"] == again["stdout"]
     anew = desk.run(ONE, None)
     assert (anew["execution"] != first["execution"], anew["status"]) == (True, "suspended")
-    assert desk.run(ONE, "waits-0123456789abcdef")["code"] == "unknown_key"
+    assert desk.run(ONE, "waits-0123456789abcdef")["code"] == "unknown_run"
     assert desk.run("print(1)", made)["code"] == "key_conflict"
     assert desk.done == ["once a", "careful b", "once c", "once a"]
 

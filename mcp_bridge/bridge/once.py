@@ -86,7 +86,7 @@ async def once(
         retry_failed: Whether another may take the place of one that has failed.
 
     Raises:
-        BridgeError: `bad_key`, `key_conflict`, `erased`, `unknown_key`: one that was made for another's run; as
+        BridgeError: `bad_key`, `key_conflict`, `erased`, `unknown_run`: one that was made for another's run; as
             `executions`.
     """
     if key is not None and not (0 < len(key.text) <= MAX_KEY_CHARS and key.text.isprintable()):
@@ -139,7 +139,7 @@ async def _known(store: ProgramStore, principal: str, key: Key) -> StoredExecuti
     """The execution that a key has; or else the one that version 0.1.0 has kept under it, or that it was made for.
 
     Raises:
-        BridgeError: `unknown_key`.
+        BridgeError: `unknown_run`.
     """
     text = key.whole or key.text
     for name in (text, *key.before):
@@ -154,7 +154,7 @@ async def _known(store: ProgramStore, principal: str, key: Key) -> StoredExecuti
         return known
     # Under a key that was mistyped nothing is done anew: somebody waits for what was begun.
     raise BridgeError(
-        "unknown_key",
+        "unknown_run",
         f"No run was given the key {text}.",
         hint="Keys like this one are made by the bridge. Ask without a key, or with one of your own.",
     )

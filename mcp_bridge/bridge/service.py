@@ -215,7 +215,7 @@ class Bridge:
 
         Raises:
             BridgeError: It never ran. Bad requests: `empty_code`, `code_too_large`, `bad_code`, `bad_timeout`,
-                `unknown_server`, `bad_key`, `key_conflict`, `unknown_key`. No working sandbox: as `prepare` and
+                `unknown_server`, `bad_key`, `key_conflict`, `unknown_run`. No working sandbox: as `prepare` and
                 `SandboxProcess.wait`.
         """
         job = Job(code, servers, timeout, progress, notify, asker, sampler, time.monotonic(), starter)

@@ -50,7 +50,7 @@ USAGE_CODES = frozenset(
         "secret_elsewhere",
         "unknown_approval",
         "unknown_entry",
-        "unknown_key",
+        "unknown_run",
         "unknown_doubt",
         "unknown_profile",
         "unknown_program",
