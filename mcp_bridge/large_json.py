@@ -13,7 +13,6 @@ from json.decoder import JSONDecodeError
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.offload import is_large
-from mcp_bridge.wire.jsonrpc import parts
 
 if TYPE_CHECKING:
     import json
@@ -23,6 +22,9 @@ if TYPE_CHECKING:
 
 LARGE_CHARS = 128 << 10
 """A shorter text is read in one step: it takes about a millisecond."""
+
+_PART_BYTES = 64 << 10
+"""Of UTF-8 that is decoded in one step."""
 
 _STEP_CHARS = 256
 """An array or an object that ends within so much text is read in one step."""
@@ -67,7 +69,7 @@ def loads(data: bytes, decoder: json.JSONDecoder) -> Any:
 
 def _text(data: bytes) -> str:
     decoder = codecs.getincrementaldecoder("utf-8")()
-    decoded = [decoder.decode(part) for part in parts(data)]
+    decoded = [decoder.decode(data[start : start + _PART_BYTES]) for start in range(0, len(data), _PART_BYTES)]
     return "".join((*decoded, decoder.decode(b"", final=True)))
 
 

@@ -26,13 +26,11 @@ JSON = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(TEX
 @contextmanager
 def everything_is_large():
     """Steps of a few characters and values, so that small values have many."""
-    before = {name: getattr(large_json, name) for name in ("LARGE_CHARS", "_STEP_CHARS", "_STEP_VALUES")}
-    part = jsonrpc._PART_BYTES
-    large_json.LARGE_CHARS, large_json._STEP_CHARS, large_json._STEP_VALUES, jsonrpc._PART_BYTES = 0, 7, 2, 3
+    before = {name: getattr(large_json, name) for name in ("LARGE_CHARS", "_PART_BYTES", "_STEP_CHARS", "_STEP_VALUES")}
+    large_json.LARGE_CHARS, large_json._PART_BYTES, large_json._STEP_CHARS, large_json._STEP_VALUES = 0, 3, 7, 2
     try:
         yield
     finally:
-        jsonrpc._PART_BYTES = part
         for name, value in before.items():
             setattr(large_json, name, value)
 
