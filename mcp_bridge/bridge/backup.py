@@ -124,7 +124,7 @@ def back_up(directory: Path, master: str | Sequence[str], target: Path, to: str 
     try:
         work.mkdir(mode=0o700)
         try:
-            made = _made(directory, master, work, to)
+            made = _written(directory, master, work, to)
             place(work / "backup", target)
             sync_directory(target.parent)
         finally:
@@ -161,7 +161,7 @@ def signs(seed: bytes, ledger: Ledger) -> bool:
         return False
 
 
-def _made(directory: Path, master: str | Sequence[str], work: Path, to: str | Sequence[Recipient] | None) -> Backup:
+def _written(directory: Path, master: str | Sequence[str], work: Path, to: str | Sequence[Recipient] | None) -> Backup:
     root = sealing.MasterKey(key := sealing.read_master(master, directory, make=False))
     copy = work / FILE_NAME
     found, signer = _copied(directory / FILE_NAME, copy, root)

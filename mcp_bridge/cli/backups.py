@@ -124,7 +124,7 @@ def restore(
 
         settings = common.load(config or ctx.obj).settings
         means = restoring.Means(
-            lambda: inputs.hidden(f"Passphrase of {file}: ", "bad_passphrase", twice=False),
+            lambda: inputs.unseen(f"Passphrase of {file}: ", "bad_passphrase", twice=False),
             _identities(identity or ()),
             keys,
             frozenset(lost or ()),
@@ -179,7 +179,7 @@ def backup_key(
 def _new_passphrase() -> str:
     from mcp_bridge.policy.strength import MIN_BITS, bits  # noqa: PLC0415
 
-    found = inputs.hidden("Passphrase of the backup: ", "bad_passphrase")
+    found = inputs.unseen("Passphrase of the backup: ", "bad_passphrase")
     if not found:
         raise BridgeError("bad_passphrase", "The passphrase is empty.", hint="Nothing was written.")
     if bits(found) < MIN_BITS:

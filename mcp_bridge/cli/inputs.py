@@ -110,7 +110,7 @@ async def short(store: ProgramStore, execution_id: str) -> str:
     return execution_id[:length]
 
 
-def hidden(prompt: str, code: str, *, twice: bool = True) -> str:
+def unseen(prompt: str, code: str, *, twice: bool = True) -> str:
     """A secret: typed without an echo, or all of standard input, less a newline at its end.
 
     Args:

@@ -42,7 +42,7 @@ def set_(ctx: typer.Context, name: Name, keyring: Keyring = False, config: Confi
 
     def work() -> int:
         vault, configs = _vault(common.load(config or ctx.obj))
-        where = vault.set(name, inputs.hidden(f"Value of {name}: ", "bad_secret"), "keyring" if keyring else None)
+        where = vault.set(name, inputs.unseen(f"Value of {name}: ", "bad_secret"), "keyring" if keyring else None)
         showing.tell(f"{name} is kept in the {where}")
         if name not in configs:
             showing.say(
