@@ -793,6 +793,9 @@ def test_audit_verify_finds_a_ledger_that_is_put_back_to_an_earlier_head_that_wa
     published.run("audit", "publish")
     assert published.run("audit", "verify").out.count("agrees with the ") == len(which)
     put_back(published, tmp_path / "older")
+    # Who puts it back does so with what lies beside it: else that is enough to know.
+    published.says("audit", "verify", code=1, words=["ledger_behind"])
+    published.path.with_suffix(".head").unlink()
     published.says("audit", "verify", code=1, words=["publish_conflict", "rolled back"])
     refused = published.run("audit", "verify", "--json", code=1).json
     assert (refused["status"], refused["error"]["code"]) == ("refused", "publish_conflict")
