@@ -247,7 +247,7 @@ import asyncio, json, os, sys, traceback
 from mcp import programs, runtime, sync, MCPError, traces
 from mcp.servers import local, mirror
 KEYS = ["vault://secret/api-key", "vault://secret/db"]
-LOCAL = ["echo", "encoded", "boom", "odd", "number", "received", "pay", "later"]
+LOCAL = ["echo", "encoded", "boom", "odd", "number", "received"]
 MIRROR = ["echo", "structured", "image", "refuse", "fault", "stderr", "malformed", "garbage", "rename", "die", "echo"]
 
 async def tried(pending):
@@ -285,7 +285,7 @@ def tool(name, text="$key", **more):
     return {"id": name.replace(".", "_"), "type": "tool", "tool": name, "args": {argument: text}, "on_error": "skip", **more}
 
 for key in KEYS:
-    steps = [tool("local." + name) for name in LOCAL if name not in ("pay", "later")]
+    steps = [tool("local." + name) for name in LOCAL]
     steps += [tool("mirror." + name) for name in MIRROR[:-2]]
     steps += [
         {"id": "fan", "type": "parallel", "parallel_steps": [tool("local.encoded", id="e1"), tool("local.boom", id="e2")], "on_error": "skip"},
@@ -362,6 +362,11 @@ async def test_a_secret_is_in_no_byte_that_leaves_the_host(sandboxes, tmp_path, 
         assert "RENAMED" in out
         assert leaks(json.dumps(record.to_json(), ensure_ascii=False)) == []
         assert leaks(record.stdout + record.stderr) == []
+        for name in ("pay", "later"):
+            waits = f"from mcp.servers import local\nawait local.{name}(text='vault://secret/api-key')"
+            record = await seen.bridge.run(waits, timeout=60)
+            assert record.status == "suspended", record.error
+            assert leaks(json.dumps(record.to_json(), ensure_ascii=False)) == []
         assert len(seen.frames) > 200
         assert [frame[:300] for frame in seen.frames if leaks(frame)] == []
         async with Client(build_server(seen.bridge, programs=True)) as client:
