@@ -1,12 +1,17 @@
 """Fixtures that the test modules share: real servers and real containers."""
 
 import pytest
+from hypothesis import HealthCheck, settings
 from ledger_looks import look
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.opening import KEY_FILE
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.sealing import FILE_NAME as MASTER_FILE
+
+# How long an example takes, and to make it, says how busy the machine is.
+settings.register_profile("any machine", deadline=None, suppress_health_check=list(HealthCheck))
+settings.load_profile("any machine")
 
 pytest_plugins = [
     "server_fixtures",
