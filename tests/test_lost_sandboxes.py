@@ -529,7 +529,10 @@ async def test_whatever_is_killed_and_when_each_effect_happens_once(open_desk, s
     lost = 0
     kills = 400 if LONG else 24
     async with open_desk() as desk:
-        for number in range(kills):
+        for number in range(4 * kills):
+            if number >= kills and lost > kills / 5:
+                # On a busy machine many come too early or too late: more are tried.
+                break
             how, delay, key = rng.choice(ways), rng.uniform(0, 1.5), rng.choice([None, f"key {number}"])
             case = f"seed {seed}, kill {number}: {how} after {delay:.3f} s, key {key!r}"
             (desk.folder / "written").unlink(missing_ok=True)
@@ -554,8 +557,7 @@ async def test_whatever_is_killed_and_when_each_effect_happens_once(open_desk, s
             if key:
                 assert (await desk.run(CODE, key)).to_json() == record.to_json(), case
                 assert sorted(desk.written) == ALL, case
-    # How many of them hit it while it ran depends on how busy the machine is.
-    assert lost > 0
+    assert lost > kills / 5
 
 
 # --- while it waits ---
