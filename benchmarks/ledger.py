@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sqlite3
 import statistics
@@ -18,6 +19,7 @@ from benchmarks.measure import Row, interleaved
 from benchmarks.worker import worker
 from benchmarks.workers.logs import entry
 from mcp_bridge.ledger.database import Database
+from mcp_bridge.ledger.position import RECORD_BYTES, Position, PositionFile
 from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.schema import FILE_NAME
 
@@ -119,7 +121,7 @@ async def ledger(bench: Bench) -> list[Row]:
 
 
 async def _appending(bench: Bench) -> list[Row]:
-    async with ledger_and_plain(bench) as (database, plain):
+    async with ledger_and_plain(bench) as (database, plain), _heads(bench) as (position, sector):
         recorder = SqliteRecorder(database)
         groups = bench.count(50)
 
@@ -132,6 +134,8 @@ async def _appending(bench: Bench) -> list[Row]:
             "group": grouped,
             f"rows {GROUP}": lambda: plain.commits(1, GROUP),
             f"file {GROUP}": lambda: plain.appends(1, GROUP),
+            "head": lambda: _median(position, bench.count(100)),
+            "sector": lambda: _median(sector, bench.count(100)),
         }
         for callers in CALLERS:
             measured |= {
@@ -151,7 +155,25 @@ async def _appending(bench: Bench) -> list[Row]:
         against = f"SQLite, {count:,} row{'s' * (count > 1)} of as many bytes a commit, FULL"
         rows.append(Row(what, p50[ours], p50[f"rows {count}"], "µs", against, *goal))
         rows.append(Row("ledger …", p50[ours], p50[f"file {count}"], "µs", "the same bytes appended to a file, fsync"))
+    note = "How far the ledger has come, beside it: part of each commit, which takes as long as the row of 1 caller."
+    rows.append(Row("ledger.head, a commit", p50["head"], p50["sector"], "µs", "512 bytes over the same", "", None, note))
     return rows
+
+
+@asynccontextmanager
+async def _heads(bench: Bench) -> AsyncGenerator[tuple[Callable[[], None], Callable[[], None]]]:
+    """What takes down how far a ledger has come, and what writes as many bytes to as many files."""
+    with tempfile.TemporaryDirectory(dir=bench.state_dir) as folder:
+        numbers = itertools.count(1)
+        with closing(PositionFile(Path(folder) / FILE_NAME)) as file, (Path(folder) / "sector").open("wb", 0) as other:
+
+            def position() -> None:
+                file.advance(Position("log", next(numbers), bytes(32), 0))
+
+            def sector() -> None:
+                os.pwrite(other.fileno(), bytes(RECORD_BYTES), 0)
+
+            yield position, sector
 
 
 async def _callers(recorder: SqliteRecorder, callers: int, bench: Bench) -> float:

@@ -1,11 +1,16 @@
 """The command line over a folder of its own: tools, programs, a policy; no engine and no network."""
 
+import contextlib
+import fcntl
 import json
 import logging
 import os
+import pty
 import subprocess
 import sys
+import termios
 import uuid
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -175,6 +180,21 @@ class Desk:
         assert process.returncode == code, (process.returncode, out, err)
         assert b"Traceback" not in err
         return Ended(process.returncode, out.decode(), err.decode())
+
+    def at_a_terminal(self, *arguments, typed):
+        """The command as a person starts it, who types a line at each question: its exit status, and what was shown."""
+        here, there = pty.openpty()
+        terminal = {"stdin": there, "stdout": there, "stderr": there, "start_new_session": True}
+        process = self.process(*arguments, **terminal, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+        os.close(there)
+        shown, left = b"", list(typed)
+        # The other end hangs up.
+        with contextlib.suppress(OSError), closing(os.fdopen(here, "r+b", buffering=0)) as terminal_end:
+            while piece := terminal_end.read(4096):
+                shown += piece
+                if left and shown.endswith(b": "):
+                    terminal_end.write(left.pop(0).encode() + b"\n")
+        return process.wait(DEADLINE_SECONDS), shown.decode()
 
     def in_record(self, work):
         """What some work with the open record gives."""

@@ -604,6 +604,20 @@ def test_a_short_passphrase_is_warned_of(till):
 # --- where the master key is elsewhere ---
 
 
+def test_a_passphrase_is_asked_for_at_a_terminal_and_never_shown(till):
+    words, file = PASSPHRASE.decode(), till.folder / "backup"
+    code, shown = till.at_a_terminal("backup", file, typed=[words, f"{words}."])
+    assert (code, "bad_passphrase" in shown, file.exists()) == (2, True, False), shown
+    code, shown = till.at_a_terminal("backup", file, typed=[words, words])
+    assert (code, "entries and" in shown, words in shown) == (0, True, False), shown
+    put_away(till)
+    code, shown = till.at_a_terminal("restore", file, typed=["another"])
+    assert (code, "wrong_passphrase" in shown, words in shown) == (1, True, False), shown
+    code, shown = till.at_a_terminal("restore", file, typed=[words])
+    assert (code, "restored into" in shown, words in shown) == (0, True, False), shown
+    goes_on(till, "passphrase")
+
+
 def test_a_master_key_that_a_command_gives_stays_there(till):
     key = (till.state / "master.key").read_bytes()
     till.write("key.hex", key.hex())
@@ -1074,6 +1088,20 @@ def test_a_restore_that_died_takes_nothing_of_others_with_it(small):
         restore.restore(folder / "without keys", into, "file", means)
     assert caught.value.code == "restore_exists"
     assert (into / "secrets.json").read_text() == "mine"
+
+
+def test_a_restore_that_died_does_not_take_away_how_far_another_ledger_had_come(small):
+    """Whoever puts that ledger back, instead of restoring again, is told if it is an older copy."""
+    folder, means = small
+    into, torn = folder / "into", folder / "torn"
+    (into / RESTORING).mkdir(parents=True, mode=0o700)
+    into.chmod(0o700)
+    (into / RESTORING / "before.ledger.head").write_text("mine")
+    torn.write_bytes((folder / "without keys").read_bytes()[:-600])
+    with pytest.raises(BridgeError) as caught:
+        restore.restore(torn, into, "file", means)
+    assert caught.value.code == "backup_damaged"
+    assert [(path.name, path.read_text()) for path in into.iterdir()] == [("ledger.head", "mine")]
 
 
 def test_two_restores_into_one_directory_do_not_meet(small):

@@ -18,6 +18,7 @@ import uuid
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from cli_fixtures import TOOLS, Desk, tool
@@ -29,6 +30,7 @@ from peers.mutants import OTHER_WITNESS, STRANGER, WITNESS, Case, a_book, forged
 from peers.tlog_peer import COSIGNED, Book, Witness, checkpoint_text, serving, signed, to_base64
 
 from mcp_bridge.ledger import exports, proofs
+from mcp_bridge.ledger.entries import Kind
 from mcp_bridge.ledger.publishing_file import notes_in
 from mcp_bridge.ledger.signing import Verifier
 
@@ -38,6 +40,8 @@ MUTANTS = 12_000 if LONG else 700
 """Of one seed, a test."""
 
 SEEDS = [1, 2, 3]
+
+ROOT = Path(__file__).resolve().parent.parent
 
 GOLDEN = Path(__file__).parent / "golden" / "ledger-0.1.0.zip"
 
@@ -184,6 +188,12 @@ def _tell(story):  # noqa: PLR0915  (a long story, told once)
     story.run()
     story.accept("lost and rotated", story.export(), third)
     story.refuse("lost and rotated", story.export(), second, kept=noted)
+
+
+def test_a_kind_of_entry_is_one_to_all_three_and_to_the_page():
+    kinds = set(get_args(Kind))
+    (row,) = (line for line in (ROOT / "LEDGER.md").read_text().splitlines() if line.startswith("| `kind` |"))
+    assert set(re.findall(r"`(\w+)`", row)) - {"kind"} == ledger_peer.KINDS == set(small.KINDS.split("|")) == kinds
 
 
 @pytest.fixture(scope="module")

@@ -165,6 +165,9 @@ HASH = base64.b64encode(bytes(32)).decode()
         body(signed(f"{Log(0).origin}\n3\n")),
         body(NOTE, old=4),
         body(NOTE, proof=[bytes(32)] * (MAX_PROOF_LINES + 1)),
+        b"old 0\n\n",
+        b"old 0\n\nothers.example/log\n",
+        body(signed("others.example/log\n")),
     ],
 )
 def test_400_for_what_is_no_request(post, content):

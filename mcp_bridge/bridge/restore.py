@@ -517,6 +517,10 @@ def _clear(directory: Path, staging: Path) -> None:
             for name in json.loads((staging / _PLACING).read_bytes()):
                 if name in _ours():
                     _remove(directory / name)
+        # Whoever puts the other ledger back is told how far it had come.
+        for name in OF_THIS_LEDGER:
+            if os.path.lexists(staging / f"{_AWAY}{name}"):
+                (staging / f"{_AWAY}{name}").rename(directory / name)
     shutil.rmtree(staging)
 
 

@@ -22,6 +22,7 @@ from mcp_bridge.ledger.notes import (
     cosign,
     keyring,
     open_checkpoint,
+    parse_checkpoint,
     signed_checkpoint,
     split_note,
 )
@@ -123,7 +124,8 @@ class Witness:
         """
         try:
             request = _parse(body)
-            origin = request.note.partition("\n")[0]
+            # Of what is no checkpoint nobody knows the log.
+            origin = parse_checkpoint(split_note(request.note)[0]).origin
             keys = self._logs.get(origin)
             if keys is None:
                 return _said(404, f"This witness knows no log {origin[:_MAX_SHOWN_CHARS]!r}.")

@@ -39,7 +39,7 @@ TEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f]{0,4096}")
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 KINDS = {
     "start", "intent", "outcome", "denial", "transition", "suspension", "resume", "decision", "violation", "erasure",
-    "key", "clock", "end",
+    "key", "clock", "loss", "end",
 }  # fmt: skip
 ENTRY_FIELDS = {"commitment", "execution", "kind", "policy", "previous", "program", "sequence", "step", "time"}
 

@@ -384,7 +384,7 @@ def an_event_elsewhere(chance, book):
 
 def about_the_log(chance, book):
     """Entries of the log's own, of other kinds than about keys."""
-    kind = chance.choice(("erasure", "clock", "outcome", "start", "key"))
+    kind = chance.choice(("erasure", "clock", "loss", "outcome", "start", "key"))
     book.append(
         kind,
         chance.choice(("ledger", "e1")),
