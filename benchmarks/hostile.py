@@ -105,6 +105,8 @@ class AttackStats:
     silence: float = 0.0
     spans: list[tuple[float, float]] = field(default_factory=list)
     took: list[float] = field(default_factory=list)
+    memory: float = 0.0
+    """MiB of the bridge's process at most, from its beginning on; of whatever was under way as well."""
 
     def beside(self, began: float, milliseconds: float) -> bool:
         """Whether a call was made while it was under way."""
@@ -195,7 +197,7 @@ class Soak:
                 busy, began = monitor.processor_seconds(), time.monotonic()
                 hostile = await self._hostile(bridge, monitor)
                 share = (monitor.processor_seconds() - busy) / (time.monotonic() - began)
-                peak = monitor.status("VmHWM")
+                peak = max(monitor.status("VmHWM"), *(made.memory for made in self.made.values()))
                 after = await self._quiet(bridge, self.quiet_seconds)
                 control += await self._control(bridge)
                 await anyio.to_thread.run_sync(monitor.sample)
@@ -261,6 +263,9 @@ class Soak:
             order.append(attack)
             made = self.made.setdefault(attack.name, AttackStats())
             place = object()
+            for other in under_way.values():
+                other.memory = max(other.memory, monitor.status("VmHWM"))
+            monitor.forget_peak()
             under_way[place] = made
             began = time.monotonic()
             try:
@@ -270,6 +275,7 @@ class Soak:
             finally:
                 del under_way[place]
                 made.times += 1
+                made.memory = max(made.memory, monitor.status("VmHWM"))
                 made.spans.append((began, time.monotonic()))
                 made.longest = max(made.longest, time.monotonic() - began)
             if time.monotonic() - began < REFUSED_SECONDS:
@@ -354,14 +360,13 @@ class Soak:
     def attacks_table(self) -> str:
         """How often each was made, and how it ended."""
         columns = ["attack", "times", "longest run", "longest silence beside it", "victim p99", "victim p50"]
-        columns.append("how it ended, and was answered")
+        columns += ["host at most", "how it ended, and was answered"]
         lines = ["", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
         for name, made in sorted(self.made.items(), key=lambda item: -percentile(item[1].took, 0.99)):
             ends = ", ".join(f"{code} {count:,}" for code, count in made.ends.most_common())
             p99, p50 = (f"{percentile(made.took, share):,.0f} ms" for share in (0.99, 0.5))
-            lines.append(
-                f"| {name} | {made.times} | {made.longest:.1f} s | {made.silence:,.0f} ms | {p99} | {p50} | {ends} |"
-            )
+            took = f"{made.longest:.1f} s | {made.silence:,.0f} ms | {p99} | {p50} | {made.memory:,.0f} MiB"
+            lines.append(f"| {name} | {made.times} | {took} | {ends} |")
         lines += ["", "| what held the event loop | times | longest | processor time |", "|---|---|---|---|"]
         for cause, hold in sorted(self.held.items(), key=lambda item: -item[1].busiest):
             # From inside out; the package's name is in all of them.

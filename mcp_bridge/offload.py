@@ -83,6 +83,11 @@ def is_over(value: Any, limit: int) -> bool:
     return size > limit
 
 
+def is_idle() -> bool:
+    """Whether no such work is under way, in this event loop: so no large value is in memory for it."""
+    return not any(limiter.borrowed_tokens for limiter in _limiters.get({}).values())
+
+
 async def on_thread(function: Callable[..., T], *args: Any) -> T:
     """The result of a function that may take long, from a thread of the few for such work.
 

@@ -1,6 +1,5 @@
 """How a process that serves shares its interpreter and gives memory back."""
 
-import gc
 import json
 import subprocess
 import sys
@@ -33,6 +32,39 @@ anyio.run(main)
 def test_everything_is_looked_through_when_it_is_quiet_and_not_in_the_midst_of_a_large_value():
     ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=100)
     assert json.loads(ended.stdout) == [0.0005, 0, True, 300_000]
+
+
+BESIDE_LARGE_WORK = """
+import gc, threading
+import anyio
+from mcp_bridge.offload import on_thread
+from mcp_bridge.server import process
+
+async def main(quiet_seconds, ends):
+    process.LOOK_SECONDS = process.COLLECT_SECONDS = 0.001
+    process.QUIET_SECONDS = quiet_seconds
+    collected, let_go = [], threading.Event()
+    gc.callbacks.append(lambda phase, info: phase == "stop" and info["generation"] == 2 and collected.append(1))
+    process.share()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(on_thread, let_go.wait)
+        tasks.start_soon(process.give_back)
+        if ends:
+            await anyio.sleep(0.2)
+            assert not collected
+            let_go.set()
+        while not collected:
+            await anyio.sleep(0.001)
+        let_go.set()
+        tasks.cancel_scope.cancel()
+
+anyio.run(main, 1000.0, True)
+anyio.run(main, 0.001, False)
+"""
+
+
+def test_garbage_is_not_collected_beside_large_values_unless_they_never_end():
+    subprocess.run([sys.executable, "-c", BESIDE_LARGE_WORK], check=True, timeout=100)
 
 
 def test_the_process_of_a_command_is_left_as_it_is():

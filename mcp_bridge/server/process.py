@@ -16,6 +16,8 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
+from mcp_bridge import offload
+
 logger = logging.getLogger(__name__)
 
 SWITCH_SECONDS = 0.0005
@@ -29,6 +31,9 @@ without it."""
 
 GROWN_COLLECT_SECONDS = 20.0
 """The same, when the process has grown since."""
+
+QUIET_SECONDS = 10.0
+"""How long that is put off while large values are worked on. What is in memory then has to be looked through, too."""
 
 LOOK_SECONDS = 10.0
 """How often the process's memory is looked at."""
@@ -66,6 +71,9 @@ async def give_back() -> None:
         await anyio.sleep(LOOK_SECONDS)
         has_grown = _resident_bytes() > kept + GROWTH_BYTES
         if anyio.current_time() - collected > (GROWN_COLLECT_SECONDS if has_grown else COLLECT_SECONDS):
+            with anyio.move_on_after(QUIET_SECONDS):
+                while not offload.is_idle():  # noqa: ASYNC110  (to be told costs each piece of work more)
+                    await anyio.sleep(QUIET_SECONDS / 1000)
             gc.collect()
             collected = anyio.current_time()
             kept = _resident_bytes()
