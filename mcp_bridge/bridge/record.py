@@ -64,12 +64,19 @@ class ExecutionRecord:
 
     def to_json(self) -> dict[str, Any]:
         r"""As a JSON object; output that is no UTF-8 shows its bytes as `\xNN`. Empty fields are left out."""
+        return self.to_keep() | {
+            "stdout": self.stdout.decode("utf-8", "backslashreplace"),
+            "stderr": self.stderr.decode("utf-8", "backslashreplace"),
+        }
+
+    def to_keep(self) -> dict[str, Any]:
+        """As `to_json`, with what was printed as bytes: as text it can be four times as long."""
         out: dict[str, Any] = {
             "execution": self.execution,
             "status": self.status,
             "exit_code": self.exit_code,
-            "stdout": self.stdout.decode("utf-8", "backslashreplace"),
-            "stderr": self.stderr.decode("utf-8", "backslashreplace"),
+            "stdout": self.stdout,
+            "stderr": self.stderr,
             "duration_ms": round(self.duration_ms, 1),
             "script_ms": round(self.script_ms, 1),
             "start_ms": round(self.start_ms, 1),

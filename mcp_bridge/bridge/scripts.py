@@ -391,7 +391,7 @@ class Scripts:
             if (text := getattr(record, name)) is not None:
                 data = text if isinstance(text, bytes) else text.encode()
                 end[name] = hashlib.sha256(data).hexdigest()
-        sealed = await self.store.sealed_record(script.execution, record.to_json())
+        sealed = await self.store.sealed_record(script.execution, record.to_keep())
         self.recorder.post(self._entry("end", script.execution, end))
         await self.store.update(script.execution, status=record.status, state=None, record=sealed, due=None)
 
@@ -430,7 +430,7 @@ class Scripts:
         if held:
             # A person decides on these, and the script is to ask for the same when it goes on.
             why["held"] = [asked.in_short().payload() | {"call": call} for call, asked in held.items()]
-        sealed = await self.store.sealed_record(record.execution, record.to_json())
+        sealed = await self.store.sealed_record(record.execution, record.to_keep())
         self.recorder.post(self._entry("suspension", record.execution, why))
         await self.store.update(record.execution, status="suspended", state=None, record=sealed, due=None)
 
