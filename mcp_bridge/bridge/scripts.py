@@ -158,7 +158,15 @@ class Scripts:
         )
         if isinstance(found, Begun):
             found = await self._run(found)
-        record = found if isinstance(found, ExecutionRecord) else _kept(found)
+        if isinstance(found, ExecutionRecord):
+            record = found
+        else:
+            record = _kept(found)
+            if key is not None and record.status not in UNENDED:
+                record.notices.append(
+                    f"nothing was run now: this is what the run {record.execution} gave, which was begun with this "
+                    "idempotency key before; use another key to run the code anew"
+                )
         if waiting is not None and record.execution == waiting.id and record.status not in UNENDED:
             await self._told(record)
         return record
