@@ -325,8 +325,6 @@ def _no_input(case: Case) -> str | None:
 def _no_loop(case: Case) -> str | None:
     exc, failure = case.exc, case.failure
     said = str(exc)
-    if said.startswith("maximum recursion depth"):
-        return "Write a loop, or end the recursion before some hundred calls."
     told = {
         "asyncio.run() cannot be called": "The script runs in an event loop already",
         "This event loop is already running": "The script runs in an event loop already",

@@ -94,7 +94,7 @@ def _elsewhere(name: str, world: World) -> str | None:
 
 def _importable(name: str, world: World) -> str | None:
     if name == "__file__":
-        return "A script has no file: its folder is /workspace."
+        return "A script has no file: write `/workspace`, its folder."
     if name in OF_NOTEBOOKS:
         return "This is no notebook: a script is Python alone, and `display(x)` shows what a cell would."
     if name in IMPORTS:

@@ -96,7 +96,7 @@ class Modules:
         if parent == "mcp.tools":
             return (
                 f"no saved tool {last!r}: mcp.tools has what runtime.save_tool kept; "
-                f"of a server's tool write: from mcp.servers import {example}"
+                f"for a server's tool write: from mcp.servers import {example}"
             )
         if parent in {"mcp", "mcp.sync"} and last in self._aliases:
             return f"no module {name!r}; write: from {parent}.servers import {last}"
@@ -154,7 +154,7 @@ class Modules:
             raise AttributeError(name)
         source = self._functions.load_tool_source(name)
         if source is None:
-            raise AttributeError(self._unknown(f"mcp.tools.{name}"))
+            raise AttributeError(f"no saved tool {name!r}")
         namespace: dict[str, Any] = {"__name__": f"mcp.tools.{name}"}
         exec(compile(source, f"/workspace/mcp.tools.{name}", "exec", dont_inherit=True), namespace)  # noqa: S102
         return namespace[name]
