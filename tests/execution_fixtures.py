@@ -97,14 +97,6 @@ async def until(condition: Any, seconds: float = 60.0) -> Any:
             await anyio.sleep(0.02)
 
 
-def given_again(record: ExecutionRecord) -> dict[str, Any]:
-    """The record of an answer that was given before, and says so, without what it says of that."""
-    told = record.to_json()
-    *others, last = told.pop("notices")
-    assert last.startswith("nothing was run now: "), last
-    return told | ({"notices": others} if others else {})
-
-
 class Peak:
     """How much this process's memory grew beyond what it had, at its highest, in bytes."""
 

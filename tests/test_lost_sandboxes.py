@@ -16,7 +16,7 @@ import anyio
 import anyio.to_thread
 import pytest
 from crash_fixtures import BOUNDED, LONG
-from execution_fixtures import given_again, printed, until
+from execution_fixtures import printed, until
 from test_hostile import READY, Claimed, Silent, report, told
 
 from mcp_bridge.bridge import approvals
@@ -192,7 +192,7 @@ async def test_a_sandbox_that_is_lost_in_mid_call_is_lost_to_nobody(open_desk, h
         assert len(desk.started) == 2
         assert await desk.status(record.execution) == "success"
         if key:
-            assert given_again(await desk.run(HELD, key)) == record.to_json()
+            assert (await desk.run(HELD, key)).to_json() == record.to_json()
         assert desk.written == ["a", "b", "c"]
 
 
@@ -298,7 +298,7 @@ async def test_what_the_script_does_itself_is_final_and_told_as_it_was(open_desk
         assert (record.status, len(desk.started)) == (status, 1), record.error
         if error is not None:
             assert record.error["code"] == error
-        assert given_again(await desk.run(f"await local.write(text='a')\n{code}", "key")) == record.to_json()
+        assert (await desk.run(f"await local.write(text='a')\n{code}", "key")).to_json() == record.to_json()
         assert desk.written == ["a"]
 
 
@@ -555,7 +555,7 @@ async def test_whatever_is_killed_and_when_each_effect_happens_once(open_desk, s
             assert (lines[:3], lines[-2:]) == ([f"wrote one {n}" for n in range(3)], ["success", "wrote last"]), case
             lost += len(desk.started) > 1
             if key:
-                assert given_again(await desk.run(CODE, key)) == record.to_json(), case
+                assert (await desk.run(CODE, key)).to_json() == record.to_json(), case
                 assert sorted(desk.written) == ALL, case
     assert lost > kills / 5
 

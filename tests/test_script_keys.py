@@ -5,6 +5,8 @@ import sqlite3
 
 import pytest
 
+from mcp_bridge.bridge.record import GIVEN_BEFORE
+
 pytestmark = pytest.mark.timeout(120)
 
 TOOLS = '''
@@ -51,16 +53,10 @@ async def called(client, code, **arguments):
     return result.is_error, [block.text for block in result.content], result.structured_content
 
 
-AGAIN = (
-    "nothing was run now: this is what the run {} gave, which was begun with this idempotency key before; "
-    "use another key to run the code anew"
-)
-
-
 def as_before(again):
     """An answer that was given before, which says so once to whoever reads it, without what it says of that."""
     failed, [text, *blocks], record = again
-    notice = AGAIN.format(record["execution"])
+    notice = GIVEN_BEFORE.format(record["execution"])
     assert record["notices"] == [notice]
     assert text.endswith(f"\n[{notice}]")
     shown = text.removesuffix(f"\n[{notice}]")
@@ -119,9 +115,10 @@ def test_the_command_with_a_key_does_it_once(desk):
     setup, paid, _ = desk
     first, again = (setup.run("run", "--key", "order-7", "--json", "-c", PAY) for _ in range(2))
     assert (first.returncode, json.loads(first.stdout)["stdout"]) == (0, "1\n"), first.stderr
-    told = json.loads(again.stdout)
-    assert told.pop("notices") == [AGAIN.format(told["execution"])]
-    assert told == json.loads(first.stdout)
+    assert json.loads(again.stdout) == json.loads(first.stdout)
+    shown = setup.run("run", "--key", "order-7", "-c", PAY)
+    notice = GIVEN_BEFORE.format(json.loads(first.stdout)["execution"])
+    assert (shown.stdout, notice in shown.stderr.decode(), b"nothing was run" in first.stderr) == (b"1\n", True, False)
     assert paid() == ["anna"]
     other = setup.run("run", "--key", "order-7", "-c", "1")
     assert other.returncode != 0

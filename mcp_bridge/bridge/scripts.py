@@ -158,15 +158,8 @@ class Scripts:
         )
         if isinstance(found, Begun):
             found = await self._run(found)
-        if isinstance(found, ExecutionRecord):
-            record = found
-        else:
-            record = _kept(found)
-            if key is not None and record.status not in UNENDED:
-                record.notices.append(
-                    f"nothing was run now: this is what the run {record.execution} gave, which was begun with this "
-                    "idempotency key before; use another key to run the code anew"
-                )
+        record = found if isinstance(found, ExecutionRecord) else _kept(found)
+        record.given_before = key is not None and record is not found and record.status not in UNENDED
         if waiting is not None and record.execution == waiting.id and record.status not in UNENDED:
             await self._told(record)
         return record

@@ -140,7 +140,8 @@ def build(channel: Channel, calls: Calls, servers: list[dict[str, Any]]) -> type
     aliases = [row["alias"] for row in servers]
 
     def missing(name: str) -> Any:
-        raise AttributeError(unknown(name, sorted(public), aliases))
+        # What the interpreter asks every module for is no mistake.
+        raise AttributeError(name if name.startswith("__") else unknown(name, sorted(public), aliases))
 
     module.__dict__["__getattr__"] = missing
     return module
