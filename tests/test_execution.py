@@ -144,7 +144,11 @@ ODD_ERRORS = {
     "import sys\nsys.setrecursionlimit(50)\ndef f(): f()\nf()": ("RecursionError", ...),
     "exec('1 / 0')": ("ZeroDivisionError", "division by zero"),
     "import asyncio\nawait asyncio.gather(*[asyncio.to_thread(int, 'a') for _ in range(3)])": ("ValueError", ...),
-    "import nonexistent_module": ("ModuleNotFoundError", "No module named 'nonexistent_module'"),
+    "import nonexistent_module": (
+        "ModuleNotFoundError",
+        "No module named 'nonexistent_module'\n"
+        "The image has the standard library only. More comes with the operator's setting `packages`.",
+    ),
     "assert False, 'claim'": ("AssertionError", "claim"),
     "class R:\n    def __repr__(self): raise OSError('shown')\nR()": ("OSError", "shown"),
 }  # fmt: skip

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -660,3 +661,117 @@ async def test_an_artifact_with_an_odd_name_is_read_by_its_uri(sandboxes, tmp_pa
         assert "#" not in uri
         assert bridge.files.read(uri) == b"x"
         assert code == "bad_artifact_name"
+
+
+async def test_help_and_inspect_show_what_is_to_be_awaited(sandboxes, git_server):
+    record = await sandboxes.run(
+        """
+import inspect
+from mcp import programs, runtime
+from mcp.servers import git
+from mcp.sync.servers import git as blocking
+for awaited in (runtime.search, runtime.call_tool, git.git_log, git.git_log.raw, programs.run):
+    print(inspect.iscoroutinefunction(awaited))
+for plain in (runtime.search_sync, runtime.call_tool_sync, runtime.discovered_servers, blocking.git_log, print):
+    print(inspect.iscoroutinefunction(plain))
+help(runtime.search)
+help(runtime.call_tool)
+help(runtime.search_sync)
+help(git.git_log)
+""",
+        git_server,
+    )
+    out = lines(record)
+    assert out[:10] == ["True"] * 5 + ["False"] * 5
+    shown = [line for line in out if re.match(r"(async )?(search(_sync)?|call_tool|git_log)\(", line)]
+    assert shown[0].startswith("async search(query: str = ''")
+    assert shown[1].startswith("async call_tool(server: str = ..., tool: str = ...")
+    assert shown[2].startswith("search(query: str")
+    assert shown[3].startswith("async git_log(repo_path: str")
+
+
+async def test_text_that_holds_json_is_text_and_answers_as_the_object_would(sandboxes):
+    record = await sandboxes.run(
+        """
+import copy, json, pickle
+from mcp.servers import faulty, odd
+now = await faulty.echo('{"timezone": "Europe/Oslo"}')
+print(isinstance(now, str), now == str(now), type(str(now)) is str, now[0], json.loads(now)["timezone"])
+print(now["timezone"], now.get("nothing", 7), "timezone" in now.keys(), len(now) == len(str(now)))
+print(type(pickle.loads(pickle.dumps(now))) is str, type(copy.copy(now)) is str)
+print(json.dumps([now]) == json.dumps([str(now)]), json.loads(await odd.echo(text=now))[1]["text"] == now)
+for wrong in (lambda: now["nothing"], lambda: now.append, lambda: now[1.5]):
+    try:
+        wrong()
+    except Exception as exc:
+        print(type(exc).__name__, exc)
+rows = await odd.echo(text="[")
+try:
+    rows["text"]
+except TypeError as exc:
+    print(exc)
+""",
+        faulty(),
+        echoing(tool("echo", {"text": STRING})),
+    )
+    assert lines(record) == [
+        "True True True { Europe/Oslo",
+        "Europe/Oslo 7 True True",
+        "True True",
+        "True True",
+        "KeyError 'nothing'",
+        "AttributeError 'str' object has no attribute 'append'",
+        "TypeError string indices must be integers, not 'float'",
+        "string indices must be integers, not 'str': this text holds a JSON array; write json.loads(text)[0]['text'], "
+        "with import json",
+    ]
+
+
+async def test_a_dict_is_taken_for_all_arguments_only_where_it_can_mean_nothing_else(sandboxes):
+    record = await sandboxes.run(
+        """
+import json
+from mcp.servers import odd
+async def sent(call): print(json.loads(await call)[1])
+await sent(odd.text({"text": "a", "more": 1}))
+await sent(odd.text(params={"text": "a"}))
+await sent(odd.rows({"rows": [{"a": 1}]}))
+await sent(odd.any({"value": 1}))
+await sent(odd.object({"value": {"b": 2}}))
+await sent(odd.named(args={"args": {"c": 3}}))
+try:
+    await odd.text({"text": "a", "nothing": 1})
+except Exception as exc:
+    print(type(exc).__name__)
+""",
+        echoing(
+            tool("text", {"text": STRING, "more": {"type": "integer"}}, ["text"]),
+            tool("rows", {"rows": {"type": "array", "items": {"type": "object", "properties": {"a": {}}}}}, ["rows"]),
+            tool("any", {"value": {}}, ["value"]),
+            tool("object", {"value": {"type": "object"}}, ["value"]),
+            tool("named", {"args": {"type": "object"}}, ["args"]),
+        ),
+    )
+    assert lines(record) == [
+        "{'text': 'a', 'more': 1}",
+        "{'text': 'a'}",
+        "{'rows': [{'a': 1}]}",
+        "{'value': {'value': 1}}",
+        "{'value': {'value': {'b': 2}}}",
+        "{'args': {'args': {'c': 3}}}",
+        "ToolError",
+    ]
+
+
+async def test_objects_that_resist_take_no_harm_from_advice(sandboxes):
+    async with sandboxes.open() as bridge:
+        for code, said in {
+            "class E(Exception):\n    __notes__ = 7\nraise E('mine')": "mine",
+            "class E(TypeError):\n    def __str__(self): raise ValueError\nraise E": "E",
+            "class E(KeyError):\n    def __getattribute__(self, name): 1 / 0\nraise E('x')": "E",
+            "raise ExceptionGroup('several', [KeyError('a'), NameError('b')])": "several",
+            "import builtins\nbuiltins.compile = None\nnothing": "nothing",
+        }.items():
+            record = await bridge.run(code)
+            assert record.status == "error", code
+            assert said in record.error["traceback"], (code, record.error)

@@ -159,6 +159,7 @@ class Scripts:
         if isinstance(found, Begun):
             found = await self._run(found)
         record = found if isinstance(found, ExecutionRecord) else _kept(found)
+        record.given_before = key is not None and record is not found and record.status not in UNENDED
         if waiting is not None and record.execution == waiting.id and record.status not in UNENDED:
             await self._told(record)
         return record

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from mcp_bridge.bridge.record import GIVEN_BEFORE
 from mcp_bridge.cli import asking, common, opening
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.server import displays
@@ -138,6 +139,8 @@ def _print(record: ExecutionRecord) -> None:
     if (error := record.error) is not None and record.status != "exit":
         hint = f" {error['hint']}" if error.get("hint") else ""
         err.append(str(error.get("traceback") or f"mcp-bridge: {error['code']}: {error['message']}{hint}"))
+    if record.given_before:
+        err.append(f"mcp-bridge: {GIVEN_BEFORE.format(record.execution)}")
     err += [f"artifact {row['name']}: {row['path']}" for row in record.artifacts]
     for stream, printed, texts in ((sys.stdout.buffer, record.stdout, out), (sys.stderr.buffer, record.stderr, err)):
         stream.write(printed + "".join(common.printable(text) + "\n" for text in texts).encode())

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from mcp_bridge.guest.channel import Channel, RequestError
-from mcp_bridge.guest.proxies import Calls, MCPError
+from mcp_bridge.guest.proxies import ASYNCHRONOUS, Calls, MCPError
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Effect, Outcome, Usage
 from mcp_bridge.kernel.machine import Machine
@@ -438,6 +438,8 @@ def build(channel: Channel, calls: Calls, name: str) -> types.ModuleType:
         function.__name__ = function.__qualname__ = request.__qualname__ = short
         function.__doc__, function.__module__ = request.__doc__, name
         function.__wrapped__ = request  # type: ignore[attr-defined]  # inspect.signature follows it
+        if not blocking:
+            function.__dict__[ASYNCHRONOUS] = True
         setattr(module, short, function)
 
     for short, (request, result) in (_TRACES if short_name == "traces" else _PROGRAMS).items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mcp_bridge.bridge.record import GIVEN_BEFORE
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.server import displays
 from mcp_bridge.wire.jsonrpc import MAX_DEPTH, depth_exceeds
@@ -65,6 +66,7 @@ class Answer:
             "stderr": record.stderr.decode("utf-8", "backslashreplace"),
         }
         self._kept: dict[str, str] = {}
+        self._notices = record.notices + ([GIVEN_BEFORE.format(record.execution)] if record.given_before else [])
 
     def text(self) -> str:
         """The text in the configured form, at most `max_output_chars` and the notes about cuts; "" beside displays."""
@@ -82,6 +84,8 @@ class Answer:
         for name, text in self._whole.items():
             if name in out and len(text) > whole:
                 out[name] = self._cut(name, self._limit)
+        if self._notices:
+            out["notices"] = self._notices
         if self._record.displays:
             out["displays"] = displays.summary(self._record.displays)
         return out
@@ -92,7 +96,7 @@ class Answer:
         if len(rows) < len(record.artifacts):
             rows.append(f"[… {len(record.artifacts) - len(rows)} more artifacts]")
         error = error_text(record.error, min(MAX_ERROR_CHARS, limit // 2)) if record.error else ""
-        notices = cut("\n".join(f"[{notice}]" for notice in record.notices), limit // 4)
+        notices = cut("\n".join(f"[{notice}]" for notice in self._notices), limit // 4)
         last = [error, *rows, notices]
         fields = self._fields(max(limit - sum(map(len, last)), limit // 4))
         parts = [fields["stdout"].removesuffix("\n"), fields["value"]]
@@ -126,8 +130,8 @@ class Answer:
             data["artifacts"] = rows
         if len(rows) < len(record.artifacts):
             data["more_artifacts"] = len(record.artifacts) - len(rows)
-        if record.notices:
-            data["notices"] = _fitting(record.notices, limit // 4)
+        if self._notices:
+            data["notices"] = _fitting(self._notices, limit // 4)
         fields = self._fields(max(limit - len(json.dumps(data, ensure_ascii=False)), limit // 4))
         first: dict[str, Any] = {"status": record.status}
         if fields["stdout"]:
