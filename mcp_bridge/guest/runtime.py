@@ -169,7 +169,7 @@ class _Functions:
         return rows
 
     def describe(self, name: str, detail: str = "signature") -> Any:
-        """One tool (`git.git_log`) or server (`git`): detail is "line", "signature" or "schema"."""
+        """One tool (`git.git_log`) or server (`git`): detail is "line", "signature", "full" (uncut) or "schema"."""
         result = self._ask(CatalogDescribe(name, detail))  # type: ignore[arg-type]
         return result["schema"] if detail == "schema" else result["text"]
 
