@@ -9,12 +9,6 @@ from mcp_bridge.guest.channel import Channel, RequestError
 from mcp_bridge.wire.errors import LocalMessageError
 from mcp_bridge.wire.messages import CatalogCheck, CatalogTools, ToolCall
 
-MAX_SHOWN_SIGNATURE = 1500
-"""Characters of a signature that an error shows."""
-
-MAX_SHOWN_NAMES = 20
-"""Unexpected arguments that an error names."""
-
 
 class MCPError(Exception):
     """Something that a call to the outside met. `code` is stable; `details` is a dict."""
@@ -181,20 +175,6 @@ def nearest(name: str, known: list[str]) -> str:
     return f"; there are: {', '.join(known[:20])}{', …' if len(known) > 20 else ''}" if known else ""
 
 
-def near(name: str, known: list[str]) -> list[str]:
-    """Up to three names that are written like one, or else share a word with it: `source` and `source_timezone`."""
-    import difflib
-
-    words = set(name.lower().split("_")) - {""}
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    return close or [other for other in known if words & set(other.lower().split("_"))][:3]
-
-
-def _meant(name: str, free: list[str]) -> str:
-    close = near(name, free)
-    return f"; nearest: {', '.join(close)}" if close else ""
-
-
 class _Tools:
     """A server's tools as functions, listed when the first of them is asked for."""
 
@@ -343,6 +323,27 @@ def signature(params: list[dict[str, Any]], returns: str, *, extra: bool) -> Any
             name += "_"
         made.append(inspect.Parameter(name, inspect.Parameter.VAR_KEYWORD))
     return inspect.Signature(made, return_annotation=_Annotation(returns))
+
+
+MAX_SHOWN_SIGNATURE = 1500
+"""Characters of a signature that an error shows."""
+
+MAX_SHOWN_NAMES = 20
+"""Unexpected arguments that an error names."""
+
+
+def near(name: str, known: list[str]) -> list[str]:
+    """Up to three names that are written like one, or else share a word with it: `source` and `source_timezone`."""
+    import difflib
+
+    words = set(name.lower().split("_")) - {""}
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    return close or [other for other in known if words & set(other.lower().split("_"))][:3]
+
+
+def _meant(name: str, free: list[str]) -> str:
+    close = near(name, free)
+    return f"; nearest: {', '.join(close)}" if close else ""
 
 
 def bind(
