@@ -146,6 +146,125 @@ except TypeError as exc:
     assert "takes 0 positional arguments but 1" in out[9]
 
 
+WRONG_CALLS = """
+from mcp import MCPError, ToolError
+import mcp.sync.servers
+from mcp.servers import time, git, odd
+async def told(call):
+    try:
+        print(await call())
+    except (TypeError, MCPError) as exc:
+        print(type(exc).__name__, "|", exc)
+await told(lambda: time.convert_time(source="UTC", target="Asia/Tokyo", time=12))
+await told(lambda: time.convert_time(source_timezone="UTC", target_timezone="Asia/Tokyo", time="12:00"))
+await told(lambda: git.git_log(path="/x", count="5", max_count="5", limit=[1]))
+await told(lambda: git.git_log(7, max_count="5"))
+await told(lambda: runtime.call_tool("time", "convert_time", {"source": "UTC", "target": "UTC", "time": 12}))
+await told(lambda: odd.many(**{f"x{n}": n for n in range(100)}))
+await told(lambda: odd.many("a", "b", first="c", second={1, 2}))
+await told(lambda: odd.many(first="vault://ref/aaaaaaaaaaaaaaaa"))
+"""
+
+
+async def test_every_fault_of_a_call_is_told_at_once_with_the_signature(sandboxes, time_server, git_server):
+    many = tool("many", {"first": {"type": "integer"}, "second": STRING, "third": STRING}, ["first", "third"])
+    record = await sandboxes.run(WRONG_CALLS, time_server, git_server, echoing(many))
+    out = lines(record)
+    converts = "convert_time(source_timezone: str, time: str, target_timezone: str) -> "
+    assert out[0].startswith(
+        "TypeError | time.convert_time() got an unexpected keyword argument 'source'; nearest: source_timezone; "
+        "got an unexpected keyword argument 'target'; nearest: target_timezone; "
+        "missing required arguments: 'source_timezone', 'target_timezone'; time: 12 is not of type 'string'. "
+        f"It is {converts}"
+    )
+    assert "Asia/Tokyo" in printed(record)
+    log = next(line for line in out if "git_log() got" in line)
+    assert "unexpected keyword argument 'path'; nearest: repo_path" in log
+    assert "unexpected keyword argument 'count'" in log
+    assert "unexpected keyword argument 'limit'" in log
+    assert "missing required argument: 'repo_path'" in log
+    assert "max_count: '5' is not" in log
+    assert "It is git_log(repo_path: str, max_count: int = 10, " in log
+    typed = next(line for line in out if line.startswith("ToolError | git.git_log: "))
+    assert "repo_path: 7 is not of type 'string'" in typed
+    assert "max_count: '5' is not" in typed
+    assert "It is git.git_log(repo_path: str, " in typed
+    named = next(line for line in out if line.startswith("ToolError | time.convert_time: "))
+    assert named.startswith(
+        "ToolError | time.convert_time: there is no parameter 'source' (did you mean source_timezone?); "
+        "there is no parameter 'target' (did you mean target_timezone?); time: 12 is not of type 'string'; "
+        "arguments: 'source_timezone' is a required property; arguments: 'target_timezone' is a required property. "
+        f"It is time.{converts}"
+    )
+    assert "got 80 more of them" in out[-3]
+    assert len(out[-3]) < 4000
+    assert "got multiple values for argument 'first'; the value can't be written as JSON: " in out[-2]
+    assert "It is many(first: int, third: str, second: str = ...)" in out[-2]
+    assert "first: '" not in out[-1], "what is behind a reference isn't known here"
+
+
+async def test_what_is_required_and_has_a_default_may_be_left_out(sandboxes):
+    place = {"element": STRING | {"default": "body"}, "ref": STRING, "wait": {"type": "integer", "default": 5}}
+    record = await sandboxes.run(
+        """
+import inspect, json
+from mcp import programs
+from mcp.servers import odd
+print(inspect.signature(odd.click))
+for call in (odd.click("e1"), odd.click(ref="e1", wait=7), odd.click("e1", "head")):
+    print(json.loads(await call)[1])
+print(await runtime.describe("odd.click"))
+step = {"id": "a", "type": "tool", "tool": "odd.click", "args": {"ref": "e2"}}
+print((await programs.run({"steps": [step]})).output)
+""",
+        echoing(tool("click", place, ["element", "ref", "wait"])),
+    )
+    out = lines(record)
+    assert out[0].startswith("(ref: str, element: str = 'body', wait: int = 5) -> ")
+    assert [eval(line) for line in out[1:4]] == [  # noqa: S307
+        {"ref": "e1", "element": "body", "wait": 5},
+        {"ref": "e1", "element": "body", "wait": 7},
+        {"ref": "e1", "element": "head", "wait": 5},
+    ]
+    assert out[4].startswith("await odd.click(ref: str, element: str = 'body', wait: int = 5) -> ")
+    assert json.loads(out[-1])[1] == {"ref": "e2", "element": "body", "wait": 5}
+
+
+async def test_a_wrong_name_is_answered_with_the_right_one_and_what_is_cut_can_be_read(sandboxes, git_server):
+    long = "Begins here. " + "It goes on. " * 100 + "It ends here."
+    record = await sandboxes.run(
+        """
+from mcp import MCPError
+from mcp.servers import git, odd
+dir(git), dir(odd)
+for name in ("git_log", "gti.git_log", "git.git_lgo", "git.log", "git.history", "gti", "odd.nothing", "github.git_log"):
+    try:
+        print(name, "|", await runtime.describe(name))
+    except MCPError as exc:
+        print(name, "|", exc.code, exc)
+for detail in ("signature", "full"):
+    text = await runtime.describe("odd.speak", detail)
+    print(detail, "It ends here." in text, text.splitlines()[-1].strip())
+""",
+        git_server,
+        echoing(tool("speak", {"a": STRING}) | {"description": long}),
+    )
+    out = dict(line.split(" | ", 1) for line in lines(record)[:-2])
+    assert out["git_log"] == "unknown_server There is no server 'git_log'. Did you mean git.git_log?"
+    assert out["gti.git_log"] == "unknown_server There is no server 'gti'. Did you mean git.git_log?"
+    assert out["github.git_log"] == "unknown_server There is no server 'github'. Did you mean git.git_log?"
+    assert out["git.git_lgo"].startswith("unknown_tool server 'git' has no tool 'git_lgo'. Did you mean git_log")
+    assert "Did you mean git_log" in out["git.log"]
+    assert "There are: git_" in out["git.history"]
+    assert "git_log" in out["git.history"]
+    assert "Did you mean git?" in out["gti"]
+    assert out["odd.nothing"] == "unknown_tool server 'odd' has no tool 'nothing'. There are: speak."
+    assert lines(record)[-2:] == [
+        'signature False … all of it: await runtime.describe("odd.speak", "full")',
+        'full True As JSON Schema: await runtime.describe("odd.speak", "schema")',
+    ]
+
+
 async def test_aliases_are_injective_and_the_true_names_work_too(sandboxes):
     twins = echoing(
         *map(tool, ["a-b", "a_b", "a_b_2", "class", "123x", "Foo-Bar", "raw", "mro", "_server", "__init__"])

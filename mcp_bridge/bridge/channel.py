@@ -78,6 +78,7 @@ FROM_GUEST = frozenset(
         messages.CatalogTools,
         messages.CatalogSearch,
         messages.CatalogDescribe,
+        messages.CatalogCheck,
         messages.MemorySave,
         messages.MemoryLoad,
         messages.MemoryDelete,

@@ -505,7 +505,8 @@ class Gate:
             if exc.code == "bad_arguments" and empty:
                 # The commonest mistake: a name that is mistyped, or missing from the context.
                 names = ", ".join(sorted(set(empty)))
-                exc.hint = f"Nothing is behind {names}: neither in the context nor in an output."
+                nothing = f"Nothing is behind {names}: neither in the context nor in an output."
+                exc.hint = f"{nothing} {exc.hint}" if exc.hint else nothing
             raise
         if answered.pending:
             return Outcome(effect.id, "pending")

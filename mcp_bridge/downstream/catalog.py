@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import anyio
 
-from mcp_bridge.downstream.aliases import nearest
+from mcp_bridge.downstream.aliases import did_you_mean, nearest
 from mcp_bridge.downstream.failures import refusal
 from mcp_bridge.downstream.search import Hit, SearchIndex
 from mcp_bridge.downstream.status import ServerStatus
@@ -284,7 +284,7 @@ def _unknown_local(tools: tuple[ToolInfo, ...], name: str) -> NoReturn:
     raise BridgeError(
         "unknown_tool",
         f"server {LOCAL!r} has no tool {name[:100]!r}.",
-        hint=f"Did you mean {', '.join(close)}?" if close else None,
+        hint=did_you_mean(close, [tool.name for tool in tools]),
         server=LOCAL,
         tool=name[:100],
         nearest=close,

@@ -9,8 +9,9 @@ import anyio
 import anyio.to_thread
 
 from mcp_bridge.downstream import failures
-from mcp_bridge.downstream.aliases import nearest
+from mcp_bridge.downstream.aliases import did_you_mean, nearest
 from mcp_bridge.downstream.arguments import ArgumentCheck, ArgumentError, UncheckedError
+from mcp_bridge.downstream.describe import called_as
 from mcp_bridge.downstream.starting import first_ready, load_sdk
 from mcp_bridge.downstream.status import ServerStatus, State
 from mcp_bridge.errors import BridgeError
@@ -312,7 +313,7 @@ class DownstreamServer:
 
     def _unknown(self, name: str, options: Iterable[str]) -> BridgeError:
         close = nearest(name, options)
-        hint = f"Did you mean {', '.join(close)}?" if close else None
+        hint = did_you_mean(close, list(self._by_name))
         message = f"server {self.spec.name!r} has no tool {name!r}."
         return failures.error(self.spec, "unknown_tool", message, hint=hint, tool=name, nearest=close)
 
@@ -385,7 +386,8 @@ class DownstreamServer:
         """Return if arguments fit a tool's schema.
 
         Raises:
-            BridgeError: `bad_arguments`; `arguments_unchecked`: they can't be held against the schema.
+            BridgeError: `bad_arguments`, with all that is wrong and the tool's signature; `arguments_unchecked`: they
+                can't be held against the schema.
         """
         try:
             await self._check(tool).run(arguments)
@@ -394,8 +396,8 @@ class DownstreamServer:
             hint = "Pass less, or have the server's author mend the tool's input schema."
             raise failures.error(self.spec, "arguments_unchecked", message, hint=hint, tool=tool.name) from None
         except ArgumentError as error:
-            message = f"{self.spec.name}.{tool.name}: {error}"
-            raise failures.error(self.spec, "bad_arguments", message, tool=tool.name) from None
+            message = f"{self.spec.name}.{tool.name}: {error}."
+            raise failures.error(self.spec, "bad_arguments", message, hint=called_as(tool), tool=tool.name) from None
 
     async def call_tool(
         self,

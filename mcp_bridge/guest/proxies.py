@@ -9,7 +9,7 @@ from mcp_bridge.guest import jsontext
 from mcp_bridge.guest.channel import Channel, RequestError
 from mcp_bridge.guest.runner import FILENAME
 from mcp_bridge.wire.errors import LocalMessageError
-from mcp_bridge.wire.messages import CatalogTools, ToolCall
+from mcp_bridge.wire.messages import CatalogCheck, CatalogTools, ToolCall
 
 
 class MCPError(Exception):
@@ -220,11 +220,8 @@ def _tool_error(request: ToolCall, exc: RequestError | LocalMessageError) -> Too
 
 def nearest(name: str, known: list[str]) -> str:
     """`; nearest: a, b`, or the names there are when none is near, or nothing."""
-    import difflib
-
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    if close:
-        return f"; nearest: {', '.join(close)}"
+    if meant := _meant(name, known):
+        return meant
     return f"; there are: {', '.join(known[:20])}{', …' if len(known) > 20 else ''}" if known else ""
 
 
@@ -351,9 +348,16 @@ def make_function(row: dict[str, Any], server: str, alias: str, calls: Calls, *,
     shown = f"{alias}.{row['alias']}"
     params = row["params"]
 
+    def check(arguments: dict[str, Any]) -> list[str]:
+        try:
+            return list(ask(calls.channel, CatalogCheck(server, row["name"], arguments))["faults"])
+        except MCPError as exc:
+            # What no JSON can carry is a fault as well; what else kept the host from looking isn't.
+            return [exc.message] if exc.code in {"not_json", "frame_too_deep", "frame_too_large"} else []
+
     def request(args: tuple[Any, ...], kwargs: dict[str, Any], *, raw: bool) -> ToolCall:
         args, kwargs = spread(params, args, kwargs)
-        return ToolCall(server, row["name"], bind(shown, row, args, kwargs), raw)
+        return ToolCall(server, row["name"], bind(shown, row, args, kwargs, check), raw)
 
     if blocking:
 
@@ -456,31 +460,76 @@ def _takes_dict(shown: str) -> bool:
     return any(kind.strip() in {"dict", "Any"} for kind in shown.split("|"))
 
 
-def bind(shown: str, row: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+MAX_SHOWN_SIGNATURE = 1500
+"""Characters of a signature that an error shows."""
+
+MAX_SHOWN_NAMES = 20
+"""Unexpected arguments that an error names."""
+
+
+def near(name: str, known: list[str]) -> list[str]:
+    """Up to three names that are written like one, or else share a word with it: `source` and `source_timezone`."""
+    import difflib
+
+    words = set(name.lower().split("_")) - {""}
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    return close or [other for other in known if words & set(other.lower().split("_"))][:3]
+
+
+def _meant(name: str, free: list[str]) -> str:
+    close = near(name, free)
+    return f"; nearest: {', '.join(close)}" if close else ""
+
+
+def bind(
+    shown: str,
+    row: dict[str, Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    check: Callable[[dict[str, Any]], list[str]] = lambda _: [],
+) -> dict[str, Any]:
     """Arguments by their JSON names. A JSON name that is no identifier is accepted too, by `**{...}`.
 
+    Args:
+        shown: What errors call the tool.
+        row: The tool, as `catalog.tools` gives it.
+        args: Positional arguments.
+        kwargs: Arguments by name.
+        check: What is wrong with the values of some arguments; asked only where the call fails in any case.
+
     Raises:
-        TypeError: Worded as Python words it for a function, with the nearest names.
+        TypeError: Worded as Python words it for a function, with everything that is wrong, the nearest names and the
+            signature: whoever reads it needs one more call, and not one for each fault.
     """
     params = row["params"]
+    faults: list[str] = []
     if len(args) > len(params):
-        raise TypeError(f"{shown}() takes {len(params)} positional arguments but {len(args)} were given")
+        faults.append(f"takes {len(params)} positional arguments but {len(args)} were given")
     bound = {param["json"]: value for param, value in zip(params, args, strict=False)}
     names = {param["json"]: param["json"] for param in params} | {param["name"]: param["json"] for param in params}
+    unknown = []
     for name, value in kwargs.items():
         if name not in names and row["extra"]:
             names[name] = name
         if name not in names:
-            raise TypeError(
-                f"{shown}() got an unexpected keyword argument {name!r}{nearest(name, [p['name'] for p in params])}"
-            )
-        if names[name] in bound:
-            raise TypeError(f"{shown}() got multiple values for argument {name!r}")
-        bound[names[name]] = value
+            unknown.append(name)
+        elif names[name] in bound:
+            faults.append(f"got multiple values for argument {name!r}")
+        else:
+            bound[names[name]] = value
     bound = {name: value for name, value in bound.items() if value is not OMITTED}
+    free = [param["name"] for param in params if param["json"] not in bound]
+    faults.extend(
+        f"got an unexpected keyword argument {name[:100]!r}{_meant(name, free)}" for name in unknown[:MAX_SHOWN_NAMES]
+    )
+    if len(unknown) > MAX_SHOWN_NAMES:
+        faults.append(f"got {len(unknown) - MAX_SHOWN_NAMES} more of them")
     missing = [param["name"] for param in params if param["required"] and param["json"] not in bound]
     if missing:
-        raise TypeError(
-            f"{shown}() missing required argument{'s' * (len(missing) > 1)}: {', '.join(map(repr, missing))}"
-        )
+        faults.append(f"missing required argument{'s' * (len(missing) > 1)}: {', '.join(map(repr, missing))}")
+    if faults:
+        signed = f"{row['alias']}{signature(params, row['returns'], extra=row['extra'])}"
+        if len(signed) > MAX_SHOWN_SIGNATURE:
+            signed = f"{signed[:MAX_SHOWN_SIGNATURE]}… (all of it: help({shown}))"
+        raise TypeError(f"{shown}() {'; '.join([*faults, *check(bound)])}. It is {signed}")
     return bound

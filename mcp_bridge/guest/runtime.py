@@ -261,9 +261,9 @@ class _Functions:
         return rows
 
     def describe(self, name: str, detail: str = "signature") -> Any:
-        """One tool (`git.git_log`) or server (`git`): detail is "line", "signature" or "schema"."""
-        if detail not in {"line", "signature", "schema"}:
-            told = f"describe(): detail is one of line, signature, schema; a tool: describe('{name}.{detail}')"
+        """One tool (`git.git_log`) or server (`git`): detail is "line", "signature", "full" (uncut) or "schema"."""
+        if detail not in {"line", "signature", "full", "schema"}:
+            told = f"describe(): detail is one of line, signature, full, schema; a tool: describe('{name}.{detail}')"
             raise MCPError(told[:MAX_TOLD_CHARS], code="bad_params")
         result = self._ask(CatalogDescribe(name, detail))  # type: ignore[arg-type]
         return result["schema"] if detail == "schema" else result["text"]

@@ -151,10 +151,18 @@ class CatalogSearch(NamedTuple):
 
 
 class CatalogDescribe(NamedTuple):
-    """Result: `{"text": str}` for `line` and `signature`, `{"schema": object}` for `schema`."""
+    """Result: `{"text": str}` for `line`, `signature` and `full`, `{"schema": object}` for `schema`."""
 
     name: str
-    detail: Literal["line", "signature", "schema"] = "signature"
+    detail: Literal["line", "signature", "full", "schema"] = "signature"
+
+
+class CatalogCheck(NamedTuple):
+    """What is wrong with some arguments of a call that isn't made. Result: `{"faults": [str]}`, each with its path."""
+
+    server: str
+    tool: str
+    arguments: dict[str, Any]
 
 
 class MemorySave(NamedTuple):
@@ -347,6 +355,7 @@ METHODS: dict[str, type[Any]] = {
     "catalog.tools": CatalogTools,
     "catalog.search": CatalogSearch,
     "catalog.describe": CatalogDescribe,
+    "catalog.check": CatalogCheck,
     "memory.save": MemorySave,
     "memory.load": MemoryLoad,
     "memory.delete": MemoryDelete,
