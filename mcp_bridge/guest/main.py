@@ -67,6 +67,7 @@ def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
         "linecache": source.give_to_linecache,
         "asyncio": lineage.follow_tasks,
         "concurrent.futures.thread": lineage.follow_pools,
+        "matplotlib.figure": shower.follow_figures,
     }
     modules = Modules(channel, calls, start.servers, prepared)
     names = {"display": shower.display, "artifact": shower.artifact, "progress": shower.progress}
