@@ -116,7 +116,13 @@ class Display:
 
     def show(self, value: Any) -> str | None:
         """The last expression's value: None for None, a rich form displayed, else its `repr`, bounded."""
-        self.show_figures()
+        try:
+            return self._show_value(value)
+        finally:
+            # After it, as in a notebook: the value may be the file of a figure that is open.
+            self.show_figures()
+
+    def _show_value(self, value: Any) -> str | None:
         if value is None:
             return None
         if isinstance(value, types.CoroutineType):

@@ -67,7 +67,7 @@ def instructions(settings: Settings, servers: Sequence[str]) -> str:
         "`asyncio.gather` makes calls side by side. A call gives plain data: a tool's text stays text (json.loads it "
         "if it is JSON); a failed one raises mcp.ToolError.\n"
         f"The sandbox is sealed: no network, no files of this machine, only {_packages(settings)}. Each run starts "
-        "afresh; `await runtime.save_memory(key, value)` and `load_memory(key)` keep data, `save_tool(function)` keeps a "
+        "afresh; `await runtime.save_memory(key, value)` and `load_memory(key)` keep data, `save_tool(function)` a "
         "function for `from mcp.tools import NAME`, artifact(path) keeps a file.\n"
         "display(x) shows figures, PIL images, bytes of image files, and images in tools' results. An answer is cut "
         f"at {settings.max_output_chars} characters, and then says how the next script reads the rest: "
