@@ -9,13 +9,15 @@ from pathlib import Path
 
 import anyio
 import pytest
-from bridge_fixtures import COMMAND, DEADLINE_SECONDS
+from bridge_fixtures import COMMAND, DEADLINE_SECONDS, until
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from execution_fixtures import printed
 
 from mcp_bridge.bridge.governance import load_governance
 from mcp_bridge.bridge.live import LiveOutput
+from mcp_bridge.bridge.outputs import Outputs
+from mcp_bridge.wire.messages import OutputWrite
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -136,10 +138,10 @@ async def test_a_client_gets_output_as_progress_while_the_script_runs(setup, mod
 # --- a terminal ---
 
 
-def read_terminal(master, until):
+def read_terminal(master, wanted):
     """What a terminal shows until it has shown something, or until nobody writes to it any more."""
     shown = b""
-    while until is None or until not in shown:
+    while wanted is None or wanted not in shown:
         try:
             part = os.read(master, 65536)
         except OSError:
@@ -199,3 +201,34 @@ def test_run_shows_a_file_nothing_before_the_end(setup):
             check=False,
         )
     assert (ended.returncode, out.read_bytes()) == (0, b"a\n\xff")
+
+
+async def test_a_sandbox_that_takes_the_place_of_a_lost_one_is_told_of_from_where_that_one_was():
+    told = []
+    heard = anyio.Event()
+
+    def tell(stream, text):
+        told.append((stream, text))
+        if "c" in text:
+            heard.set()
+
+    async def as_it_is(value):
+        return value
+
+    live = LiveOutput(tell, 0)
+    lost, again = Outputs(1000), Outputs(1000)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(live.follow, lost, as_it_is)
+        lost.write(OutputWrite("stdout", "a\nb\nhal"))
+        live.printed()
+        await until(lambda: told)
+        tasks.cancel_scope.cancel()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(live.follow, again, as_it_is)
+        for text in ("a\n", "b\n", "half\nc\n"):
+            again.write(OutputWrite("stdout", text))
+            live.printed()
+        await heard.wait()
+        tasks.cancel_scope.cancel()
+    assert told[0] == ("stdout", "a\nb\n")
+    assert "".join(text for _, text in told) == "a\nb\nhalf\nc\n"
