@@ -109,9 +109,11 @@ class Settings(BaseModel):
     output: Annotated[Literal["compact", "toon", "json"], Field(description="Form of the answer's text")] = "compact"
     structured: Annotated[
         Literal["auto", "always", "never"],
-        Field(description="Structured content: auto leaves it out for clients that show it to the model"),
+        Field(description="Structured content: auto leaves it out where a model would be shown it, or more with it"),
     ] = "auto"
-    max_output_chars: Annotated[int, Field(ge=1000, description="Longest text that an answer carries")] = 30_000
+    max_output_chars: Annotated[
+        int, Field(ge=1000, description="Most characters of one answer that a model can be shown")
+    ] = 30_000
     max_output_size: Annotated[Size, Field(description="Most a script may print before it is ended")] = 32 << 20
     max_artifact_size: Annotated[Size, Field(description="Most a run may keep in files")] = 64 << 20
 

@@ -84,6 +84,7 @@ FROM_GUEST = frozenset(
         messages.MemoryDelete,
         messages.MemoryList,
         messages.ArtifactWrite,
+        messages.OutputRead,
         messages.ProgramStart,
         messages.ProgramEffect,
         messages.ProgramFinish,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 
 from mcp_bridge.bridge.channel import has_come_to_its_end, step_aside
-from mcp_bridge.bridge.keep import MAX_MEMORY_BYTES
+from mcp_bridge.bridge.keep import MAX_MEMORY_BYTES, OUTPUT_PART_BYTES
 from mcp_bridge.bridge.names import PRINCIPAL, resolve, split
 from mcp_bridge.bridge.program_session import Session
 from mcp_bridge.bridge.programs import MAX_CONTEXT_BYTES
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from mcp_bridge.bridge.gate import Gate
-    from mcp_bridge.bridge.keep import ArtifactWriter, Memories
+    from mcp_bridge.bridge.keep import ArtifactWriter, Files, Memories
     from mcp_bridge.bridge.programs import Programs
     from mcp_bridge.bridge.script_run import ScriptRun
     from mcp_bridge.downstream.catalog import Catalog
@@ -58,6 +58,7 @@ class Requests:
         catalog: The servers and their tools.
         allowed: Configured names of the servers that this execution may use, with their aliases.
         memories: What scripts keep.
+        files: What earlier executions' answers had to cut.
         artifacts: This execution's artifacts.
         gate: What every call passes.
         programs: The bridge's.
@@ -69,6 +70,7 @@ class Requests:
         catalog: Catalog,
         allowed: Mapping[str, str],
         memories: Memories,
+        files: Files,
         artifacts: ArtifactWriter,
         gate: Gate,
         programs: Programs,
@@ -77,6 +79,7 @@ class Requests:
         self._catalog = catalog
         self._allowed = allowed
         self._memories = memories
+        self._files = files
         self._artifacts = artifacts
         self._gate = gate
         self._script = script
@@ -91,6 +94,8 @@ class Requests:
         )
         self.calls = 0
         self._artifact_turn = anyio.Lock()
+        self._has_read: set[str] = set()
+        """The executions whose outputs the script has."""
 
     async def close(self) -> None:
         """The sandbox has ended."""
@@ -100,6 +105,10 @@ class Requests:
     def notices(self) -> list[str]:
         """What the reader of the script's record should know."""
         return self._programs.notices
+
+    async def project(self, value: Any) -> Any:
+        """A value of the script's as it may be shown."""
+        return await self._gate.project(value)
 
     def taken(self, call: str) -> None:
         """Whoever waited for the answer to a call has it."""
@@ -150,10 +159,8 @@ class Requests:
                 | messages.CatalogCheck()
             ):
                 return await self._gate.described(await self._looked_up(request))
-            case messages.ArtifactWrite():
-                # One after the other, in the order in which they came: parts make one file.
-                async with self._artifact_turn:
-                    return await off_loop(request.base64, self._artifact, request)
+            case messages.ArtifactWrite() | messages.OutputRead():
+                return await self._file(request)
             case messages.ProgramEffect() | messages.ProgramFinish() | messages.ProgramLeave():
                 if not self._script.live:
                     # Nothing is driven here, and what is asked for all the same is not for the record.
@@ -348,6 +355,22 @@ class Requests:
     def _resolve(self, name: str) -> str:
         """A configured name from a name or an alias, regardless of case if nothing else fits."""
         return resolve(name, self._allowed)
+
+    async def _file(self, request: messages.ArtifactWrite | messages.OutputRead) -> dict[str, Any]:
+        if isinstance(request, messages.OutputRead):
+            # Not recorded, as the catalogue isn't: an output never changes.
+            return await self._output(request)
+        # One after the other, in the order in which they came: parts make one file.
+        async with self._artifact_turn:
+            return await off_loop(request.base64, self._artifact, request)
+
+    async def _output(self, request: messages.OutputRead) -> dict[str, Any]:
+        asked = (request.execution, request.name, request.start, OUTPUT_PART_BYTES)
+        text, following = await on_thread(self._files.read_output, *asked)
+        if self._script.live and request.execution not in self._has_read:
+            self._has_read.add(request.execution)
+            self._programs.has_read(request.execution)
+        return {"text": text, "next": following}
 
     def _artifact(self, request: messages.ArtifactWrite) -> dict[str, Any]:
         try:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from mcp_bridge.bridge.denied_steps import DeniedStep
     from mcp_bridge.bridge.doubts import Settlement
     from mcp_bridge.bridge.gate import Gate
+    from mcp_bridge.bridge.live import LiveOutput
     from mcp_bridge.bridge.program_run import ProgramRun
     from mcp_bridge.bridge.programs import Programs
     from mcp_bridge.bridge.record import ExecutionRecord
@@ -197,6 +198,7 @@ class Bridge:
         notify: Callable[[str], None] | None = None,
         asker: Asker | None = None,
         sampler: Sampler | None = None,
+        live: LiveOutput | None = None,
     ) -> ExecutionRecord:
         """Run a script in a fresh sandbox.
 
@@ -212,13 +214,14 @@ class Bridge:
             notify: Told what takes time before it starts.
             asker: Asks a person; without one, what needs approval is suspended.
             sampler: Asks the client's model.
+            live: Tells what the script prints while it runs.
 
         Raises:
             BridgeError: It never ran. Bad requests: `empty_code`, `code_too_large`, `bad_code`, `bad_timeout`,
                 `unknown_server`, `bad_key`, `key_conflict`, `unknown_run`. No working sandbox: as `prepare` and
                 `SandboxProcess.wait`.
         """
-        job = Job(code, servers, timeout, progress, notify, asker, sampler, time.monotonic(), starter)
+        job = Job(code, servers, timeout, progress, notify, asker, sampler, time.monotonic(), starter, live)
         self._check(code, timeout)
         self._start_line("", job)
         return await self.scripts.run(job, key)
@@ -258,11 +261,13 @@ class Bridge:
         async with self._places:
             prepared = await self.prepare(job.notify)
             allowed = self._narrow(job.servers)
-            requests = Requests(self.catalog, allowed, self._memories, artifacts, gate, self.programs, script)
+            requests = Requests(
+                self.catalog, allowed, self._memories, self.files, artifacts, gate, self.programs, script
+            )
             replays = bool(script.past.calls) or not script.live
             first = bundle.bundle(prepared.image.magic) + self._start_line(execution, job, replays=replays)
             process = await prepared.engine.start(self._spec(execution, prepared))
-            runner = Execution(process, execution, first, limit, requests, job.progress, job.began)
+            runner = Execution(process, execution, first, limit, requests, job.progress, job.began, job.live)
             script.halt = functools.partial(runner.stop, "error")
             try:
                 record = await runner.run()
@@ -502,6 +507,10 @@ class Bridge:
             output=settings.max_output_size,
             channel=ChannelLimits(settings.max_in_flight, settings.max_calls, settings.max_call_size),
         )
+
+    def aliases(self) -> list[str]:
+        """What scripts call the servers that there are."""
+        return list(self._narrow(None).values())
 
     def _narrow(self, servers: Sequence[str] | None) -> dict[str, str]:
         """Configured names with aliases; the argument can only leave servers out."""

@@ -72,6 +72,7 @@ def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
         "concurrent.futures.thread": lineage.follow_pools,
         "inspect": proxies.show_asynchronous,
         "warnings": calls.follow_coroutines,
+        "matplotlib.figure": shower.follow_figures,
     }
     if "warnings" in sys.modules:
         prepared.pop("warnings")()

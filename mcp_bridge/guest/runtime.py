@@ -31,6 +31,7 @@ from mcp_bridge.wire.messages import (
     MemoryList,
     MemoryLoad,
     MemorySave,
+    OutputRead,
     ToolCall,
 )
 
@@ -198,7 +199,7 @@ _BLOCKING_TOO = (
     "save_tool",
 )
 
-_PLAIN = ("discovered_servers", "list_loaded_server_metadata", "describe_server", "capability_summary")
+_PLAIN = ("discovered_servers", "list_loaded_server_metadata", "describe_server", "capability_summary", "output")
 """What may be awaited or not: it answers at once, with something that `await` gives back as it is."""
 
 
@@ -358,6 +359,19 @@ class _Functions:
             f"servers: {names}. from mcp.servers import NAME; await NAME.TOOL(...). "
             "mcp.runtime: await search('words'), await describe('NAME.TOOL')."
         )
+
+    def output(self, execution: str, name: str = "stdout") -> "Text":
+        """All of what an earlier run's answer had to cut, as a text: `runtime.output(ID)[30000:60000]`.
+
+        `name` is "stdout", "stderr", "value" or "error", or what the cut names.
+        """
+        parts: list[str] = []
+        start: int | None = 0
+        while start is not None:
+            part = self._ask(OutputRead(execution, name, start))
+            parts.append(part["text"])
+            start = part["next"]
+        return Text("".join(parts))
 
     def save_memory(self, key: str, value: Any) -> None:
         """Keep a JSON value under a key, for later executions."""

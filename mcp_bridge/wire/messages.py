@@ -17,6 +17,9 @@ Stream = Literal["stdout", "stderr"]
 
 MAX_CALL_CHARS = 200
 
+MAX_IMAGE_BYTES = 4 << 20
+"""Largest image that is shown, decoded: the host leaves out what is larger, so the guest scales it down before."""
+
 
 class CallId(str):
     """The name of a call in its script, by which the call is known again when the script is run again.
@@ -204,6 +207,17 @@ class ArtifactWrite(NamedTuple):
     last: bool
 
 
+class OutputRead(NamedTuple):
+    """A part of an output that an earlier execution's answer had to cut, from a byte on.
+
+    Result: `{"text", "next"}`; `next` is where the next part begins, or null at the end.
+    """
+
+    execution: str
+    name: str
+    start: int = 0
+
+
 class ProgramStart(NamedTuple):
     """Register and start a program: an object, or the name of a saved one. The host's machine starts with it.
 
@@ -361,6 +375,7 @@ METHODS: dict[str, type[Any]] = {
     "memory.delete": MemoryDelete,
     "memory.list": MemoryList,
     "artifact.write": ArtifactWrite,
+    "output.read": OutputRead,
     "program.start": ProgramStart,
     "program.effect": ProgramEffect,
     "program.finish": ProgramFinish,
