@@ -86,6 +86,7 @@ OTHER_VALUES = {
     "state_dir": ("/somewhere", Path("/somewhere")),
     "log_level": ("DEBUG", "debug"),
     "max_output_chars": ("5000", 5000),
+    "env_pass": ("KUBECONFIG, SSL_CERT_*", ("KUBECONFIG", "SSL_CERT_*")),
 }
 
 

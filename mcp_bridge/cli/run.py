@@ -107,6 +107,8 @@ async def _run(
             starter="operator",
             notify=_say,
             asker=asker,
+            # For whoever watches: a log has what the script prints, and no more.
+            news=_say if sys.stderr.isatty() else None,
         )
 
     return await opening.with_bridge(configuration, work)

@@ -167,10 +167,11 @@ async def serve_stdio(
     governance: Governance | None = None,
     *,
     programs: bool = False,
+    missing: tuple[str, ...] = (),
 ) -> None:
     """Serve until standard input ends, or SIGTERM or SIGINT comes; then leave nothing running."""
     process.share()
-    async with open_bridge(settings, specs, governance) as bridge:
+    async with open_bridge(settings, specs, governance, missing=missing) as bridge:
         server = build_server(bridge, programs=programs)
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
@@ -262,6 +263,7 @@ async def _run(
                 notify=reporter.notify,
                 asker=questions,
                 sampler=questions.sample,
+                news=reporter.notify,
             )
             result = _answer(bridge, ctx, record)
         except BridgeError as exc:
