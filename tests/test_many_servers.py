@@ -104,7 +104,7 @@ from mcp.servers import (
 )
 servers = [{aliases}]
 for _ in range(600):
-    ready = sorted(row["name"] for row in runtime.discovered_servers() if row["status"] == "ready")
+    ready = sorted(row["name"] for row in runtime.list_loaded_server_metadata() if row["status"] == "ready")
     if len(ready) == len(servers):
         break
     await asyncio.sleep(0.1)
@@ -141,10 +141,9 @@ def test_what_the_servers_lack_is_in_their_errors(person):
     for name in EXPORTED:
         del setup.env[name]
     code = """
-from mcp import runtime
 from mcp.servers import slack
 try:
-    dir(slack) and slack.slack_list_channels
+    await slack.slack_list_channels()
 except Exception as error:
     print(error)
 """
@@ -157,11 +156,11 @@ def test_whoever_looks_for_a_server_of_a_broken_file_is_told_once_that_it_is_bro
     setup = configure(client_configs=True)
     (setup.home / ".mcp.json").write_text('{"servers": {"git": {"command": "uvx"}}}')
     key = '"servers" is VS Code\'s key'
-    for code in ("from mcp.servers import git", "await runtime.describe('git')", "call_tool('git.git_log')"):
+    for code in ("from mcp.servers import git", "await runtime.describe('git')"):
         record = json.loads(setup.run("run", "--json", "-c", code).stdout)
         assert record["status"] == "error"
         [notice] = [notice for notice in record.get("notices", []) if "Servers of .mcp.json are missing" in notice]
         assert key in notice
     assert "notices" not in json.loads(setup.run("run", "--json", "-c", "nothing_of_that_name").stdout)
-    refused = setup.run("run", "--servers", "git", "-c", "1")
+    refused = setup.run("run", "--server", "git", "-c", "1")
     assert refused.stderr.decode().count(key) == 2, "as the file is read, and where the server is missing"
