@@ -439,10 +439,12 @@ def _from_validation(exc: ValidationError, file: Path | None, environ: Mapping[s
     key = str(first["loc"][0]) if first["loc"] else ""
     # Of a table, the key in it.
     path = tuple(str(part) for part in first["loc"][: 2 if key in NESTED else 1])
-    message = f"{'.'.join(path)}: {first['msg']}" if key else first["msg"]
+    # What a validator of ours says is a sentence by itself.
+    said = first["msg"].removeprefix("Value error, ")
+    message = f"{'.'.join(path)}: {said}" if key else said
     for short in (key.upper(), *(alias for alias, name in ENV_ALIASES.items() if name == key)):
         if environ.get(ENV_PREFIX + short):
-            return BridgeError("bad_config", f"{ENV_PREFIX}{short}: {first['msg']}.", variable=ENV_PREFIX + short)
+            return BridgeError("bad_config", f"{ENV_PREFIX}{short}: {said}.", variable=ENV_PREFIX + short)
     return _bad(message, file, *path)
 
 

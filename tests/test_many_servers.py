@@ -9,6 +9,8 @@ import pytest
 from bridge_fixtures import DEADLINE_SECONDS
 from server_fixtures import CACHE, cached
 
+from mcp_bridge.bridge.names import servers_named
+
 pytestmark = pytest.mark.timeout(300)
 
 EXPORTED = {
@@ -134,6 +136,25 @@ async def test_a_script_that_uses_all_of_them_finds_them_started_side_by_side(pe
     assert lines[1] == str(len(entries))
     assert lines[2] == "Asia/Tokyo"
     assert any("everything.trigger-long-running-operation: 3/4" in str(message) for message in heard), heard
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("from mcp.servers import git, time as t", ["git", "time"]),
+        ("from mcp.servers import (  # two\n    git,  # one\n    sequential_thinking,\n)", ["git", "sequential-thinking"]),
+        ("import mcp.servers.git\nfrom mcp.sync.servers import time; print(1)", ["git", "time"]),
+        ("from mcp.servers.git import git_log", ["git"]),
+        ("await mcp_time.now(); mcp_servers['sequential-thinking']", ["time", "sequential-thinking"]),
+        ("import time\nimport git\nprint('git.git_log', runtime)", []),
+        ("from mcp.servers import no_such, *", []),
+        ("from mcp.servers import (" + "git," * 100_000, ["git"]),
+        ("not python {{{ from mcp.servers import\ngit", []),
+    ],
+)  # fmt: skip
+def test_the_servers_that_a_script_names_are_told_by_a_look_at_it(code, found):
+    allowed = {name: name.replace("-", "_") for name in ("git", "time", "sequential-thinking")}
+    assert servers_named(code, allowed) == found
 
 
 def test_what_the_servers_lack_is_in_their_errors(person):

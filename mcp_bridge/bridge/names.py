@@ -53,9 +53,10 @@ _MAX_LOOKED_AT = 1 << 20
 """Of a script's code."""
 
 _IMPORTS = re.compile(
-    r"\bmcp(?:\.sync)?\.servers(?:\.(?P<module>\w{1,200})|\s{1,9}import\s{0,9}(?P<names>\([^)]{0,4000}|[^\n;(]{1,1000}))"
+    r"\bmcp(?:\.sync)?\.servers(?:\.(?P<module>\w{1,200})|[ \t]{1,9}import[ \t]{0,9}(?P<names>\([^)]{0,4000}|[^\n;(]{1,1000}))"
 )
-_MENTIONS = re.compile(r"""\bmcp_(?P<alias>\w{1,200})|\bmcp_servers\[\s?['"](?P<name>[^'"\n]{1,200})""")
+_COMMENT = re.compile(r"#[^\n]*")
+_MENTIONS = re.compile(r"""\bmcp_servers\[\s?['"](?P<name>[^'"\n]{1,200})|\bmcp_(?P<alias>\w{1,200})""")
 
 
 def servers_named(code: str, allowed: Mapping[str, str]) -> list[str]:
@@ -73,9 +74,9 @@ def _words(code: str) -> Iterator[str]:
     for found in _IMPORTS.finditer(code):
         if found["module"]:
             yield found["module"]
-        for part in (found["names"] or "").strip("( \n").split(","):
+        for part in _COMMENT.sub("", found["names"] or "").split(","):
             # `git as g`: the first word.
-            yield from re.findall(r"\w+", part.partition("#")[0])[:1]
+            yield from re.findall(r"\w+", part)[:1]
     for found in _MENTIONS.finditer(code):
         if found["alias"]:
             yield found["alias"]
