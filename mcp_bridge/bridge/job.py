@@ -29,9 +29,10 @@ class Job:
     began: float = 0.0
     starter: Starter = "agent"
     live: LiveOutput | None = None
+    news: Callable[[str], None] | None = None
 
     def of(self, stored: StoredExecution) -> Job:
         """The same caller's, for an execution that somebody else may have begun: what it may do is as it was."""
         kept = stored.bundle
         asked = (self.progress, self.notify, self.asker, self.sampler, self.began, stored.starter, self.live)
-        return Job(kept["code"], kept["servers"], kept["timeout"], *asked)
+        return Job(kept["code"], kept["servers"], kept["timeout"], *asked, self.news)

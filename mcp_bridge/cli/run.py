@@ -143,6 +143,8 @@ async def _run(
             notify=_say,
             asker=asker,
             live=live,
+            # For whoever watches: a log has what the script prints, and no more.
+            news=_say if sys.stderr.isatty() else None,
         )
 
     return await opening.with_bridge(configuration, work)

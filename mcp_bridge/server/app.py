@@ -145,10 +145,11 @@ async def serve_stdio(
     governance: Governance | None = None,
     *,
     programs: bool = False,
+    missing: tuple[str, ...] = (),
 ) -> None:
     """Serve until standard input ends, or SIGTERM or SIGINT comes; then leave nothing running."""
     process.share()
-    async with open_bridge(settings, specs, governance) as bridge:
+    async with open_bridge(settings, specs, governance, missing=missing) as bridge:
         server = build_server(bridge, programs=programs)
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
@@ -262,6 +263,7 @@ async def _run(
                 sampler=questions.sample,
                 # For nobody, nothing is projected meanwhile.
                 live=LiveOutput(reporter.printed, LIVE_SECONDS) if _wants_progress(ctx) else None,
+                news=reporter.notify,
             )
             result = _answer(bridge, ctx, record)
         except BridgeError as exc:
