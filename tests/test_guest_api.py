@@ -858,6 +858,7 @@ await sent(odd.rows({"rows": [{"a": 1}]}))
 await sent(odd.any({"value": 1}))
 await sent(odd.object({"value": {"b": 2}}))
 await sent(odd.named(args={"args": {"c": 3}}))
+await sent(odd.extra(params={"x": "d"}))
 try:
     await odd.text({"text": "a", "nothing": 1})
 except Exception as exc:
@@ -869,6 +870,10 @@ except Exception as exc:
             tool("any", {"value": {}}, ["value"]),
             tool("object", {"value": {"type": "object"}}, ["value"]),
             tool("named", {"args": {"type": "object"}}, ["args"]),
+            tool(
+                "extra",
+                inputSchema={"type": "object", "properties": {"x": STRING}, "additionalProperties": True},
+            ),
         ),
     )
     assert lines(record) == [
@@ -878,6 +883,7 @@ except Exception as exc:
         "{'value': {'value': 1}}",
         "{'value': {'value': {'b': 2}}}",
         "{'args': {'args': {'c': 3}}}",
+        "{'params': {'x': 'd'}}",
         "ToolError",
     ]
 

@@ -23,7 +23,7 @@ ROWS = [row for rows in TABLE.values() for row in rows]
 AT_ONCE = 2
 
 NEXT = re.compile(
-    r"write|Write|[Uu]se |[Ss]end |[Pp]rint |Ask |a tool: |Maybe you meant|[Cc]all |put |[Ll]ine it up|[Ll]eave|nearest:|Did you|there are:|keys of|setting|"
+    r"write|Write|[Uu]se |[Ss]end |[Pp]rint |Ask |a tool is |Maybe you meant|[Cc]all |put |[Ll]ine it up|[Ll]eave|nearest:|Did you|there are:|keys of|setting|"
     r"expected|repo_path|max_count|`"
 )
 """Words by which an answer says what to do."""

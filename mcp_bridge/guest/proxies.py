@@ -5,9 +5,9 @@ import types
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
-from mcp_bridge.guest import jsontext
+from mcp_bridge.guest import jsontext, runner
+from mcp_bridge.guest.arguments import spread
 from mcp_bridge.guest.channel import Channel, RequestError
-from mcp_bridge.guest.runner import FILENAME
 from mcp_bridge.wire.errors import LocalMessageError
 from mcp_bridge.wire.messages import CatalogCheck, CatalogTools, ToolCall
 
@@ -133,8 +133,8 @@ class Calls:
 
         def warn(coroutine: Any) -> None:
             frame = sys._getframe(1)  # noqa: SLF001
-            if getattr(getattr(coroutine, "cr_code", None), "co_filename", "") == FILENAME:
-                line = frame.f_lineno if frame.f_code.co_filename == FILENAME else None
+            if getattr(getattr(coroutine, "cr_code", None), "co_filename", "") == runner.FILENAME:
+                line = frame.f_lineno if frame.f_code.co_filename == runner.FILENAME else None
                 self._forgotten.append((coroutine.__qualname__, line))
             else:
                 original(coroutine)
@@ -225,23 +225,6 @@ def nearest(name: str, known: list[str]) -> str:
     return f"; there are: {', '.join(known[:20])}{', …' if len(known) > 20 else ''}" if known else ""
 
 
-CALLS = frozenset({"call", "call_tool", "execute", "execute_tool", "invoke", "run", "run_tool", "use_tool"})
-LISTS = frozenset({"get_tools", "list_tools", "tools"})
-"""What clients' sessions have, and a server here has not."""
-
-
-def _is_pythons(module: str, name: str) -> bool:
-    """Whether the standard library has a module of that name, and it has this."""
-    if module not in sys.stdlib_module_names:
-        return False
-    import importlib
-
-    try:
-        return hasattr(importlib.import_module(module), name)
-    except ImportError:
-        return False
-
-
 class _Tools:
     """A server's tools as functions, listed when the first of them is asked for."""
 
@@ -325,6 +308,23 @@ class ServerModule(types.ModuleType):
         return f"<MCP server {self.__dict__['__bridge__'].server!r}>"
 
 
+CALLS = frozenset({"call", "call_tool", "execute", "execute_tool", "invoke", "run", "run_tool", "use_tool"})
+LISTS = frozenset({"get_tools", "list_tools", "tools"})
+"""What clients' sessions have, and a server here has not."""
+
+
+def _is_pythons(module: str, name: str) -> bool:
+    """Whether the standard library has a module of that name, and it has this."""
+    if module not in sys.stdlib_module_names:
+        return False
+    import importlib
+
+    try:
+        return hasattr(importlib.import_module(module), name)
+    except ImportError:
+        return False
+
+
 ASYNCHRONOUS = "_bridge_asynchronous"
 """On functions whose result is to be awaited: `inspect` takes them for what they are."""
 
@@ -356,7 +356,8 @@ def make_function(row: dict[str, Any], server: str, alias: str, calls: Calls, *,
             return [exc.message] if exc.code in {"not_json", "frame_too_deep", "frame_too_large"} else []
 
     def request(args: tuple[Any, ...], kwargs: dict[str, Any], *, raw: bool) -> ToolCall:
-        args, kwargs = spread(params, args, kwargs)
+        if not row["extra"]:
+            args, kwargs = spread(params, args, kwargs)
         return ToolCall(server, row["name"], bind(shown, row, args, kwargs, check), raw)
 
     if blocking:
@@ -427,37 +428,6 @@ def signature(params: list[dict[str, Any]], returns: str, *, extra: bool) -> Any
             name += "_"
         made.append(inspect.Parameter(name, inspect.Parameter.VAR_KEYWORD))
     return inspect.Signature(made, return_annotation=_Annotation(returns))
-
-
-ARGUMENTS = frozenset({"args", "arguments", "input", "kwargs", "parameters", "params"})
-"""How other clients call the dict of a tool's arguments."""
-
-
-def spread(
-    params: list[dict[str, Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments that came as one dict, as in JSON, as keywords; others as they are.
-
-    A dict is taken for that if all of its keys are parameters, and it can't be meant for the first of them.
-    """
-    names = {param[key] for param in params for key in ("json", "name")}
-    given: Any = None
-    if len(args) == 1 and not kwargs and params and not _takes_dict(params[0]["type"]):
-        given = args[0]
-    elif not args and len(kwargs) == 1 and not names & (kwargs.keys() & ARGUMENTS):
-        given = next((value for name, value in kwargs.items() if name in ARGUMENTS), None)
-    if type(given) is dict and names.issuperset(given):
-        return (), dict(given)
-    return args, kwargs
-
-
-def _takes_dict(shown: str) -> bool:
-    """Whether a dict is among the types of a parameter, as its annotation has them."""
-    import re
-
-    while shown != (shown := re.sub(r"\[[^][]*\]|\([^()]*\)", "", shown)):
-        pass
-    return any(kind.strip() in {"dict", "Any"} for kind in shown.split("|"))
 
 
 MAX_SHOWN_SIGNATURE = 1500

@@ -39,9 +39,6 @@ TOOL_PREFIX = "tool:"
 """Saved tools live among the memories, under this prefix."""
 
 
-MAX_TOLD_CHARS = 500
-
-
 class Rows(list[Any]):
     """A list that prints a line an item, and that may be awaited or not."""
 
@@ -230,7 +227,13 @@ class _Functions:
         self._noticed: set[str] = set()
 
     def _ask(self, params: Any) -> Any:
-        return ask(self._channel, params)
+        try:
+            return ask(self._channel, params)
+        except MCPError as exc:
+            if isinstance(params, CatalogDescribe) and exc.code == "bad_params" and "'detail'" in exc.message:
+                told = f"{exc.message}; a tool is one name: describe('{params.name}.{params.detail}')"
+                raise MCPError(told, code=exc.code, details=exc.details) from None
+            raise
 
     def discovered_servers(self, detailed: bool = False) -> Rows:  # noqa: FBT001, FBT002
         """Names of every server this script may use, started or not; with `detailed`, a dict each."""
@@ -263,9 +266,6 @@ class _Functions:
 
     def describe(self, name: str, detail: str = "signature") -> Any:
         """One tool (`git.git_log`) or server (`git`): detail is "line", "signature", "full" (uncut) or "schema"."""
-        if detail not in {"line", "signature", "full", "schema"}:
-            told = f"describe(): detail is one of line, signature, full, schema; a tool: describe('{name}.{detail}')"
-            raise MCPError(told[:MAX_TOLD_CHARS], code="bad_params")
         result = self._ask(CatalogDescribe(name, detail))  # type: ignore[arg-type]
         return result["schema"] if detail == "schema" else result["text"]
 
