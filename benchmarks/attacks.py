@@ -197,6 +197,7 @@ requests = [
     ("trace.get", dict(trace_id=name)),
     ("catalog.tools", dict(server=name)),
     ("catalog.describe", dict(name=name)),
+    ("catalog.check", dict(server=name, tool="noop", arguments={})),
     ("memory.load", dict(key=name)),
     ("tool.call", dict(server=name, tool="noop", arguments={})),
     ("tool.call", dict(server="good", tool=name, arguments={})),

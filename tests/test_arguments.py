@@ -93,10 +93,10 @@ def test_rows_that_are_wrong_alike_are_told_a_few_times_and_hide_nothing_else():
     assert told.endswith("; …")
 
 
-def test_some_arguments_of_a_call_are_checked_for_themselves():
+async def test_some_arguments_of_a_call_are_checked_for_themselves():
     check = ArgumentCheck(ZONES | {"additionalProperties": False})
-    assert check.faults_of_part({"time": "12:00", "odd": 1}) == []
-    assert check.faults_of_part({"time": 12}) == ["time: 12 is not of type 'string'"]
+    assert await check.faults_of_part({"time": "12:00", "odd": 1}) == []
+    assert await check.faults_of_part({"time": 12}) == ["time: 12 is not of type 'string'"]
 
 
 # --- all of it ---

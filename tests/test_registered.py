@@ -532,7 +532,8 @@ def test_a_tool_without_return_annotation_returns_anything():
             r"amount is required; flag: .*; mode: .*; to: .*; rows: .*; there is no parameter 'amuont' \(did you mean amount\?\)\. It is "
             r"local\.f\(amount: int, flag: bool = False, mode: Literal\['x', 'y'\] = 'x', .*rows: list\[int\] = \[\]\) -> Any\.",
         ),
-        ({"amount": 1, "rows": ["x"] * 30}, "; …"),
+        ({"amount": 1, "rows": ["x"] * 30}, r"rows\[2\]: should be a valid integer, not a string; …\. It is "),
+        ({"amount": 1, "rows": ["x"] * 30, "zzz": 1}, r"there is no parameter 'zzz' \(there are: .*\); …"),
     ],
 )
 async def test_arguments_that_do_not_fit_are_refused_by_parameter_and_expectation(arguments, says):

@@ -16,7 +16,6 @@ from mcp_bridge.bridge.names import PRINCIPAL, resolve, split
 from mcp_bridge.bridge.program_session import Session
 from mcp_bridge.bridge.programs import MAX_CONTEXT_BYTES
 from mcp_bridge.downstream import describe
-from mcp_bridge.downstream.arguments import ArgumentCheck, ArgumentError
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.program import MAX_BYTES as MAX_PROGRAM_BYTES
 from mcp_bridge.offload import is_large, is_over, off_loop, on_thread
@@ -334,12 +333,8 @@ class Requests:
     async def _checked(self, request: messages.CatalogCheck) -> dict[str, Any]:
         tool = await self._catalog.tool(self._resolve(request.server), request.tool)
         # What stands behind a reference is known to the gate alone.
-        plain = {name: value for name, value in request.arguments.items() if not _has_reference(value)}
-        try:
-            check = ArgumentCheck(tool.input_schema).faults_of_part
-            return {"faults": await off_loop([request.arguments, tool.input_schema], check, plain)}
-        except ArgumentError:
-            return {"faults": []}
+        plain = await off_loop(request.arguments, _without_references, request.arguments)
+        return {"faults": await self._catalog.faults(tool, plain)}
 
     async def _find(self, server: str, name: str) -> ToolInfo:
         """By name or alias, and where that fails without regard to case."""
@@ -389,8 +384,12 @@ _TEXTS: dict[str, Callable[[ToolInfo], str]] = {
 """What is told of a tool, by the detail that is asked for; its schemas are no text."""
 
 
-def _has_reference(value: Any) -> bool:
-    return any(isinstance(leaf, str) and (SECRET_PREFIX in leaf or REFERENCE_PREFIX in leaf) for leaf in leaves(value))
+def _without_references(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if not any(map(_is_reference, leaves(value)))}
+
+
+def _is_reference(leaf: Any) -> bool:
+    return isinstance(leaf, str) and (SECRET_PREFIX in leaf or REFERENCE_PREFIX in leaf)
 
 
 async def _is_over(value: Any, limit: int) -> bool:

@@ -14,22 +14,25 @@ nothing is ever fetched.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import re
 import threading
 from collections import Counter
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mcp_bridge.downstream.aliases import nearest
 from mcp_bridge.downstream.schema_types import object_shape
 from mcp_bridge.offload import is_large, on_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from jsonschema.protocols import Validator
+
+T = TypeVar("T")
 
 # Steps of a check on the event loop, some milliseconds of it. One that takes more begins anew on a thread.
 QUICK_STEPS = 2_000
@@ -103,12 +106,23 @@ class ArgumentCheck:
 
     async def run(self, arguments: dict[str, Any]) -> None:
         """As `check`, on a thread where it takes more than some milliseconds."""
+        await self._quickly(self.check, arguments)
+
+    async def faults_of_part(self, arguments: dict[str, Any]) -> list[str]:
+        """What is wrong with some of the arguments of a call, whatever else is missing or has no parameter.
+
+        Raises:
+            ArgumentError: They can't be held against the schema.
+        """
+        return await self._quickly(functools.partial(self._faults, partly=True), arguments)
+
+    async def _quickly(self, check: Callable[[dict[str, Any], int], T], arguments: dict[str, Any]) -> T:
         if not is_large(arguments) and self._is_ready:
             try:
-                return self.check(arguments, QUICK_STEPS)
+                return check(arguments, QUICK_STEPS)
             except _TooManyStepsError:
                 pass
-        return await on_thread(self.check, arguments)
+        return await on_thread(check, arguments, MAX_STEPS)
 
     @property
     def _is_ready(self) -> bool:
@@ -133,14 +147,6 @@ class ArgumentCheck:
         """
         if faults := self._faults(arguments, steps, partly=False):
             raise ArgumentError("; ".join(faults))
-
-    def faults_of_part(self, arguments: dict[str, Any]) -> list[str]:
-        """What is wrong with some of the arguments of a call, whatever else is missing or has no parameter.
-
-        Raises:
-            ArgumentError: As `check`; they can't be held against the schema.
-        """
-        return self._faults(arguments, MAX_STEPS, partly=True)
 
     def _faults(self, arguments: dict[str, Any], steps: int, *, partly: bool) -> list[str]:
         json_size(arguments)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import anyio
 
 from mcp_bridge.downstream.aliases import did_you_mean, nearest
+from mcp_bridge.downstream.arguments import ArgumentCheck, ArgumentError
 from mcp_bridge.downstream.failures import first_line, refusal
 from mcp_bridge.downstream.search import Hit, SearchIndex
 from mcp_bridge.downstream.status import ServerStatus
@@ -143,6 +144,17 @@ class Catalog:
             return tool
         # The cache may be old: a name it doesn't have is for the server itself to deny.
         return await found.find_tool(name)
+
+    async def faults(self, tool: ToolInfo, arguments: dict[str, Any]) -> list[str]:
+        """What is wrong with some of the arguments of a call that isn't made; none where they can't be checked."""
+        if tool.server == LOCAL:
+            check = ArgumentCheck(tool.input_schema)
+        else:
+            check = self._fleet.server(tool.server).argument_check(tool)
+        try:
+            return await check.faults_of_part(arguments)
+        except ArgumentError:
+            return []
 
     def listed_tool(self, server: str, name: str) -> ToolInfo | None:
         """One tool, by its name or alias, as it was last listed; None if it wasn't. No server is started for it."""

@@ -410,7 +410,7 @@ class DownstreamServer:
                 can't be held against the schema.
         """
         try:
-            await self._check(tool).run(arguments)
+            await self.argument_check(tool).run(arguments)
         except UncheckedError as error:
             message = f"{self.spec.name}.{tool.name}: the arguments can't be checked, so it isn't called: {error}"
             hint = "Pass less, or have the server's author mend the tool's input schema."
@@ -463,7 +463,8 @@ class DownstreamServer:
         hint = "Nothing was called. Call it again."
         return failures.error(self.spec, "tool_changed", message, hint=hint, tool=tool.name)
 
-    def _check(self, tool: ToolInfo) -> ArgumentCheck:
+    def argument_check(self, tool: ToolInfo) -> ArgumentCheck:
+        """What holds arguments against a tool's schema, compiled once a listing."""
         known = self._checks.get(tool.name)
         if known is None or known[0] is not tool:
             known = self._checks[tool.name] = (tool, ArgumentCheck(tool.input_schema))

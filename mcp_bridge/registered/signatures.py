@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 import typing
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import typing_extensions
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
 
     from mcp_bridge.registered.declaring import Declaration
 
-# How many faults one message names: one that isn't told costs another call.
+# How many faults one message names (one that isn't told costs another call), how many of one kind at one place (rows of
+# a list are one), and how many are looked at.
 _FAULTS_NAMED = 20
+_FAULTS_ALIKE = 3
+_FAULTS_SEEN = 200
 
 # Of more, the first are read from a text: that is made in a tenth of the time.
 _FAULTS_LISTED = 1000
@@ -109,8 +113,14 @@ class Arguments:
         raise ArgumentsError(self._told(first))
 
     def _told(self, error: ValidationError) -> str:
-        told = [self._fault(fault) for fault in _faults(error)]
-        return "; ".join(told if error.error_count() <= _FAULTS_NAMED else [*told, "…"])
+        alike: Counter[tuple[Any, ...]] = Counter()
+        told: list[str] = []
+        for fault in _faults(error):
+            kind = (fault["type"], *(part for part in fault["loc"] if isinstance(part, str)))
+            alike[kind] += 1
+            if alike[kind] <= _FAULTS_ALIKE and len(told) < _FAULTS_NAMED:
+                told.append(self._fault(fault))
+        return "; ".join(told if len(told) == error.error_count() else [*told, "…"])
 
     def _fault(self, fault: Mapping[str, Any]) -> str:
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"]).lstrip(".")
@@ -130,11 +140,11 @@ class Arguments:
 def _faults(error: ValidationError) -> list[Mapping[str, Any]]:
     """The first faults; of very many, which pydantic would take a second to list in one piece, without the inputs."""
     if error.error_count() <= _FAULTS_LISTED:
-        return list(error.errors(include_url=False, include_context=False)[:_FAULTS_NAMED])
+        return list(error.errors(include_url=False, include_context=False)[:_FAULTS_SEEN])
     text = error.json(include_url=False, include_context=False, include_input=False)
     found: list[Mapping[str, Any]] = []
     at = 1
-    while len(found) < _FAULTS_NAMED:
+    while len(found) < _FAULTS_SEEN:
         fault, end = _DECODER.raw_decode(text, at)
         found.append(fault)
         at = end + 1
