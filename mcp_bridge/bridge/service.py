@@ -221,7 +221,7 @@ class Bridge:
                 `unknown_server`, `bad_key`, `key_conflict`, `unknown_run`. No working sandbox: as `prepare` and
                 `SandboxProcess.wait`.
         """
-        job = Job(code, servers, timeout, progress, notify, asker, sampler, time.monotonic(), starter, live)
+        job = Job(code, servers, timeout, progress, notify, asker, sampler, time.monotonic(), starter, live=live)
         self._check(code, timeout)
         self._start_line("", job)
         return await self.scripts.run(job, key)
