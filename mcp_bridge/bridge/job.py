@@ -34,5 +34,5 @@ class Job:
     def of(self, stored: StoredExecution) -> Job:
         """The same caller's, for an execution that somebody else may have begun: what it may do is as it was."""
         kept = stored.bundle
-        asked = (self.progress, self.notify, self.asker, self.sampler, self.began, stored.starter, self.live)
-        return Job(kept["code"], kept["servers"], kept["timeout"], *asked, self.news)
+        asked = (self.progress, self.notify, self.asker, self.sampler, self.began, stored.starter)
+        return Job(kept["code"], kept["servers"], kept["timeout"], *asked, live=self.live, news=self.news)

@@ -224,8 +224,8 @@ class Bridge:
                 `unknown_server`, `bad_key`, `key_conflict`, `unknown_run`. No working sandbox: as `prepare` and
                 `SandboxProcess.wait`.
         """
-        known = (progress, notify, asker, sampler, time.monotonic(), starter, live, news)
-        job = Job(code, servers, timeout, *known)
+        known = (progress, notify, asker, sampler, time.monotonic(), starter)
+        job = Job(code, servers, timeout, *known, live=live, news=news)
         self._check(code, timeout)
         self._start_line("", job)
         return await self.scripts.run(job, key)
