@@ -732,7 +732,8 @@ def test_commands_that_need_no_tools_work_beside_broken_ones(desk):
 def test_serving_offers_tools_for_programs_when_asked_to(desk, monkeypatch):
     served = []
 
-    async def serve_stdio(settings, specs, governance, *, programs):
+    async def serve_stdio(settings, specs, governance, *, programs, missing):
+        assert missing == ()
         served.append((governance is not None, programs))
 
     monkeypatch.setattr("mcp_bridge.server.app.serve_stdio", serve_stdio)

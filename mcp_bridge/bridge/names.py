@@ -53,8 +53,8 @@ _MAX_LOOKED_AT = 1 << 20
 """Of a script's code."""
 
 _IMPORTS = re.compile(
-    r"\bmcp(?:\.sync)?\.servers(?:"
-    r"\.(?P<module>\w{1,200})|[ \t]{1,9}import[ \t]{0,9}(?P<names>\([^)]{0,4000}|[^\n;(]{1,1000}))"
+    r"\bmcp(?:\.sync)?\.servers"
+    r"(?:\.(?P<module>\w{1,200})|[ \t]{1,9}import[ \t]{0,9}(?P<names>\([^)]{0,4000}|[^\n;(]{1,1000}))"
 )
 _COMMENT = re.compile(r"#[^\n]*")
 _MENTIONS = re.compile(r"""\bmcp_servers\[\s?['"](?P<name>[^'"\n]{1,200})|\bmcp_(?P<alias>\w{1,200})""")

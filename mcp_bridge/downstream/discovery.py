@@ -7,7 +7,7 @@ directory and in the folders above it, the nearest first), user scope (`mcpServe
 Servers of project scope come with the folder. They take part if the user has approved them in Claude Code, by what
 Claude Code keeps in the home directory, or has trusted the file's exact content (see `workspace.trust`). What is in the
 folder's own `.claude` approves of nothing: whoever made the folder wrote it. In a folder above, an approval counts for
-a file that nobody else could have written: of /tmp everybody could.
+a file that nobody else could have written.
 
 Client files belong to another program, so they are read leniently: unknown keys are ignored, a broken file or
 entry is a problem to report and never an exception. Our own TOML is read strictly (see `spec.spec_from_toml`).

@@ -105,8 +105,8 @@ def calling_of_what_was_judged(patch: pytest.MonkeyPatch) -> None:
 
     call = DownstreamServer.call_tool
 
-    async def by_name(self: DownstreamServer, tool: Any, arguments: Any = None, timeout: Any = None) -> Any:  # noqa: ASYNC109
-        return await call(self, tool if isinstance(tool, str) else tool.name, arguments, timeout)
+    async def by_name(self: DownstreamServer, tool: Any, arguments: Any = None, *others: Any) -> Any:
+        return await call(self, tool if isinstance(tool, str) else tool.name, arguments, *others)
 
     patch.setattr(Admission, "_listed", judged)
     patch.setattr(DownstreamServer, "_listed", listed)
@@ -121,8 +121,8 @@ def deciding_anew(patch: pytest.MonkeyPatch) -> None:
 
     call = DownstreamServer.call_tool
 
-    async def by_name(self: DownstreamServer, tool: Any, arguments: Any = None, timeout: Any = None) -> Any:  # noqa: ASYNC109
-        return await call(self, tool if isinstance(tool, str) else tool.name, arguments, timeout)
+    async def by_name(self: DownstreamServer, tool: Any, arguments: Any = None, *others: Any) -> Any:
+        return await call(self, tool if isinstance(tool, str) else tool.name, arguments, *others)
 
     patch.setattr(Admission, "_listed", judged)
     patch.setattr(DownstreamServer, "call_tool", by_name)
