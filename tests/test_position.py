@@ -19,10 +19,11 @@ from mcp_bridge.ledger import position
 from mcp_bridge.ledger.audit import verify_file
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.ledger.opening import own_vkey
 from mcp_bridge.ledger.position import Position, PositionFile, position_of
 from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.recorder import SqliteRecorder
-from mcp_bridge.ledger.rotation import accept_loss, replace_lost_key
+from mcp_bridge.ledger.rotation import accept_loss, replace_lost_key, rotate_key
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore, SavedProgram
 
@@ -285,6 +286,31 @@ def test_what_can_not_be_taken_down_is_not_done(runs, point, error):
     told = one.run(fault={"point": point, "operation": "write", "suffix": ".head", "errno": error})
     assert (told["code"], "ledger.head" in told["message"]) == ("not_recorded", True)
     assert one.finish()["status"] == "success"
+
+
+def full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("fault", [full, lambda _fd, data, _at: len(data) // 2], ids=["no write", "half a write"])
+async def test_what_is_done_and_can_not_be_taken_down_is_said_to_be_done_and_nothing_follows(
+    tmp_path, monkeypatch, fault
+):
+    state = tmp_path / "state"
+    state.mkdir()
+    async with Database(state / FILE_NAME) as database:
+        with monkeypatch.context() as patched:
+            patched.setattr(position.os, "pwrite", fault)
+            with pytest.raises(BridgeError, match="is written, and how far it has come can't be") as caught:
+                await rotate_key(database)
+            assert caught.value.code == "not_recorded"
+        with pytest.raises(BridgeError, match="how far it has come"):
+            await SqliteRecorder(database).append(Entry("intent", "x"))
+    with open_ledger(state / FILE_NAME) as ledger:
+        assert ledger.size == 2
+        assert ledger.vkey == own_vkey(state / FILE_NAME)
+    assert await error_of(state) is None
+    look(state)
 
 
 # --- the way out ---

@@ -33,6 +33,7 @@ from mcp_bridge.ledger.allowance import (
 )
 from mcp_bridge.ledger.failures import code_of, not_written, unusable
 from mcp_bridge.ledger.opening import open_to_read, open_to_write
+from mcp_bridge.ledger.position import PositionError
 from mcp_bridge.ledger.presence import Presence, is_present, others
 from mcp_bridge.ledger.reading import master_of, open_looking
 from mcp_bridge.ledger.transaction import Append, Statement, commit, posted, run
@@ -391,7 +392,8 @@ class Database:
         """Do work in a transaction of its own, in the writer's thread; what it gives.
 
         Raises:
-            BridgeError: As `flush` and the work; `not_recorded`. Nothing of it is done then, and others go on.
+            BridgeError: As `flush` and the work; `not_recorded`. Nothing of it is done then, and others go on; unless
+                it is `PositionError`: then it is done, and nothing after it.
         """
         log = self.log
         return await self.outside(lambda connection: run(connection, log, work))
@@ -408,7 +410,7 @@ class Database:
 
         def settle(result: T, error: Exception | None) -> None:
             failure = None if error is None else not_written(self._path, error)
-            if error is not None and code_of(error) in _LASTING:
+            if isinstance(error, PositionError) or (error is not None and code_of(error) in _LASTING):
                 self._failure = self._failure or failure
             if done.done():
                 return

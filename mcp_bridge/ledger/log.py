@@ -259,7 +259,7 @@ class Log:
         """What was done since `begin` is on the disk: have that known outside its file, before anybody is told.
 
         Raises:
-            BridgeError: `not_recorded`.
+            PositionError: It stays on the disk; nothing may follow from it, or on it.
         """
         if self._wrote:
             self.position.advance(Position(self.origin, self._frontier.size, self._frontier.root(), self._writes))

@@ -13,6 +13,7 @@ ahead of it.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import functools
 import hashlib
@@ -66,6 +67,10 @@ class Position(NamedTuple):
     def commits(self) -> int:
         """Grows with each commit: by one, or by the number of its entries."""
         return self.size + self.writes
+
+
+class PositionError(BridgeError):
+    """A commit is on the disk, and how far the ledger has come by it can't be written beside it: `not_recorded`."""
 
 
 class PositionFile:
@@ -186,7 +191,7 @@ class PositionFile:
         """Take down a commit that is on the disk, unless another process has come further.
 
         Raises:
-            BridgeError: `not_recorded`.
+            PositionError: `not_recorded`.
         """
         try:
             if self._fd < 0:
@@ -195,18 +200,25 @@ class PositionFile:
             try:
                 there = None if self._accepting else _decoded(os.pread(self._fd, RECORD_BYTES, 0))
                 if there is None or there.origin != position.origin or there.commits < position.commits:
-                    # In one piece: who is killed has written it or hasn't.
-                    os.pwrite(self._fd, _encoded(position), 0)
+                    self._write(position)
             finally:
                 with suppress(OSError):
                     fcntl.flock(self._fd, fcntl.LOCK_UN)
         except OSError as exc:
-            raise BridgeError(
+            raise PositionError(
                 "not_recorded",
-                f"How far the record of executions has come can't be written to {self.path}: {exc.strerror}.",
-                hint="See to the disk, and to the owner and mode of the file. Then start again.",
+                f"The record of executions is written, and how far it has come can't be, to {self.path}:"
+                f" {exc.strerror}.",
+                hint="What was written last stays: look before you ask for it again. See to the disk, and to the owner"
+                " and mode of the file. Then start again.",
             ) from None
         self._known = position
+
+    def _write(self, position: Position) -> None:
+        # In one piece: who is killed has written it or hasn't.
+        written = os.pwrite(self._fd, _encoded(position), 0)
+        if written < RECORD_BYTES:
+            raise OSError(errno.EIO, f"only {written} bytes of {RECORD_BYTES} were written")
 
     def _opened(self) -> int:
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

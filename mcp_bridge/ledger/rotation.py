@@ -40,7 +40,8 @@ async def rotate_key(database: Database) -> str:
         The new key's verifier key.
 
     Raises:
-        BridgeError: `key_unusable`, `not_recorded`. The old key goes on then.
+        BridgeError: `key_unusable`, `not_recorded`. The old key goes on then, unless it is `PositionError`, or the new
+            one, which the log is signed with, can't be put in its place: that is done at the next start.
     """
     directory = database.path.parent
 
