@@ -2,12 +2,14 @@
 
 import asyncio
 import errno
+import fcntl
+import functools
 import json
 import shutil
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -19,11 +21,12 @@ from mcp_bridge.ledger import position
 from mcp_bridge.ledger.audit import verify_file
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.entries import Entry
-from mcp_bridge.ledger.opening import own_vkey
+from mcp_bridge.ledger.opening import own_vkey, require_end
+from mcp_bridge.ledger.overview import entries, newest
 from mcp_bridge.ledger.position import Position, PositionFile, position_of
 from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.recorder import SqliteRecorder
-from mcp_bridge.ledger.rotation import accept_loss, replace_lost_key, rotate_key
+from mcp_bridge.ledger.rotation import accept_loss, is_behind, replace_lost_key, rotate_key
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore, SavedProgram
 
@@ -188,6 +191,77 @@ async def test_no_history_is_taken_that_lacks_an_entry_or_has_another(tmp_path, 
         with pytest.raises(BridgeError) as caught:
             await SqliteRecorder(database).read("a")
     assert caught.value.code == "ledger_damaged"
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [("head", "size"), ("head", "root"), ("head", "note"), ("head", "vkey"), ("meta", "value"), ("entries", "entry")],
+)
+@pytest.mark.parametrize("value", [b"", b"\xff", "x", -1, None])
+async def test_a_value_of_another_type_is_a_damage_for_whoever_opens_or_looks(tmp_path, table, column, value):
+    """As a changed byte makes it: SQLite takes a value's type from the row, whatever the table says."""
+    state = tmp_path / "state"
+    state.mkdir()
+    await error_of(state)
+    path, ahead = state / FILE_NAME, tmp_path / "ahead"
+    shutil.copytree(state, ahead)
+    await error_of(ahead)
+    put(path, table, column, value)
+    assert await error_of(state) in {"ledger_damaged", "ledger_behind", "key_unusable"}
+    is_behind(path)
+    shutil.copy(ahead / "ledger.head", state)
+    for work in (
+        lambda: verify_file(path, None, (), None, PositionFile(path)),
+        lambda: accept_loss(path, "file", "anna"),
+        lambda: replace_lost_key(path, "file"),
+    ):
+        with pytest.raises(BridgeError):
+            work()
+    with suppress(BridgeError):
+        async with Database(path, reading=True) as database:
+            await newest(database, "local", 10)
+            await entries(database, "x")
+
+
+def put(path, table, column, value):
+    """Put a value into all rows of a table that says that it takes no such one."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        kept = connection.execute("SELECT sql, name FROM sqlite_schema WHERE type = 'table'").fetchall()
+        triggers = connection.execute("SELECT sql, name FROM sqlite_schema WHERE type = 'trigger'").fetchall()
+        for _, name in triggers:
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(
+            "UPDATE sqlite_schema SET sql = replace(replace(sql, ' STRICT', ''), ' NOT NULL', '') WHERE name = ?",
+            (table,),
+        )
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(f"UPDATE {table} SET {column} = ?", (value,))  # noqa: S608
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.executemany("UPDATE sqlite_schema SET sql = ? WHERE name = ?", kept)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for statement, _ in triggers:
+            connection.execute(statement)
+
+
+@pytest.mark.parametrize("there", ["link", "directory", "locked"])
+async def test_a_record_that_can_not_be_opened_is_said_and_what_only_looks_goes_on(tmp_path, monkeypatch, there):
+    state = await crashed(tmp_path)
+    record = state / "ledger.head"
+    monkeypatch.setattr(position.turns, "BUSY_SECONDS", 0.0)
+    with record.open("rb") as held:
+        if there == "locked":
+            fcntl.flock(held, fcntl.LOCK_EX)
+        else:
+            record.unlink()
+            record.mkdir() if there == "directory" else record.symlink_to(tmp_path / "elsewhere")
+        for work in (PositionFile(state / FILE_NAME).load, functools.partial(require_end, state / FILE_NAME)):
+            with pytest.raises(BridgeError, match=r"ledger\.head, which says how far") as caught:
+                work()
+            assert (caught.value.code, bool(caught.value.hint)) == ("database_unusable", True)
+        assert await error_of(state) == "database_unusable"
+        async with Database(state / FILE_NAME, reading=True) as database:
+            assert await database.read("SELECT count(*) FROM entries") == [(5,)]
 
 
 # --- what is no fault ---

@@ -21,7 +21,7 @@ from mcp_bridge.ledger.forgetting import forget_old, old_requests, remove_key
 from mcp_bridge.ledger.log import INSERT_ENTRY, INSERT_PAYLOAD, Log, Posted
 from mcp_bridge.ledger.merkle import empty_root
 from mcp_bridge.ledger.notes import open_checkpoint
-from mcp_bridge.ledger.position import PositionFile, position_of
+from mcp_bridge.ledger.position import PositionFile, position_of, read_head
 from mcp_bridge.ledger.schema import MIGRATIONS, migrate
 from mcp_bridge.ledger.sealing import damaged, master_key, of_file, wrong_master
 from mcp_bridge.ledger.signing import Signer, Verifier
@@ -248,10 +248,7 @@ def _continued(connection: sqlite3.Connection, directory: Path, master: MasterKe
     if meta.get("master") != master.check:
         raise wrong_master()
     origin = meta.get("origin", "")
-    note, vkey = connection.execute("SELECT note, vkey FROM head").fetchone() or ("", "")
-    if not (isinstance(note, str) and isinstance(vkey, str)):
-        # A changed byte can make a column's text bytes, whatever the table says.
-        raise damaged("its head is none")
+    _, _, note, vkey = read_head(connection)
     try:
         checkpoint, _ = open_checkpoint(note, [Verifier.parse(vkey)])
     except BridgeError as exc:
@@ -388,10 +385,9 @@ def take_next_key(connection: sqlite3.Connection, directory: Path) -> None:
         BridgeError: `key_unusable`, `ledger_damaged`.
     """
     named = connection.execute("SELECT value FROM meta WHERE name = 'origin'").fetchone()
-    head = connection.execute("SELECT vkey FROM head").fetchone()
-    if named is None or head is None:
-        raise damaged("its name or its head is missing")
-    (origin,), (vkey,) = named, head
+    if named is None or not isinstance(named[0], str):
+        raise damaged("its name is missing")
+    (origin,), vkey = named, read_head(connection).vkey
     try:
         following = _loaded(directory / NEXT_KEY_FILE, origin)
     except BridgeError:

@@ -101,18 +101,24 @@ class PositionFile:
 
         Raises:
             BridgeError: `ledger_head_damaged`: since the system was started, somebody has changed what was recorded.
-            OSError: As the system gives it.
+                `database_unusable`: it can't be read.
         """
         try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                # Another process may be writing it.
+                _lock(fd, fcntl.LOCK_SH)
+                data = os.read(fd, RECORD_BYTES)
+            finally:
+                os.close(fd)
         except FileNotFoundError:
             return
-        try:
-            # Another process may be writing it.
-            _lock(fd, fcntl.LOCK_SH)
-            data = os.read(fd, RECORD_BYTES)
-        finally:
-            os.close(fd)
+        except OSError as exc:
+            raise BridgeError(
+                "database_unusable",
+                f"{self.path}, which says how far the ledger had come, can't be read: {exc.strerror}.",
+                hint="See to what it is, and to its owner and mode.",
+            ) from None
         self._known = _decoded(data)
         if self._known is None and data:
             boot = boot_id()
@@ -151,7 +157,7 @@ class PositionFile:
             return read_node(connection, level, index)
 
         # Of a head that was changed the numbers tell nothing.
-        if found.size < 0 or merkle.root(found.size, read) != found.root:
+        if merkle.root(found.size, read) != found.root:
             raise damaged("its entries are not those that its head was signed for")
         if found.origin != known.origin:
             raise self.behind(f"another log, {found.origin!r:.60}")
@@ -246,6 +252,39 @@ def _lock(fd: int, kind: int) -> None:
             return
 
 
+class Head(NamedTuple):
+    """What a ledger's file says of the end of its log.
+
+    Attributes:
+        size: The number of its entries.
+        root: The tree's root over them.
+        note: The signed checkpoint of them.
+        vkey: The key that it is signed with.
+    """
+
+    size: int
+    root: bytes
+    note: str
+    vkey: str
+
+
+def read_head(connection: sqlite3.Connection) -> Head:
+    """The head as it stands in the file, which may be another than was signed.
+
+    Raises:
+        sqlite3.Error: As SQLite gives it.
+        BridgeError: `ledger_damaged`.
+    """
+    row = connection.execute("SELECT size, root, note, vkey FROM head").fetchone()
+    if row is None:
+        raise damaged("its head is missing")
+    head = Head(*row)
+    # A changed byte can make a column's value one of another type, whatever the table says.
+    if [type(value) for value in head] != [int, bytes, str, str] or head.size < 0:
+        raise damaged("its head is none")
+    return head
+
+
 def position_of(connection: sqlite3.Connection) -> Position | None:
     """How far a ledger is, as its file says; None where nothing was begun.
 
@@ -259,11 +298,10 @@ def position_of(connection: sqlite3.Connection) -> Position | None:
     kept = dict(connection.execute("SELECT name, value FROM meta"))
     if "origin" not in kept:
         return None
-    head = connection.execute("SELECT size, root FROM head").fetchone()
-    if head is None:
-        raise damaged("its head is missing")
-    size, root = head
-    return Position(kept["origin"], size, root, writes_of(kept.get(WRITES)))
+    head, origin = read_head(connection), kept["origin"]
+    if not isinstance(origin, str):
+        raise damaged("its name is none")
+    return Position(origin, head.size, head.root, writes_of(kept.get(WRITES)))
 
 
 def writes_of(kept: object) -> int:

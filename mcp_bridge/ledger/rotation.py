@@ -17,7 +17,7 @@ from mcp_bridge.ledger.failures import unusable
 from mcp_bridge.ledger.log import Log, Posted
 from mcp_bridge.ledger.notes import add_signature, checkpoint_text
 from mcp_bridge.ledger.opening import NEXT_KEY_FILE, connect, look_first, open_to_write, take_next_key, write_entries
-from mcp_bridge.ledger.position import PositionFile
+from mcp_bridge.ledger.position import PositionFile, read_head
 from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.sealing import master_key
 from mcp_bridge.ledger.signing import Signer
@@ -84,7 +84,7 @@ def replace_lost_key(path: Path, master: str | Sequence[str]) -> str:
     log = Log(master_key(master, directory, make=False), origin, new, lambda _: new, position)
 
     def work(transaction: Transaction) -> None:
-        (old,) = transaction.connection.execute("SELECT vkey FROM head").fetchone()
+        old = read_head(transaction.connection).vkey
         take_next_key(transaction.connection, directory)
         _write_next(directory, seed)
         _append(transaction, KeyEvent("lost", new.vkey, old))
