@@ -80,7 +80,7 @@ def open_to_write(
         BridgeError: `database_newer`, `key_missing`, `key_unusable`, `ledger_damaged`, `ledger_behind`,
             `ledger_head_damaged`, ….
     """
-    position = PositionFile(path, accepting=accepting)
+    position = PositionFile(path)
     if not accepting:
         position.load()
     look_first(path, position, alone=alone, accepting=accepting)

@@ -47,6 +47,9 @@ _LOOK_SECONDS = 0.001
 
 _ACCEPT = "mcp-bridge audit accept-loss"
 
+NOT_AS_FAR = frozenset({"ledger_behind", "ledger_head_damaged"})
+"""The codes of a ledger that ends before what it had come to, or of which nobody knows how far that was."""
+
 
 class Position(NamedTuple):
     """How far a ledger is.
@@ -78,11 +81,12 @@ class PositionFile:
 
     Args:
         ledger: The ledger's file.
-        accepting: Whether what was recorded is replaced, however far that was.
+        leaves: Whether what is recorded is left as it is, whatever is committed.
     """
 
-    def __init__(self, ledger: Path, *, accepting: bool = False) -> None:
-        self._accepting = accepting
+    def __init__(self, ledger: Path, *, leaves: bool = False) -> None:
+        self._leaves = leaves
+        self._accepts = False
         self.path = ledger.with_suffix(".head")
         self._ledger = ledger
         self._fd = -1
@@ -119,6 +123,9 @@ class PositionFile:
                 f"{self.path}, which says how far the ledger had come, can't be read: {exc.strerror}.",
                 hint="See to what it is, and to its owner and mode.",
             ) from None
+        self._take(data)
+
+    def _take(self, data: bytes) -> None:
         self._known = _decoded(data)
         if self._known is None and data:
             boot = boot_id()
@@ -178,6 +185,31 @@ class PositionFile:
         if writes < self._known.writes:
             raise self.behind(f"{size} entries, and lacks later changes of what is beside them")
 
+    def accept(self, connection: sqlite3.Connection) -> Position | None:
+        """Have the next commit's position replace what is recorded; how far that was, or None where nobody knows.
+
+        Nobody else reads or writes the record until then: of several who accept a loss at once one has accepted it.
+
+        Args:
+            connection: In a transaction that writes, whose commit that is.
+
+        Raises:
+            BridgeError: `nothing_is_lost`; `ledger_damaged`.
+            OSError: As the system gives it.
+        """
+        if self._fd < 0:
+            self._fd = self._opened()
+        _lock(self._fd, fcntl.LOCK_EX)
+        try:
+            self._take(os.pread(self._fd, RECORD_BYTES, 0))
+            self.check(connection)
+        except BridgeError as exc:
+            if exc.code not in NOT_AS_FAR:
+                raise
+            self._accepts = True
+            return self._known
+        raise BridgeError("nothing_is_lost", f"{self._ledger} is as far as {self.path.name} says.")
+
     def behind(self, found: str) -> BridgeError:
         """The error of a ledger that was further than it is."""
         size = 0 if self._known is None else self._known.size
@@ -199,12 +231,14 @@ class PositionFile:
         Raises:
             PositionError: `not_recorded`.
         """
+        if self._leaves:
+            return
         try:
             if self._fd < 0:
                 self._fd = self._opened()
             _lock(self._fd, fcntl.LOCK_EX)
             try:
-                there = None if self._accepting else _decoded(os.pread(self._fd, RECORD_BYTES, 0))
+                there = None if self._accepts else _decoded(os.pread(self._fd, RECORD_BYTES, 0))
                 if there is None or there.origin != position.origin or there.commits < position.commits:
                     self._write(position)
             finally:
@@ -218,7 +252,7 @@ class PositionFile:
                 hint="What was written last stays: look before you ask for it again. See to the disk, and to the owner"
                 " and mode of the file. Then start again.",
             ) from None
-        self._known = position
+        self._known, self._accepts = position, False
 
     def _write(self, position: Position) -> None:
         # In one piece: who is killed has written it or hasn't.
