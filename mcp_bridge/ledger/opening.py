@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from mcp_bridge.ledger.position import Position
     from mcp_bridge.ledger.sealing import MasterKey
 
 KEY_FILE = "checkpoint.key"
@@ -86,11 +87,14 @@ def open_to_write(
     look_first(path, position, alone=alone, accepting=accepting)
     connection = connect(path, master)
     try:
-        log = _log(connection, path.parent, master, position)
+        log, found = _log(connection, path.parent, master, position)
+        if not accepting:
+            if found is not None:
+                position.advance(found)
+            # Only now: what is needed of it is in the file, which nobody takes for whole without.
+            remove_key(path.parent)
         # `transaction.run` waits in its own way.
         connection.execute("PRAGMA busy_timeout = 0")
-        if not accepting and (found := position_of(connection)) is not None:
-            position.advance(found)
     except BaseException:
         position.close()
         connection.close()
@@ -215,7 +219,9 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _log(connection: sqlite3.Connection, directory: Path, source: str | Sequence[str], position: PositionFile) -> Log:
+def _log(
+    connection: sqlite3.Connection, directory: Path, source: str | Sequence[str], position: PositionFile
+) -> tuple[Log, Position | None]:
     # Not under the lock that keeps others from writing: a command may take its time.
     master = master_key(source, directory, make=False) if _is_begun(connection) else None
     # The key's file, and the head that says which key it is, change under that lock, and are read under it.
@@ -228,14 +234,14 @@ def _log(connection: sqlite3.Connection, directory: Path, source: str | Sequence
         log.is_new = is_new
         forget_old(connection, log, directory)
         log.old_requests = old_requests(connection, log)
+        # Here: outside, what is read of it may be of two commits.
+        found = position_of(connection)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-    # Only now: what is needed of it is in the file.
-    remove_key(directory)
-    return log
+    return log, found
 
 
 def _is_begun(connection: sqlite3.Connection) -> bool:
