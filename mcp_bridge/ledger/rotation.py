@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.audit import checkpoint
 from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.failures import unusable
@@ -86,6 +87,8 @@ def replace_lost_key(path: Path, master: str | Sequence[str]) -> str:
     with open_ledger(path) as ledger:
         # It is there, and one of ours: opened to be written, it would be made.
         origin = ledger.origin
+        # The entry names the key that was lost: not one that a changed byte has made.
+        checkpoint(ledger)
         own = master_of(ledger.connection, directory, master)
     seed, new = _new_key(origin)
     position = PositionFile(path)
