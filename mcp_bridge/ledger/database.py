@@ -146,12 +146,16 @@ class Database:
             writer, self._log, reader = await anyio.to_thread.run_sync(
                 _open_both, self._path, self._source, self._owner
             )
+            for resource in (writer, reader, self.log.position):
+                self._place.callback(resource.close)
             self._master = self.log.master
             self._measured = measure(writer, self._path)
             self.is_new = self.log.is_new
-        except (sqlite3.Error, OSError, UnicodeDecodeError) as exc:
+        except BaseException as exc:
             self._place.close()
-            raise unusable(self._path, exc) from None
+            if isinstance(exc, sqlite3.Error | OSError | UnicodeDecodeError):
+                raise unusable(self._path, exc) from None
+            raise
         self._writer, self._reader = _Worker(writer, "writer"), _Worker(reader, "reader")
         if self._owner:
             try:
