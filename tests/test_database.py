@@ -221,3 +221,31 @@ async def test_who_loses_the_race_for_a_key_leaves_nothing(tmp_path):
         assert sum(added) == 1
         assert await one.read("SELECT count(*) FROM data_keys") == [(1,)]
         assert await one.read("SELECT count(*) FROM reference_values") == [(1,)]
+
+
+@pytest.mark.parametrize("reading", [False, True])
+async def test_what_fails_on_opening_leaves_nothing_open(tmp_path, monkeypatch, reading):
+    async with Database(tmp_path / FILE_NAME):
+        pass
+    opened = []
+
+    def connect(*arguments, **more):
+        made = real(*arguments, **more)
+        if not more.get("check_same_thread", True):
+            # The others are for one look.
+            opened.append(made)
+        return made
+
+    def fail(*_):
+        raise BridgeError("key_missing", "There is none.")
+
+    real = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    monkeypatch.setattr(database_module, "master_of" if reading else "measure", fail)
+    with pytest.raises(BridgeError, match="There is none"):
+        async with Database(tmp_path / FILE_NAME, reading=reading):
+            pass
+    assert opened
+    for connection in opened:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.execute("SELECT 1")

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import sqlite3
 import sys
 import time
@@ -21,7 +22,7 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
-from tampered_fixtures import ANNA, HOLDER, dump, verdict
+from tampered_fixtures import ANNA, HOLDER, Writer, dump, verdict
 
 from mcp_bridge.bridge import erasing
 from mcp_bridge.bridge.asked_for import Keys, script_macs
@@ -31,7 +32,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.kernel.program import parse
 from mcp_bridge.kernel.values import canonical
-from mcp_bridge.ledger import audit, proofs
+from mcp_bridge.ledger import audit, opening, proofs
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.exports import verify_export
@@ -578,6 +579,44 @@ async def test_a_key_of_an_earlier_version_that_can_t_be_removed_is_an_error(old
     async with Database(old / FILE_NAME):
         pass
     assert not (old / "references.key").exists()
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_ledger_is_not_put_back_to_before_a_key_of_an_earlier_version_was_destroyed(
+    tmp_path, monkeypatch, is_late
+):
+    """Nothing was erased, so no entry tells of it."""
+    path, kept = tmp_path / FILE_NAME, tmp_path / "references.key"
+
+    async def opened():
+        async with Database(path):
+            pass
+
+    async with Database(path) as database:
+        await Writer(database).start(ANNA, key="order 1")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE executions SET request = 'x'")
+        connection.execute("DELETE FROM meta WHERE name = 'requests'")
+        connection.commit()
+    if is_late:
+        await opened()
+    older = shutil.copy(path, tmp_path / "older")
+    kept.write_bytes(OLD_KEY)
+    kept.chmod(0o600)
+    known, remove = [], opening.remove_key
+
+    def removed(directory):
+        known.append((directory / "ledger.head").read_bytes())
+        remove(directory)
+
+    monkeypatch.setattr(opening, "remove_key", removed)
+    await opened()
+    assert not kept.exists()
+    assert known == [(tmp_path / "ledger.head").read_bytes()], "it was destroyed before that was known"
+    shutil.copy(older, path)
+    with pytest.raises(BridgeError) as caught:
+        await opened()
+    assert caught.value.code == "ledger_behind"
 
 
 async def test_under_a_key_of_an_earlier_version_nothing_is_done_again(tmp_path):

@@ -2,12 +2,15 @@
 
 import asyncio
 import errno
+import fcntl
+import functools
 import json
 import shutil
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing, contextmanager
+import time
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -15,14 +18,16 @@ from crash_fixtures import tool
 from ledger_looks import look
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger import position
+from mcp_bridge.ledger import position, rotation
 from mcp_bridge.ledger.audit import verify_file
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.ledger.opening import own_vkey, require_end
+from mcp_bridge.ledger.overview import entries, newest
 from mcp_bridge.ledger.position import Position, PositionFile, position_of
 from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.recorder import SqliteRecorder
-from mcp_bridge.ledger.rotation import accept_loss, replace_lost_key
+from mcp_bridge.ledger.rotation import accept_clock, accept_loss, is_behind, replace_lost_key, rotate_key
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore, SavedProgram
 
@@ -149,7 +154,9 @@ async def test_another_file_in_its_place_is_found_and_nothing_is_begun(tmp_path,
     assert await error_of(folder) == "ledger_behind"
     with pytest.raises(BridgeError) as caught:
         replace_lost_key(path, "file")
-    assert caught.value.code in {"ledger_behind", "database_unusable"}
+    # Another log's master key isn't the one that is here.
+    refusal = {"empty": "database_unusable", "none": "database_unusable", "another": "key_unusable"}
+    assert caught.value.code == refusal.get(there, "ledger_behind")
     assert contents(folder) == before
     shutil.copy(tmp_path / "older", path)
     path.write_bytes(kept[FILE_NAME])
@@ -187,6 +194,77 @@ async def test_no_history_is_taken_that_lacks_an_entry_or_has_another(tmp_path, 
         with pytest.raises(BridgeError) as caught:
             await SqliteRecorder(database).read("a")
     assert caught.value.code == "ledger_damaged"
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [("head", "size"), ("head", "root"), ("head", "note"), ("head", "vkey"), ("meta", "value"), ("entries", "entry")],
+)
+@pytest.mark.parametrize("value", [b"", b"\xff", "x", -1, None])
+async def test_a_value_of_another_type_is_a_damage_for_whoever_opens_or_looks(tmp_path, table, column, value):
+    """As a changed byte makes it: SQLite takes a value's type from the row, whatever the table says."""
+    state = tmp_path / "state"
+    state.mkdir()
+    await error_of(state)
+    path, ahead = state / FILE_NAME, tmp_path / "ahead"
+    shutil.copytree(state, ahead)
+    await error_of(ahead)
+    put(path, table, column, value)
+    assert await error_of(state) in {"ledger_damaged", "ledger_behind", "key_unusable"}
+    is_behind(path)
+    shutil.copy(ahead / "ledger.head", state)
+    for work in (
+        lambda: verify_file(path, None, (), None, PositionFile(path)),
+        lambda: accept_loss(path, "file", "anna"),
+        lambda: replace_lost_key(path, "file"),
+    ):
+        with pytest.raises(BridgeError):
+            work()
+    with suppress(BridgeError):
+        async with Database(path, reading=True) as database:
+            await newest(database, "local", 10)
+            await entries(database, "x")
+
+
+def put(path, table, column, value):
+    """Put a value into all rows of a table that says that it takes no such one."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        kept = connection.execute("SELECT sql, name FROM sqlite_schema WHERE type = 'table'").fetchall()
+        triggers = connection.execute("SELECT sql, name FROM sqlite_schema WHERE type = 'trigger'").fetchall()
+        for _, name in triggers:
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(
+            "UPDATE sqlite_schema SET sql = replace(replace(sql, ' STRICT', ''), ' NOT NULL', '') WHERE name = ?",
+            (table,),
+        )
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(f"UPDATE {table} SET {column} = ?", (value,))  # noqa: S608
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.executemany("UPDATE sqlite_schema SET sql = ? WHERE name = ?", kept)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for statement, _ in triggers:
+            connection.execute(statement)
+
+
+@pytest.mark.parametrize("there", ["link", "directory", "locked"])
+async def test_a_record_that_can_not_be_opened_is_said_and_what_only_looks_goes_on(tmp_path, monkeypatch, there):
+    state = await crashed(tmp_path)
+    record = state / "ledger.head"
+    monkeypatch.setattr(position.turns, "BUSY_SECONDS", 0.0)
+    with record.open("rb") as held:
+        if there == "locked":
+            fcntl.flock(held, fcntl.LOCK_EX)
+        else:
+            record.unlink()
+            record.mkdir() if there == "directory" else record.symlink_to(tmp_path / "elsewhere")
+        for work in (PositionFile(state / FILE_NAME).load, functools.partial(require_end, state / FILE_NAME)):
+            with pytest.raises(BridgeError, match=r"ledger\.head, which says how far") as caught:
+                work()
+            assert (caught.value.code, bool(caught.value.hint)) == ("database_unusable", True)
+        assert await error_of(state) == "database_unusable"
+        async with Database(state / FILE_NAME, reading=True) as database:
+            assert await database.read("SELECT count(*) FROM entries") == [(5,)]
 
 
 # --- what is no fault ---
@@ -287,6 +365,31 @@ def test_what_can_not_be_taken_down_is_not_done(runs, point, error):
     assert one.finish()["status"] == "success"
 
 
+def full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("fault", [full, lambda _fd, data, _at: len(data) // 2], ids=["no write", "half a write"])
+async def test_what_is_done_and_can_not_be_taken_down_is_said_to_be_done_and_nothing_follows(
+    tmp_path, monkeypatch, fault
+):
+    state = tmp_path / "state"
+    state.mkdir()
+    async with Database(state / FILE_NAME) as database:
+        with monkeypatch.context() as patched:
+            patched.setattr(position.os, "pwrite", fault)
+            with pytest.raises(BridgeError, match="is written, and how far it has come can't be") as caught:
+                await rotate_key(database)
+            assert caught.value.code == "not_recorded"
+        with pytest.raises(BridgeError, match="how far it has come"):
+            await SqliteRecorder(database).append(Entry("intent", "x"))
+    with open_ledger(state / FILE_NAME) as ledger:
+        assert ledger.size == 2
+        assert ledger.vkey == own_vkey(state / FILE_NAME)
+    assert await error_of(state) is None
+    look(state)
+
+
 # --- the way out ---
 
 
@@ -321,3 +424,102 @@ async def test_of_a_ledger_that_is_gone_another_is_begun_when_that_is_accepted(t
     assert await error_of(state) is None
     with open_ledger(state / FILE_NAME) as ledger:
         assert [entry.leaf.kind for entry in ledger.entries()] == ["key", "loss", "intent"]
+
+
+async def signed_by_another(tmp_path):
+    """A ledger of before its key was rotated, in the place of the one that is further."""
+    state = tmp_path / "state"
+    state.mkdir()
+    await error_of(state)
+    older = shutil.copy(state / FILE_NAME, tmp_path / "older")
+    async with Database(state / FILE_NAME) as database:
+        await rotate_key(database)
+    await error_of(state)
+    shutil.copy(older, state / FILE_NAME)
+    return state
+
+
+@pytest.mark.parametrize("record", ["whole", "damaged"])
+async def test_a_loss_with_a_rotation_in_it_is_accepted_by_a_key_that_takes_the_lost_one_s_place(tmp_path, record):
+    state = await signed_by_another(tmp_path)
+    path, head = state / FILE_NAME, state / "ledger.head"
+    code = "ledger_behind"
+    if record == "damaged":
+        head.write_bytes(head.read_bytes().replace(b'"writes"', b'"WRITES"'))
+        code = "ledger_head_damaged"
+    recorded = head.read_bytes()
+    assert await error_of(state) == code
+    with pytest.raises(BridgeError, match=r"rotate-key --lost"):
+        accept_loss(path, "file", "anna")
+    replace_lost_key(path, "file")
+    assert head.read_bytes() == recorded
+    assert await error_of(state) == code
+    with pytest.raises(BridgeError) as caught:
+        replace_lost_key(path, "file")
+    assert caught.value.code == code, "the key is here"
+    assert accept_loss(path, "file", "anna").has == 3
+    assert await error_of(state) is None
+    look(state)
+    with open_ledger(path) as ledger:
+        assert [entry.leaf.kind for entry in ledger.entries()] == ["key", "intent", "key", "loss", "intent"]
+
+
+@pytest.mark.parametrize("lost", ["end", "end and key"])
+async def test_a_loss_is_accepted_though_the_clock_was_ahead_when_its_last_entry_was_made(tmp_path, monkeypatch, lost):
+    now = time.time_ns
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time_ns", lambda: now() + 10**9 * 86400)
+        state = await crashed(tmp_path)
+    wal = state / f"{FILE_NAME}-wal"
+    wal.write_bytes(wal.read_bytes()[:-1])
+    assert await error_of(state) == "ledger_behind"
+    if lost == "end and key":
+        (state / "checkpoint.key").unlink()
+        replace_lost_key(state / FILE_NAME, "file")
+    accept_loss(state / FILE_NAME, "file", "anna")
+    assert await error_of(state) == "clock_went_back"
+    async with Database(state / FILE_NAME) as database:
+        await accept_clock(database, "anna")
+    assert await error_of(state) is None
+    look(state)
+
+
+async def test_of_two_who_accept_a_loss_at_once_one_has_accepted_it(tmp_path, monkeypatch):
+    state = await crashed(tmp_path)
+    path, wal = state / FILE_NAME, state / f"{FILE_NAME}-wal"
+    wal.write_bytes(wal.read_bytes()[:-1])
+    opened = rotation.open_to_write
+
+    def late(*arguments, **more):
+        """Somebody else comes between the look and the word."""
+        monkeypatch.setattr(rotation, "open_to_write", opened)
+        assert accept_loss(path, "file", "anna").had == 5
+        assert asyncio.run(error_of(state)) is None
+        return opened(*arguments, **more)
+
+    monkeypatch.setattr(rotation, "open_to_write", late)
+    with pytest.raises(BridgeError) as caught:
+        await asyncio.to_thread(accept_loss, path, "file", "bert")
+    assert caught.value.code == "nothing_is_lost"
+    with open_ledger(path) as ledger:
+        assert [entry.leaf.kind for entry in ledger.entries()][-2:] == ["loss", "intent"]
+    here = PositionFile(path)
+    here.load()
+    assert here.known.size == 6
+    assert await error_of(state) is None
+
+
+def test_nobody_reads_or_writes_a_record_while_a_loss_is_accepted(tmp_path, monkeypatch):
+    monkeypatch.setattr(position.turns, "BUSY_SECONDS", 0.0)
+    one, other = PositionFile(tmp_path / FILE_NAME), PositionFile(tmp_path / FILE_NAME)
+    with closing(one), closing(other), closing(sqlite3.connect(":memory:")) as nothing:
+        one.advance(Position("log", 11, bytes(32), 2))
+        assert one.accept(nothing) == Position("log", 11, bytes(32), 2)
+        with pytest.raises(BridgeError, match="can't be"):
+            other.advance(Position("log", 12, bytes(32), 2))
+        one.advance(Position("log", 3, bytes(32), 0))
+        other.load()
+        assert other.known == Position("log", 3, bytes(32), 0)
+        one.advance(Position("log", 2, bytes(32), 0))
+        other.load()
+        assert other.known == Position("log", 3, bytes(32), 0)

@@ -515,6 +515,13 @@ A, B, C, D = (reference_uri(name * 16) for name in "abcd")
         ([A, A], [A, C], {"c": "x"}, True),
         ([A, A], [C, D], {"c": "x", "d": "y"}, False),
         ([A, B], [C, C], {"c": "x"}, False),
+        # What stands for one value that was recorded never stands for another one.
+        ([A, B], [A, A], {}, False),
+        ([A, B], [B, B], {}, False),
+        ([A, B], [B, A], {}, False),
+        ([A, B], [B, C], {"c": "x"}, False),
+        ({"from": A, "to": B}, {"from": B, "to": B}, {}, False),
+        ([A, A, B], [A, C, B], {"c": "x"}, True),
         ([A, B], [C, D], {"b": "y", "c": "x", "d": "y"}, True),
         ([A, B], [C, D], {"b": "y", "c": "y", "d": "x"}, False),
         ([A], ["x"], {"a": "y"}, False),

@@ -153,6 +153,8 @@ def _best_note(ledger: Ledger, sequence: int) -> Signed:
         if sequence < checkpoint.size <= ledger.size:
             by_key = any((name, one[: len(key.key_id)]) == (key.name, key.key_id) for name, one in signatures)
             found.append(Signed(checkpoint, note, ((key, None),) if by_key else ()))
+    if not found:
+        raise damaged("its head is of another size than it says")
     return best_note(found, {ledger.vkey})
 
 

@@ -85,17 +85,24 @@ def encode(leaf: Leaf) -> bytes:
     ).encode()
 
 
+def _text_of(data: bytes) -> str:
+    if not isinstance(data, bytes):
+        # A changed byte can make a column's bytes text, or nothing, whatever the table says.
+        raise _bad("it is no bytes")
+    if len(data) > MAX_ENTRY_BYTES:
+        raise _bad(f"it has {len(data)} bytes")
+    return data.decode()
+
+
 def decode(data: bytes) -> Leaf:
     """The entry of some bytes.
 
     Raises:
         BridgeError: `bad_entry`: they are none, or not in the one form that it has.
     """
-    if len(data) > MAX_ENTRY_BYTES:
-        raise _bad(f"it has {len(data)} bytes")
     try:
         # Numbers are read as texts: a long one takes long.
-        found = _decoder.decode(data.decode())
+        found = _decoder.decode(_text_of(data))
     except (ValueError, RecursionError):
         raise _bad("it is no JSON object of texts and whole numbers") from None
     if not isinstance(found, dict) or tuple(found) != _NAMES:

@@ -33,6 +33,7 @@ from mcp_bridge.ledger.allowance import (
 )
 from mcp_bridge.ledger.failures import code_of, not_written, unusable
 from mcp_bridge.ledger.opening import open_to_read, open_to_write
+from mcp_bridge.ledger.position import PositionError
 from mcp_bridge.ledger.presence import Presence, is_present, others
 from mcp_bridge.ledger.reading import master_of, open_looking
 from mcp_bridge.ledger.transaction import Append, Statement, commit, posted, run
@@ -145,12 +146,16 @@ class Database:
             writer, self._log, reader = await anyio.to_thread.run_sync(
                 _open_both, self._path, self._source, self._owner
             )
+            for resource in (writer, reader, self.log.position):
+                self._place.callback(resource.close)
             self._master = self.log.master
             self._measured = measure(writer, self._path)
             self.is_new = self.log.is_new
-        except (sqlite3.Error, OSError, UnicodeDecodeError) as exc:
+        except BaseException as exc:
             self._place.close()
-            raise unusable(self._path, exc) from None
+            if isinstance(exc, sqlite3.Error | OSError | UnicodeDecodeError):
+                raise unusable(self._path, exc) from None
+            raise
         self._writer, self._reader = _Worker(writer, "writer"), _Worker(reader, "reader")
         if self._owner:
             try:
@@ -391,7 +396,8 @@ class Database:
         """Do work in a transaction of its own, in the writer's thread; what it gives.
 
         Raises:
-            BridgeError: As `flush` and the work; `not_recorded`. Nothing of it is done then, and others go on.
+            BridgeError: As `flush` and the work; `not_recorded`. Nothing of it is done then, and others go on; unless
+                it is `PositionError`: then it is done, and nothing after it.
         """
         log = self.log
         return await self.outside(lambda connection: run(connection, log, work))
@@ -408,7 +414,7 @@ class Database:
 
         def settle(result: T, error: Exception | None) -> None:
             failure = None if error is None else not_written(self._path, error)
-            if error is not None and code_of(error) in _LASTING:
+            if isinstance(error, PositionError) or (error is not None and code_of(error) in _LASTING):
                 self._failure = self._failure or failure
             if done.done():
                 return

@@ -114,7 +114,8 @@ async def erase(
 
     Raises:
         BridgeError: `nothing_to_erase`; `execution_running`: nothing is erased then; `erasure_unfinished`: it is done,
-            and something of it may still be in the write-ahead log until whoever reads it has ended.
+            and something of it may still be in the write-ahead log until whoever reads it has ended. As
+            `Database.transact`: if it is `PositionError`, the keys are destroyed, and the next start does the rest.
     """
     told = {"what": what, "by": by, "reason": reason, "at": time.time()}
 

@@ -58,7 +58,9 @@ def forget_old(connection: sqlite3.Connection, log: Log, directory: Path) -> Non
     known = do("SELECT value FROM meta WHERE name = ?", (OLD_REQUESTS,)).fetchone()
     if known is not None:
         if known[0] == OLD_REQUESTS_GONE and os.path.lexists(directory / KEY_FILE):
+            log.begin(connection)
             do("UPDATE meta SET value = ? WHERE name = ?", (_requests(log, directory / KEY_FILE), OLD_REQUESTS))
+            log.finish(connection)
         return
     log.begin(connection)
     wrapped = _requests(log, directory / KEY_FILE) if needs_key(connection) else ""
@@ -75,8 +77,14 @@ def forget_old(connection: sqlite3.Connection, log: Log, directory: Path) -> Non
             named.append(sequence)
     if named:
         _withhold(connection, named)
-    if not (left or tokens or named):
-        return
+    if left or tokens or named:
+        _tell(connection, log, tokens, named)
+    # Also where there is no entry: the key is destroyed after it, so that nobody may go back to before.
+    log.finish(connection)
+
+
+def _tell(connection: sqlite3.Connection, log: Log, tokens: list[str], named: list[int]) -> None:
+    """Append the entry of what was forgotten, and take down that the write-ahead log is to be emptied."""
     sequence = log.checkpoint().size
     told: dict[str, Any] = {"what": "reference", "by": "mcp-bridge", "reason": None, "at": time.time()}
     told |= {"references": sorted(tokens), "withheld": named, "executions": []}
@@ -85,8 +93,7 @@ def forget_old(connection: sqlite3.Connection, log: Log, directory: Path) -> Non
     posted = Posted(entry, taken(told), max(time.time_ns() // 1000, log.time))
     for statement, rows in zip((INSERT_ENTRY, INSERT_PAYLOAD), log.append(connection, [posted]), strict=True):
         connection.executemany(statement, rows)
-    log.finish(connection)
-    do("INSERT INTO meta VALUES (?, ?)", (f"{UNFINISHED} {sequence}", json.dumps([])))
+    connection.execute("INSERT INTO meta VALUES (?, ?)", (f"{UNFINISHED} {sequence}", json.dumps([])))
 
 
 def needs_key(connection: sqlite3.Connection) -> bool:

@@ -19,7 +19,7 @@ from mcp_bridge.ledger.merkle import HASH_BYTES, Frontier
 from mcp_bridge.ledger.nodes import read_node
 from mcp_bridge.ledger.notes import Checkpoint, sign_checkpoint
 from mcp_bridge.ledger.pieces import Snapshot, label_of, pack, skeleton
-from mcp_bridge.ledger.position import WRITES, Position, writes_of
+from mcp_bridge.ledger.position import WRITES, Position, read_head, writes_of
 from mcp_bridge.ledger.sealing import damaged
 
 if TYPE_CHECKING:
@@ -159,10 +159,7 @@ class Log:
                 self._executions.popitem(last=False)
             return
         self._executions.clear()
-        head = connection.execute("SELECT size, vkey, root FROM head").fetchone()
-        if head is None:
-            raise damaged("its head is missing")
-        size, vkey, root = head
+        size, root, _, vkey = read_head(connection)
         writes = connection.execute("SELECT value FROM meta WHERE name = ?", (WRITES,)).fetchone()
         self._writes = writes_of(writes and writes[0])
         self._frontier = frontier_of(connection, size)
@@ -259,7 +256,7 @@ class Log:
         """What was done since `begin` is on the disk: have that known outside its file, before anybody is told.
 
         Raises:
-            BridgeError: `not_recorded`.
+            PositionError: It stays on the disk; nothing may follow from it, or on it.
         """
         if self._wrote:
             self.position.advance(Position(self.origin, self._frontier.size, self._frontier.root(), self._writes))

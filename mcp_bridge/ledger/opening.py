@@ -21,7 +21,7 @@ from mcp_bridge.ledger.forgetting import forget_old, old_requests, remove_key
 from mcp_bridge.ledger.log import INSERT_ENTRY, INSERT_PAYLOAD, Log, Posted
 from mcp_bridge.ledger.merkle import empty_root
 from mcp_bridge.ledger.notes import open_checkpoint
-from mcp_bridge.ledger.position import PositionFile, position_of
+from mcp_bridge.ledger.position import PositionFile, position_of, read_head
 from mcp_bridge.ledger.schema import MIGRATIONS, migrate
 from mcp_bridge.ledger.sealing import damaged, master_key, of_file, wrong_master
 from mcp_bridge.ledger.signing import Signer, Verifier
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from mcp_bridge.ledger.position import Position
     from mcp_bridge.ledger.sealing import MasterKey
 
 KEY_FILE = "checkpoint.key"
@@ -80,17 +81,20 @@ def open_to_write(
         BridgeError: `database_newer`, `key_missing`, `key_unusable`, `ledger_damaged`, `ledger_behind`,
             `ledger_head_damaged`, ….
     """
-    position = PositionFile(path, accepting=accepting)
+    position = PositionFile(path)
     if not accepting:
         position.load()
     look_first(path, position, alone=alone, accepting=accepting)
     connection = connect(path, master)
     try:
-        log = _log(connection, path.parent, master, position)
+        log, found = _log(connection, path.parent, master, position)
+        if not accepting:
+            if found is not None:
+                position.advance(found)
+            # Only now: what is needed of it is in the file, which nobody takes for whole without.
+            remove_key(path.parent)
         # `transaction.run` waits in its own way.
         connection.execute("PRAGMA busy_timeout = 0")
-        if not accepting and (found := position_of(connection)) is not None:
-            position.advance(found)
     except BaseException:
         position.close()
         connection.close()
@@ -215,7 +219,9 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _log(connection: sqlite3.Connection, directory: Path, source: str | Sequence[str], position: PositionFile) -> Log:
+def _log(
+    connection: sqlite3.Connection, directory: Path, source: str | Sequence[str], position: PositionFile
+) -> tuple[Log, Position | None]:
     # Not under the lock that keeps others from writing: a command may take its time.
     master = master_key(source, directory, make=False) if _is_begun(connection) else None
     # The key's file, and the head that says which key it is, change under that lock, and are read under it.
@@ -228,14 +234,14 @@ def _log(connection: sqlite3.Connection, directory: Path, source: str | Sequence
         log.is_new = is_new
         forget_old(connection, log, directory)
         log.old_requests = old_requests(connection, log)
+        # Here: outside, what is read of it may be of two commits.
+        found = position_of(connection)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-    # Only now: what is needed of it is in the file.
-    remove_key(directory)
-    return log
+    return log, found
 
 
 def _is_begun(connection: sqlite3.Connection) -> bool:
@@ -248,10 +254,7 @@ def _continued(connection: sqlite3.Connection, directory: Path, master: MasterKe
     if meta.get("master") != master.check:
         raise wrong_master()
     origin = meta.get("origin", "")
-    note, vkey = connection.execute("SELECT note, vkey FROM head").fetchone() or ("", "")
-    if not (isinstance(note, str) and isinstance(vkey, str)):
-        # A changed byte can make a column's text bytes, whatever the table says.
-        raise damaged("its head is none")
+    _, _, note, vkey = read_head(connection)
     try:
         checkpoint, _ = open_checkpoint(note, [Verifier.parse(vkey)])
     except BridgeError as exc:
@@ -388,10 +391,9 @@ def take_next_key(connection: sqlite3.Connection, directory: Path) -> None:
         BridgeError: `key_unusable`, `ledger_damaged`.
     """
     named = connection.execute("SELECT value FROM meta WHERE name = 'origin'").fetchone()
-    head = connection.execute("SELECT vkey FROM head").fetchone()
-    if named is None or head is None:
-        raise damaged("its name or its head is missing")
-    (origin,), (vkey,) = named, head
+    if named is None or not isinstance(named[0], str):
+        raise damaged("its name is missing")
+    (origin,), vkey = named, read_head(connection).vkey
     try:
         following = _loaded(directory / NEXT_KEY_FILE, origin)
     except BridgeError:

@@ -13,6 +13,7 @@ ahead of it.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import functools
 import hashlib
@@ -46,6 +47,9 @@ _LOOK_SECONDS = 0.001
 
 _ACCEPT = "mcp-bridge audit accept-loss"
 
+NOT_AS_FAR = frozenset({"ledger_behind", "ledger_head_damaged"})
+"""The codes of a ledger that ends before what it had come to, or of which nobody knows how far that was."""
+
 
 class Position(NamedTuple):
     """How far a ledger is.
@@ -68,16 +72,21 @@ class Position(NamedTuple):
         return self.size + self.writes
 
 
+class PositionError(BridgeError):
+    """A commit is on the disk, and how far the ledger has come by it can't be written beside it: `not_recorded`."""
+
+
 class PositionFile:
     """The record beside a ledger's file. Belongs to one thread; several processes may have one each.
 
     Args:
         ledger: The ledger's file.
-        accepting: Whether what was recorded is replaced, however far that was.
+        leaves: Whether what is recorded is left as it is, whatever is committed.
     """
 
-    def __init__(self, ledger: Path, *, accepting: bool = False) -> None:
-        self._accepting = accepting
+    def __init__(self, ledger: Path, *, leaves: bool = False) -> None:
+        self._leaves = leaves
+        self._accepts = False
         self.path = ledger.with_suffix(".head")
         self._ledger = ledger
         self._fd = -1
@@ -96,18 +105,27 @@ class PositionFile:
 
         Raises:
             BridgeError: `ledger_head_damaged`: since the system was started, somebody has changed what was recorded.
-            OSError: As the system gives it.
+                `database_unusable`: it can't be read.
         """
         try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                # Another process may be writing it.
+                _lock(fd, fcntl.LOCK_SH)
+                data = os.read(fd, RECORD_BYTES)
+            finally:
+                os.close(fd)
         except FileNotFoundError:
             return
-        try:
-            # Another process may be writing it.
-            _lock(fd, fcntl.LOCK_SH)
-            data = os.read(fd, RECORD_BYTES)
-        finally:
-            os.close(fd)
+        except OSError as exc:
+            raise BridgeError(
+                "database_unusable",
+                f"{self.path}, which says how far the ledger had come, can't be read: {exc.strerror}.",
+                hint="See to what it is, and to its owner and mode.",
+            ) from None
+        self._take(data)
+
+    def _take(self, data: bytes) -> None:
         self._known = _decoded(data)
         if self._known is None and data:
             boot = boot_id()
@@ -146,7 +164,7 @@ class PositionFile:
             return read_node(connection, level, index)
 
         # Of a head that was changed the numbers tell nothing.
-        if found.size < 0 or merkle.root(found.size, read) != found.root:
+        if merkle.root(found.size, read) != found.root:
             raise damaged("its entries are not those that its head was signed for")
         if found.origin != known.origin:
             raise self.behind(f"another log, {found.origin!r:.60}")
@@ -167,6 +185,31 @@ class PositionFile:
         if writes < self._known.writes:
             raise self.behind(f"{size} entries, and lacks later changes of what is beside them")
 
+    def accept(self, connection: sqlite3.Connection) -> Position | None:
+        """Have the next commit's position replace what is recorded; how far that was, or None where nobody knows.
+
+        Nobody else reads or writes the record until then: of several who accept a loss at once one has accepted it.
+
+        Args:
+            connection: In a transaction that writes, whose commit that is.
+
+        Raises:
+            BridgeError: `nothing_is_lost`; `ledger_damaged`.
+            OSError: As the system gives it.
+        """
+        if self._fd < 0:
+            self._fd = self._opened()
+        _lock(self._fd, fcntl.LOCK_EX)
+        try:
+            self._take(os.pread(self._fd, RECORD_BYTES, 0))
+            self.check(connection)
+        except BridgeError as exc:
+            if exc.code not in NOT_AS_FAR:
+                raise
+            self._accepts = True
+            return self._known
+        raise BridgeError("nothing_is_lost", f"{self._ledger} is as far as {self.path.name} says.")
+
     def behind(self, found: str) -> BridgeError:
         """The error of a ledger that was further than it is."""
         size = 0 if self._known is None else self._known.size
@@ -186,27 +229,36 @@ class PositionFile:
         """Take down a commit that is on the disk, unless another process has come further.
 
         Raises:
-            BridgeError: `not_recorded`.
+            PositionError: `not_recorded`.
         """
+        if self._leaves:
+            return
         try:
             if self._fd < 0:
                 self._fd = self._opened()
             _lock(self._fd, fcntl.LOCK_EX)
             try:
-                there = None if self._accepting else _decoded(os.pread(self._fd, RECORD_BYTES, 0))
+                there = None if self._accepts else _decoded(os.pread(self._fd, RECORD_BYTES, 0))
                 if there is None or there.origin != position.origin or there.commits < position.commits:
-                    # In one piece: who is killed has written it or hasn't.
-                    os.pwrite(self._fd, _encoded(position), 0)
+                    self._write(position)
             finally:
                 with suppress(OSError):
                     fcntl.flock(self._fd, fcntl.LOCK_UN)
         except OSError as exc:
-            raise BridgeError(
+            raise PositionError(
                 "not_recorded",
-                f"How far the record of executions has come can't be written to {self.path}: {exc.strerror}.",
-                hint="See to the disk, and to the owner and mode of the file. Then start again.",
+                f"The record of executions is written, and how far it has come can't be, to {self.path}:"
+                f" {exc.strerror}.",
+                hint="What was written last stays: look before you ask for it again. See to the disk, and to the owner"
+                " and mode of the file. Then start again.",
             ) from None
-        self._known = position
+        self._known, self._accepts = position, False
+
+    def _write(self, position: Position) -> None:
+        # In one piece: who is killed has written it or hasn't.
+        written = os.pwrite(self._fd, _encoded(position), 0)
+        if written < RECORD_BYTES:
+            raise OSError(errno.EIO, f"only {written} bytes of {RECORD_BYTES} were written")
 
     def _opened(self) -> int:
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -234,6 +286,39 @@ def _lock(fd: int, kind: int) -> None:
             return
 
 
+class Head(NamedTuple):
+    """What a ledger's file says of the end of its log.
+
+    Attributes:
+        size: The number of its entries.
+        root: The tree's root over them.
+        note: The signed checkpoint of them.
+        vkey: The key that it is signed with.
+    """
+
+    size: int
+    root: bytes
+    note: str
+    vkey: str
+
+
+def read_head(connection: sqlite3.Connection) -> Head:
+    """The head as it stands in the file, which may be another than was signed.
+
+    Raises:
+        sqlite3.Error: As SQLite gives it.
+        BridgeError: `ledger_damaged`.
+    """
+    row = connection.execute("SELECT size, root, note, vkey FROM head").fetchone()
+    if row is None:
+        raise damaged("its head is missing")
+    head = Head(*row)
+    # A changed byte can make a column's value one of another type, whatever the table says.
+    if [type(value) for value in head] != [int, bytes, str, str] or head.size < 0:
+        raise damaged("its head is none")
+    return head
+
+
 def position_of(connection: sqlite3.Connection) -> Position | None:
     """How far a ledger is, as its file says; None where nothing was begun.
 
@@ -247,11 +332,10 @@ def position_of(connection: sqlite3.Connection) -> Position | None:
     kept = dict(connection.execute("SELECT name, value FROM meta"))
     if "origin" not in kept:
         return None
-    head = connection.execute("SELECT size, root FROM head").fetchone()
-    if head is None:
-        raise damaged("its head is missing")
-    size, root = head
-    return Position(kept["origin"], size, root, writes_of(kept.get(WRITES)))
+    head, origin = read_head(connection), kept["origin"]
+    if not isinstance(origin, str):
+        raise damaged("its name is none")
+    return Position(origin, head.size, head.root, writes_of(kept.get(WRITES)))
 
 
 def writes_of(kept: object) -> int:

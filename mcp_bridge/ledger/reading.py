@@ -27,7 +27,7 @@ from mcp_bridge.ledger.failures import is_full
 from mcp_bridge.ledger.nodes import read_node
 from mcp_bridge.ledger.notes import merged
 from mcp_bridge.ledger.opening import refuse_newer
-from mcp_bridge.ledger.position import PositionFile
+from mcp_bridge.ledger.position import PositionFile, read_head
 from mcp_bridge.ledger.recorder import payload_of, pieces_of
 from mcp_bridge.ledger.schema import MIGRATIONS
 from mcp_bridge.ledger.sealing import damaged, master_key, of_file, wrong_master
@@ -94,16 +94,11 @@ class Ledger:
     def __init__(self, connection: sqlite3.Connection, master: MasterKey | None) -> None:
         self.connection = connection
         self.master = master
-        head = connection.execute("SELECT size, note, vkey FROM head").fetchone()
-        origin = connection.execute("SELECT value FROM meta WHERE name = 'origin'").fetchone()
-        if head is None or origin is None:
-            raise damaged("it has no head")
-        if [type(value) for value in (*head, origin[0])] != [int, str, str, str]:
-            raise damaged("its head is none")
-        self.size: int = head[0]
-        self.note: str = head[1]
-        self.vkey: str = head[2]
-        self.origin: str = origin[0]
+        self.size, _, self.note, self.vkey = read_head(connection)
+        named = connection.execute("SELECT value FROM meta WHERE name = 'origin'").fetchone()
+        if named is None or not isinstance(named[0], str):
+            raise damaged("its name is missing")
+        self.origin: str = named[0]
         self._pieces: dict[str, Pieces | None] = {}
 
     def node(self, level: int, index: int) -> bytes:

@@ -11,17 +11,25 @@ from typing import TYPE_CHECKING, NamedTuple
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.audit import checkpoint
 from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.failures import unusable
 from mcp_bridge.ledger.log import Log, Posted
 from mcp_bridge.ledger.notes import add_signature, checkpoint_text
-from mcp_bridge.ledger.opening import NEXT_KEY_FILE, connect, look_first, open_to_write, take_next_key, write_entries
-from mcp_bridge.ledger.position import PositionFile
-from mcp_bridge.ledger.reading import open_ledger
-from mcp_bridge.ledger.sealing import master_key
+from mcp_bridge.ledger.opening import (
+    NEXT_KEY_FILE,
+    connect,
+    look_first,
+    open_to_write,
+    own_vkey,
+    take_next_key,
+    write_entries,
+)
+from mcp_bridge.ledger.position import NOT_AS_FAR, PositionFile, read_head
+from mcp_bridge.ledger.reading import master_of, open_ledger
 from mcp_bridge.ledger.signing import Signer
-from mcp_bridge.ledger.transaction import run
+from mcp_bridge.ledger.transaction import posted, run
 from mcp_bridge.ledger.trust import KeyEvent
 from mcp_bridge.private_files import KEY_BYTES, write_private
 
@@ -40,7 +48,8 @@ async def rotate_key(database: Database) -> str:
         The new key's verifier key.
 
     Raises:
-        BridgeError: `key_unusable`, `not_recorded`. The old key goes on then.
+        BridgeError: `key_unusable`, `not_recorded`. The old key goes on then, unless it is `PositionError`, or the new
+            one, which the log is signed with, can't be put in its place: that is done at the next start.
     """
     directory = database.path.parent
 
@@ -72,25 +81,35 @@ def replace_lost_key(path: Path, master: str | Sequence[str]) -> str:
 
     Raises:
         BridgeError: `key_unusable`, `key_missing` (of the master key), `ledger_damaged`, `database_unusable`,
-            `database_busy`, `ledger_behind`, `ledger_head_damaged`.
+            `database_busy`; `ledger_behind`, `ledger_head_damaged`: the key is here by which that can be accepted.
     """
     directory = path.parent
     with open_ledger(path) as ledger:
         # It is there, and one of ours: opened to be written, it would be made.
         origin = ledger.origin
+        # The entry names the key that was lost: not one that a changed byte has made.
+        checkpoint(ledger)
+        own = master_of(ledger.connection, directory, master)
     seed, new = _new_key(origin)
     position = PositionFile(path)
-    log = Log(master_key(master, directory, make=False), origin, new, lambda _: new, position)
 
     def work(transaction: Transaction) -> None:
-        (old,) = transaction.connection.execute("SELECT vkey FROM head").fetchone()
+        old = read_head(transaction.connection).vkey
         take_next_key(transaction.connection, directory)
         _write_next(directory, seed)
-        _append(transaction, KeyEvent("lost", new.vkey, old))
+        # No clock is accepted without the key.
+        _append(transaction, KeyEvent("lost", new.vkey, old), log.time)
 
     try:
-        position.load()
-        look_first(path, position)
+        try:
+            position.load()
+            look_first(path, position)
+        except BridgeError as exc:
+            if exc.code not in NOT_AS_FAR or _has_key(path):
+                raise
+            # To accept a loss takes a key: that can be had first, and the loss is still to be accepted then.
+            position = PositionFile(path, leaves=True)
+        log = Log(own, origin, new, lambda _: new, position)
         with closing(position), closing(connect(path)) as connection:
             run(connection, log, work)
             run(connection, log, lambda transaction: take_next_key(transaction.connection, directory))
@@ -130,18 +149,20 @@ def accept_loss(path: Path, master: str | Sequence[str], by: str) -> Loss:
     Raises:
         BridgeError: `nothing_is_lost`; as `open_to_write`.
     """
-    position = PositionFile(path)
     try:
-        if not _is_behind(path, position):
+        if not _is_behind(path, position := PositionFile(path)):
             raise BridgeError("nothing_is_lost", f"{path} is as far as {position.path.name} says.")
-        had = position.known
         connection, log = open_to_write(path, master, accepting=True)
         with closing(connection), closing(log.position):
 
             def work(transaction: Transaction) -> Loss:
+                had = log.position.accept(transaction.connection)
                 has = log.checkpoint().size
                 lost = {"had": had.size, "root": had.root.hex(), "log": had.origin} if had is not None else {}
-                transaction.append(Entry("loss", LEDGER, {"has": has, "by": by, **lost}))
+                entry = posted(Entry("loss", LEDGER, {"has": has, "by": by, **lost}))
+                # No clock is accepted before the loss is.
+                entry.time = max(entry.time, log.time)
+                write_entries(transaction.connection, log, [entry])
                 return Loss(None if had is None else had.size, has)
 
             return run(connection, log, work)
@@ -173,10 +194,20 @@ def _is_behind(path: Path, position: PositionFile) -> bool:
         position.load()
         look_first(path, position)
     except BridgeError as exc:
-        if exc.code not in {"ledger_behind", "ledger_head_damaged"}:
+        if exc.code not in NOT_AS_FAR:
             raise
         return True
     return False
+
+
+def _has_key(path: Path) -> bool:
+    try:
+        own_vkey(path)
+    except BridgeError as exc:
+        if exc.code not in {"key_missing", "key_unusable"}:
+            raise
+        return False
+    return True
 
 
 def _new_key(origin: str) -> tuple[bytes, Signer]:
@@ -192,6 +223,6 @@ def _write_next(directory: Path, seed: bytes) -> None:
         raise BridgeError("key_unusable", f"{directory / NEXT_KEY_FILE} can't be made: {exc.strerror}.") from None
 
 
-def _append(transaction: Transaction, event: KeyEvent) -> None:
-    posted = Posted(Entry("key", LEDGER), (event.encode(),), time.time_ns() // 1000)
-    write_entries(transaction.connection, transaction.log, [posted])
+def _append(transaction: Transaction, event: KeyEvent, not_before: int = 0) -> None:
+    entry = Posted(Entry("key", LEDGER), (event.encode(),), max(time.time_ns() // 1000, not_before))
+    write_entries(transaction.connection, transaction.log, [entry])

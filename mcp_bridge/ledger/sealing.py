@@ -86,7 +86,7 @@ class MasterKey:
         try:
             kept = bytes.fromhex(wrapped)
             return self._wrap.decrypt(kept[:_NONCE_BYTES], kept[_NONCE_BYTES:], f"/{name}".encode())
-        except (InvalidTag, ValueError):
+        except (InvalidTag, ValueError, TypeError):
             raise damaged(f"the key of {name} can't be opened") from None
 
     def new_row(self, execution: str, subject: str) -> tuple[DataKey, tuple[str, str, bytes, bytes]]:

@@ -127,6 +127,7 @@ def commit(connection: sqlite3.Connection, log: Log, batch: Sequence[Item]) -> d
     Raises:
         sqlite3.Error: As it comes. Nothing is done then.
         BridgeError: As `Log`. Nothing is done then.
+        PositionError: It is done.
     """
     for item in batch:
         if isinstance(item, Append):
@@ -140,7 +141,8 @@ def run(connection: sqlite3.Connection, log: Log, work: Callable[[Transaction], 
     """Do work in one transaction.
 
     Raises:
-        sqlite3.Error, BridgeError: As `commit`, and as the work; as `Log.committed`, when it is done.
+        sqlite3.Error, BridgeError: As `commit`, and as the work. Nothing is done then.
+        PositionError: It is done.
     """
     take_turn(connection)
     try:

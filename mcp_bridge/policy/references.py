@@ -163,9 +163,11 @@ def is_alike(recorded: Any, now: Any, values: Mapping[str, Scalar]) -> bool:
     )
     if before[::2] != after[::2]:
         return False
-    # What was recorded of it comes again as it is; what is made anew comes by one other reference.
+    # What was recorded of it comes again as it is; what is made anew comes by one other reference, which was given out
+    # for it now: a recorded one is another value's.
     pairs = {pair for pair in zip(before[1::2], after[1::2], strict=True) if pair[0] != pair[1]}
-    return len(pairs) == len({name for name, _ in pairs}) == len({name for _, name in pairs})
+    others = {name for _, name in pairs}
+    return len(pairs) == len({name for name, _ in pairs}) == len(others) and others.isdisjoint(before[1::2])
 
 
 Ids: TypeAlias = "dict[tuple[type, Scalar], str]"
