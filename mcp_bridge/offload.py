@@ -83,6 +83,17 @@ def is_over(value: Any, limit: int) -> bool:
     return size > limit
 
 
+def is_deep(value: Any, limit: int) -> bool:
+    """Whether arrays and objects nest deeper than so many levels; not recursive."""
+    level = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(limit):
+        inner = [node.values() if isinstance(node, dict) else node for node in level]
+        level = [child for children in inner for child in children if isinstance(child, (dict, list))]
+        if not level:
+            return False
+    return bool(level)
+
+
 def is_idle() -> bool:
     """Whether no such work is under way, in this event loop: so no large value is in memory for it."""
     return not any(limiter.borrowed_tokens for limiter in _limiters.get({}).values())

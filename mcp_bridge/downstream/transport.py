@@ -302,7 +302,13 @@ class _Messages:
             return
         if line[:1] == b"{":
             with suppress(ValueError):
-                message, over = await off_loop(line, _parsed, line)
+                try:
+                    message, over = await off_loop(line, _parsed, line)
+                except RecursionError:
+                    if (number := request_id_of(line)) is None:
+                        raise ValueError from None
+                    await self._refuse(len(line), number, parts=f"{large_json.MAX_DEPTH} levels of nesting")
+                    return
                 if isinstance(message, JSONRPCResponse):
                     if over:
                         await self._refuse(len(line), _number(message.id), parts=over)
@@ -425,6 +431,9 @@ def _long_list(result: Any) -> str:
     return ""
 
 
+# What pydantic's reader says of it.
+_TOO_DEEP = "recursion limit exceeded"
+
 _decoder = json.JSONDecoder()
 _encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
@@ -434,9 +443,15 @@ def _parsed(line: bytes) -> tuple[JSONRPCMessage, str]:
 
     Raises:
         ValueError: It is none.
+        RecursionError: It nests too deep.
     """
     if len(line) < large_json.LARGE_CHARS:
-        message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+        try:
+            message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+        except ValueError as exc:
+            if _TOO_DEEP in str(exc):
+                raise RecursionError from None
+            raise
         return message, _long_list(message.result) if isinstance(message, JSONRPCResponse) else ""
     read = large_json.loads(line, _decoder)
     if may_hold_surrogates(line):

@@ -56,6 +56,8 @@ if MODE == "fat":
     TOOLS.append(tool("fat", {f"property_{number}": STRING for number in range(50_000)}))
 if MODE == "noisy":
     TOOLS += [tool("noise"), tool("blocks")]
+if MODE == "deep":
+    TOOLS += [tool("deep", {"outer": NUMBER, "padding": NUMBER, "inner": NUMBER, "where": STRING}), tool("bare")]
 if MODE == "values-result":
     TOOLS.append(tool("many"))
 if MODE == "twins":
@@ -100,6 +102,21 @@ def hang():
     time.sleep(3600)
 
 
+def deep(outer, padding, inner, where):
+    """Lists in lists, with a text between the outer and the inner ones."""
+    # To write it.
+    sys.setrecursionlimit(10_000)
+    value = [[]] if inner else []
+    for _ in range(inner - 2):
+        value = [value]
+    value = ["x" * padding, value]
+    for _ in range(outer - 1):
+        value = [value]
+    if where == "meta":
+        return {"content": [{"type": "text", "text": "t", "_meta": {"deep": value}}]}
+    return text("t", structuredContent={"deep": value})
+
+
 def call(name, arguments):  # noqa: C901, PLR0912 - a list of faults
     if name == "echo":
         return text(arguments["text"] * arguments.get("times", 1))
@@ -129,6 +146,12 @@ def call(name, arguments):  # noqa: C901, PLR0912 - a list of faults
         sys.stdout.flush()
     if name == "blocks":
         return {"content": [{"type": "text", "text": "x"}] * 5000}
+    if name == "deep":
+        return deep(**arguments)
+    if name == "bare":
+        # Nobody can tell what it answers.
+        with lock:
+            sys.stdout.write('{"jsonrpc":"2.0","result":' + "[" * 1000 + '"' + "x" * 300_000 + '"' + "]" * 1000 + "}\n")
     if name == "many":
         return text("many", structuredContent={"values": [1] * 600_000})
     if name == "grow":
