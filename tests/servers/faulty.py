@@ -8,6 +8,7 @@ the tools `echo`, `sleep`, `refuse` (isError), `die`, `hang`, `big`, `pid`, `sho
 
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ NUMBER = {"type": "number"}
 lock = threading.Lock()
 cancelled: list[int] = []
 grown: list[str] = []
+answers: queue.SimpleQueue[object] = queue.SimpleQueue()
 
 
 def tool(name, properties=None, required=(), **more):
@@ -58,6 +60,10 @@ if MODE == "noisy":
     TOOLS += [tool("noise"), tool("blocks")]
 if MODE == "deep":
     TOOLS += [tool("deep", {"outer": NUMBER, "padding": NUMBER, "inner": NUMBER, "where": STRING}), tool("bare")]
+if MODE == "last":
+    TOOLS.append(tool("last"))
+if MODE == "asks":
+    TOOLS.append(tool("asks"))
 if MODE == "values-result":
     TOOLS.append(tool("many"))
 if MODE == "twins":
@@ -146,6 +152,14 @@ def call(name, arguments):  # noqa: C901, PLR0912 - a list of faults
         sys.stdout.flush()
     if name == "blocks":
         return {"content": [{"type": "text", "text": "x"}] * 5000}
+    if name == "last":
+        note = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": ""}}
+        sys.stdout.write((json.dumps(note) + "\n") * 100)
+        sys.stdout.flush()
+        return text("the last")
+    if name == "asks":
+        send({"jsonrpc": "2.0", "id": "own", "method": "sampling/createMessage", "params": {"x": "x" * 300_000}})
+        return text(json.dumps(answers.get(timeout=60)))
     if name == "deep":
         return deep(**arguments)
     if name == "bare":
@@ -166,6 +180,12 @@ def call(name, arguments):  # noqa: C901, PLR0912 - a list of faults
 
 
 def answer(message):
+    reply(message)
+    if message.get("params", {}).get("name") == "last":
+        os._exit(0)
+
+
+def reply(message):
     method, params = message["method"], message.get("params") or {}
     if method == "initialize":
         result = {
@@ -222,6 +242,9 @@ def main():
         first = False
         if message.get("method") == "notifications/cancelled":
             cancelled.append(message["params"]["requestId"])
+        if message.get("id") == "own":
+            answers.put(message)
+            continue
         if "id" not in message:
             continue
         if MODE == "single" or (MODE == "deaf" and message.get("params", {}).get("name") == "hang"):
