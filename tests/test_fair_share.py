@@ -12,6 +12,7 @@ from execution_fixtures import printed
 from servers.specs import faulty
 
 from mcp_bridge import fair_share
+from mcp_bridge.bridge.channel import ChannelLimits, HostChannel
 from mcp_bridge.bridge.keep import MEMORY_LOCK_NAME, Memories
 from mcp_bridge.bridge.requests import Requests
 from mcp_bridge.downstream.catalog import Catalog
@@ -29,7 +30,7 @@ from mcp_bridge.fair_share import (
 )
 from mcp_bridge.offload import LARGE_CHARS, off_loop, on_thread
 from mcp_bridge.private_files import locked
-from mcp_bridge.wire import messages
+from mcp_bridge.wire import jsonrpc, messages
 
 
 @pytest.fixture
@@ -221,6 +222,41 @@ async def beside(party, do):
             result = await do()
         tasks.cancel_scope.cancel()
     return result
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        messages.ToolCall("faulty", "echo", {}),
+        messages.OutputWrite("stdout", "x"),
+        messages.MemorySave("key", "x" * (LARGE_CHARS + 1)),
+    ],
+    ids=["request", "notification", "large"],
+)
+async def test_a_script_that_is_held_up_uses_none_of_its_own_time_and_has_not_come_to_rest(stuck, message):
+    frame = messages.notification(message)
+    if not isinstance(message, messages.OutputWrite):
+        frame = jsonrpc.Request(1, *frame)
+    chunks = [jsonrpc.encode(frame)]
+
+    class Stdout:
+        async def receive(self):
+            return chunks.pop() if chunks else await anyio.sleep_forever()
+
+    waits = []
+    limits = ChannelLimits(in_flight=1, total=9, size=1 << 20)
+    channel = HostChannel(None, Stdout(), limits, None, None, waits.append)
+    channel._party = stuck
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(channel.serve)
+        with anyio.fail_after(60):
+            while sum(waits) == 0:  # noqa: ASYNC110 - nothing announces it
+                await anyio.sleep(0.01)
+        await anyio.sleep(0.05)
+        assert channel.quiet_seconds == 0.0
+        assert sum(waits) == 1
+        tasks.cancel_scope.cancel()
+    assert sum(waits) == 0
 
 
 async def test_who_waits_for_its_turn_keeps_nobody_from_a_memory(stuck, tmp_path):
