@@ -12,7 +12,7 @@ from execution_fixtures import printed
 from servers.specs import faulty
 
 from mcp_bridge import fair_share
-from mcp_bridge.bridge.channel import ChannelLimits, HostChannel
+from mcp_bridge.bridge.channel import BYTE_SECONDS, REQUEST_SECONDS, ChannelLimits, HostChannel
 from mcp_bridge.bridge.keep import MEMORY_LOCK_NAME, Memories
 from mcp_bridge.bridge.requests import Requests
 from mcp_bridge.downstream.catalog import Catalog
@@ -355,8 +355,10 @@ async def test_floods_and_large_values_are_charged_and_one_call_after_the_other_
             charges.clear()
             printed(await bridge.run(code, timeout=60))
             used[name] = max(charges.values())
-    assert used["flood"] > 10 * used["sequential"], used
-    assert used["large"] > 3_000_000 * 10e-9, used
+    # How many of them are under way at once is the machine's business; that some are isn't.
+    assert used["flood"] > used["sequential"] + 10 * REQUEST_SECONDS, used
+    # More than its bytes at the intake: what is done with it, too.
+    assert used["large"] > 1.01 * 3_000_000 * BYTE_SECONDS, used
 
 
 async def test_a_server_is_one_party_in_all_of_its_lives(sandboxes, monkeypatch):

@@ -6,6 +6,7 @@ Loads the MCP SDK: import it only where a server is started.
 from __future__ import annotations
 
 import errno
+import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -184,7 +185,8 @@ class Connection:
             request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=sent))
             result = await client.session.send_request(request, _CallResult)
         if isinstance(result, CallToolResult) and (parts := taken_back(result)):
-            return await on_thread(whole, result, parts)
+            objects_only = client.protocol_version not in MODERN_PROTOCOL_VERSIONS
+            return await on_thread(functools.partial(whole, result, parts, objects_only=objects_only))
         return result
 
     async def ask_for_life(self) -> None:

@@ -154,7 +154,7 @@ def call(name, arguments):  # noqa: C901, PLR0912 - a list of faults
         return {"content": [{"type": "text", "text": "x"}] * 5000}
     if name == "last":
         note = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": ""}}
-        sys.stdout.write((json.dumps(note) + "\n") * 100)
+        sys.stdout.write((json.dumps(note) + "\n") * 1500)
         sys.stdout.flush()
         return text("the last")
     if name == "asks":
