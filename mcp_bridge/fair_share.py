@@ -46,7 +46,7 @@ class FairShare:
         clock: Seconds, monotonic.
 
     Attributes:
-        waiting: How many wait for their turn.
+        waiting: How many parties wait for their turn, with however many tasks.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -64,7 +64,7 @@ class FairShare:
         return any(each is not party and each.at_work > least and not each.is_over() for each in self._parties)
 
     def rate(self) -> float:
-        """What each of those that wait is given of the time."""
+        """What each party of those that wait is given of the time."""
         return SHARE / max(1, self.waiting)
 
 
@@ -79,6 +79,7 @@ class Party:
         self._shared = shared or _of_this_loop()
         self._left = BURST_SECONDS
         self._counted = self._shared.clock()
+        self._waiting = 0
         self.at_work = -AT_WORK_SECONDS
         self._shared.join(self)
 
@@ -102,14 +103,16 @@ class Party:
         if self._left >= 0 or not self._shared.is_shared(self):
             return
         until = self._shared.clock() + MAX_WAIT_SECONDS
-        self._shared.waiting += 1
+        self._shared.waiting += not self._waiting
+        self._waiting += 1
         try:
             while self._left < 0 and (now := self._shared.clock()) < until and self._shared.is_shared(self):
                 # Looked at again now and then: the others may have gone, or more have come.
                 await anyio.sleep(min(-self._left / self._shared.rate(), until - now, _LOOK_SECONDS))
                 self._count()
         finally:
-            self._shared.waiting -= 1
+            self._waiting -= 1
+            self._shared.waiting -= not self._waiting
 
     def _count(self) -> None:
         """Add what it has been given since that was last looked at: everything, where it was alone."""
@@ -120,18 +123,18 @@ class Party:
 
 
 class Bill:
-    """Charges a party for what is done in somebody else's task, who doesn't wait for its turn.
+    """What is done in a task that somebody else waits for, too: it is added up, and no turn is waited for.
 
-    Args:
-        party: Whom.
+    Attributes:
+        seconds: What it has come to.
     """
 
-    def __init__(self, party: Party) -> None:
-        self.charge = party.charge
-        self.is_over = party.is_over
+    def __init__(self) -> None:
+        self.seconds = 0.0
 
-    async def turn(self) -> None:
-        """Others are behind this: go on."""
+    def charge(self, seconds: float) -> None:
+        """Something has been done. From any thread."""
+        self.seconds += seconds
 
 
 _LOOK_SECONDS = 0.1
@@ -143,13 +146,26 @@ current: ContextVar[Party | Bill | None] = ContextVar("party", default=None)
 
 
 @contextmanager
-def billed(party: Party) -> Iterator[None]:
-    """Charge a party for what this task does within."""
-    before = current.set(Bill(party))
+def billed(party: Party | Bill | None = None) -> Iterator[Bill]:
+    """Let this task not wait for its turn within: others wait for what it does.
+
+    Args:
+        party: Who is charged for it at the end. Where it isn't known yet, the bill says of what.
+    """
+    bill = Bill()
+    before = current.set(bill)
     try:
-        yield
+        yield bill
     finally:
         current.reset(before)
+        if party is not None:
+            party.charge(bill.seconds)
+
+
+async def turn() -> None:
+    """Wait for the turn of the party of this task."""
+    if isinstance(party := current.get(), Party):
+        await party.turn()
 
 
 def charge(seconds: float) -> None:

@@ -12,7 +12,7 @@ import re
 from json.decoder import JSONDecodeError
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.offload import is_large
+from mcp_bridge.offload import is_deep, is_large
 
 if TYPE_CHECKING:
     import json
@@ -32,8 +32,9 @@ _STEP_CHARS = 256
 _STEP_VALUES = 500
 """Values that are written in one step."""
 
-_MAX_DEPTH = 900
-"""Of nesting that is read; the standard library's reader gives up at about as much."""
+MAX_DEPTH = 200
+"""Of nesting that is read, the outermost value counted. As much as pydantic takes of a server's short message: what
+comes is written again later, by writers that are recursive, on stacks that are in use already."""
 
 _SPACES = re.compile(r"[ \t\n\r]*+")
 
@@ -73,6 +74,10 @@ def _text(data: bytes) -> str:
     return "".join((*decoded, decoder.decode(b"", final=True)))
 
 
+def _too_deep() -> RecursionError:
+    return RecursionError(f"arrays and objects nest deeper than {MAX_DEPTH} levels")
+
+
 class _Reader:
     """Reads one text. Not recursive: `_open` has the arrays and objects that it is in."""
 
@@ -88,10 +93,10 @@ class _Reader:
         while True:
             # A value begins here.
             name: str | None
-            value, end = self._step(at)
+            value, end = self._step(at, MAX_DEPTH - len(open_))
             if end < 0:
-                if len(open_) >= _MAX_DEPTH:
-                    raise RecursionError
+                if len(open_) >= MAX_DEPTH:
+                    raise _too_deep()
                 at = _past_spaces(text, at + 1)
                 closing = "}" if type(value) is dict else "]"
                 if text[at : at + 1] != closing:
@@ -125,8 +130,12 @@ class _Reader:
             else:
                 return value, end
 
-    def _step(self, at: int) -> tuple[Any, int]:
-        """A whole value and its end; or an empty array or object, and -1, of one that has to be read part by part."""
+    def _step(self, at: int, levels: int) -> tuple[Any, int]:
+        """A whole value and its end; or an empty array or object, and -1, of one that has to be read part by part.
+
+        Raises:
+            RecursionError: The value nests deeper than so many levels.
+        """
         first = self._text[at : at + 1]
         if first in ("[", "{") and first:
             try:
@@ -134,6 +143,8 @@ class _Reader:
             except (StopIteration, ValueError, RecursionError):
                 # It goes on, or what is wrong with it is found where it is.
                 return ([] if first == "[" else {}), -1
+            if end > 2 * levels and is_deep(value, levels):
+                raise _too_deep()
             return value, at + end
         try:
             return self._scan(self._text, at)

@@ -7,7 +7,10 @@ and whoever has used too much waits for a turn, and then has a thread of its own
 
 from __future__ import annotations
 
+import math
 import time
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -17,7 +20,7 @@ from anyio.lowlevel import RunVar
 from mcp_bridge import fair_share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 T = TypeVar("T")
 
@@ -83,9 +86,74 @@ def is_over(value: Any, limit: int) -> bool:
     return size > limit
 
 
+def is_deep(value: Any, limit: int) -> bool:
+    """Whether arrays and objects nest deeper than so many levels; not recursive."""
+    level = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(limit):
+        inner = [node.values() if isinstance(node, dict) else node for node in level]
+        level = [child for children in inner for child in children if isinstance(child, (dict, list))]
+        if not level:
+            return False
+    return bool(level)
+
+
 def is_idle() -> bool:
     """Whether no such work is under way, in this event loop: so no large value is in memory for it."""
     return not any(limiter.borrowed_tokens for limiter in _limiters.get({}).values())
+
+
+class _Limit:
+    """A time limit that can be stopped, by however many of the tasks that are under it."""
+
+    def __init__(self, scope: anyio.CancelScope) -> None:
+        self._scope = scope
+        self._stopped = 0
+        self._left = 0.0
+
+    def stop(self) -> None:
+        if not self._stopped:
+            self._left = self._scope.deadline - anyio.current_time()
+            self._scope.deadline = math.inf
+        self._stopped += 1
+
+    def go_on(self) -> None:
+        self._stopped -= 1
+        if not self._stopped:
+            self._scope.deadline = anyio.current_time() + self._left
+
+
+_limits: ContextVar[tuple[_Limit, ...]] = ContextVar("limits", default=())
+
+
+@contextmanager
+def time_limit(seconds: float | None) -> Iterator[anyio.CancelScope]:
+    """As `anyio.move_on_after`, of what somebody else may take: our own large work, and the wait for it, isn't counted.
+
+    What has been answered in time isn't thrown away because its reader had to wait.
+    """
+    with anyio.move_on_after(seconds) as scope:
+        before = _limits.set((*_limits.get(), _Limit(scope)))
+        try:
+            yield scope
+        finally:
+            _limits.reset(before)
+
+
+def leave_limits() -> None:
+    """This task goes on for others than who has begun it, and for longer: their time limits aren't its own."""
+    _limits.set(())
+
+
+@contextmanager
+def _uncounted() -> Iterator[None]:
+    limits = _limits.get()
+    for limit in limits:
+        limit.stop()
+    try:
+        yield
+    finally:
+        for limit in limits:
+            limit.go_on()
 
 
 async def on_thread(function: Callable[..., T], *args: Any) -> T:
@@ -94,15 +162,31 @@ async def on_thread(function: Callable[..., T], *args: Any) -> T:
     Raises:
         Exception: As the function. A cancellation waits for its end: its work is bounded.
     """
-    party = fair_share.current.get()
-    if party is not None:
-        await party.turn()
+    with _uncounted():
+        await fair_share.turn()
+        return await _charged(function, args, _limiter())
+
+
+async def on_waiting_thread(function: Callable[..., T], *args: Any) -> T:
+    """As `on_thread`, for what may also wait for a file: on a thread that nobody else's work stands behind.
+
+    It doesn't wait for its turn: whoever holds a lock meanwhile waits for that before (`fair_share.turn`).
+    """
+    return await _charged(function, args, None)
+
+
+def _limiter() -> anyio.CapacityLimiter:
     try:
         limiters = _limiters.get()
     except LookupError:
-        limiters = {is_over: anyio.CapacityLimiter(THREADS) for is_over in (False, True)}
+        limiters = {over: anyio.CapacityLimiter(THREADS) for over in (False, True)}
         _limiters.set(limiters)
-    limiter = limiters[party is not None and party.is_over()]
+    party = fair_share.current.get()
+    return limiters[isinstance(party, fair_share.Party) and party.is_over()]
+
+
+async def _charged(function: Callable[..., T], args: tuple[Any, ...], limiter: anyio.CapacityLimiter | None) -> T:
+    party = fair_share.current.get()
 
     def charged() -> tuple[T, None] | tuple[None, Exception]:
         began = time.thread_time()

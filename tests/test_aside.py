@@ -1,6 +1,7 @@
 """Large parts of messages go past the SDK, and arrive as small ones do."""
 
 import json
+from contextlib import contextmanager
 
 import pytest
 from mcp_types import CallToolResult, ListToolsResult
@@ -8,9 +9,12 @@ from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 from servers.specs import faulty
 
+from mcp_bridge import fair_share
 from mcp_bridge.downstream import aside, transport
 from mcp_bridge.downstream.fleet import Fleet
 from mcp_bridge.downstream.results import convert
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.fair_share import Party
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -45,7 +49,7 @@ def test_a_result_whose_parts_were_aside_is_the_same(raw):
     assert not aside.is_long(without), "this the SDK copies"
     validate_server_result("tools/call", "2025-11-25", without)
     result = as_small(without)
-    whole = aside.whole(result, aside.taken_back(result))
+    whole = aside.whole(result, aside.taken_back(result), objects_only=True)
     assert whole == as_small(raw)
     assert whole.model_fields_set == as_small(raw).model_fields_set
     assert convert(whole) == convert(as_small(raw))
@@ -64,7 +68,7 @@ def test_a_mark_that_a_server_writes_is_text_like_any():
     # And beside a real one, it is lost with it, and nothing else is.
     both = aside.set_aside(RESULTS[0] | {"_meta": {name: {"content": []}, "kept": 1}})
     result = as_small(both)
-    assert aside.whole(result, aside.taken_back(result)).meta == {"kept": 1}
+    assert aside.whole(result, aside.taken_back(result), objects_only=True).meta == {"kept": 1}
 
 
 @pytest.mark.parametrize("block", [{"type": "text"}, {"type": "nonsense", "text": LARGE_TEXT}, 7, None])
@@ -72,9 +76,21 @@ def test_content_that_is_none_is_refused_as_a_small_one_is(block):
     raw = {"content": [{"type": "text", "text": LARGE_TEXT}, block]}
     result = as_small(aside.set_aside(raw))
     with pytest.raises(ValidationError):
-        aside.whole(result, aside.taken_back(result))
+        aside.whole(result, aside.taken_back(result), objects_only=True)
     with pytest.raises(ValidationError):
         as_small(raw)
+
+
+@pytest.mark.parametrize("structured", [LARGE_LIST, LARGE_TEXT])
+def test_structured_content_is_an_object_where_it_is_one_in_a_small_result(structured):
+    raw = {"content": [], "structuredContent": structured}
+    result = as_small(aside.set_aside(raw))
+    parts = aside.taken_back(result)
+    with pytest.raises(ValidationError):
+        validate_server_result("tools/call", "2025-11-25", raw)
+    with pytest.raises(ValidationError):
+        aside.whole(result, parts, objects_only=True)
+    assert aside.whole(result, parts, objects_only=False).structured_content == structured
 
 
 def test_tools_of_a_large_page_are_the_same_and_one_that_is_none_is_refused():
@@ -91,32 +107,49 @@ def test_tools_of_a_large_page_are_the_same_and_one_that_is_none_is_refused():
 # --- with a real server ---
 
 
+@contextmanager
+def asking():
+    """A party for whom this task works: else nobody is taken down as having asked."""
+    token = fair_share.current.set(Party())
+    try:
+        yield
+    finally:
+        fair_share.current.reset(token)
+
+
 async def test_large_arguments_and_results_arrive_whole_and_nothing_is_left_behind(monkeypatch):
-    seen = []
-    validate = transport.jsonrpc_message_adapter.validate_python
+    seen, asked = [], []
+    send, sent = transport.StdioTransport.asked, transport._Sink._written
 
-    def noted(value, **options):
-        seen.append(value)
-        return validate(value, **options)
+    def noted(self, number):
+        send(self, number)
+        asked.append(len(self._askers))
 
-    monkeypatch.setattr(transport.jsonrpc_message_adapter, "validate_python", noted, raising=False)
+    async def written(self, item):
+        seen.append(len(str(item.message)))
+        return await sent(self, item)
+
+    monkeypatch.setattr(transport.StdioTransport, "asked", noted)
+    monkeypatch.setattr(transport._Sink, "_written", written)
     async with Fleet([faulty("plain")]) as fleet:
-        for text in ("é" * 400_000, '"\\\n' * 200_000, "small"):
-            result = await fleet.call_tool("faulty", "echo", {"text": text})
-            assert convert(result)["value"] == text
+        with asking():
+            for text in ("é" * 400_000, '"\\\n' * 200_000, "small"):
+                result = await fleet.call_tool("faulty", "echo", {"text": text})
+                assert convert(result)["value"] == text
         connection = fleet.servers["faulty"]._latest
         assert connection is not None
         assert connection.transport.outgoing._kept == {}
+        assert max(asked) == 1
         assert connection.transport._askers == {}
+    assert max(seen) < aside.LARGE_CHARS, "the SDK has seen a large one"
 
 
 async def test_what_is_left_of_a_large_call_that_was_given_up_is_nothing():
     async with Fleet([faulty("plain", call_timeout=0.5)]) as fleet:
-        connection = None
-        for arguments in ({"text": LARGE_TEXT}, {}):
-            with pytest.raises(Exception, match=r"no answer within|text"):
-                await fleet.call_tool("faulty", "hang", arguments)
-                await fleet.call_tool("faulty", "echo", {})
+        with asking():
+            for arguments in ({"text": LARGE_TEXT}, {}):
+                with pytest.raises(BridgeError, match="no answer within"):
+                    await fleet.call_tool("faulty", "hang", arguments)
         connection = fleet.servers["faulty"]._latest
         assert connection is not None
         assert connection.transport.outgoing._kept == {}

@@ -773,3 +773,30 @@ def test_arguments_too_deep_for_json_are_refused():
         deep = {"a": deep}
     with pytest.raises(ArgumentError, match="nested too deeply"):
         ArgumentCheck({}).check(deep)
+
+
+# --- what nests ---
+
+
+@pytest.mark.parametrize("where", ["structured", "meta"])
+@pytest.mark.parametrize("padding", [0, 300_000])
+async def test_an_answer_that_nests_too_deep_is_refused_and_nobody_else_is_the_worse_for_it(where, padding):
+    async with Fleet([faulty("deep")]) as fleet:
+        pid = await value(fleet, "faulty", "pid")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fleet.call_tool, "faulty", "sleep", {"seconds": 1})
+            for outer, inner in ((150, 150), (880, 110), (900, 90), (3, 900)):
+                arguments = {"outer": outer, "padding": padding, "inner": inner, "where": where}
+                error = await failure(fleet, "faulty", "deep", arguments)
+                assert (error.code, error.details["limit"]) == ("result_too_large", "200 levels of nesting"), error
+        # One that is just not too deep is converted, and can be written.
+        found = await fleet.call_tool("faulty", "deep", arguments | {"outer": 150, "inner": 40})
+        assert json.dumps(convert(found))
+        assert await value(fleet, "faulty", "pid") == pid
+
+
+async def test_what_nests_too_deep_and_answers_nothing_is_passed_over():
+    async with Fleet([faulty("deep")]) as fleet:
+        pid = await value(fleet, "faulty", "pid")
+        assert await value(fleet, "faulty", "bare") == "called bare"
+        assert await value(fleet, "faulty", "pid") == pid

@@ -108,6 +108,26 @@ def test_nesting_without_end_ends_in_one_error(depth):
     assert caught.value.code == "frame_too_deep"
 
 
+@pytest.mark.parametrize("before", [0, 100, large_json.MAX_DEPTH - 1, large_json.MAX_DEPTH])
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+def test_nesting_is_read_to_one_depth_however_it_falls_into_steps(opening, before):
+    closing = {"[": "]"}.get(opening, "}")
+
+    def data(depth):
+        inner = "0" if depth == before else f"{opening * (depth - before)}0{closing * (depth - before)}"
+        if before:
+            # So much text, and the rest is read in steps of its own.
+            beside = json.dumps("x" * large_json.LARGE_CHARS)
+            inner = f"{beside},{inner}" if opening == "[" else f'{beside},"b":{inner}'
+        text = f"{opening * before}{inner}{closing * before}"
+        return text.encode() + b" " * large_json.LARGE_CHARS
+
+    deepest = data(large_json.MAX_DEPTH)
+    assert large_json.loads(deepest, DECODER) == json.loads(deepest)
+    with pytest.raises(RecursionError):
+        large_json.loads(data(large_json.MAX_DEPTH + 1), DECODER)
+
+
 class _Steps:
     """A decoder that notes how much each of its steps reads."""
 

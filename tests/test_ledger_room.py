@@ -151,6 +151,21 @@ async def test_any_payload_is_read_as_it_was_recorded_and_its_bytes_are_those_of
     assert any(len(split(payload)) > 3 for payload in payloads)
 
 
+@pytest.mark.parametrize("size", [1, 300_000])
+async def test_a_payload_that_cannot_be_written_is_its_own_trouble_and_not_the_ledgers(tmp_path, size):
+    deep = ["x" * size]
+    for _ in range(990):
+        deep = [deep]
+    async with Database(tmp_path / FILE_NAME) as database:
+        recorder = SqliteRecorder(database)
+        for payload in ({"value": deep}, {"rows": list(range(2000)), "value": deep}):
+            with pytest.raises(RecursionError):
+                await recorder.append(Entry("outcome", "deep", payload))
+        await recorder.append(Entry("outcome", "other", {"value": "[{" * size}))
+        recorded = await database.read("SELECT execution FROM entries WHERE kind = 'outcome'")
+    assert recorded == [("other",)]
+
+
 async def test_exports_and_proofs_have_the_whole_payload(tmp_path):
     value, path = noise(5000), tmp_path / FILE_NAME
     async with Database(path) as database:

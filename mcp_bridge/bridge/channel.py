@@ -230,7 +230,7 @@ class HostChannel:
         limits: Bounds.
         answer: Works on a request; its BridgeErrors go to the guest.
         on_notification: Takes a notification.
-        on_wait: Called with +1 when a request begins and -1 when it is answered.
+        on_wait: Called with +1 when a request begins, or the guest is held up, and -1 when that is over.
         on_unbegun: Told of a request that the guest has taken back before it was worked on.
         on_closed: Called when the guest's end is closed without a result, to find out why; whether the effects that
             are under way are to come to their end before `serve` returns.
@@ -379,7 +379,8 @@ class HostChannel:
                 scope.cancel()
 
     async def _take(self, line: bytes, tasks: TaskGroup) -> messages.ExecutionFinish | None:
-        message = await off_loop(line, _decoded, line)
+        with self._held_up():
+            message = await off_loop(line, _decoded, line)
         if not isinstance(message, (jsonrpc.Request, jsonrpc.Notification)):
             raise WireError("unexpected_response", "an answer came to a question that was never asked", excerpt(line))
         kind = messages.method_params(message.method)
@@ -403,7 +404,8 @@ class HostChannel:
                 scope.cancel()
             return
         self._party.charge(NOTIFICATION_SECONDS + size * BYTE_SECONDS)
-        await self._party.turn()
+        with self._held_up():
+            await self._party.turn()
         self._on_notification(params)
 
     async def _take_request(
@@ -418,12 +420,9 @@ class HostChannel:
         # A script that asks one thing after the other can't take more time than its answers do.
         is_flood = max(len(self._scopes), self._together) > FEW_REQUESTS
         self._party.charge(len(line) * BYTE_SECONDS + (REQUEST_SECONDS if is_flood else 0))
-        self._working += 1
-        try:
+        with self._held_up():
             await self._party.turn()
-        finally:
-            self._working -= 1
-            self._moved_at = time.monotonic()
+        self._moved_at = time.monotonic()
         if self._refusing:
             return None
         if number in self._scopes:
@@ -438,7 +437,8 @@ class HostChannel:
             # Not waited for: podman's monitor takes no input for a container while nobody takes its output.
             tasks.start_soon(self._send, jsonrpc.encode(error_response(number, refusal)))
             return None
-        size = len(line) + VALUE_BYTES * await off_loop(line, jsonrpc.separators, line)
+        with self._held_up():
+            size = len(line) + VALUE_BYTES * await off_loop(line, jsonrpc.separators, line)
         # Acquired here and not in the task: a flood then waits in the pipe and not in our memory.
         await self._take_place(size)
         self._held.add(size)
@@ -450,6 +450,19 @@ class HostChannel:
         # chunk of them at once would hold up every other execution.
         await anyio.lowlevel.checkpoint()
         return None
+
+    @contextlib.contextmanager
+    def _held_up(self) -> Iterator[None]:
+        """The script waits for us: it uses none of its own time, and has not come to rest."""
+        began = time.monotonic()
+        self._working += 1
+        self._on_wait(1)
+        try:
+            yield
+        finally:
+            self._on_wait(-1)
+            self._working -= 1
+            self._moved_at += time.monotonic() - began
 
     async def _take_place(self, size: int) -> None:
         if not self._held.has_room(size):

@@ -36,7 +36,7 @@ from mcp_bridge.kernel.references import WHOLE
 from mcp_bridge.kernel.values import ValueFaultError, normal
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.models.model import ModelError
-from mcp_bridge.offload import off_loop, on_thread
+from mcp_bridge.offload import off_loop, on_thread, time_limit
 from mcp_bridge.policy.budgets import Amounts, Budget, Share
 from mcp_bridge.policy.call import ProgramRef, StepContext
 from mcp_bridge.policy.json_walk import leaves
@@ -521,7 +521,7 @@ class Gate:
         )
         tool = await self._find(effect.name, run.servers)
         try:
-            with nullcontext() if effect.timeout is None else anyio.fail_after(effect.timeout):
+            with time_limit(effect.timeout) as limit:
                 answered = await self.call(
                     tool,
                     effect.arguments,
@@ -530,6 +530,8 @@ class Gate:
                     effect=effect.id,
                     approved=approved,
                 )
+            if limit.cancelled_caught:
+                raise TimeoutError
         except BridgeError as exc:
             empty = [text for text in leaves(effect.arguments) if isinstance(text, str) and WHOLE.fullmatch(text)]
             if exc.code == "bad_arguments" and empty:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
+from mcp_bridge import fair_share
 from mcp_bridge.bridge.channel import has_come_to_its_end, step_aside
 from mcp_bridge.bridge.keep import MAX_MEMORY_BYTES, OUTPUT_PART_BYTES
 from mcp_bridge.bridge.names import PRINCIPAL, resolve, split
@@ -18,7 +19,7 @@ from mcp_bridge.bridge.programs import MAX_CONTEXT_BYTES
 from mcp_bridge.downstream import describe
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.program import MAX_BYTES as MAX_PROGRAM_BYTES
-from mcp_bridge.offload import is_large, is_over, off_loop, on_thread
+from mcp_bridge.offload import is_large, is_over, off_loop, on_thread, on_waiting_thread
 from mcp_bridge.policy.json_walk import leaves
 from mcp_bridge.policy.uris import REFERENCE_PREFIX, SECRET_PREFIX
 from mcp_bridge.wire import messages
@@ -210,9 +211,11 @@ class Requests:
             # With it what was read before becomes durable, on which what is written now may depend: who runs the script
             # again is to write the same.
             await self._script.begins(request.call, "memory", messages.NAMES[type(request)], _arguments(request))
+        # Before the lock: nobody waits for it behind somebody who has used too much.
+        await fair_share.turn()
         # On a thread, one after the other: files and JSON of some megabytes would hold up every other run.
         async with self._memories.turn:
-            return await on_thread(self._memory, request)
+            return await on_waiting_thread(self._memory, request)
 
     async def _resume(self, request: messages.ProgramResume) -> dict[str, Any]:
         # A payload is taken once: whether it was is looked up before it is given again.

@@ -31,6 +31,7 @@ _PARTS = {"content": list, "structuredContent": object, "tools": list}
 """Members of results that are kept aside, and what stands there meanwhile."""
 
 _blocks: TypeAdapter[list[ContentBlock]] = TypeAdapter(list[ContentBlock])
+_object: TypeAdapter[dict[str, Any] | None] = TypeAdapter(dict[str, Any] | None)
 _BLOCKS_AT_ONCE = 50
 
 
@@ -74,8 +75,13 @@ def taken_back(result: CallToolResult | ListToolsResult) -> dict[str, Any]:
     return mark.parts if isinstance(mark, _Aside) else {}
 
 
-def whole(result: CallToolResult, parts: dict[str, Any]) -> CallToolResult:
+def whole(result: CallToolResult, parts: dict[str, Any], *, objects_only: bool) -> CallToolResult:
     """A call's result with what was kept aside of it.
+
+    Args:
+        result: Of the SDK.
+        parts: What was kept aside.
+        objects_only: Whether structured content is an object, as it was before the modern versions of the protocol.
 
     Raises:
         pydantic.ValidationError: That is no content.
@@ -89,7 +95,9 @@ def whole(result: CallToolResult, parts: dict[str, Any]) -> CallToolResult:
             for block in _blocks.validate_python(blocks[start : start + _BLOCKS_AT_ONCE], by_name=False)
         ]
     if "structuredContent" in parts:
-        found["structured_content"] = parts["structuredContent"]
+        structured = found["structured_content"] = parts["structuredContent"]
+        if objects_only and not isinstance(structured, dict):
+            _object.validate_python(structured)
     meta = {name: value for name, value in (result.meta or {}).items() if name != _KEY}
     copy = result.model_copy(update=found)
     copy.meta = meta or None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import anyio
 
+from mcp_bridge import fair_share
 from mcp_bridge.downstream.aliases import did_you_mean, nearest
 from mcp_bridge.downstream.arguments import ArgumentCheck, ArgumentError
 from mcp_bridge.downstream.failures import first_line, refusal
@@ -15,7 +16,7 @@ from mcp_bridge.downstream.search import Hit, SearchIndex
 from mcp_bridge.downstream.status import ServerStatus
 from mcp_bridge.downstream.store import ListingStore
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.offload import is_large, on_thread
+from mcp_bridge.offload import is_large, on_thread, on_waiting_thread
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -284,15 +285,18 @@ class Catalog:
     async def _save(self, store: ListingStore, server: DownstreamServer, listing: Listing) -> None:
         async with self._saving:
             if self._tools.get(server.spec.name) is listing.tools:
-                await on_thread(store.save, server.spec.fingerprint(), listing.tools)
+                await on_waiting_thread(store.save, server.spec.fingerprint(), listing.tools)
 
     async def _ready_index(self) -> SearchIndex:
+        # Before the lock: every search waits for it.
+        await fair_share.turn()
         async with self._indexing:
             index = self._index
             if index is None:
                 tools = [tool for tools in self._tools.values() for tool in tools]
                 listed = dict(self._tools)
-                index = SearchIndex(tools) if len(tools) < _FEW_TOOLS else await on_thread(SearchIndex, tools)
+                with fair_share.billed(fair_share.current.get()):
+                    index = SearchIndex(tools) if len(tools) < _FEW_TOOLS else await on_thread(SearchIndex, tools)
                 if listed.keys() == self._tools.keys() and all(listed[name] is self._tools[name] for name in listed):
                     # Else a server has listed its tools meanwhile: the next search sees them.
                     self._index = index

@@ -6,6 +6,7 @@ Loads the MCP SDK: import it only where a server is started.
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import logging
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,7 @@ from mcp_bridge.downstream.aside import taken_back, tools_of, whole
 from mcp_bridge.downstream.listing_limits import MAX_PAGES, MAX_TOOLS, Gathered
 from mcp_bridge.downstream.tools import Listing, listing_from_wire
 from mcp_bridge.downstream.transport import OversizedResult, StdioTransport
-from mcp_bridge.offload import on_thread
+from mcp_bridge.offload import leave_limits, on_thread
 from mcp_bridge.workspace.content import changed
 
 # For the supervisor, which imports this module late and through it what it needs of the SDK.
@@ -139,6 +140,7 @@ class Connection:
         """Start the server, serve until it dies, is stopped or has been idle, end its processes. Never raises."""
         # Whoever needed it first isn't charged for what it sends from now on.
         fair_share.current.set(self.transport.party)
+        leave_limits()
         try:
             with self._scope:
                 await self._run(idle_timeout)
@@ -222,7 +224,8 @@ class Connection:
                 finally:
                     self._listeners.remove(tell)
         if isinstance(result, CallToolResult) and (parts := taken_back(result)):
-            return await on_thread(whole, result, parts)
+            objects_only = client.protocol_version not in MODERN_PROTOCOL_VERSIONS
+            return await on_thread(functools.partial(whole, result, parts, objects_only=objects_only))
         return result
 
     async def ask_for_life(self) -> None:
@@ -250,6 +253,11 @@ class Connection:
         return self._client
 
     async def _list(self, client: Client) -> Listing:
+        # The server's, whoever needs it first; everybody else who needs it waits for it, too.
+        with fair_share.billed(self.transport.party):
+            return await self._listed(client)
+
+    async def _listed(self, client: Client) -> Listing:
         gathered = Gathered()
         endless = False
         cursors: set[str] = set()

@@ -15,7 +15,8 @@ from mcp_bridge.downstream.describe import called_as
 from mcp_bridge.downstream.starting import first_ready, load_sdk
 from mcp_bridge.downstream.status import ServerStatus, State
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.fair_share import Party
+from mcp_bridge.fair_share import MAX_WAIT_SECONDS, Party
+from mcp_bridge.offload import time_limit
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -45,8 +46,9 @@ BACKOFF_CAP = 30.0
 # A server that lived so long, or answered a call, was healthy: its death costs no wait.
 HEALTHY_AFTER = 30.0
 
-# What a server may take to answer a ping (or a listing) after one of its calls has timed out.
-LIVENESS_TIMEOUT = 5.0
+# What a server may take to answer a ping (or a listing) after one of its calls has timed out. It may have sent so much
+# that we are the ones who are late.
+LIVENESS_TIMEOUT = 5.0 + MAX_WAIT_SECONDS
 
 # A tool that isn't in a listing older than this is looked for in a new one.
 RELIST_AFTER = 5.0
@@ -56,8 +58,8 @@ RELIST_AFTER = 5.0
 RELIST_PAUSE = 5.0
 RELIST_PAUSE_CAP = 10.0
 
-# What a new listing may take while a call waits for it.
-RELIST_TIMEOUT = 5.0
+# What a new listing may take while a call waits for it; see LIVENESS_TIMEOUT.
+RELIST_TIMEOUT = 5.0 + MAX_WAIT_SECONDS
 
 
 class _Start:
@@ -352,7 +354,7 @@ class DownstreamServer:
             if (wait := self._relist_at - began) > 0:
                 await anyio.sleep(wait)
                 began = anyio.current_time()
-            with anyio.move_on_after(RELIST_TIMEOUT):
+            with time_limit(RELIST_TIMEOUT):
                 self._adopt(await connection.relist())
         except Exception as error:  # noqa: BLE001 - the old listing serves; a dead server shows at the next call
             logger.debug("listing %r anew failed: %r", self.spec.name, error)
@@ -484,7 +486,7 @@ class DownstreamServer:
         connection.in_flight.add(began)
         result: Any = None
         try:
-            with anyio.move_on_after(limit):
+            with time_limit(limit):
                 result = await connection.call(tool.name, arguments, tell)
         except Exception as error:  # noqa: BLE001 - each kind gets its code
             raise await failures.call_failure(

@@ -15,14 +15,16 @@ import math
 import os
 import signal
 from collections import deque
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from subprocess import PIPE
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import anyio.lowlevel
+from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.message import SessionMessage
 from mcp_types import (
+    INVALID_REQUEST,
     ErrorData,
     JSONRPCError,
     JSONRPCMessage,
@@ -39,7 +41,7 @@ from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.wire.jsonrpc import CONTAINER_WEIGHT, MAX_VALUES, may_hold_surrogates, values_exceed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
     from anyio.abc import ByteReceiveStream, ByteSendStream, Process, TaskGroup
@@ -56,8 +58,10 @@ TERMINATE_GRACE = 1.0
 # What the event loop may take to see a killed process end; only one in an uninterruptible wait runs this out.
 _REAP_GRACE = 1.0
 
-# What a dead child's last output may take to arrive while another process holds its pipes open.
+# What a dead child's last output may take to arrive while another process holds its pipes open. The time in which we
+# don't listen isn't counted: so not how long, but how much we listen is limited (a pipe holds a mebibyte at the most).
 _LAST_OUTPUT_GRACE = 0.3
+_LAST_OUTPUT_BYTES = 2 << 20
 
 # How often to look at a process's state where the kernel can't tell us of a change.
 _POLL_INTERVAL = 0.02
@@ -75,8 +79,12 @@ _CHUNK = 64 * 1024
 MAX_BLOCKS = 4_000
 MAX_TOOLS_IN_PAGE = 5_000
 
-# What a message that answers nothing is charged: the SDK makes a task of it.
-_NOTIFICATION_SECONDS = 0.0003
+# What a message that answers nothing is charged: the SDK makes a task of it; and one that isn't handed on.
+_MESSAGE_SECONDS = 0.0003
+_LINE_SECONDS = 0.00003
+
+# Nobody listens to these: the log of a server that talks much costs little.
+_UNHEARD = frozenset({"notifications/message", "notifications/progress"})
 
 # Messages that are handed on before others get their turn.
 _TAKEN_AT_ONCE = 32
@@ -142,6 +150,7 @@ class StdioTransport:
         closed: Set when no further message will come.
         outgoing: Large arguments, which are written in the place of their marks.
         party: The server, among those that share the interpreter.
+        received: Bytes that have come.
     """
 
     def __init__(
@@ -166,6 +175,10 @@ class StdioTransport:
         self.outgoing = Outgoing()
         self.party = party
         self._askers: dict[object, fair_share.Party] = {}
+        self.received = 0
+        self._has_ended = False
+        self._waiting = anyio.CancelScope()
+        self._is_listening = False
 
     async def __aenter__(self) -> tuple[_Messages, _Sink]:
         """Start the child.
@@ -231,10 +244,27 @@ class StdioTransport:
         """Nobody waits for the answer to a request any more."""
         self._askers.pop(number, None)
 
-    def asker(self, line: bytes) -> fair_share.Party:
-        """For whom a message is that has come: the server itself, if nobody has asked for it."""
-        number = request_id_of(line) if self._askers else None
-        return self.party if number is None else self._askers.pop(number, self.party)
+    def answered(self, number: object) -> fair_share.Party:
+        """For whom an answer is that has come: the server itself, if nobody has asked for it, or no longer."""
+        return self._askers.pop(number, self.party)
+
+    async def turn(self) -> None:
+        """Wait for the server's turn to be heard.
+
+        Not once its process has ended: what is left of what it has sent is little, and waits nowhere else.
+        """
+        if not self._has_ended:
+            with anyio.CancelScope() as self._waiting:
+                await self.party.turn()
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """The reader has looked at all that has come."""
+        self._is_listening = True
+        try:
+            yield
+        finally:
+            self._is_listening = False
 
     def exit_status(self) -> str | None:
         """How the child ended (`exit code 3`, `signal SIGKILL`), or None while it runs."""
@@ -248,6 +278,13 @@ class StdioTransport:
         except ValueError:
             return f"signal {-code}"
 
+    async def refuse(self, number: str | int) -> None:
+        """Answer a request of the server's that is too large to be looked at."""
+        error = ErrorData(code=INVALID_REQUEST, message="The request is too large.")
+        if self._sink is not None:
+            with suppress(anyio.BrokenResourceError):
+                await self._sink.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=error)))
+
     async def end_stream(self, reason: str) -> None:
         """Let the reader see the end of the stream, whoever holds the pipe open."""
         self.end_reason = self.end_reason or reason
@@ -256,9 +293,18 @@ class StdioTransport:
 
     async def _watch_exit(self, process: Process) -> None:
         await _exited(process)
-        with anyio.move_on_after(_LAST_OUTPUT_GRACE):
-            await self.closed.wait()
-        await self.end_stream("its process ended")
+        self._has_ended = True
+        self._waiting.cancel()
+        await self.end_when_heard("its process ended")
+
+    async def end_when_heard(self, reason: str) -> None:
+        """End the stream when the reader has looked at what the child has written last."""
+        left = _LAST_OUTPUT_GRACE
+        most = self.received + _LAST_OUTPUT_BYTES
+        while left > 0 and self.received < most and not self.closed.is_set():
+            await anyio.sleep(_POLL_INTERVAL)
+            left -= _POLL_INTERVAL if self._is_listening else 0
+        await self.end_stream(reason)
 
 
 class _Messages:
@@ -268,6 +314,7 @@ class _Messages:
         self._transport = transport
         self._stdout = stdout
         self._splitter = LineSplitter(limit)
+        self._lines: deque[bytes | Oversized] = deque()
         self._ready: deque[SessionMessage | Exception] = deque()
         self._taken = 0
 
@@ -275,59 +322,87 @@ class _Messages:
         return self
 
     async def __anext__(self) -> SessionMessage | Exception:
-        self._taken += 1
-        if self._ready and self._taken % _TAKEN_AT_ONCE == 0:
-            # A chunk may hold hundreds of notifications, each of which costs the SDK a task.
-            await anyio.lowlevel.checkpoint()
         while not self._ready:
-            await self._transport.party.turn()
-            await self._receive()
+            if not self._lines:
+                await self._transport.turn()
+                await self._receive()
+                continue
+            self._taken += 1
+            if self._taken % _TAKEN_AT_ONCE == 0:
+                # A chunk may hold hundreds of notifications, each of which costs the SDK a task.
+                await anyio.lowlevel.checkpoint()
+                await self._transport.turn()
+            await self._take(self._lines.popleft())
         return self._ready.popleft()
 
     async def _receive(self) -> None:
         # Apart from the loop above: what is read last isn't to be kept until something more comes.
         try:
-            chunk = await self._stdout.receive(_CHUNK)
+            with self._transport.listening():
+                chunk = await self._stdout.receive(_CHUNK)
         except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
             self._transport.closed.set()
             raise StopAsyncIteration from None
-        for number, line in enumerate(self._splitter.feed(chunk), start=1):
-            await self._take(line)
-            if number % _TAKEN_AT_ONCE == 0:
-                await anyio.lowlevel.checkpoint()
+        self._transport.received += len(chunk)
+        self._lines += self._splitter.feed(chunk)
 
     async def _take(self, line: bytes | Oversized) -> None:
         if isinstance(line, Oversized):
+            self._transport.answered(line.request_id)
             await self._refuse(line.size, line.request_id)
-        else:
-            # Whoever has asked for it is charged, and doesn't keep others from their answers.
-            with fair_share.billed(self._transport.asker(line)):
-                await self._take_line(line)
+            return
+        whose = self._transport.party
+        # Whoever has asked for it is charged, when it is known who that is, and doesn't keep others from their answers.
+        with fair_share.billed() as bill:
+            try:
+                whose = await self._take_line(line.strip())
+            finally:
+                whose.charge(bill.seconds)
 
-    async def _take_line(self, line: bytes) -> None:
+    async def _take_line(self, line: bytes) -> fair_share.Party:
+        """Hand a line on, if it is a message; who is to be charged for it."""
         if CONTAINER_WEIGHT * len(line) > MAX_VALUES and await on_thread(values_exceed, line, MAX_VALUES):
             # As for a guest's frame: a few bytes are a value, and each takes its time and its memory.
-            await self._refuse(len(line), request_id_of(line), parts=f"{MAX_VALUES} values")
-            return
-        line = line.strip()
-        if not line:
-            return
+            return await self._refuse_line(line, f"{MAX_VALUES} values")
         if line[:1] == b"{":
-            with suppress(ValueError):
+            try:
                 message, over = await off_loop(line, _parsed, line)
-                if isinstance(message, JSONRPCResponse):
-                    if over:
-                        await self._refuse(len(line), _number(message.id), parts=over)
-                        return
-                else:
-                    self._transport.party.charge(_NOTIFICATION_SECONDS)
-                    if isinstance(message, JSONRPCNotification) and len(line) >= large_json.LARGE_CHARS:
-                        # The SDK would look through it on the event loop, and nothing is done with it.
-                        self._transport.log.add(b"(stdout, not looked at) " + line[:_CHUNK] + b"\n")
-                        return
+            except RecursionError:
+                if request_id_of(line) is not None:
+                    return await self._refuse_line(line, f"{large_json.MAX_DEPTH} levels of nesting")
+            except ValueError:
+                pass
+            else:
+                return await self._hand_on(message, line, over)
+        if line:
+            self._transport.log.add(b"(stdout) " + line[:_CHUNK] + b"\n")
+        return self._transport.party
+
+    async def _hand_on(self, message: JSONRPCMessage, line: bytes, over: str) -> fair_share.Party:
+        if isinstance(message, JSONRPCResponse | JSONRPCError):
+            number = _number(message.id)
+            if over:
+                await self._refuse(len(line), number, parts=over)
+            else:
                 self._ready.append(SessionMessage(message))
-                return
-        self._transport.log.add(b"(stdout) " + line[:_CHUNK] + b"\n")
+            return self._transport.answered(number)
+        party = self._transport.party
+        if message.method in _UNHEARD:
+            party.charge(_LINE_SECONDS)
+        elif len(line) >= large_json.LARGE_CHARS:
+            # The SDK would look through it on the event loop, and nothing is done with it.
+            self._transport.log.add(b"(stdout, not looked at) " + line[:_CHUNK] + b"\n")
+            if isinstance(message, JSONRPCRequest):
+                await self._transport.refuse(message.id)
+        else:
+            party.charge(_MESSAGE_SECONDS)
+            self._ready.append(SessionMessage(message))
+        return party
+
+    async def _refuse_line(self, line: bytes, parts: str) -> fair_share.Party:
+        number = request_id_of(line)
+        await self._refuse(len(line), number, parts=parts)
+        return self._transport.answered(number)
 
     async def _refuse(self, size: int, request_id: int | None, *, parts: str = "") -> None:
         """Stand in for an answer that is over a limit."""
@@ -400,7 +475,7 @@ class _Sink:
                     self._wake()
             except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
                 # It may still run with its stdin closed: nothing can be asked of it any more.
-                await self._transport.end_stream("it closed its standard input")
+                await self._transport.end_when_heard("it closed its standard input")
             finally:
                 self._wake()
 
@@ -422,8 +497,10 @@ class _Sink:
         await self.aclose()
 
 
-def _number(request_id: str | int) -> int | None:
-    return request_id if isinstance(request_id, int) else None
+def _number(request_id: str | int | None) -> int | None:
+    """The number of a request of ours; some servers answer it as a text."""
+    number = None if request_id is None else coerce_request_id(request_id)
+    return number if isinstance(number, int) else None
 
 
 def _long_list(result: Any) -> str:
@@ -437,6 +514,9 @@ def _long_list(result: Any) -> str:
     return ""
 
 
+# What pydantic's reader says of it.
+_TOO_DEEP = "recursion limit exceeded"
+
 _decoder = json.JSONDecoder()
 _encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
@@ -446,9 +526,15 @@ def _parsed(line: bytes) -> tuple[JSONRPCMessage, str]:
 
     Raises:
         ValueError: It is none.
+        RecursionError: It nests too deep.
     """
     if len(line) < large_json.LARGE_CHARS:
-        message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+        try:
+            message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+        except ValueError as exc:
+            if _TOO_DEEP in str(exc):
+                raise RecursionError from None
+            raise
         return message, _long_list(message.result) if isinstance(message, JSONRPCResponse) else ""
     read = large_json.loads(line, _decoder)
     if may_hold_surrogates(line):

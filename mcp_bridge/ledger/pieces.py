@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from mcp_bridge.large_json import dumps
 from mcp_bridge.ledger.disclosures import SALT_BYTES, commitment
 from mcp_bridge.ledger.sealing import NAME_BYTES, damaged
-from mcp_bridge.offload import is_large
+from mcp_bridge.offload import is_deep, is_large
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,6 +36,10 @@ MIN_PIECE_BYTES = 1024
 
 MAX_DEPTH = 4
 """How deep a part may be: the text of a tool's raw result is in `value`, `content`, a place, `text`."""
+
+MAX_NESTING = 250
+"""Of arrays and objects in a large payload: more than in anything that comes from outside. It is encoded where a
+failure would be one of the file, after which nothing is written any more."""
 
 MAX_MEMBERS = 64
 """Of an object or an array that is looked into: a larger one is a piece as a whole."""
@@ -58,6 +62,9 @@ _REMEMBERED_BYTES = 8 << 20
 
 _TREE = 2
 """The form of what Python keeps of its values that knows no references: an object that is there twice is two."""
+
+_BRACKETS = (b"[", b"{")
+"""With which Python begins an array and an object in that form."""
 
 _LENGTH = struct.Struct(">I")
 
@@ -98,8 +105,12 @@ class Snapshot:
 
         Raises:
             ValueError: It isn't JSON.
+            RecursionError: It nests too deep to be encoded.
         """
         self._data = marshal.dumps(payload, _TREE)
+        # One with few brackets can't be too deep: most skip the walk.
+        if sum(map(self._data.count, _BRACKETS)) > MAX_NESTING and is_deep(payload, MAX_NESTING):
+            raise RecursionError(f"a payload nests deeper than {MAX_NESTING} levels")
         self.size = len(self._data)
 
     def split(self) -> Parts:
@@ -109,7 +120,12 @@ class Snapshot:
 
 
 def taken(payload: dict[str, Any]) -> Parts | Snapshot:
-    """A payload's bytes, or of a large one what they can be made of later, on another thread."""
+    """A payload's bytes, or of a large one what they can be made of later, on another thread.
+
+    Raises:
+        RecursionError: It nests too deep.
+        ValueError, TypeError: It isn't JSON.
+    """
     if _may_be_large(payload, 0) and is_large(payload):
         # What Python doesn't write so is for `split` to take or to refuse.
         with contextlib.suppress(ValueError):

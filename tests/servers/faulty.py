@@ -8,6 +8,7 @@ the tools `echo`, `sleep`, `refuse` (isError), `die`, `hang`, `big`, `pid`, `sho
 
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ NUMBER = {"type": "number"}
 lock = threading.Lock()
 cancelled: list[int] = []
 grown: list[str] = []
+answers: queue.SimpleQueue[object] = queue.SimpleQueue()
 
 
 def tool(name, properties=None, required=(), **more):
@@ -58,6 +60,12 @@ if MODE == "fat":
     TOOLS.append(tool("fat", {f"property_{number}": STRING for number in range(50_000)}))
 if MODE == "noisy":
     TOOLS += [tool("noise"), tool("blocks")]
+if MODE == "deep":
+    TOOLS += [tool("deep", {"outer": NUMBER, "padding": NUMBER, "inner": NUMBER, "where": STRING}), tool("bare")]
+if MODE == "last":
+    TOOLS.append(tool("last"))
+if MODE == "asks":
+    TOOLS.append(tool("asks"))
 if MODE == "values-result":
     TOOLS.append(tool("many"))
 if MODE == "twins":
@@ -102,6 +110,21 @@ def hang():
     time.sleep(3600)
 
 
+def deep(outer, padding, inner, where):
+    """Lists in lists, with a text between the outer and the inner ones."""
+    # To write it.
+    sys.setrecursionlimit(10_000)
+    value = [[]] if inner else []
+    for _ in range(inner - 2):
+        value = [value]
+    value = ["x" * padding, value]
+    for _ in range(outer - 1):
+        value = [value]
+    if where == "meta":
+        return {"content": [{"type": "text", "text": "t", "_meta": {"deep": value}}]}
+    return text("t", structuredContent={"deep": value})
+
+
 def call(name, arguments):  # noqa: C901, PLR0912 - a list of faults
     if name == "echo":
         return text(arguments["text"] * arguments.get("times", 1))
@@ -135,6 +158,20 @@ def call(name, arguments):  # noqa: C901, PLR0912 - a list of faults
             send({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": level, "data": data}})
     if name == "blocks":
         return {"content": [{"type": "text", "text": "x"}] * 5000}
+    if name == "last":
+        note = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": ""}}
+        sys.stdout.write((json.dumps(note) + "\n") * 1500)
+        sys.stdout.flush()
+        return text("the last")
+    if name == "asks":
+        send({"jsonrpc": "2.0", "id": "own", "method": "sampling/createMessage", "params": {"x": "x" * 300_000}})
+        return text(json.dumps(answers.get(timeout=60)))
+    if name == "deep":
+        return deep(**arguments)
+    if name == "bare":
+        # Nobody can tell what it answers.
+        with lock:
+            sys.stdout.write('{"jsonrpc":"2.0","result":' + "[" * 1000 + '"' + "x" * 300_000 + '"' + "]" * 1000 + "}\n")
     if name == "many":
         return text("many", structuredContent={"values": [1] * 600_000})
     if name == "grow":
@@ -149,6 +186,12 @@ def call(name, arguments):  # noqa: C901, PLR0912 - a list of faults
 
 
 def answer(message):
+    reply(message)
+    if message.get("params", {}).get("name") == "last":
+        os._exit(0)
+
+
+def reply(message):
     method, params = message["method"], message.get("params") or {}
     if method == "initialize":
         result = {
@@ -210,6 +253,9 @@ def main():
         first = False
         if message.get("method") == "notifications/cancelled":
             cancelled.append(message["params"]["requestId"])
+        if message.get("id") == "own":
+            answers.put(message)
+            continue
         if "id" not in message:
             continue
         if MODE == "single" or (MODE == "deaf" and message.get("params", {}).get("name") == "hang"):
