@@ -49,6 +49,11 @@ def execution_of(key: str) -> str | None:
     return key.removeprefix("waits-") if _MADE.fullmatch(key) else None
 
 
+def if_made(key: str | None) -> str | None:
+    """A key, if it was made for a run that had none."""
+    return key if key is not None and execution_of(key) is not None else None
+
+
 def known_by(request: str, servers: Iterable[str] | None) -> list[str]:
     """What runs of the same code, with the same servers, are found by while they wait: one text each.
 
