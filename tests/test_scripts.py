@@ -197,6 +197,17 @@ async def test_a_failure_is_told_by_the_key_that_was_made_for_it_and_not_tried_a
 
 
 @pytest.mark.parametrize("key", [None, "key"])
+async def test_a_run_that_was_ended_for_waiting_and_waits_no_longer_is_run_again_at_once(open_desk, key):
+    async with open_desk() as desk:
+        record = await desk.run("rest", key=key)
+        assert (record.status, await desk.status(record.execution)) == ("success", "success")
+        assert desk.sandboxes.ran == [record.execution] * 2
+        record = await desk.run(*["rest"] * (MAX_LOST + 1), key=key and "another")
+        ended = await desk.status(record.execution)
+        assert (record.status, ended) == ("sandbox_lost", "interrupted" if key else "sandbox_lost")
+
+
+@pytest.mark.parametrize("key", [None, "key"])
 async def test_a_call_in_doubt_is_told_with_the_key_by_which_the_run_goes_on(open_desk, key):
     async with open_desk() as desk:
         first = await desk.run("held", key=key)

@@ -112,8 +112,9 @@ class Hold:
             self._over.set()
 
     async def begun(self) -> None:
-        """Wait until a call waits."""
-        await self._begun.wait()
+        """Wait until a call waits. It does so still when this returns."""
+        while not self.calls:
+            await self._begun.wait()
 
     async def over(self) -> None:
         """Wait until none does."""

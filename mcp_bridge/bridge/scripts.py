@@ -343,7 +343,7 @@ class Scripts:
         """Run a script, and again from its record if its sandbox is lost; the last run, and its record."""
         for lost in range(MAX_LOST + 1):
             try:
-                record = await self._surroundings.sandboxed(begun)
+                record = _as_it_waits(await self._surroundings.sandboxed(begun), begun.script)
             except BridgeError as exc:
                 if exc.code != "sandbox_start_failed" or lost == MAX_LOST:
                     raise
@@ -507,6 +507,18 @@ class _Runs(NamedTuple):
 
 _AT_REST = frozenset({"suspended", "timeout"})
 """How a run ends while calls of it wait: by itself, or because what was still under way took too long."""
+
+
+def _as_it_waits(record: ExecutionRecord, script: ScriptRun) -> ExecutionRecord:
+    """A record; of a run that was ended for waiting, and doesn't wait any more, that its sandbox is lost.
+
+    Nothing is down that it could go on by, but what it has done.
+    """
+    if record.status == "suspended" and not (script.hold.calls or script.lent):
+        message = "The sandbox was ended in the moment in which the script no longer waited."
+        record.status, record.exit_code = "sandbox_lost", 137
+        record.error = BridgeError("sandbox_lost", message).record()
+    return record
 
 
 def is_lost(record: ExecutionRecord) -> bool:
