@@ -431,24 +431,31 @@ class Programs(ProgramLibrary):
             raise BridgeError("unknown_trace", f"There is no trace {execution[:100]!r}.")
         return found
 
-    async def keep(self, run: ProgramRun) -> dict[str, Any]:
+    async def keep(self, run: ProgramRun, *, undo: bool = False) -> dict[str, Any]:
         """Take down where a run stands, as it is left; its record.
+
+        Args:
+            run: It.
+            undo: Whether what it wants undone is undone first, as `ProgramRun.wind_down`.
 
         Raises:
             BridgeError: `not_recorded`. Who waits for the run is told so, too.
         """
-        run.leave()
         try:
-            return await self._kept(run)
+            return await self._kept(run, undo=undo)
         finally:
             if (ended := self._under_way.pop(run.execution, None)) is not None:
                 ended.set()
 
-    async def _kept(self, run: ProgramRun) -> dict[str, Any]:
+    async def _kept(self, run: ProgramRun, *, undo: bool = False) -> dict[str, Any]:
         """As `_keep`; one that can't be taken down as it stands is nobody's, and goes on by its entries."""
         try:
+            if undo:
+                await run.wind_down()
+            run.leave()
             return await self._keep(run)
         except BaseException:
+            run.leave()
             with anyio.CancelScope(shield=True), contextlib.suppress(BridgeError):
                 await self.store.interrupt(run.execution)
             raise
