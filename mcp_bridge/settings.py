@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import platformdirs
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from mcp_bridge.downstream.environment import EnvPass
+from mcp_bridge.downstream.environment import env_pass as chosen_variables
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.sizes import Size, parse_size
@@ -76,6 +78,13 @@ def _listed(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
+def _user(value: Any) -> Any:
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if isinstance(text, str) and not re.fullmatch(r"[1-9]\d*(:\d+)?", text, re.ASCII):
+        raise ValueError("must be the number of a user, or of a user and a group, such as 1000 or 1000:1000; never 0")
+    return text
+
+
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -102,16 +111,18 @@ class Settings(BaseModel):
     cpus: Annotated[float, Field(gt=0, allow_inf_nan=False, description="A sandbox's processors")] = 1.0
     tmp_size: Annotated[Size, Field(description="Size of /tmp")] = 64 << 20
     workspace_size: Annotated[Size, Field(description="Size of /workspace")] = 128 << 20
-    container_user: Annotated[
-        str, Field(pattern=r"^[1-9]\d*(:\d+)?$", description="uid[:gid] in the sandbox; never 0")
-    ] = "65534:65534"
+    container_user: Annotated[str, BeforeValidator(_user), Field(description="uid[:gid] in the sandbox; never 0")] = (
+        "65534:65534"
+    )
 
     output: Annotated[Literal["compact", "toon", "json"], Field(description="Form of the answer's text")] = "compact"
     structured: Annotated[
         Literal["auto", "always", "never"],
-        Field(description="Structured content: auto leaves it out for clients that show it to the model"),
+        Field(description="Structured content: auto leaves it out where a model would be shown it, or more with it"),
     ] = "auto"
-    max_output_chars: Annotated[int, Field(ge=1000, description="Longest text that an answer carries")] = 30_000
+    max_output_chars: Annotated[
+        int, Field(ge=1000, description="Most characters of one answer that a model can be shown")
+    ] = 30_000
     max_output_size: Annotated[Size, Field(description="Most a script may print before it is ended")] = 32 << 20
     max_artifact_size: Annotated[Size, Field(description="Most a run may keep in files")] = 64 << 20
 
@@ -122,6 +133,11 @@ class Settings(BaseModel):
 
     client_configs: Annotated[bool, Field(description="Read servers from Claude Code's and .mcp.json files")] = True
     allow_self_server: Annotated[bool, Field(description="Allow this bridge behind itself")] = False
+    env_pass: Annotated[
+        EnvPass,
+        BeforeValidator(chosen_variables),
+        Field(description="Variables that servers get: all, minimal, or these; never the bridge's own"),
+    ] = "all"  # noqa: S105 - no password
     runtime_idle_timeout: Annotated[
         float, Field(ge=0, allow_inf_nan=False, description="Stop a server unused for so long; 0 for never")
     ] = 300.0
@@ -332,6 +348,8 @@ def _laid_over(own: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
             values[key] = min(own[key], table[key], key=_number)
         elif key in PERMISSIONS:
             values[key] = own[key] if not _permits(key, own) else table[key]
+    if chosen_variables(own.get("env_pass", "all")) != "all":
+        values["env_pass"] = own["env_pass"]
     if "timeout" in table and "max_timeout" in own:
         values["timeout"] = min(table["timeout"], own["max_timeout"], key=_number)
     if "ledger" in own and "ledger" in table:
@@ -423,10 +441,12 @@ def _from_validation(exc: ValidationError, file: Path | None, environ: Mapping[s
     key = str(first["loc"][0]) if first["loc"] else ""
     # Of a table, the key in it.
     path = tuple(str(part) for part in first["loc"][: 2 if key in NESTED else 1])
-    message = f"{'.'.join(path)}: {first['msg']}" if key else first["msg"]
+    # What a validator of ours says is a sentence by itself.
+    said = first["msg"].removeprefix("Value error, ")
+    message = f"{'.'.join(path)}: {said}" if key else said
     for short in (key.upper(), *(alias for alias, name in ENV_ALIASES.items() if name == key)):
         if environ.get(ENV_PREFIX + short):
-            return BridgeError("bad_config", f"{ENV_PREFIX}{short}: {first['msg']}.", variable=ENV_PREFIX + short)
+            return BridgeError("bad_config", f"{ENV_PREFIX}{short}: {said}.", variable=ENV_PREFIX + short)
     return _bad(message, file, *path)
 
 

@@ -172,9 +172,9 @@ servers() {
 clients() {
     local log=.cache/clients.log want stamp
     stamp=${MCP_BRIDGE_TEST_CACHE:-.cache/servers}/.installed-clients
-    want=$(fingerprint scripts/test-servers.sh requirements/node-clients/*)
+    want=$(fingerprint scripts/test-servers.sh requirements/node-clients/* requirements/node-many-servers/*)
     is_done "$stamp" "$want" && return
-    say "real MCP clients (the Inspector, Claude Code), into .cache/servers"
+    say "real MCP clients (the Inspector, Claude Code) and more servers, into .cache/servers"
     scripts/test-servers.sh clients >"$log" 2>&1 || { cat "$log" >&2 && stop "scripts/test-servers.sh failed"; }
     echo "$want" >"$stamp"
 }

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Install the real MCP servers and clients that the tests use. Idempotent: what is there in the right version stays.
 #
-#   scripts/test-servers.sh [servers|clients]    one of the two, or both
+#   scripts/test-servers.sh [servers|clients]    one of the two, or both; more servers come with the clients
 #
 # Into $MCP_BRIDGE_TEST_CACHE, or .cache/servers in the repository. Needs npm (Node 22.19 or later) and uv.
 set -eu
@@ -27,6 +27,8 @@ node_packages() {
 # Claude Code is a binary of some 400 MB: the demonstration doesn't wait for it.
 if [ "${1:-clients}" = clients ]; then
     node_packages clients node-clients
+    # Servers that are started all at once, by tests alone.
+    node_packages many node-many-servers
     [ -z "${1:-}" ] || exit 0
 fi
 

@@ -36,6 +36,69 @@ def wrong(schema, arguments):
     return str(error)
 
 
+# --- all faults at once ---
+
+ZONES = {
+    "properties": {
+        "source_timezone": {"type": "string"},
+        "time": {"type": "string"},
+        "target_timezone": {"type": "string"},
+        "days": {"type": "integer", "minimum": 1},
+    },
+    "required": ["source_timezone", "time", "target_timezone"],
+}
+
+
+@pytest.mark.parametrize("more", [{}, {"additionalProperties": False}], ids=["open", "closed"])
+def test_every_fault_of_a_call_is_told_with_the_names_that_were_meant(more):
+    told = wrong(ZONES | more, {"source": "UTC", "targetTimezone": "Asia/Tokyo", "time": 12, "days": 0})
+    assert told.split("; ") == [
+        "there is no parameter 'source' (did you mean source_timezone?)",
+        "there is no parameter 'targetTimezone' (did you mean target_timezone?)",
+        "time: 12 is not of type 'string'",
+        "days: 0 is less than the minimum of 1",
+        "arguments: 'source_timezone' is a required property",
+        "arguments: 'target_timezone' is a required property",
+    ]
+
+
+def test_a_name_that_only_the_schema_allows_is_no_fault_by_itself():
+    good = {"source_timezone": "UTC", "time": "12:00", "target_timezone": "UTC"}
+    ArgumentCheck(ZONES).check(good | {"format": "24h"})
+    assert "no parameter 'format'" in wrong(ZONES | {"additionalProperties": False}, good | {"format": "24h"})
+    for free in ({"additionalProperties": True}, {"patternProperties": {"^f": {}}}):
+        assert "format" not in wrong(ZONES | free, {"format": "24h"})
+
+
+def test_names_within_an_argument_are_told_with_those_that_were_meant():
+    entity = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "entityType": {"type": "string"}},
+        "required": ["name", "entityType"],
+        "additionalProperties": False,
+    }
+    schema = {"properties": {"entities": {"type": "array", "items": entity}}}
+    told = wrong(schema, {"entities": [{"name": "Ada", "entity_type": "person"}, {"nmae": "Ben"}]})
+    assert "entities[0]: there is no name 'entity_type' (did you mean entityType?)" in told
+    assert "entities[0]: 'entityType' is a required property" in told
+    assert "entities[1]: there is no name 'nmae' (did you mean name?)" in told
+    assert "entities[1]: 'name' is a required property" in told
+
+
+def test_rows_that_are_wrong_alike_are_told_a_few_times_and_hide_nothing_else():
+    schema = {"properties": {"rows": {"items": {"type": "integer"}}, "to": {"type": "string"}}}
+    told = wrong(schema, {"rows": ["x"] * 100, "to": 5})
+    assert told.count("rows[") == 3
+    assert "to: 5 is not of type 'string'" in told
+    assert told.endswith("; …")
+
+
+def test_some_arguments_of_a_call_are_checked_for_themselves():
+    check = ArgumentCheck(ZONES | {"additionalProperties": False})
+    assert check.faults_of_part({"time": "12:00", "odd": 1}) == []
+    assert check.faults_of_part({"time": 12}) == ["time: 12 is not of type 'string'"]
+
+
 # --- all of it ---
 
 

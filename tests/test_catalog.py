@@ -120,6 +120,32 @@ def test_operators_in_a_query_are_words(index, query):
     index.search(query)
 
 
+HIDING = [
+    make("push_files", "Add files to a GitHub repository in a single commit", server="github"),
+    make("merge_pull_request", "Merge a request; may add a commit to the git history", server="github"),
+    make("git_add", "Adds file contents to the staging area", server="git"),
+    make("git_commit", "Records changes to the repository", server="git"),
+    make("git_status", "Shows the working tree status", server="git"),
+    make("convert_time", "Convert between zones", server="time"),
+    make("get_current_time", "The time now", server="time"),
+    make("echo", "Says what it was told", server="everything"),
+    make("search_files", "Search for files by the time of their last change", server="filesystem"),
+]
+
+
+def test_tools_whose_name_or_server_is_in_the_query_are_not_hidden_by_those_that_have_every_word():
+    index = SearchIndex(HIDING)
+    assert found(index, "push files commit", strict=True) == ["push_files"]
+    assert set(found(index, "git add commit")[:2]) == {"git_add", "git_commit"}
+    assert {"push_files", "merge_pull_request"} <= set(found(index, "git add commit"))
+    assert "git_status" not in found(index, "git add commit"), "of it the query has its server's name alone"
+    assert set(found(index, "git add commit", strict=True)) == {"merge_pull_request", "push_files"}
+    assert found(index, "search files by time")[0] == "search_files"
+    assert set(found(index, "time")) >= {"convert_time", "get_current_time"}
+    only = found(index, "git add commit", allowed=lambda tool: tool.server == "github")
+    assert set(only) == {"push_files", "merge_pull_request"}
+
+
 def test_equals_are_ranked_by_server_and_name():
     tools = [make(name, "same text", server=server) for server in ("b", "a") for name in ("y", "x")]
     for ordered in (tools, tools[::-1]):
@@ -181,6 +207,59 @@ def test_a_rendering_is_a_call_a_description_and_the_described_parameters():
         "  Shows the working tree status. Needs a repository.\n"
         "  repo_path: Path of the repository"
     )
+
+
+def test_what_a_rendering_cuts_is_read_in_full():
+    long = {
+        "properties": {
+            "a": {"type": "string", "description": "first words " + "and more " * 40 + "last words"},
+            "b": {"type": "string", "default": "x" * 100},
+        }
+    }
+    cases = {
+        "description": make("x", "Begins. " + "More of it. " * 100 + "It ends."),
+        "parameter": make("x", "Short.", schema={"properties": {"a": long["properties"]["a"]}}),
+        "default": make("x", "Short.", schema={"properties": {"b": long["properties"]["b"]}}),
+        "parameters": make("x", "Short.", schema={"properties": {f"p{number}": {} for number in range(60)}}),
+    }
+    ends = {"description": "It ends.", "parameter": "last words", "default": "x" * 100, "parameters": "p59: Any"}
+    for case, tool in cases.items():
+        rendered = describe.render(tool)
+        assert rendered.splitlines()[-1] == '  … all of it: await runtime.describe("s.x", "full")', case
+        assert ends[case] not in rendered
+        assert ends[case] in describe.full(tool)
+        assert "…" not in describe.full(tool)
+    assert "all of it" not in describe.render(STATUS)
+
+
+def test_one_sentence_says_how_a_tool_is_called():
+    assert describe.called_as(STATUS) == (
+        "It is git.git_status(repo_path: str, from_: str | None, verbose: bool = False, "
+        "kebab_case: Literal['a', 'b'] = ...) -> str. In a dict of arguments: 'from' for from_, 'kebab-case' for kebab_case."
+    )
+    many = make("x", schema={"properties": {f"parameter_{number}": {"type": "string"} for number in range(150)}})
+    assert len(describe.called_as(many)) < 1700
+    assert 'more: await runtime.describe("s.x", "full")' in describe.called_as(many)
+
+
+def test_what_is_required_and_has_a_default_may_be_left_out():
+    schema = {
+        "properties": {
+            "element": {"type": "string", "default": "body"},
+            "ref": {"type": "string"},
+            "verbose": {"type": "boolean", "default": False},
+            "size": {"$ref": "#/$defs/Size"},
+            "to": {"type": ["string", "null"], "default": None},
+        },
+        "required": ["element", "ref", "size", "to"],
+        "$defs": {"Size": {"type": "integer", "default": 3}},
+    }
+    tool = make("x", schema=schema)
+    shown = "s.x(ref: str, to: str | None, element: str = 'body', size: int = 3, verbose: bool = False)"
+    assert describe.render(tool).startswith(f"await {shown}")
+    rows = {row["name"]: row for row in describe.proxy_row(tool)["params"]}
+    assert [name for name, row in rows.items() if row["required"]] == ["ref", "to"], "null is no default to be sent"
+    assert (rows["element"]["default"], rows["size"]["default"]) == ("body", 3)
 
 
 def test_a_proxy_row_carries_what_a_function_is_made_from():

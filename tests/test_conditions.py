@@ -10,6 +10,7 @@ from kernel_driver import run
 
 from mcp_bridge.kernel.conditions import MAX_CHARS, MAX_DEPTH, Condition, ConditionError, ConditionSyntaxError
 from mcp_bridge.kernel.references import MISSING, walk, written
+from mcp_bridge.kernel.state import dump, restore, told_rows
 
 
 def lookup_in(names):
@@ -207,6 +208,84 @@ def test_case_12_contains_looks_into_its_left_side():
     assert holds("$t contains 2", t=[1, 2])
     assert holds("$t contains 'k'", t={"k": 0})
     assert "NoneType contains str" in no_answer("$t contains 'b'")
+
+
+# --- indices ---
+
+
+def test_an_index_may_be_written_in_brackets():
+    rows = [{"n": 61, "of": [[1, 2], [3]]}, {"n": 5}]
+    assert holds("$rows[0].n > 60 and $rows[1].n == 5", rows=rows)
+    assert holds("$rows[0].of[0][1] == 2 and $rows.0.of[1].0 == 3", rows=rows)
+    assert holds("$rows[2] == None and $rows[0][0] == None and $rows[99999999999].n == None", rows=rows)
+    assert holds("[$rows[1].n, 6] == [5, 6] and $rows[1].n in[5]", rows=rows)
+    assert Condition("$rows[0].n == $other[1]").roots == {"rows", "other"}
+    assert branch("$s.output[0].n == 61", rows)[0] == branch("$s[0].n == 61", rows)[0] == "yes"
+    assert branch("$ctx.k[1] == 2", 0, {"k": [1, 2]})[0] == "yes"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["$a[-1]", "$a[b]", "$a['b']", "$a[0", "$a[]", "$a[0]b", "$a[0.5]", "$a [0]", "$a[٣]", "$a[0](1)", "$a[ 0 ]"],
+)
+def test_no_other_brackets_follow_a_reference(text):
+    message = str(refused(text))
+    if text.startswith("$a["):
+        assert any(words in message for words in ("is written $name[0]", "nothing joins", "means nothing", "a call"))
+
+
+# --- why there is no answer ---
+
+
+def why(condition, output, context=None):
+    _, machine = branch(condition, output, context)
+    (text,) = machine.reasons.values()
+    assert machine.told_error == f"{machine.error}: {text}"
+    assert told_rows(machine)[-1]["why"] == text
+    assert dump(machine) == dump(restore(machine.program, dump(machine)))
+    assert text not in dump(machine).decode()
+    return text
+
+
+def test_a_comparison_with_nothing_says_what_was_there_instead():
+    assert why("$s.0.n > 60", '[{"n": 61}]') == (
+        "$s is the text '[{\"n\": 61}]', and has no 0: `parse: json` on that step makes a value of it"
+    )
+    assert why("$s[0].n > 60", "sixty") == "$s is the text 'sixty', and has no 0"
+    assert why("$s[2].n > 60", [1, 2]) == "$s is a list of 2, and has no 2"
+    assert why("$s.a.c > 60", {"a": {"b": 1}}) == "$s.a is an object with 'b', and has no c"
+    assert why("$s.a.c > 60", {"a": {}}) == "$s.a is an empty object, and has no c"
+    assert why("$s.a > 60", {"a": None}) == "$s.a is null"
+    assert why("$s.output.a > 60", 5) == "$s.output is 5, and has no a"
+    assert why("5 < $nobody", 1) == "there is no $nobody, neither in the context nor as a step that has an output"
+
+
+def test_a_comparison_of_two_kinds_says_what_each_is():
+    assert why("$s > 60", "61") == "$s is the text '61': `parse: json` on that step makes a value of it"
+    assert why("$s > 60", "many") == "$s is the text 'many'"
+    assert why("$s < $limit", [1], {"limit": True}) == "$s is a list of 1; $limit is true"
+    assert why("$s contains 'x'", 1.5) == "$s is 1.5"
+    many = why("$s > 1", {f"name {number}": 0 for number in range(1000)})
+    assert many.endswith("'name 9', …")
+    assert len(why("$s > 1", "x" * 1_000_000)) < 100
+    assert len(why(f"$s{'.0' * 4000} > 1", 1)) < 100
+
+
+def test_comparisons_of_literals_alone_have_nothing_to_say():
+    _, machine = branch("1 > 'a'", 1)
+    assert (machine.reasons, machine.told_error) == ({}, machine.error)
+
+
+def test_what_a_condition_says_inside_of_another_program_is_told_with_all_of_it():
+    inner = {"steps": [{"id": "if", "type": "condition", "condition": "$rows[0] > 1", "then": "if"}]}
+    step = {"id": "inner", "type": "program", "program": inner, "context": {"rows": "[2]"}}
+    machine, _ = run({"steps": [step]})
+    assert machine.told_error.startswith(
+        "step 'inner' failed: the program 'unnamed' ended as failed: step 'if' failed:"
+    )
+    assert machine.told_error.endswith(
+        "$rows is the text '[2]', and has no 0: `parse: json` on that step makes a value of it"
+    )
 
 
 # --- each operator ---

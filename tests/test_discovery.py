@@ -18,7 +18,8 @@ from mcp_bridge.downstream.discovery import discover, expand
 from mcp_bridge.downstream.itself import runs_the_bridge
 from mcp_bridge.downstream.spec import ServerSpec, spec_from_toml
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.workspace.content import Content
+from mcp_bridge.workspace.content import Content, changed, content_of
+from mcp_bridge.workspace.trust import TrustStore
 
 
 @pytest.fixture
@@ -127,6 +128,25 @@ def test_a_broken_client_file_is_reported_with_its_place_and_is_not_fatal(find, 
     assert list(found.servers) == ["own"]
 
 
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        ({"x": {}}, 'so it has no server. Write {"mcpServers"'),
+        ({"servers": {"git": {"command": "uvx"}}}, '"servers" is VS Code\'s key. Call it "mcpServers".'),
+        ({"git": {"command": "uvx"}}, 'Write {"mcpServers": {…}} around them.'),
+        ({"git": {"url": "https://x"}}, 'Write {"mcpServers": {…}} around them.'),
+    ],
+)
+def test_a_file_without_its_key_is_said_to_be_one(find, content, part):
+    found = find(project=content)
+    [problem] = found.problems
+    assert part in problem.message
+    [sentence] = found.missing
+    assert sentence.startswith("Servers of .mcp.json are missing")
+    assert part in sentence
+    assert not find(project={}).problems, "an empty one is one"
+
+
 def test_a_client_file_that_is_no_text_is_reported(find, tmp_path):
     (tmp_path / "work" / ".mcp.json").write_bytes(b"\xff\xfe\x00")
     assert "UTF-8" in find().problems[0].message
@@ -148,6 +168,37 @@ def test_a_broken_entry_is_a_problem_of_its_server_alone(find, entry, part):
     found = find(user={"mcpServers": {"bad": entry, "good": {"command": "x"}}})
     assert part in found.servers["bad"].problem
     assert found.servers["good"].problem is None
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        (
+            {"command": "sh -c secret-word"},
+            "command is a whole command line, and has to be the program alone: write 'sh' there, and what follows it in "
+            "args, each word by itself.",
+        ),
+        ({"command": "~/bin/x"}, "command begins with ~, which only a shell takes for the home directory: write ${HOME}/bin/x."),
+        ({"command": "sh", "cwd": "~"}, "cwd begins with ~, which only a shell takes for the home directory: write ${HOME}."),
+        ({"command": "no-such-program-anywhere -x"}, None),
+        ({"command": "sh", "args": ["~/x", "a b"]}, None),
+    ],
+)  # fmt: skip
+def test_a_command_as_a_shell_has_it_is_a_problem_that_says_what_to_write(find, entry, problem):
+    for found in (find({"s": entry}), find(user={"mcpServers": {"s": entry}})):
+        told = found.servers["s"].problem
+        assert (told is None) is (problem is None)
+        assert problem is None or problem in told
+        assert "secret-word" not in str(told)
+
+
+def test_a_program_whose_name_has_a_space_is_one(find, tmp_path, monkeypatch):
+    program = tmp_path / "sh there"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    assert find({"s": {"command": str(program)}}).servers["s"].problem is None
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert find({"s": {"command": "sh there"}}).servers["s"].problem is None
 
 
 def test_remote_servers_are_kept_with_their_type(find):
@@ -238,6 +289,8 @@ def test_a_toml_table_is_read_with_its_defaults():
     ("table", "message", "hint"),
     [
         ({"command": "x", "argz": []}, "bridge.toml: servers.s.argz is not a known key.", "Did you mean args?"),
+        ({"cmd": "x"}, "servers.s.cmd is not a known key.", "Did you mean command?"),
+        ({"command": "x", "environment": {}}, "servers.s.environment", "Did you mean env?"),
         ({"command": "x", "zzz": 1}, "servers.s.zzz", "Known keys"),
         ({}, "servers.s.command is missing", "Give the executable"),
         ({"command": 7}, "servers.s.command must be a string", None),
@@ -408,6 +461,125 @@ def test_a_projects_servers_take_part_once_they_are_approved_in_claude_code(find
     assert [name for name, spec in found.servers.items() if spec.enabled] == allowed
     left_out = {name for file in found.passed_over for name in file.servers}
     assert left_out == {"a", "b"} - set(allowed) - set(general.get("disabledMcpjsonServers", ()))
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A home, and folders of a project in it: `tree(user=…, files={folder: content}, cwd=folder)`."""
+    home = tmp_path / "home"
+    home.mkdir()
+
+    def run(*, user=None, files=None, cwd="src", **options):
+        (home / ".claude.json").write_text(json.dumps(user or {}).replace("HOME", str(home)))
+        for folder, content in (files or {}).items():
+            (home / folder).mkdir(parents=True, exist_ok=True)
+            (home / folder / ".mcp.json").write_text(json.dumps(content))
+        (home / cwd).mkdir(parents=True, exist_ok=True)
+        return discover({}, config_file="x.toml", environ={}, cwd=home / cwd, home=home, **options)
+
+    run.home = home
+    return run
+
+
+def commands(found):
+    return {name: spec.command for name, spec in found.servers.items() if spec.enabled}
+
+
+def test_files_of_folders_above_count_and_the_nearest_first(tree):
+    files = {"src": servers(a="near", b="near"), "src/deep/er": servers(a="nearest"), ".": servers(c="far")}
+    user = {"projects": {"HOME/src/deep/er": {"enableAllProjectMcpServers": True}}}
+    found = tree(user=user, files=files, cwd="src/deep/er")
+    assert commands(found) == {"a": "nearest", "b": "near", "c": "far"}
+    assert {spec.scope for spec in found.servers.values()} == {"project"}
+    assert commands(tree(user={"projects": {"HOME": {"enableAllProjectMcpServers": True}}}, cwd="src/deep/er")) == {}
+
+
+def test_a_file_above_starts_nothing_before_it_is_trusted_by_itself(tree, tmp_path):
+    file = tree.home / "src/.mcp.json"
+    store = TrustStore(tmp_path / "state")
+    found = tree(files={"src": servers(a="x")}, cwd="src/deep", trust=store)
+    assert not found.servers
+    [over] = found.passed_over
+    assert (over.code, over.file, over.servers) == ("untrusted_file", str(file), ("a",))
+    assert f"`mcp-bridge trust {tree.home}/src`" in over.hint
+    store.record(content_of(file, file.read_bytes(), json.loads(file.read_bytes())))
+    assert commands(tree(cwd="src/deep", trust=store)) == {"a": "x"}
+    tree(files={"src/deep": servers(b="y")}, cwd="src/deep", trust=store)
+    assert commands(tree(cwd="src/deep", trust=store)) == {"a": "x"}, "each file by itself"
+    tree(files={"src": servers(a="another")})
+    assert commands(tree(cwd="src/deep", trust=store)) == {}
+
+
+def test_of_a_trusted_file_above_a_folder_gives_no_other_code(tree, tmp_path):
+    """Its servers are started in the working directory, where a file of the same name is not what was trusted."""
+    entries = {"mcpServers": {"a": {"command": "./run.sh"}, "b": {"command": "npx", "args": ["x"]}}}
+    tree(files={"src": entries}, cwd="src/deep")
+    (tree.home / "src/run.sh").write_text("trusted")
+    (tree.home / "src/deep/run.sh").write_text("of somebody else")
+    file, store = tree.home / "src/.mcp.json", TrustStore(tmp_path / "state")
+    store.record(content_of(file, file.read_bytes(), entries))
+    found = tree(cwd="src/deep", trust=store, shelter=tmp_path / "ours").servers
+    assert found["a"].scripts == {f"{tree.home}/src/deep/run.sh": "not there"}
+    assert changed(found["a"].scripts)
+    assert found["b"].args == ("--prefix", str(tmp_path / "ours"), "x")
+    here = tree(cwd="src", trust=store, shelter=tmp_path / "ours").servers
+    assert not changed(here["a"].scripts)
+    assert here["b"].args == ("x",)
+
+
+def test_an_approval_is_of_no_file_above_that_others_could_have_written(tree):
+    user = {"projects": {"HOME/src/deep": {"enableAllProjectMcpServers": True}}}
+    (tree.home / "src").mkdir()
+    for place, mode in ((tree.home / "src", 0o777), (tree.home / "src/.mcp.json", 0o666)):
+        found = tree(user=user, files={"src": servers(a="x")}, cwd="src/deep")
+        assert commands(found) == {"a": "x"}
+        before = place.stat().st_mode
+        place.chmod(mode)
+        found = tree(user=user, cwd="src/deep")
+        assert commands(found) == {}
+        assert found.passed_over[0].servers == ("a",)
+        place.chmod(before)
+
+
+def git(*words, cwd):
+    subprocess.run(
+        ["git", "-c", "user.name=x", "-c", "user.email=x@y", *words], cwd=cwd, check=True, capture_output=True
+    )
+
+
+def test_local_scope_and_approvals_are_those_of_the_git_repository(tree):
+    user = {"projects": {"HOME/src": servers(mine="local") | {"enabledMcpjsonServers": ["a"]}}}
+    files = {"src": servers(a="x", b="y")}
+    tree(files=files, cwd="src/deep/er")
+    assert commands(tree(user=user, cwd="src/deep/er")) == {}
+    git("init", "-q", cwd=tree.home / "src")
+    assert commands(tree(user=user, cwd="src/deep/er")) == {"mine": "local", "a": "x"}
+    nearer = user["projects"] | {"HOME/src/deep/er": servers(mine="of the folder")}
+    assert commands(tree(user={"projects": nearer}, cwd="src/deep/er"))["mine"] == "of the folder"
+    git("commit", "-q", "--allow-empty", "-m", "x", cwd=tree.home / "src")
+    git("worktree", "add", "-q", str(tree.home / "elsewhere/tree"), cwd=tree.home / "src")
+    assert commands(tree(user=user, cwd="elsewhere/tree")) == {"mine": "local"}
+    git("init", "-q", cwd=tree.home / "src/deep")
+    assert "mine" not in commands(tree(user=user, cwd="src/deep/er")), "a repository in it is another"
+
+
+def test_a_folder_that_says_it_belongs_to_a_repository_is_believed_if_that_says_so_too(tree):
+    user = {"projects": {"HOME/src": servers(mine="local") | {"enableAllProjectMcpServers": True}}}
+    tree(files={"strange": servers(evil="evil")}, cwd="src")
+    git("init", "-q", cwd=tree.home / "src")
+    git("commit", "-q", "--allow-empty", "-m", "x", cwd=tree.home / "src")
+    git("worktree", "add", "-q", str(tree.home / "tree"), cwd=tree.home / "src")
+    assert commands(tree(user=user, cwd="tree")) == {"mine": "local"}
+    (tree.home / "strange/.git").write_bytes((tree.home / "tree/.git").read_bytes())
+    assert commands(tree(user=user, cwd="strange")) == {}
+    (tree.home / "strange/.git").unlink()
+    own = tree.home / "strange/common/worktrees/x"
+    own.mkdir(parents=True)
+    (own / "commondir").write_text(str(tree.home / "src/.git"))
+    (own / "gitdir").write_text(str(tree.home / "strange/.git"))
+    for text in (f"gitdir: {own}", "gitdir: \0", "gitdir: /dev/zero", "", "gitdir: .git"):
+        (tree.home / "strange/.git").write_text(text)
+        assert commands(tree(user=user, cwd="strange")) == {}
 
 
 def test_a_project_that_names_the_bridge_alone_is_nothing_to_speak_of(find):

@@ -1,6 +1,7 @@
 """Supervised servers: real ones, and every fault that one of them can have."""
 
 import asyncio
+import functools
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from mcp_bridge.downstream import connection as connection_module
 from mcp_bridge.downstream import listing_limits
 from mcp_bridge.downstream import supervisor as supervisor_module
 from mcp_bridge.downstream.arguments import ArgumentCheck, ArgumentError, UncheckedError
+from mcp_bridge.downstream.catalog import Catalog
 from mcp_bridge.downstream.fleet import Fleet
 from mcp_bridge.downstream.lines import LineSplitter, Oversized
 from mcp_bridge.downstream.results import convert
@@ -358,13 +360,62 @@ async def test_a_server_that_cannot_be_used_is_listed_with_its_reason(settings, 
         assert (error.code, error.details["reason"]) == ("server_unavailable", state)
 
 
-async def test_a_child_gets_its_environment_and_the_mark_of_nesting_and_nothing_else(monkeypatch):
+async def test_a_child_gets_what_its_entry_and_the_operator_say_and_the_mark_of_nesting(monkeypatch):
     monkeypatch.setenv("MY_SECRET", "hunter2")
-    async with Fleet([faulty(env={"ADDED": "a"})]) as fleet:
+    async with Fleet([faulty(env={"ADDED": "a"}, env_pass="minimal")]) as fleet:  # noqa: S106
         environment = json.loads(await value(fleet, "faulty", "environment"))
         assert environment["ADDED"] == "a"
         assert environment[connection_module.NESTED_VARIABLE] == "1"
         assert "MY_SECRET" not in environment
+
+
+# What a server says by itself.
+
+
+async def test_a_real_servers_progress_is_told_while_it_works(everything_server):
+    told = []
+    async with Fleet([everything_server]) as fleet:
+        arguments = {"duration": 0.5, "steps": 5}
+        answer = await fleet.call_tool("everything", "trigger-long-running-operation", arguments, tell=told.append)
+        assert not answer.is_error
+    assert [line.split()[0] for line in told] == ["1/5", "2/5", "3/5", "4/5", "5/5"]
+
+
+async def test_what_a_server_logs_is_told_to_the_calls_under_way_and_to_the_operator(caplog):
+    caplog.set_level("INFO")
+    told, others = [], []
+    async with Fleet([faulty("talkative")]) as fleet:
+        async with anyio.create_task_group() as tasks:
+            call = fleet.call_tool
+            tasks.start_soon(functools.partial(call, "faulty", "sleep", {"seconds": 1}, tell=others.append))
+            tasks.start_soon(functools.partial(call, "faulty", "talk", tell=told.append))
+        assert told == others == ["reading", "warning: slow", '{"rows": 3}']
+        del told[:]
+        await call("faulty", "talk")
+        assert not told, "nobody asked"
+    lines = [record.getMessage() for record in caplog.records if "logs (" in record.getMessage()]
+    assert lines[:2] == ["server 'faulty' logs (info): reading", "server 'faulty' logs (warning): slow"]
+    assert not any("details" in line for line in lines), "debug is left out"
+
+
+async def test_servers_are_started_ahead_side_by_side_and_a_failure_is_told_to_whoever_comes(tmp_path):
+    names = [f"s{number}" for number in range(12)]
+    # Each waits for seven others before it answers.
+    meeting = [faulty("together", f"8:{tmp_path}", name=name) for name in names]
+    async with Fleet([*meeting, faulty("dead", name="dead")]) as fleet:
+        catalog = Catalog(fleet)
+        catalog.start_ahead([*names, "no-such-server"])
+        most = 0
+        with anyio.fail_after(40):
+            while not all(fleet.server(name).running for name in names):
+                most = max(most, sum(status.state == "starting" for status in fleet.statuses()))
+                await anyio.sleep(0.01)
+        assert most == 8
+        catalog.start_ahead(["dead"])
+        await until(lambda: fleet.server("dead").status().state == "failed")
+        error = await failure(fleet, "dead", "echo")
+        assert (error.code, "exit code 3" in error.message) == ("server_start_failed", True)
+        assert (await failure(fleet, "dead", "echo")).details["reason"] == "backoff"
 
 
 # Calling.
@@ -707,9 +758,13 @@ def test_many_faults_are_summed_up_and_long_values_cut():
     schema = {"additionalProperties": {"type": "integer"}}
     with pytest.raises(ArgumentError) as caught:
         ArgumentCheck(schema).check(dict.fromkeys("abcdef", "v" * 500))
-    assert str(caught.value).count("is not of type") == 3
+    assert str(caught.value).count("is not of type") == 6
+    assert len(str(caught.value)) < 1000
+    many = {f"name {number}": "v" * 500 for number in range(1000)}
+    with pytest.raises(ArgumentError) as caught:
+        ArgumentCheck(schema).check(many)
     assert str(caught.value).endswith("…")
-    assert len(str(caught.value)) < 500
+    assert len(str(caught.value)) < 3000
 
 
 def test_arguments_too_deep_for_json_are_refused():

@@ -11,6 +11,7 @@ from execution_fixtures import lines, printed, until
 from servers.specs import faulty
 
 from mcp_bridge.bridge import bundle
+from mcp_bridge.bridge.erasing import erase
 from mcp_bridge.downstream.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 
@@ -144,7 +145,11 @@ ODD_ERRORS = {
     "import sys\nsys.setrecursionlimit(50)\ndef f(): f()\nf()": ("RecursionError", ...),
     "exec('1 / 0')": ("ZeroDivisionError", "division by zero"),
     "import asyncio\nawait asyncio.gather(*[asyncio.to_thread(int, 'a') for _ in range(3)])": ("ValueError", ...),
-    "import nonexistent_module": ("ModuleNotFoundError", "No module named 'nonexistent_module'"),
+    "import nonexistent_module": (
+        "ModuleNotFoundError",
+        "No module named 'nonexistent_module'\n"
+        "The image has the standard library only. More comes with the operator's setting `packages`.",
+    ),
     "assert False, 'claim'": ("AssertionError", "claim"),
     "class R:\n    def __repr__(self): raise OSError('shown')\nR()": ("OSError", "shown"),
 }  # fmt: skip
@@ -839,3 +844,20 @@ async def test_leaving_the_bridge_ends_runs_under_way(sandboxes):
             raise RuntimeError("the server has to go")
     assert caught.group_contains(RuntimeError, match="has to go")
     assert await sandboxes.containers() == []
+
+
+async def test_who_reads_what_another_answer_had_to_cut_is_replayed_and_erased_with_it(sandboxes, tmp_path):
+    async with sandboxes.open(state_dir=tmp_path) as bridge:
+        first = await bridge.run("print('of the first')")
+        bridge.files.save_output(first.execution, "stdout.txt", first.stdout)
+        reader = await bridge.run(
+            f"print(runtime.output({first.execution!r}), await runtime.output({first.execution!r}))"
+        )
+        assert printed(reader) == "of the first\n of the first\n\n"
+        store = bridge.programs.store
+        assert await store.holders(first.execution) == [reader.execution]
+        assert (await bridge.replay_script(await store.execution(reader.execution))).difference is None
+        await erase(bridge._database, bridge.files, "execution", first.execution, by="me", reason=None)
+        assert (await store.execution(reader.execution)).status == "erased"
+        gone = await bridge.run(f"runtime.output({first.execution!r})")
+        assert gone.error["message"].startswith("No output 'stdout' is kept of the execution")

@@ -257,6 +257,21 @@ def test_a_folder_permits_nothing_that_the_user_forbids(files, own, folder):
     assert (found.settings.client_configs, found.settings.allow_self_server) == (permitted, permitted)
 
 
+@pytest.mark.parametrize(
+    ("own", "folder", "found"),
+    [
+        ("", '"minimal"', "minimal"),
+        ('"all"', '["A"]', ("A",)),
+        ('"minimal"', '"all"', "minimal"),
+        ('["A"]', '"all"', ("A",)),
+        ('["A"]', '["B"]', ("A",)),
+    ],
+)
+def test_a_folder_gives_servers_no_variable_that_the_user_keeps_from_them(files, own, folder, found):
+    lines = [f"env_pass = {text}" if text else "" for text in (own, folder)]
+    assert files(*lines).settings.env_pass == found
+
+
 def test_where_checkpoints_go_is_told_from_the_file_that_says_so(files, tmp_path):
     found = files("[ledger]\npublish = [{file = 'kept.txt'}]\nretry_failed = true", "[ledger]\nkeep_payloads_days = 3")
     assert found.settings.ledger.publish[0].file == tmp_path / "config/mcp-bridge/kept.txt"

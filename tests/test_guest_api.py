@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -143,6 +144,125 @@ except TypeError as exc:
     assert "unexpected keyword argument 'form'" in out[8]
     assert "from_" in out[8]
     assert "takes 0 positional arguments but 1" in out[9]
+
+
+WRONG_CALLS = """
+from mcp import MCPError, ToolError
+import mcp.sync.servers
+from mcp.servers import time, git, odd
+async def told(call):
+    try:
+        print(await call())
+    except (TypeError, MCPError) as exc:
+        print(type(exc).__name__, "|", exc)
+await told(lambda: time.convert_time(source="UTC", target="Asia/Tokyo", time=12))
+await told(lambda: time.convert_time(source_timezone="UTC", target_timezone="Asia/Tokyo", time="12:00"))
+await told(lambda: git.git_log(path="/x", count="5", max_count="5", limit=[1]))
+await told(lambda: git.git_log(7, max_count="5"))
+await told(lambda: runtime.call_tool("time", "convert_time", {"source": "UTC", "target": "UTC", "time": 12}))
+await told(lambda: odd.many(**{f"x{n}": n for n in range(100)}))
+await told(lambda: odd.many("a", "b", first="c", second={1, 2}))
+await told(lambda: odd.many(first="vault://ref/aaaaaaaaaaaaaaaa"))
+"""
+
+
+async def test_every_fault_of_a_call_is_told_at_once_with_the_signature(sandboxes, time_server, git_server):
+    many = tool("many", {"first": {"type": "integer"}, "second": STRING, "third": STRING}, ["first", "third"])
+    record = await sandboxes.run(WRONG_CALLS, time_server, git_server, echoing(many))
+    out = lines(record)
+    converts = "convert_time(source_timezone: str, time: str, target_timezone: str) -> "
+    assert out[0].startswith(
+        "TypeError | time.convert_time() got an unexpected keyword argument 'source'; nearest: source_timezone; "
+        "got an unexpected keyword argument 'target'; nearest: target_timezone; "
+        "missing required arguments: 'source_timezone', 'target_timezone'; time: 12 is not of type 'string'. "
+        f"It is {converts}"
+    )
+    assert "Asia/Tokyo" in printed(record)
+    log = next(line for line in out if "git_log() got" in line)
+    assert "unexpected keyword argument 'path'; nearest: repo_path" in log
+    assert "unexpected keyword argument 'count'" in log
+    assert "unexpected keyword argument 'limit'" in log
+    assert "missing required argument: 'repo_path'" in log
+    assert "max_count: '5' is not" in log
+    assert "It is git_log(repo_path: str, max_count: int = 10, " in log
+    typed = next(line for line in out if line.startswith("ToolError | git.git_log: "))
+    assert "repo_path: 7 is not of type 'string'" in typed
+    assert "max_count: '5' is not" in typed
+    assert "It is git.git_log(repo_path: str, " in typed
+    named = next(line for line in out if line.startswith("ToolError | time.convert_time: "))
+    assert named.startswith(
+        "ToolError | time.convert_time: there is no parameter 'source' (did you mean source_timezone?); "
+        "there is no parameter 'target' (did you mean target_timezone?); time: 12 is not of type 'string'; "
+        "arguments: 'source_timezone' is a required property; arguments: 'target_timezone' is a required property. "
+        f"It is time.{converts}"
+    )
+    assert "got 80 more of them" in out[-3]
+    assert len(out[-3]) < 4000
+    assert "got multiple values for argument 'first'; the value can't be written as JSON: " in out[-2]
+    assert "It is many(first: int, third: str, second: str = ...)" in out[-2]
+    assert "first: '" not in out[-1], "what is behind a reference isn't known here"
+
+
+async def test_what_is_required_and_has_a_default_may_be_left_out(sandboxes):
+    place = {"element": STRING | {"default": "body"}, "ref": STRING, "wait": {"type": "integer", "default": 5}}
+    record = await sandboxes.run(
+        """
+import inspect, json
+from mcp import programs
+from mcp.servers import odd
+print(inspect.signature(odd.click))
+for call in (odd.click("e1"), odd.click(ref="e1", wait=7), odd.click("e1", "head")):
+    print(json.loads(await call)[1])
+print(await runtime.describe("odd.click"))
+step = {"id": "a", "type": "tool", "tool": "odd.click", "args": {"ref": "e2"}}
+print((await programs.run({"steps": [step]})).output)
+""",
+        echoing(tool("click", place, ["element", "ref", "wait"])),
+    )
+    out = lines(record)
+    assert out[0].startswith("(ref: str, element: str = 'body', wait: int = 5) -> ")
+    assert [eval(line) for line in out[1:4]] == [  # noqa: S307
+        {"ref": "e1", "element": "body", "wait": 5},
+        {"ref": "e1", "element": "body", "wait": 7},
+        {"ref": "e1", "element": "head", "wait": 5},
+    ]
+    assert out[4].startswith("await odd.click(ref: str, element: str = 'body', wait: int = 5) -> ")
+    assert json.loads(out[-1])[1] == {"ref": "e2", "element": "body", "wait": 5}
+
+
+async def test_a_wrong_name_is_answered_with_the_right_one_and_what_is_cut_can_be_read(sandboxes, git_server):
+    long = "Begins here. " + "It goes on. " * 100 + "It ends here."
+    record = await sandboxes.run(
+        """
+from mcp import MCPError
+from mcp.servers import git, odd
+dir(git), dir(odd)
+for name in ("git_log", "gti.git_log", "git.git_lgo", "git.log", "git.history", "gti", "odd.nothing", "github.git_log"):
+    try:
+        print(name, "|", await runtime.describe(name))
+    except MCPError as exc:
+        print(name, "|", exc.code, exc)
+for detail in ("signature", "full"):
+    text = await runtime.describe("odd.speak", detail)
+    print(detail, "It ends here." in text, text.splitlines()[-1].strip())
+""",
+        git_server,
+        echoing(tool("speak", {"a": STRING}) | {"description": long}),
+    )
+    out = dict(line.split(" | ", 1) for line in lines(record)[:-2])
+    assert out["git_log"] == "unknown_server There is no server 'git_log'. Did you mean git.git_log?"
+    assert out["gti.git_log"] == "unknown_server There is no server 'gti'. Did you mean git.git_log?"
+    assert out["github.git_log"] == "unknown_server There is no server 'github'. Did you mean git.git_log?"
+    assert out["git.git_lgo"].startswith("unknown_tool server 'git' has no tool 'git_lgo'. Did you mean git_log")
+    assert "Did you mean git_log" in out["git.log"]
+    assert "There are: git_" in out["git.history"]
+    assert "git_log" in out["git.history"]
+    assert "Did you mean git?" in out["gti"]
+    assert out["odd.nothing"] == "unknown_tool server 'odd' has no tool 'nothing'. There are: speak."
+    assert lines(record)[-2:] == [
+        'signature False … all of it: await runtime.describe("odd.speak", "full")',
+        'full True As JSON Schema: await runtime.describe("odd.speak", "schema")',
+    ]
 
 
 async def test_aliases_are_injective_and_the_true_names_work_too(sandboxes):
@@ -660,3 +780,117 @@ async def test_an_artifact_with_an_odd_name_is_read_by_its_uri(sandboxes, tmp_pa
         assert "#" not in uri
         assert bridge.files.read(uri) == b"x"
         assert code == "bad_artifact_name"
+
+
+async def test_help_and_inspect_show_what_is_to_be_awaited(sandboxes, git_server):
+    record = await sandboxes.run(
+        """
+import inspect
+from mcp import programs, runtime
+from mcp.servers import git
+from mcp.sync.servers import git as blocking
+for awaited in (runtime.search, runtime.call_tool, git.git_log, git.git_log.raw, programs.run):
+    print(inspect.iscoroutinefunction(awaited))
+for plain in (runtime.search_sync, runtime.call_tool_sync, runtime.discovered_servers, blocking.git_log, print):
+    print(inspect.iscoroutinefunction(plain))
+help(runtime.search)
+help(runtime.call_tool)
+help(runtime.search_sync)
+help(git.git_log)
+""",
+        git_server,
+    )
+    out = lines(record)
+    assert out[:10] == ["True"] * 5 + ["False"] * 5
+    shown = [line for line in out if re.match(r"(async )?(search(_sync)?|call_tool|git_log)\(", line)]
+    assert shown[0].startswith("async search(query: str = ''")
+    assert shown[1].startswith("async call_tool(server: str = ..., tool: str = ...")
+    assert shown[2].startswith("search(query: str")
+    assert shown[3].startswith("async git_log(repo_path: str")
+
+
+async def test_text_that_holds_json_is_text_and_answers_as_the_object_would(sandboxes):
+    record = await sandboxes.run(
+        """
+import copy, json, pickle
+from mcp.servers import faulty, odd
+now = await faulty.echo('{"timezone": "Europe/Oslo"}')
+print(isinstance(now, str), now == str(now), type(str(now)) is str, now[0], json.loads(now)["timezone"])
+print(now["timezone"], now.get("nothing", 7), "timezone" in now.keys(), len(now) == len(str(now)))
+print(type(pickle.loads(pickle.dumps(now))) is str, type(copy.copy(now)) is str)
+print(json.dumps([now]) == json.dumps([str(now)]), json.loads(await odd.echo(text=now))[1]["text"] == now)
+for wrong in (lambda: now["nothing"], lambda: now.append, lambda: now[1.5]):
+    try:
+        wrong()
+    except Exception as exc:
+        print(type(exc).__name__, exc)
+rows = await odd.echo(text="[")
+try:
+    rows["text"]
+except TypeError as exc:
+    print(exc)
+""",
+        faulty(),
+        echoing(tool("echo", {"text": STRING})),
+    )
+    assert lines(record) == [
+        "True True True { Europe/Oslo",
+        "Europe/Oslo 7 True True",
+        "True True",
+        "True True",
+        "KeyError 'nothing'",
+        "AttributeError 'str' object has no attribute 'append'",
+        "TypeError string indices must be integers, not 'float'",
+        "string indices must be integers, not 'str': this text holds a JSON array; write json.loads(text)[0]['text'], "
+        "with import json",
+    ]
+
+
+async def test_a_dict_is_taken_for_all_arguments_only_where_it_can_mean_nothing_else(sandboxes):
+    record = await sandboxes.run(
+        """
+import json
+from mcp.servers import odd
+async def sent(call): print(json.loads(await call)[1])
+await sent(odd.text({"text": "a", "more": 1}))
+await sent(odd.text(params={"text": "a"}))
+await sent(odd.rows({"rows": [{"a": 1}]}))
+await sent(odd.any({"value": 1}))
+await sent(odd.object({"value": {"b": 2}}))
+await sent(odd.named(args={"args": {"c": 3}}))
+try:
+    await odd.text({"text": "a", "nothing": 1})
+except Exception as exc:
+    print(type(exc).__name__)
+""",
+        echoing(
+            tool("text", {"text": STRING, "more": {"type": "integer"}}, ["text"]),
+            tool("rows", {"rows": {"type": "array", "items": {"type": "object", "properties": {"a": {}}}}}, ["rows"]),
+            tool("any", {"value": {}}, ["value"]),
+            tool("object", {"value": {"type": "object"}}, ["value"]),
+            tool("named", {"args": {"type": "object"}}, ["args"]),
+        ),
+    )
+    assert lines(record) == [
+        "{'text': 'a', 'more': 1}",
+        "{'text': 'a'}",
+        "{'rows': [{'a': 1}]}",
+        "{'value': {'value': 1}}",
+        "{'value': {'value': {'b': 2}}}",
+        "{'args': {'args': {'c': 3}}}",
+        "ToolError",
+    ]
+
+
+async def test_objects_that_resist_take_no_harm_from_advice(sandboxes):
+    async with sandboxes.open() as bridge:
+        for code, said in {
+            "class E(Exception):\n    __notes__ = 7\nraise E('mine')": "mine",
+            "class E(TypeError):\n    def __str__(self): raise ValueError\nraise E": "E",
+            "class E(KeyError):\n    def __getattribute__(self, name): 1 / 0\nraise E('x')": "E",
+            "raise ExceptionGroup('several', [KeyError('a'), NameError('b')])": "several",
+            "import builtins\nbuiltins.compile = None\nnothing": "nothing",
+        }.items():
+            record = await bridge.run(code)
+            assert record.status == "error", code
+            assert said in record.error["traceback"], (code, record.error)

@@ -261,6 +261,22 @@ def test_the_line_names_the_file_what_to_do_and_nothing_raw(user):
     assert "evil" not in ended.stdout
 
 
+def test_in_a_folder_within_it_nothing_of_it_is_started_either(user, monkeypatch, watch):
+    inner = user.checkout.folder / "src/inner"
+    inner.mkdir(parents=True)
+    monkeypatch.chdir(inner)
+    watch.folder = str(user.checkout.folder)
+    ended = user.run("servers list", "--start", "--json")
+    assert ended.exit_code == 0
+    assert not user.checkout.marks
+    assert not watch.started
+    assert watch.opened <= {".mcp.json"}
+    [line] = ended.stderr.splitlines()
+    assert line.startswith("mcp-bridge: untrusted_file: ")
+    assert "`mcp-bridge trust '/" in line, "which folder it is about"
+    assert "\x1b" not in line
+
+
 def test_the_users_settings_hold_in_an_untrusted_folder(user):
     rows = {row["code"]: row for row in json.loads(user.run("doctor", "--json").stdout)["findings"]}
     assert str(user.tmp / "config") in rows["configuration"]["message"]

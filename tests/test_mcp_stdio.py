@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -63,14 +64,63 @@ async def test_in_either_era_there_is_one_tool_and_it_runs_python(setup, mode):
 
 
 @pytest.mark.filterwarnings("ignore:open_binary is deprecated:DeprecationWarning")  # of the tokenizer's own import
-async def test_the_tool_with_its_schema_is_at_most_200_tokens(setup):
+async def test_the_list_of_tools_is_at_most_200_tokens_as_on_the_wire(setup):
     from bpe_openai import get_encoding
 
+    async with setup.wire() as wire:
+        await wire.initialize()
+        listed = (await wire.answer(await wire.ask("tools/list")))["result"]
+    rendered = json.dumps(listed, separators=(",", ":"), ensure_ascii=False)
+    assert len(get_encoding("o200k_base").encode(rendered)) <= 200, rendered
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_a_client_that_defers_tools_is_told_what_the_tool_is_for_and_not_to_defer_it(configure, git_server, mode):
+    async with configure(git_server).client(mode) as client:
+        told = client.instructions
+        (tool,) = (await client.list_tools()).tools
+    assert tool.meta == {"anthropic/alwaysLoad": True}
+    assert told.startswith("These MCP servers are behind it: git. run_python ")
+    for word in ("await NAME.tool(", "dir(NAME)", "runtime.search", "save_memory", "save_tool", "display(", "gather"):
+        assert word in told, word
+    assert len(told) <= 2048, "Claude Code cuts what is longer"
+
+
+async def test_what_the_tool_says_of_itself_is_true(configure, git_server, everything_server):
+    """Each promise of the description and the instructions, in one script."""
+    setup = configure(git_server, everything_server)
     async with setup.client() as client:
-        tool = (await client.list_tools()).tools[0]
-    shown = {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}
-    rendered = json.dumps(shown, separators=(",", ":"), ensure_ascii=False)
-    assert len(get_encoding("o200k_base").encode(rendered)) <= 200
+        kept = await run(
+            client, "await runtime.save_memory('told', {'a': 1})\ndef f(): return 5\nawait runtime.save_tool(f)"
+        )
+        assert not kept.is_error
+        result = await run(
+            client,
+            """
+import asyncio, json
+from mcp.servers import git, everything
+from mcp import ToolError
+from mcp.tools import f
+print("git_log" in dir(git), f(), await runtime.load_memory("told"), sorted(runtime.discovered_servers()))
+print(await asyncio.gather(everything.echo(message="a"), everything.echo(message="b")))
+print(type(await everything.echo(message='{"a": 1}')).__name__, "git_log" in str(await runtime.search("commit log")))
+print("repo_path" in await runtime.describe("git.git_log"))
+try:
+    await git.git_log(repo_path="/nowhere")
+except ToolError as exc:
+    print(exc.server)
+try:
+    import numpy
+except ImportError:
+    print("standard library only")
+help(mcp.programs)
+""",
+        )
+    said = text(result).splitlines()
+    assert said[0] == "True 5 {'a': 1} ['everything', 'git']"
+    assert said[1] == "['Echo: a', 'Echo: b']"
+    assert said[2:6] == ["str True", "True", "git", "standard library only"]
+    assert not result.is_error
 
 
 async def test_an_unknown_tool_is_a_protocol_error_and_the_server_goes_on(setup):
@@ -175,6 +225,9 @@ async def test_a_script_can_read_its_own_source(setup):
 async def test_a_fault_of_the_bridge_is_an_answer_without_its_inside_and_is_logged(caplog):
     class Broken:
         settings = Settings()
+
+        def aliases(self):
+            return []
 
         async def run(self, *_arguments, **_options):
             raise RuntimeError("the inside")
@@ -309,20 +362,38 @@ def test_whatever_is_printed_as_json_comes_back_from_the_shorter_form(tmp_path, 
 
 
 async def test_long_output_is_cut_in_the_middle_and_kept_whole(configure):
-    async with configure(max_output_chars=2000).client() as client:
+    setup = configure(max_output_chars=2000)
+    async with setup.client() as client:
         result = await run(client, "print('begin' + 'x' * 50_000 + 'end')")
         shown = text(result)
         assert len(shown) < 2500
         assert shown.startswith("beginxxx")
         assert shown.endswith("xxxend")
         assert "of 50009 characters cut" in shown
-        kept = Path(shown.partition("all of it: ")[2].partition(" …]")[0])
-        assert kept.read_text() == "begin" + "x" * 50_000 + "end\n"
-        assert kept.stat().st_mode & 0o077 == 0
+        # What it names is what the next script can write.
+        named = re.search(r"; (runtime\.output\('[0-9a-f]{16}'\)) has all of it", shown)[1]
+        read = await run(client, f"whole = {named}\nprint(len(whole), whole[:6], whole[-4:-1], await {named} == whole)")
+        assert text(read) == "50009 beginx end True"
+        kept = list((setup.state_dir / "outputs").rglob("*.txt"))
+        assert [path.stat().st_mode & 0o077 for path in kept] == [0]
         value = text(await run(client, "'v' * 50_000"))
-        assert len(value) < 2500
+        assert len(value) <= 2000
         assert "of 50002 characters cut" in value
+        named = re.search(r"; (runtime\.output\(.*?\)) has all of it", value)[1]
+        assert text(await run(client, f"len({named})")) == "50002"
+        unknown = text(await run(client, "runtime.output('0123456789abcdef')"))
+        assert "No output 'stdout' is kept of the execution '0123456789abcdef'. Only what an answer had" in unknown
+    async with configure(max_output_chars=2000, structured="always").client() as client:
+        result = await run(client, "print('begin' + 'x' * 50_000 + 'end')")
         assert len(result.structured_content["stdout"]) == 50_009, "programs get all of it"
+
+
+async def test_an_output_of_many_megabytes_is_read_whole_by_the_next_script(configure):
+    async with configure(max_output_size="32m").client() as client:
+        code = "import zlib\ntext = ''.join(f'{n} ø\\n' for n in range(500_000))\n"
+        shown = text(await run(client, code + "print(text, end='')"))
+        named = re.search(r"; (runtime\.output\(.*?\)) has all of it", shown)[1]
+        assert text(await run(client, code + f"{named} == text")) == "True"
 
 
 def png():

@@ -208,6 +208,27 @@ def test_a_program_that_contains_itself_is_refused():
     assert [code for _, code in faults(data)] == ["not_json"]
 
 
+def test_an_index_in_brackets_in_a_text_is_a_warning_where_it_stands():
+    program = parse(
+        steps(
+            tool(
+                "a",
+                args={"n": ["$b[0].n", "$$b[0]", "$b.0 [0]", "b[0]"]},
+                compensate={"tool": "u", "args": {"x": "$a[1]"}},
+            ),
+            {"id": "c", "type": "condition", "condition": "$a[0] == '$a[0]'", "then": "m"},
+            {"id": "m", "type": "map", "over": "$a[0]", "step": {"type": "llm", "prompt": "about $item.x[2]: $index"}},
+        )
+    )
+    assert [str(fault) for fault in program.warnings] == [
+        "steps[0].args.n[0]: the brackets of $b[0] are text here: an index is written $b.0",
+        "steps[0].compensate.args.x: the brackets of $a[1] are text here: an index is written $a.1",
+        "steps[2].step.prompt: the brackets of $item.x[2] are text here: an index is written $item.x.2",
+    ]
+    many = parse(steps(tool("a", args={"x": ["$b[0]"] * 1000})))
+    assert len(many.warnings) == 20
+
+
 def test_integral_floats_are_integers_as_in_json_schema():
     program = parse(steps(tool("a", max_retries=2.0, on_error="retry"), max_steps=5.0))
     assert program.max_steps == 5
@@ -264,6 +285,7 @@ SAMPLES = {
     "system": ([None, "", "s"], [1, {}]),
     "allowed_outputs": ([None, ["yes"], ["", "no"]], [[], "yes", [1], [None]]),
     "on_timeout": (["fail", "fallback"], [None, "", "retry"]),
+    "parse": ([None, "json"], ["", "yaml", "JSON", 1, True, {}]),
     "tool": (["t", "server.tool"], ["", None, 1, "t" * 201]),
     "args": ([{}, {"x": [{"y": None}]}], [None, [], "x"]),
     "condition": (["True", "$a"], ["", None, 1, "(", "x" * 10_001]),
@@ -276,9 +298,15 @@ SAMPLES = {
     "max_concurrency": ([None, 1, 10**12], [0, -1, 1.5, "1", True]),
     "message": (["m", "$a"], ["", None, 1]),
     "details": ([None, 1, "x", [], {"x": "$y"}], []),
-    "seconds": ([0, 0.5, "$s.output", form.MAX_SECONDS], [-1, form.MAX_SECONDS + 1, "1", "$", "$a b", True, []]),
+    "seconds": (
+        [0, 0.5, "$s.output", "$s[0].n[1]", form.MAX_SECONDS],
+        [-1, form.MAX_SECONDS + 1, "1", "$", "$a b", True, []],
+    ),
     "event": ([None], ["", 1]),
-    "over": (["$s", "$a.b.0", [], [1, "$x"]], [None, "", "s", "$", "$a ", {}, 1]),
+    "over": (
+        ["$s", "$a.b.0", "$a[0].b[1]", [], [1, "$x"]],
+        [None, "", "s", "$", "$a ", "$a[b]", "$a[0", "$a[-1]", {}, 1],
+    ),
     "as": (["x"], ["", None, 1]),
     "step": (
         [{"type": "llm", "prompt": "$item"}, {"id": "b", "type": "program", "program": steps(tool("x"))}],

@@ -86,3 +86,27 @@ async def test_programs_are_run_by_a_client_that_knows_no_python(sandboxes, gove
 async def test_by_default_there_is_one_tool(sandboxes):
     async with sandboxes.open() as bridge, Client(build_server(bridge)) as client:
         assert [tool.name for tool in (await client.list_tools()).tools] == ["run_python"]
+
+
+async def test_an_answer_over_the_limit_is_shorter_json_and_names_what_has_all_of_it(sandboxes, governance, tmp_path):
+    steps = [{"id": f"s{number}", "type": "tool", "tool": "look", "args": {"name": "$who"}} for number in range(80)]
+    async with (
+        sandboxes.open(governance=governance, state_dir=tmp_path / "state", max_output_chars=5000) as bridge,
+        Client(build_server(bridge, programs=True)) as client,
+    ):
+        arguments = {"program": {"steps": steps}, "context": {"who": "x" * 20_000}, "save_as": "long"}
+        ran = await client.call_tool("run_program", arguments)
+        shown = json.loads(ran.content[0].text)
+        asked = [("run_program", ran), ("get_program", await client.call_tool("get_program", {"program_id": "long"}))]
+        asked.append(("get_trace", await client.call_tool("get_trace", {"trace_id": shown["trace_id"]})))
+        for name, result in asked:
+            assert len(result.content[0].text) <= 5000, name
+            assert result.structured_content is None, name
+            assert json.loads(result.content[0].text)["cut"].startswith("All of it: run_python: ")
+        assert shown["status"] == "success"
+        assert "of 20004 characters cut" in shown["output"]
+        trace = json.loads(asked[2][1].content[0].text)
+        assert trace["steps"][0]["id"] == "s0"
+        code = shown["cut"].removeprefix("All of it: run_python: ")
+        whole = await client.call_tool("run_python", {"code": f"{code.replace('await', 't = await')}\nlen(t.output)"})
+        assert whole.content[0].text == "20004"

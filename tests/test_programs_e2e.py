@@ -55,6 +55,54 @@ print((await programs.run("greet", {{"who": "you"}})).ok)
     ]
 
 
+async def test_json_in_a_text_is_read_where_a_step_says_so_and_a_condition_on_the_text_says_how(sandboxes):
+    rows = json.dumps([{"n": 61}, {"n": 5}])
+    record = await sandboxes.run(
+        f"""
+from mcp import programs, traces
+def program(**more):
+    return {{"steps": [
+        {{"id": "count", "type": "tool", "tool": "faulty.echo", "args": {{"text": {rows!r}}}, **more}},
+        {{"id": "large", "type": "condition", "condition": "$count[0].n > 60 and $count.1.n < 60", "then": "tell"}},
+        {{"id": "tell", "type": "tool", "tool": "faulty.echo", "args": {{"text": "$count.0.n is large"}}}},
+    ]}}
+trace = await programs.run(program(parse="json"))
+print(trace.status, trace.output, trace.step("count").output)
+trace = await programs.run(program())
+print(trace.error)
+print(trace.step("large").error)
+print((await traces.get(trace.trace_id)).step("large").error == trace.step("large").error)
+print((await programs.run({{"steps": [program(parse="json")["steps"][0] | {{"args": {{"text": "none"}}}}]}})).error)
+print((await programs.run({{"steps": [program()["steps"][0] | {{"args": {{"txt": "a", "times": 0}}}}]}})).error)
+faults = await programs.validate({{"steps": [{{"id": "a", "type": "tool", "tool": "t", "args": {{"x": "$n[0]"}}}}]}})
+print(bool(faults), faults)
+print(programs.__doc__)
+""",
+        faulty(),
+    )
+    out = printed(record).splitlines()
+    assert out[6:8] == [
+        "False valid",
+        "warning: steps[0].args.x: the brackets of $n[0] are text here: an index is written $n.0",
+    ]
+    assert out[0] == "success 61 is large [{'n': 61}, {'n': 5}]"
+    why = (
+        "the condition '$count[0].n > 60 and $count.1.n < 60' fails: these can't be compared so: NoneType > int: $count is "
+        """the text '[{"n": 61}, {"n": 5}]', and has no 0: `parse: json` on that step makes a value of it"""
+    )
+    assert out[1] == f"step 'large' failed: {why}"
+    assert out[2] == why
+    assert out[3] == "True"
+    assert out[4] == "step 'count' failed: the output is no JSON: 'none'"
+    assert "there is no parameter 'txt' (did you mean text?); " in out[5]
+    assert "'text' is a required property" in out[5]
+    assert "times: 0 is less than the minimum of 1" in out[5]
+    assert "It is faulty.echo(text: str" in out[5]
+    guide = "\n".join(out)
+    for sign in ("==", "not in", "contains", "$found[0]", "`local`", '"parse": "json"'):
+        assert sign in guide
+
+
 async def test_what_a_sandbox_has_left_goes_on_in_another_with_its_key(sandboxes, tmp_path):
     program = {
         "steps": [

@@ -139,6 +139,7 @@ def test_statuses_defaults_and_limits_are_those_of_the_code():
     assert 4 * mebi == programs.MAX_CONTEXT_BYTES
     assert (values.MAX_DEPTH, values.MAX_INTEGER) == (48, 10**100)
     assert (conditions.MAX_CHARS, conditions.MAX_DEPTH) == (10_000, 50)
+    assert mebi == values.MAX_PARSED_CHARS
     assert (4 * mebi, 8 * mebi) == (references.MAX_TEXT_CHARS, references.MAX_FILLED)
     assert (machine.MAX_ITEMS, form.MAX_ATTEMPTS, once.MAX_KEY_CHARS) == (10_000, 1000, 1000)
     assert (yaml_text.MAX_DEPTH, machine.MAX_WORK) == (64, 50_000)

@@ -105,7 +105,7 @@ def test_the_configuration_in_the_readme_is_valid(tmp_path):
     from mcp_bridge.bridge.governance import load_governance
     from mcp_bridge.downstream.spec import spec_from_toml
 
-    first, policy, secrets, ledger = blocks("toml")
+    first, variables, policy, secrets, ledger = blocks("toml")
     file = tmp_path / "mcp-bridge.toml"
     file.write_text(first)
     loaded = settings.load(file, environ={})
@@ -113,6 +113,11 @@ def test_the_configuration_in_the_readme_is_valid(tmp_path):
         "git",
         "github",
     ]
+    file.write_text(variables)
+    loaded = settings.load(file, environ={})
+    assert loaded.settings.env_pass == "minimal"  # noqa: S105
+    [kubernetes] = [spec_from_toml(name, table, file) for name, table in loaded.layers[0].servers.items()]
+    assert kubernetes.env_pass == ("KUBECONFIG", "SSL_CERT_*")
     example = REPOSITORY / "examples/payment"
     file.write_text(
         f"{policy}\n{secrets}\n[programs]\npath = ['{example}/programs']\n[tools]\npath = ['{example}/tools']"

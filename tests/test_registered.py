@@ -527,7 +527,12 @@ def test_a_tool_without_return_annotation_returns_anything():
         ({"amount": math.nan}, "not JSON"),
         ({"amount": 1, "mode": "\ud800"}, "lone surrogate"),
         ({"amount": dt.date(2026, 1, 1)}, "not JSON"),
-        ({"flag": 1, "mode": 1, "rows": 1, "to": 1}, "; …"),
+        (
+            {"flag": 1, "mode": 1, "rows": 1, "to": 1, "amuont": 5},
+            r"amount is required; flag: .*; mode: .*; to: .*; rows: .*; there is no parameter 'amuont' \(did you mean amount\?\)\. It is "
+            r"local\.f\(amount: int, flag: bool = False, mode: Literal\['x', 'y'\] = 'x', .*rows: list\[int\] = \[\]\) -> Any\.",
+        ),
+        ({"amount": 1, "rows": ["x"] * 30}, "; …"),
     ],
 )
 async def test_arguments_that_do_not_fit_are_refused_by_parameter_and_expectation(arguments, says):

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import tempfile
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from mcp import Client
+from mcp.shared.exceptions import MCPError
 
 from mcp_bridge.bridge.keep import ArtifactWriter, Files
 from mcp_bridge.bridge.record import ExecutionRecord
@@ -23,8 +25,6 @@ from mcp_bridge.settings import Settings
 EXECUTION = "0123456789abcdef"
 RECORD = "mcp-code-bridge/record"
 FORMS = ["compact", "json", "toon"]
-SLACK = render.NOTE_CHARS + 100
-"""For the notes about cuts."""
 
 MAGIC = {
     "image/png": b"\x89PNG\r\n\x1a\n",
@@ -84,7 +84,7 @@ RECORDS = st.builds(
 def test_no_record_gets_a_text_over_the_limit(record, form, limit):
     with tempfile.TemporaryDirectory() as directory:
         shown = answer(record, directory, output=form, max_output_chars=limit).text()
-    assert len(shown) <= limit + SLACK
+    assert len(shown) <= limit
     assert shown
     if form == "json":
         assert json.loads(shown)["status"] == record.status, "cut, and still a document"
@@ -128,20 +128,23 @@ def test_an_error_and_artifacts_survive_long_output(tmp_path):
     shown = answer(record, tmp_path).text()
     assert "Boom: boom" in shown
     assert artifact(1)["uri"] in shown
-    assert shown.count("all of it: ") == 3
+    assert shown.count(f"runtime.output({EXECUTION!r}") == 3
 
 
 # --- the record ---
 
 
-def test_output_within_the_limit_is_whole_in_the_record_and_longer_output_names_its_file(tmp_path):
+def test_output_within_the_limit_is_whole_in_the_record_and_longer_output_says_how_to_read_it(tmp_path):
     record = ExecutionRecord(EXECUTION, stdout=b"a" * 2000, stderr=b"b" * 2001, value="c" * 2001)
     made = answer(record, tmp_path, max_output_chars=1000).record(2000)
     assert made["stdout"] == "a" * 2000
     for name in ("stderr", "value"):
-        assert len(made[name]) < 1300
-        path = Path(made[name].partition("all of it: ")[2].partition(" …]")[0])
-        assert path.read_text() == {"stderr": "b", "value": "c"}[name] * 2001
+        assert len(made[name]) <= 1000
+        assert f"; runtime.output({EXECUTION!r}, {name!r}) has all of it …]" in made[name]
+        assert Files(tmp_path).read_output(EXECUTION, name, 0, 9999) == (
+            {"stderr": "b", "value": "c"}[name] * 2001,
+            None,
+        )
 
 
 def test_what_is_cut_in_text_and_record_is_kept_once(tmp_path, monkeypatch):
@@ -171,6 +174,16 @@ class Bridge:
         self.settings = Settings(**settings)
         self.files = Files(directory)
 
+    def aliases(self):
+        return ["git"]
+
+    @property
+    def programs(self):
+        return self
+
+    async def listed(self, _principal):
+        return []
+
     async def run(self, *_arguments, **_options):
         return self.record
 
@@ -187,15 +200,57 @@ async def test_an_answer_to_20_megabytes_printed_is_small(tmp_path, client, mode
     result = await called(ExecutionRecord(EXECUTION, stdout=b"x" * 20_000_000), tmp_path, client, structured=mode)
     assert len(result.model_dump_json()) < 200_000
     made = result.structured_content or result.meta[RECORD]
-    assert "of 20000000 characters cut; all of it: " in made["stdout"]
+    assert "status" in made
+    assert f"of 20000000 characters cut; runtime.output({EXECUTION!r}) has all of it" in result.content[0].text
 
 
-async def test_a_megabyte_is_whole_for_programs_but_not_where_the_model_would_read_it(tmp_path):
+async def test_a_megabyte_is_whole_for_programs_where_the_operator_says_so_and_the_model_would_not_read_it(tmp_path):
     record = ExecutionRecord(EXECUTION, stdout=b"x" * (1 << 20))
-    assert (await called(record, tmp_path)).structured_content["stdout"] == "x" * (1 << 20)
-    for client, mode in (("claude-code", "auto"), ("claude-code", "always"), ("codex-mcp-client", "auto")):
-        result = await called(record, tmp_path, client, structured=mode)
-        assert len(result.model_dump_json()) < 100_000, client
+    assert (await called(record, tmp_path, structured="always")).structured_content["stdout"] == "x" * (1 << 20)
+    result = await called(record, tmp_path, "claude-code", structured="always")
+    assert len(result.model_dump_json()) < 100_000
+
+
+HUGE = [
+    {"stdout": b"x" * 3_000_000},
+    {"stderr": b"\xff" * 100_000, "value": '"' * 50_000},
+    {"stdout": b"x" * 990},
+    {"error": {"code": "script_error", "message": "m" * 40_000, "traceback": "t" * 40_000, "faults": ["f" * 9] * 999}},
+    {"artifacts": [artifact(number) for number in range(1000)]},
+    {"notices": ["n" * 900] * 50},
+    {"stdout": b"x" * 700, "displays": [{"text/markdown": "d" * 400}] * 100},
+    {"displays": [{"image/svg+xml": "<svg>" + "x" * 90_000}, {"application/pdf": "x"}] * 20},
+]
+
+
+@pytest.mark.parametrize("client", ["pydantic-ai", "claude-code", "gemini-cli-mcp-client-bridge", "inspector-cli"])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("what", HUGE, ids="+".join)
+async def test_no_client_can_show_a_model_more_than_the_limit_in_whatever_form(tmp_path, client, form, what):
+    record = ExecutionRecord(EXECUTION, "error" if "error" in what else "success", **what)
+    result = await called(record, tmp_path, client, output=form, max_output_chars=1000)
+    shown = sum(len(block.text) for block in result.content)
+    parts = [result.structured_content, (result.meta or {}).get(RECORD)]
+    assert shown <= 1000
+    assert shown + sum(len(json.dumps(part, ensure_ascii=False)) for part in parts if part) <= 1000 + LEAST_RECORD
+    if result.structured_content is not None:
+        assert result.structured_content["execution"] == EXECUTION, "whole, or not instead of the text"
+
+
+LEAST_RECORD = 80
+"""An execution's id, status and exit code as JSON."""
+
+
+async def test_a_client_that_shows_failures_as_json_gets_no_image_with_them(tmp_path):
+    image = {"image/png": base64.b64encode(MAGIC["image/png"].ljust(90_000, b"\0")).decode()}
+    error = {"code": "script_error", "type": "E", "message": "boom", "line": 1, "traceback": "E: boom"}
+    failed = ExecutionRecord(EXECUTION, "error", 1, error=error, displays=[image])
+    shown = await called(failed, tmp_path, "gemini-cli-mcp-client")
+    assert [block.type for block in shown.content] == ["text", "text"]
+    assert "image/png of 90000 bytes" in shown.content[1].text
+    assert [block.type for block in (await called(failed, tmp_path)).content] == ["text", "image"]
+    fine = ExecutionRecord(EXECUTION, displays=[image])
+    assert [block.type for block in (await called(fine, tmp_path, "gemini-cli-mcp-client")).content] == ["image"]
 
 
 async def test_no_output_is_said_only_where_there_is_none(tmp_path):
@@ -210,15 +265,17 @@ async def test_no_output_is_said_only_where_there_is_none(tmp_path):
 async def test_displayed_texts_are_within_the_limit_together(tmp_path):
     record = ExecutionRecord(EXECUTION, displays=[{"image/svg+xml": "<svg>" + "x" * 900}] * 100)
     result = await called(record, tmp_path, max_output_chars=2000)
-    assert sum(len(block.text) for block in result.content) < 2000 + SLACK
-    assert result.content[-1].text == "[… 97 more texts displayed: over 2000 characters]"
+    assert sum(len(block.text) for block in result.content) <= 2000
+    last = f"more texts displayed; runtime.output({EXECUTION!r}, 'displays') has all of it …]"
+    assert result.content[-1].text.endswith(last)
     assert result.content[0].text.startswith("<svg>xxx")
+    whole, _ = Files(tmp_path).read_output(EXECUTION, "displays", 0, 1_000_000)
+    assert whole == "\n".join(["<svg>" + "x" * 900] * 100)
 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("a table.csv", "text/csv"),
         ("plot.png", "image/png"),
         ("a.tar.gz", "application/octet-stream"),
         ("nothing", "application/octet-stream"),
@@ -231,6 +288,64 @@ async def test_a_resource_has_the_type_that_its_name_says(tmp_path, name, expect
     async with Client(build_server(bridge)) as client:
         (read,) = (await client.read_resource(row["uri"])).contents
     assert (read.mime_type, base64.b64decode(read.blob)) == (expected, b"1,2")
+
+
+async def test_artifacts_are_listed_and_text_is_read_as_text(tmp_path):
+    bridge = Bridge(None, tmp_path, max_output_chars=1000)
+    writer = ArtifactWriter(bridge.files, EXECUTION, 1 << 20)
+    contents = {"a table.csv": "ø,2", "long.txt": "x" * 1001, "notes.md": "# é" * 300, "broken.txt": None}
+    rows = {
+        name: writer.write(name, b"\xff" if text is None else text.encode(), first=True, last=True)
+        for name, text in contents.items()
+    }
+    async with Client(build_server(bridge)) as client:
+        listed = {row.name: row for row in (await client.list_resources()).resources}
+        read = {name: (await client.read_resource(row["uri"])).contents[0] for name, row in rows.items()}
+        templates = [row.uri_template for row in (await client.list_resource_templates()).resource_templates]
+    assert {name: (str(listed[name].uri), listed[name].size) for name in rows} == {
+        name: (row["uri"], row["size"]) for name, row in rows.items()
+    }
+    assert listed["a table.csv"].mime_type == "text/csv"
+    assert {"artifact://{execution}/{name}", "output://{execution}/{name}{?start}"} <= set(templates)
+    assert read["a table.csv"].text == "ø,2"
+    assert read["notes.md"].text == "# é" * 300
+    # What is longer than an answer may be is a file for the client, and nothing for its model to read.
+    assert base64.b64decode(read["long.txt"].blob) == b"x" * 1001
+    assert base64.b64decode(read["broken.txt"].blob) == b"\xff"
+
+
+async def test_of_many_artifacts_the_newest_are_listed(tmp_path):
+    bridge = Bridge(None, tmp_path)
+    for number in range(150):
+        row = ArtifactWriter(bridge.files, f"{number:016x}", 100).write("a.txt", b"1", first=True, last=True)
+        for path in (Path(row["path"]), Path(row["path"]).parent):
+            os.utime(path, (1000 + number, 1000 + number))
+    async with Client(build_server(bridge)) as client:
+        listed = [str(row.uri) for row in (await client.list_resources()).resources]
+    assert [uri for uri in listed if uri.startswith("artifact://")] == [
+        f"artifact://{number:016x}/a.txt" for number in range(149, 49, -1)
+    ]
+
+
+async def test_a_cut_output_is_read_part_by_part_as_a_resource(tmp_path):
+    whole = "".join(f"{number} é\n" for number in range(2000))
+    bridge = Bridge(ExecutionRecord(EXECUTION, stdout=whole.encode()), tmp_path, max_output_chars=3000)
+    async with Client(build_server(bridge)) as client:
+        shown = (await client.call_tool("run_python", {"code": "1"})).content[0].text
+        assert f"runtime.output({EXECUTION!r})" in shown
+        assert str(tmp_path) not in shown
+        uri, parts = f"output://{EXECUTION}/stdout", []
+        while uri:
+            (read,) = (await client.read_resource(uri)).contents
+            assert len(read.text) <= 3000
+            text, _, following = read.text.partition("\n[… goes on: ")
+            parts.append(text)
+            uri = following.removesuffix(" …]")
+        assert "".join(parts) == whole
+        assert len(parts) > 4
+        for name in (f"{EXECUTION}/stderr", f"{EXECUTION}/../x", f"{EXECUTION}/stdout?start=-1", "zz/stdout", "/"):
+            with pytest.raises(MCPError, match="is kept of the execution"):
+                await client.read_resource(f"output://{name}")
 
 
 # --- what a guest says that it shows ---

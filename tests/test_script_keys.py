@@ -5,6 +5,8 @@ import sqlite3
 
 import pytest
 
+from mcp_bridge.bridge.record import GIVEN_BEFORE
+
 pytestmark = pytest.mark.timeout(120)
 
 TOOLS = '''
@@ -51,15 +53,26 @@ async def called(client, code, **arguments):
     return result.is_error, [block.text for block in result.content], result.structured_content
 
 
+def as_before(again):
+    """An answer that was given before, which says so once to whoever reads it, without what it says of that."""
+    failed, [text, *blocks], record = again
+    notice = GIVEN_BEFORE.format(record["execution"])
+    assert record["notices"] == [notice]
+    assert text.endswith(f"\n[{notice}]")
+    shown = text.removesuffix(f"\n[{notice}]")
+    return failed, [shown, *blocks], {name: value for name, value in record.items() if name != "notices"}
+
+
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_a_client_that_calls_again_with_its_key_is_given_what_it_was_and_nothing_is_done_again(desk, mode):
     setup, paid, state = desk
     async with setup.client(mode) as client:
         first = await called(client, PAY, idempotency_key="order-7")
         assert first[0] is False
-        assert await called(client, PAY, idempotency_key="order-7") == first
+        assert "notices" not in first[2]
+        assert as_before(await called(client, PAY, idempotency_key="order-7")) == first
     async with setup.client(mode) as client:
-        assert await called(client, PAY, idempotency_key="order-7") == first
+        assert as_before(await called(client, PAY, idempotency_key="order-7")) == first
         assert paid() == ["anna"]
         # Without a key, and with another, it is done.
         await called(client, PAY)
@@ -93,7 +106,8 @@ async def test_a_failure_under_a_key_is_told_again_as_a_failure(desk):
         first = await called(client, code, idempotency_key="order-7")
         assert first[0] is True
         assert "after it was paid" in "".join(first[1])
-        assert await called(client, code, idempotency_key="order-7") == first
+        again = as_before(await called(client, code, idempotency_key="order-7"))
+        assert (again[0], again[1][0], again[2]) == (True, first[1][0], first[2])
     assert paid() == ["anna"]
 
 
@@ -102,6 +116,9 @@ def test_the_command_with_a_key_does_it_once(desk):
     first, again = (setup.run("run", "--key", "order-7", "--json", "-c", PAY) for _ in range(2))
     assert (first.returncode, json.loads(first.stdout)["stdout"]) == (0, "1\n"), first.stderr
     assert json.loads(again.stdout) == json.loads(first.stdout)
+    shown = setup.run("run", "--key", "order-7", "-c", PAY)
+    notice = GIVEN_BEFORE.format(json.loads(first.stdout)["execution"])
+    assert (shown.stdout, notice in shown.stderr.decode(), b"nothing was run" in first.stderr) == (b"1\n", True, False)
     assert paid() == ["anna"]
     other = setup.run("run", "--key", "order-7", "-c", "1")
     assert other.returncode != 0

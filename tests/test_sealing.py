@@ -5,11 +5,16 @@ import os
 import stat
 import sys
 import types
+import zlib
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from mcp_bridge.bridge.record import ExecutionRecord
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger import sealing
+from mcp_bridge.ledger import sealed_rows, sealing
+from mcp_bridge.ledger.sealed_rows import label_of, open_sealed, seal
 from mcp_bridge.ledger.sealing import FILE_NAME, DataKey, MasterKey, master_key
 from mcp_bridge.private_files import KEY_BYTES
 
@@ -222,3 +227,49 @@ def test_a_subject_s_name_in_the_store_tells_nothing_without_the_key():
     assert name == MasterKey(KEY).subject("anna@example.org")
     assert name != MasterKey(KEY[::-1]).subject("anna@example.org")
     assert "anna" not in name
+
+
+# --- values in rows ---
+
+TEXTS = st.text(st.characters(), max_size=20) | st.binary(max_size=12)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXTS, lambda some: st.lists(some) | st.dictionaries(st.text(), some)
+)
+
+
+def read(value):
+    """A value as it is read: what was bytes is text."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, dict):
+        return {name: read(member) for name, member in value.items()}
+    return [read(member) for member in value] if isinstance(value, list) else value
+
+
+@given(VALUES)
+def test_a_value_is_read_as_it_was_kept_with_its_large_texts_apart(value):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sealed_rows, "LARGE_TEXT_CHARS", 4)
+        kept = seal("run", "record", value)
+        assert open_sealed(DataKey(KEY), DataKey(KEY).seal(kept.data, kept.label), kept.label) == read(value)
+
+
+@pytest.mark.parametrize(
+    "printed", [b"p" * 1_000_003, b"\0" * 1_000_003, "ü\U0001f600\n".encode() * 150_000, os.urandom(999_999)]
+)
+def test_what_is_kept_of_large_output_takes_no_more_than_was_printed(printed):
+    """As JSON it would take up to six times as much, and as text of what is no text four times."""
+    record = ExecutionRecord("run", stdout=printed, displays=[{"text/plain": "d" * 70_000}])
+    kept = seal("run", "record", record.to_keep())
+    assert len(kept.data) < len(printed) * 1.02
+    sealed = DataKey(KEY).seal(kept.data, kept.label)
+    assert open_sealed(DataKey(KEY), sealed, label_of("run", "record")) == record.to_json()
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"\2", b"\2x", b"\2" + zlib.compress(b"\0\0\0\2{}"), b"\2" + zlib.compress(b"\0")]
+)
+def test_what_is_no_value_is_damage(data):
+    with pytest.raises(BridgeError) as caught:
+        open_sealed(DataKey(KEY), DataKey(KEY).seal(data, b"place"), b"place")
+    assert caught.value.code == "ledger_damaged"

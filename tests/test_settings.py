@@ -86,6 +86,7 @@ OTHER_VALUES = {
     "state_dir": ("/somewhere", Path("/somewhere")),
     "log_level": ("DEBUG", "debug"),
     "max_output_chars": ("5000", 5000),
+    "env_pass": ("KUBECONFIG, SSL_CERT_*", ("KUBECONFIG", "SSL_CERT_*")),
 }
 
 
@@ -178,6 +179,17 @@ def test_the_names_of_the_earlier_bridge_work(nowhere):
         "log_level": "info",
         "allow_self_server": True,
     }
+
+
+@pytest.mark.parametrize("value", ['"root"', "0", '"1000:"', '"0:0"', '"-1"', "true", '"1000:users"'])
+def test_a_user_that_is_none_is_told_what_to_write(nowhere, value):
+    (nowhere / FILE_NAME).write_text(f"container_user = {value}\n")
+    found = error(nowhere)
+    assert (found.code, found.details["line"]) == ("bad_config", 1)
+    if value != "true":
+        assert "container_user: must be the number of a user, or of a user and a group, such as 1000" in found.message
+    (nowhere / FILE_NAME).write_text("container_user = 1000\n")
+    assert named(nowhere).settings.container_user == "1000"
 
 
 def test_an_empty_variable_counts_as_none_and_a_foreign_one_is_left_alone(nowhere):

@@ -22,6 +22,7 @@ from mcp_bridge.wire.errors import WireError
 from mcp_bridge.wire.framing import LineDecoder
 
 if TYPE_CHECKING:
+    from mcp_bridge.bridge.live import LiveOutput
     from mcp_bridge.bridge.requests import Requests
     from mcp_bridge.sandbox.engine import ExitStatus, SandboxProcess
 
@@ -104,6 +105,7 @@ class Execution:
         requests: Answers what the script asks.
         progress: Told what the script reports.
         began: When the request came, by `time.monotonic`.
+        live: Tells what the script prints while it runs.
     """
 
     def __init__(
@@ -115,12 +117,14 @@ class Execution:
         requests: Requests,
         progress: Progress | None,
         began: float,
+        live: LiveOutput | None = None,
     ) -> None:
         self._process = process
         self._execution = execution
         self._first = first
         self._limits = limits
         self._progress = progress
+        self._live = live
         self._requests = requests
         self._clock = ScriptClock(time.monotonic)
         self._outputs = Outputs(limits.output)
@@ -175,6 +179,8 @@ class Execution:
                     ):
                         watchers.start_soon(watcher)
                     watchers.start_soon(self._channel.start, self._first)
+                    if self._live is not None:
+                        watchers.start_soon(self._live.follow, self._outputs, self._requests.project)
                     try:
                         finish = await self._channel.serve()
                     except WireError as exc:
@@ -210,6 +216,8 @@ class Execution:
                     self._ready.set()
             case messages.OutputWrite():
                 self._outputs.write(message)
+                if self._live is not None:
+                    self._live.printed()
             case messages.OutputDisplay():
                 self._outputs.display(message)
             case messages.CallTaken():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import time
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -76,6 +77,12 @@ LONGEST_WAIT_SECONDS = 30.0
 """A wait of a program up to this is waited for; a longer one suspends it."""
 
 
+NEWS_SECONDS = 0.25
+"""Between two things that are told of what a server says of one call; what comes sooner is passed over."""
+
+MAX_NEWS_CHARS = 300
+
+
 NO_MARK: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -109,6 +116,7 @@ class Gate:
         sampler: Asks the client's model, or None.
         keep_values: Keeps the values behind an execution's references, with what is recorded next.
         allowance: What may be recorded of it all; None for any.
+        news: Told what servers say while they work on a call; None if nobody wants it.
     """
 
     def __init__(
@@ -125,6 +133,7 @@ class Gate:
         sampler: Sampler | None = None,
         keep_values: Callable[[str, Mapping[str, Scalar]], None] | None = None,
         allowance: Allowance | None = None,
+        news: Callable[[str], None] | None = None,
     ) -> None:
         self.execution = execution
         self.allowance = allowance
@@ -147,6 +156,7 @@ class Gate:
         self._asker = asker
         self._sampler = sampler
         self._keep_values = keep_values
+        self._news = news
         self._kept: set[tuple[str, str]] = set()
         self.servers: frozenset[str] | None = None
         """The servers that it was narrowed to; None if it wasn't."""
@@ -298,7 +308,7 @@ class Gate:
             value = "PENDING" if called.pending else called.value
             text = value if isinstance(value, str) or not raw else json.dumps(value)
             return Answered(value, {"content": [{"type": "text", "text": text}]}, called.pending)
-        result = await self._fleet.call_tool(tool.server, tool, arguments, None)
+        result = await self._fleet.call_tool(tool.server, tool, arguments, None, await self._teller(tool))
         from mcp_bridge.downstream.results import convert, is_long  # noqa: PLC0415  (needs the SDK, loaded by now)
 
         converted = await on_thread(convert, result, tool) if is_long(result) else convert(result, tool)
@@ -307,6 +317,26 @@ class Gate:
             message = shown if isinstance(shown, str) else "the tool reported an error without a text"
             raise BridgeError("tool_error", message, content=converted["raw"].get("content"), raw=converted["raw"])
         return Answered(converted["value"], converted["raw"])
+
+    async def _teller(self, tool: ToolInfo) -> Callable[[str], None] | None:
+        """Passes on what a server says of a call, as it may be seen, and a few times a second at most."""
+        news = self._news
+        if news is None:
+            return None
+        projector = await self.projector()
+        said_at = -NEWS_SECONDS
+
+        def tell(text: str) -> None:
+            nonlocal said_at
+            now = time.monotonic()
+            if now - said_at >= NEWS_SECONDS:
+                said_at = now
+                # All of it first: a secret that was cut through can't be found any more.
+                shown = " ".join(str(projector.output(text)).split())
+                if shown:
+                    news(f"{tool.server}.{tool.name}: {shown[:MAX_NEWS_CHARS]}")
+
+        return tell
 
     async def _record(
         self, kind: Any, execution: str, path: str | None, program: str | None, payload: dict[str, Any]
@@ -505,7 +535,8 @@ class Gate:
             if exc.code == "bad_arguments" and empty:
                 # The commonest mistake: a name that is mistyped, or missing from the context.
                 names = ", ".join(sorted(set(empty)))
-                exc.hint = f"Nothing is behind {names}: neither in the context nor in an output."
+                nothing = f"Nothing is behind {names}: neither in the context nor in an output."
+                exc.hint = f"{nothing} {exc.hint}" if exc.hint else nothing
             raise
         if answered.pending:
             return Outcome(effect.id, "pending")

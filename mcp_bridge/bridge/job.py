@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.bridge.admission import Asker
     from mcp_bridge.bridge.execution import Progress
+    from mcp_bridge.bridge.live import LiveOutput
     from mcp_bridge.ledger.store import Starter, StoredExecution
     from mcp_bridge.models.sampling import Sampler
 
@@ -27,9 +28,11 @@ class Job:
     sampler: Sampler | None = None
     began: float = 0.0
     starter: Starter = "agent"
+    live: LiveOutput | None = None
+    news: Callable[[str], None] | None = None
 
     def of(self, stored: StoredExecution) -> Job:
         """The same caller's, for an execution that somebody else may have begun: what it may do is as it was."""
         kept = stored.bundle
-        asked = (self.progress, self.notify, self.asker, self.sampler, self.began, stored.starter)
-        return Job(kept["code"], kept["servers"], kept["timeout"], *asked)
+        asked = (self.progress, self.notify, self.asker, self.sampler, self.began, stored.starter, self.live)
+        return Job(kept["code"], kept["servers"], kept["timeout"], *asked, self.news)

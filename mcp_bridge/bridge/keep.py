@@ -5,7 +5,9 @@ No name from a script becomes a file name as it is: an artifact's is checked, a 
 
 from __future__ import annotations
 
+import codecs
 import hashlib
+import heapq
 import json
 import os
 import re
@@ -45,11 +47,18 @@ _HEAD_BYTES = 2048
 MAX_ARTIFACTS = 1000
 
 ARTIFACT_SCHEME = "artifact"
+OUTPUT_SCHEME = "output"
+
+OUTPUT_PART_BYTES = 1 << 20
+"""The most of a kept output that is read at once."""
+
+MAX_ARTIFACTS_LISTED = 100
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069/\\]{1,200}")
 """No separator, and nothing that changes how a terminal shows the rest of a line."""
 
 _EXECUTION = re.compile(r"[0-9a-f]{16}")
+_OUTPUT = re.compile(r"[a-z]{1,20}(-[0-9]{1,4})?")
 _ID = re.compile(r"[0-9a-f]+")
 _encoder, _decoder = json.JSONEncoder(ensure_ascii=False), json.JSONDecoder()
 _MEMORY = re.compile(r"[0-9a-f]{64}\.json")
@@ -146,6 +155,53 @@ class Files:
             raise
         return path
 
+    def read_output(self, execution: str, name: str, start: int, count: int) -> tuple[str, int | None]:
+        """A part of an output that was kept whole.
+
+        Args:
+            execution: Whose.
+            name: As it was saved, without its ending.
+            start: The byte that it begins with.
+            count: The most bytes of it.
+
+        Returns:
+            Whole characters, and the byte after them, or None at the end.
+
+        Raises:
+            BridgeError: `unknown_output`.
+        """
+        if _EXECUTION.fullmatch(execution) and _OUTPUT.fullmatch(name) and start >= 0:
+            try:
+                with (self._outputs / execution / f"{name}.txt").open("rb") as file:
+                    file.seek(start)
+                    data = file.read(count + 1)
+            except OSError:
+                pass
+            else:
+                more = len(data) > count
+                # A character that the end of the part cuts belongs to the next one.
+                part = data[:count].decode("utf-8", "replace") if not more else _whole_characters(data[:count])
+                return part, start + len(part.encode()) if more else None
+        raise BridgeError(
+            "unknown_output",
+            f"No output {name[:50]!r} is kept of the execution {execution[:50]!r}.",
+            hint="Only what an answer had to cut is kept, for some days. Run the script again, and print less of it.",
+        )
+
+    def artifacts(self) -> list[tuple[str, int]]:
+        """The URIs and sizes of the newest artifacts, newest first; at most MAX_ARTIFACTS_LISTED."""
+        found: list[tuple[float, str, int]] = []
+        for folder in heapq.nlargest(MAX_ARTIFACTS_LISTED, self._root.glob("*"), key=_changed):
+            if not _EXECUTION.fullmatch(folder.name):
+                continue
+            # Another bridge may remove it meanwhile.
+            with suppress(OSError):
+                for path in folder.iterdir():
+                    if _valid_name(path.name):
+                        status = path.stat()
+                        found.append((status.st_mtime, artifact_uri(folder.name, path.name), status.st_size))
+        return [(uri, size) for _, uri, size in heapq.nlargest(MAX_ARTIFACTS_LISTED, found)]
+
     def full(self) -> BridgeError:
         """Of what there is no room for."""
         return BridgeError(
@@ -204,6 +260,23 @@ class Files:
                 if path.name not in wanted and path.stat().st_mtime < before:
                     self._remove(path)
         self.recount()
+
+
+def artifact_uri(execution: str, name: str) -> str:
+    """The address of an artifact."""
+    return f"{ARTIFACT_SCHEME}://{execution}/{quote(name, safe='')}"
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _whole_characters(data: bytes) -> str:
+    """UTF-8 without the incomplete character at its end, if there is one."""
+    return codecs.getincrementaldecoder("utf-8")("replace").decode(data)
 
 
 def _bytes_of(path: Path) -> int:
@@ -322,7 +395,7 @@ class ArtifactWriter:
         self._open = None
         row = {
             "name": name,
-            "uri": f"{ARTIFACT_SCHEME}://{self._execution}/{quote(name, safe='')}",
+            "uri": artifact_uri(self._execution, name),
             "path": str(final),
             "size": part.size,
         }

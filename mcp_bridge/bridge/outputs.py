@@ -73,6 +73,17 @@ class Outputs:
             raise OutputLimitError(f"The script showed more than {MAX_DISPLAYS} objects")
         self.displays.append(dict(message.data))
 
+    def lines_end(self, name: str, start: int) -> int:
+        """Where the last whole line of a stream from a byte on ends; a progress bar's ends with a carriage return."""
+        kept = self._streams[name]
+        return max(kept.rfind(b"\n", start), kept.rfind(b"\r", start)) + 1
+
+    def part(self, name: str, start: int, end: int) -> bytes:
+        """Some bytes of a stream."""
+        return bytes(self._streams[name][start:end])
+
     def stream(self, name: str) -> bytes:
-        """All of one stream."""
-        return bytes(self._streams[name])
+        """All of one stream, which is given away: it is empty then."""
+        # One copy of what may be the most that anybody prints is enough.
+        given, self._streams[name] = self._streams[name], bytearray()
+        return bytes(given)

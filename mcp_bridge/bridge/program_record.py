@@ -35,9 +35,9 @@ def run_record(run: ProgramRun) -> dict[str, Any]:
         "program": run.program.name,
         "status": machine.status,
         "output": machine.output,
-        "error": machine.error,
+        "error": machine.told_error,
         "code": ending[1] if ending and machine.error else None,
-        "steps": [state.row_json(row) for row in machine.rows],
+        "steps": state.told_rows(machine),
         "waiting": [known.get((row["effect"], row["kind"]), row) for row in waiting],
     }
     if run.warnings:

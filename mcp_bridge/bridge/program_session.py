@@ -105,6 +105,10 @@ class Session:
         if subject:
             self._service.store.hold(self._script, subject=subject, is_value=is_value)
 
+    def has_read(self, execution: str) -> None:
+        """The script has read an output of another execution: it is erased with that."""
+        self._service.store.hold(self._script, execution=execution)
+
     def _told(self, stored: StoredExecution) -> dict[str, Any]:
         """The record of an execution, of which the script has a part from now on."""
         self._service.store.hold(self._script, execution=stored.id)

@@ -23,6 +23,13 @@ Status = Literal[
 ]
 
 
+GIVEN_BEFORE = (
+    "nothing was run now: this is what the run {} gave, which was begun with this idempotency key before; "
+    "use another key to run the code anew"
+)
+"""What to tell the reader of a record that is `given_before`; with its execution."""
+
+
 @dataclass(slots=True)
 class ExecutionRecord:
     """One execution, ended.
@@ -43,6 +50,8 @@ class ExecutionRecord:
         script_ms: The script's own time: without waiting for the host.
         start_ms: From the request until the guest ran.
         limits_not_enforced: Of `memory`, `pids`, `cpus`: those this host can't hold by control groups.
+        given_before: Whether its idempotency key was used before, and nothing was run for this record. Of this answer
+            alone: whoever asks with the key gets the same JSON.
     """
 
     execution: str
@@ -61,15 +70,23 @@ class ExecutionRecord:
     script_ms: float = 0.0
     start_ms: float = 0.0
     limits_not_enforced: list[str] = field(default_factory=list)
+    given_before: bool = False
 
     def to_json(self) -> dict[str, Any]:
         r"""As a JSON object; output that is no UTF-8 shows its bytes as `\xNN`. Empty fields are left out."""
+        return self.to_keep() | {
+            "stdout": self.stdout.decode("utf-8", "backslashreplace"),
+            "stderr": self.stderr.decode("utf-8", "backslashreplace"),
+        }
+
+    def to_keep(self) -> dict[str, Any]:
+        """As `to_json`, with what was printed as bytes: as text it can be four times as long."""
         out: dict[str, Any] = {
             "execution": self.execution,
             "status": self.status,
             "exit_code": self.exit_code,
-            "stdout": self.stdout.decode("utf-8", "backslashreplace"),
-            "stderr": self.stderr.decode("utf-8", "backslashreplace"),
+            "stdout": self.stdout,
+            "stderr": self.stderr,
             "duration_ms": round(self.duration_ms, 1),
             "script_ms": round(self.script_ms, 1),
             "start_ms": round(self.start_ms, 1),

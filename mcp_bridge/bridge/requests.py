@@ -11,21 +11,24 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 
 from mcp_bridge.bridge.channel import has_come_to_its_end, step_aside
-from mcp_bridge.bridge.keep import MAX_MEMORY_BYTES
+from mcp_bridge.bridge.keep import MAX_MEMORY_BYTES, OUTPUT_PART_BYTES
 from mcp_bridge.bridge.names import PRINCIPAL, resolve, split
 from mcp_bridge.bridge.program_session import Session
 from mcp_bridge.bridge.programs import MAX_CONTEXT_BYTES
 from mcp_bridge.downstream import describe
+from mcp_bridge.downstream.arguments import ArgumentCheck, ArgumentError
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.program import MAX_BYTES as MAX_PROGRAM_BYTES
 from mcp_bridge.offload import is_large, is_over, off_loop, on_thread
+from mcp_bridge.policy.json_walk import leaves
+from mcp_bridge.policy.uris import REFERENCE_PREFIX, SECRET_PREFIX
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from mcp_bridge.bridge.gate import Gate
-    from mcp_bridge.bridge.keep import ArtifactWriter, Memories
+    from mcp_bridge.bridge.keep import ArtifactWriter, Files, Memories
     from mcp_bridge.bridge.programs import Programs
     from mcp_bridge.bridge.script_run import ScriptRun
     from mcp_bridge.downstream.catalog import Catalog
@@ -41,6 +44,9 @@ FEW_TOOLS = 30
 FEW_VALUES = 200
 """Tools that are described at once, and values of the schemas of each."""
 
+NAMES_MEANT = 5
+"""Tools that are told of where a name is no server's."""
+
 MAX_NAME_CHARS = 1000
 """Longest name or query that is looked at: the search for near names, and for words, takes its time."""
 
@@ -52,6 +58,7 @@ class Requests:
         catalog: The servers and their tools.
         allowed: Configured names of the servers that this execution may use, with their aliases.
         memories: What scripts keep.
+        files: What earlier executions' answers had to cut.
         artifacts: This execution's artifacts.
         gate: What every call passes.
         programs: The bridge's.
@@ -63,6 +70,7 @@ class Requests:
         catalog: Catalog,
         allowed: Mapping[str, str],
         memories: Memories,
+        files: Files,
         artifacts: ArtifactWriter,
         gate: Gate,
         programs: Programs,
@@ -71,6 +79,7 @@ class Requests:
         self._catalog = catalog
         self._allowed = allowed
         self._memories = memories
+        self._files = files
         self._artifacts = artifacts
         self._gate = gate
         self._script = script
@@ -85,6 +94,8 @@ class Requests:
         )
         self.calls = 0
         self._artifact_turn = anyio.Lock()
+        self._has_read: set[str] = set()
+        """The executions whose outputs the script has."""
 
     async def close(self) -> None:
         """The sandbox has ended."""
@@ -94,6 +105,10 @@ class Requests:
     def notices(self) -> list[str]:
         """What the reader of the script's record should know."""
         return self._programs.notices
+
+    async def project(self, value: Any) -> Any:
+        """A value of the script's as it may be shown."""
+        return await self._gate.project(value)
 
     def taken(self, call: str) -> None:
         """Whoever waited for the answer to a call has it."""
@@ -136,18 +151,16 @@ class Requests:
                 return await self._call(request)
             case messages.MemorySave() | messages.MemoryLoad() | messages.MemoryDelete() | messages.MemoryList():
                 return await self._named("memory", request, lambda _: self._remember(request))
-            case messages.CatalogServers():
-                return await self._gate.described({"servers": self._servers()})
-            case messages.CatalogTools():
-                return await self._gate.described(await self._tools(request.server))
-            case messages.CatalogSearch():
-                return await self._gate.described(await self._search(request))
-            case messages.CatalogDescribe():
-                return await self._gate.described(await self._describe(request))
-            case messages.ArtifactWrite():
-                # One after the other, in the order in which they came: parts make one file.
-                async with self._artifact_turn:
-                    return await off_loop(request.base64, self._artifact, request)
+            case (
+                messages.CatalogServers()
+                | messages.CatalogTools()
+                | messages.CatalogSearch()
+                | messages.CatalogDescribe()
+                | messages.CatalogCheck()
+            ):
+                return await self._gate.described(await self._looked_up(request))
+            case messages.ArtifactWrite() | messages.OutputRead():
+                return await self._file(request)
             case messages.ProgramEffect() | messages.ProgramFinish() | messages.ProgramLeave():
                 if not self._script.live:
                     # Nothing is driven here, and what is asked for all the same is not for the record.
@@ -251,6 +264,18 @@ class Requests:
         asked = f"{name}.{request.tool}"
         return await self._script.answer(request.call, "tool", asked, request.arguments, made, raw=request.raw)
 
+    async def _looked_up(self, request: Any) -> dict[str, Any]:
+        match request:
+            case messages.CatalogServers():
+                return {"servers": self._servers()}
+            case messages.CatalogTools():
+                return await self._tools(request.server)
+            case messages.CatalogSearch():
+                return await self._search(request)
+            case messages.CatalogDescribe():
+                return await self._describe(request)
+        return await self._checked(request)
+
     def _servers(self) -> list[dict[str, Any]]:
         return [
             {
@@ -285,18 +310,36 @@ class Requests:
         return {"matches": matches, "notices": found.notices}
 
     async def _describe(self, request: messages.CatalogDescribe) -> dict[str, Any]:
-        server, tool_name = split(request.name, self._allowed)
-        if not tool_name:
-            tools = await self._catalog.tools(server)
-            if request.detail == "schema":
-                return {"schema": {tool.name: describe.schemas(tool) for tool in tools}}
-            render = describe.line if request.detail == "line" else describe.render
-            return {"text": "\n".join(await _rendered(render, tools))}
-        tool = await self._find(server, tool_name)
+        try:
+            server, tool_name = split(request.name, self._allowed)
+        except BridgeError as exc:
+            if meant := self._of_that_name(request.name):
+                exc.hint = f"Did you mean {', '.join(meant)}?"
+            raise
+        tools = await self._catalog.tools(server) if not tool_name else (await self._find(server, tool_name),)
         if request.detail == "schema":
-            return {"schema": describe.schemas(tool)}
-        [text] = await _rendered(describe.line if request.detail == "line" else describe.render, [tool])
+            schemas = {tool.name: describe.schemas(tool) for tool in tools}
+            return {"schema": schemas if not tool_name else schemas[tools[0].name]}
+        if not tool_name:
+            return {"text": await _off_loop(describe.render_all, tools, request.detail)}
+        [text] = await _rendered(_TEXTS[request.detail], tools)
         return {"text": text}
+
+    def _of_that_name(self, name: str) -> list[str]:
+        """The tools that a name without its server stands for, or with a wrong one; of what is listed already."""
+        last = name.rpartition(".")[2]
+        found = ((alias, self._catalog.listed_tool(server, last)) for server, alias in self._allowed.items())
+        return [f"{alias}.{tool.alias}" for alias, tool in found if tool is not None][:NAMES_MEANT]
+
+    async def _checked(self, request: messages.CatalogCheck) -> dict[str, Any]:
+        tool = await self._catalog.tool(self._resolve(request.server), request.tool)
+        # What stands behind a reference is known to the gate alone.
+        plain = {name: value for name, value in request.arguments.items() if not _has_reference(value)}
+        try:
+            check = ArgumentCheck(tool.input_schema).faults_of_part
+            return {"faults": await off_loop([request.arguments, tool.input_schema], check, plain)}
+        except ArgumentError:
+            return {"faults": []}
 
     async def _find(self, server: str, name: str) -> ToolInfo:
         """By name or alias, and where that fails without regard to case."""
@@ -313,6 +356,22 @@ class Requests:
         """A configured name from a name or an alias, regardless of case if nothing else fits."""
         return resolve(name, self._allowed)
 
+    async def _file(self, request: messages.ArtifactWrite | messages.OutputRead) -> dict[str, Any]:
+        if isinstance(request, messages.OutputRead):
+            # Not recorded, as the catalogue isn't: an output never changes.
+            return await self._output(request)
+        # One after the other, in the order in which they came: parts make one file.
+        async with self._artifact_turn:
+            return await off_loop(request.base64, self._artifact, request)
+
+    async def _output(self, request: messages.OutputRead) -> dict[str, Any]:
+        asked = (request.execution, request.name, request.start, OUTPUT_PART_BYTES)
+        text, following = await on_thread(self._files.read_output, *asked)
+        if self._script.live and request.execution not in self._has_read:
+            self._has_read.add(request.execution)
+            self._programs.has_read(request.execution)
+        return {"text": text, "next": following}
+
     def _artifact(self, request: messages.ArtifactWrite) -> dict[str, Any]:
         try:
             data = base64.b64decode(request.base64, validate=True)
@@ -322,6 +381,18 @@ class Requests:
         return {"uri": row["uri"], "size": row["size"]} if row else {}
 
 
+_TEXTS: dict[str, Callable[[ToolInfo], str]] = {
+    "line": describe.line,
+    "signature": describe.render,
+    "full": describe.full,
+}
+"""What is told of a tool, by the detail that is asked for; its schemas are no text."""
+
+
+def _has_reference(value: Any) -> bool:
+    return any(isinstance(leaf, str) and (SECRET_PREFIX in leaf or REFERENCE_PREFIX in leaf) for leaf in leaves(value))
+
+
 async def _is_over(value: Any, limit: int) -> bool:
     return await off_loop(value, is_over, value, limit)
 
@@ -329,12 +400,16 @@ async def _is_over(value: Any, limit: int) -> bool:
 async def _rendered(render: Callable[[ToolInfo], T], tools: Sequence[ToolInfo]) -> list[T]:
     """What is told of tools; on a thread where there are many of them, or one is large."""
 
-    def all_of_them() -> list[T]:
+    def all_of_them(tools: Sequence[ToolInfo]) -> list[T]:
         return [render(tool) for tool in tools]
 
+    return await _off_loop(all_of_them, tools)
+
+
+async def _off_loop(function: Callable[..., T], tools: Sequence[ToolInfo], *args: Any) -> T:
     if len(tools) > FEW_TOOLS or any(map(_is_large, tools)):
-        return await on_thread(all_of_them)
-    return all_of_them()
+        return await on_thread(function, tools, *args)
+    return function(tools, *args)
 
 
 def _is_large(tool: ToolInfo) -> bool:

@@ -159,6 +159,7 @@ class Scripts:
         if isinstance(found, Begun):
             found = await self._run(found)
         record = found if isinstance(found, ExecutionRecord) else _kept(found)
+        record.given_before = key is not None and record is not found and record.status not in UNENDED
         if named is not None and execution_of(named.text) == record.execution:
             await self._told(record, by_code=waiting is not None)
         return record
@@ -399,7 +400,7 @@ class Scripts:
             if (text := getattr(record, name)) is not None:
                 data = text if isinstance(text, bytes) else text.encode()
                 end[name] = hashlib.sha256(data).hexdigest()
-        sealed = await self.store.sealed_record(script.execution, record.to_json())
+        sealed = await self.store.sealed_record(script.execution, record.to_keep())
         self.recorder.post(self._entry("end", script.execution, end))
         await self.store.update(script.execution, status=record.status, state=None, record=sealed, due=None)
 
@@ -438,7 +439,7 @@ class Scripts:
         if held:
             # A person decides on these, and the script is to ask for the same when it goes on.
             why["held"] = [asked.in_short().payload() | {"call": call} for call, asked in held.items()]
-        sealed = await self.store.sealed_record(record.execution, record.to_json())
+        sealed = await self.store.sealed_record(record.execution, record.to_keep())
         self.recorder.post(self._entry("suspension", record.execution, why))
         await self.store.update(record.execution, status="suspended", state=None, record=sealed, due=None)
 

@@ -27,7 +27,8 @@ from mcp_bridge.bridge.job import Job
 from mcp_bridge.bridge.keep import ArtifactWriter, Files, Memories
 from mcp_bridge.bridge.log_masking import masked_logs
 from mcp_bridge.bridge.loop_watch import LoopWatch, watched
-from mcp_bridge.bridge.names import PRINCIPAL, resolve
+from mcp_bridge.bridge.names import PRINCIPAL, resolve, servers_named
+from mcp_bridge.bridge.server_environment import environment, shown_output
 from mcp_bridge.downstream.catalog import Catalog
 from mcp_bridge.downstream.fleet import Fleet
 from mcp_bridge.errors import BridgeError
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from mcp_bridge.bridge.denied_steps import DeniedStep
     from mcp_bridge.bridge.doubts import Settlement
     from mcp_bridge.bridge.gate import Gate
+    from mcp_bridge.bridge.live import LiveOutput
     from mcp_bridge.bridge.program_run import ProgramRun
     from mcp_bridge.bridge.programs import Programs
     from mcp_bridge.bridge.record import ExecutionRecord
@@ -197,6 +199,8 @@ class Bridge:
         notify: Callable[[str], None] | None = None,
         asker: Asker | None = None,
         sampler: Sampler | None = None,
+        live: LiveOutput | None = None,
+        news: Callable[[str], None] | None = None,
     ) -> ExecutionRecord:
         """Run a script in a fresh sandbox.
 
@@ -212,13 +216,16 @@ class Bridge:
             notify: Told what takes time before it starts.
             asker: Asks a person; without one, what needs approval is suspended.
             sampler: Asks the client's model.
+            live: Tells what the script prints while it runs.
+            news: Told what servers say while they work on its calls: their progress, and what they log.
 
         Raises:
             BridgeError: It never ran. Bad requests: `empty_code`, `code_too_large`, `bad_code`, `bad_timeout`,
                 `unknown_server`, `bad_key`, `key_conflict`, `unknown_run`. No working sandbox: as `prepare` and
                 `SandboxProcess.wait`.
         """
-        job = Job(code, servers, timeout, progress, notify, asker, sampler, time.monotonic(), starter)
+        known = (progress, notify, asker, sampler, time.monotonic(), starter, live, news)
+        job = Job(code, servers, timeout, *known)
         self._check(code, timeout)
         self._start_line("", job)
         return await self.scripts.run(job, key)
@@ -226,7 +233,7 @@ class Bridge:
     def gate(self, execution: str, job: Job, recorder: Recorder | None = None) -> Gate:
         """As `scripts.Surroundings`."""
         allowed = self._narrow(job.servers)
-        gate = self._gate(execution, allowed, job.asker, job.sampler, recorder)
+        gate = self._gate(execution, allowed, job.asker, job.sampler, recorder, job.news)
         if job.servers is not None:
             gate.servers = frozenset(allowed)
         return gate
@@ -256,13 +263,18 @@ class Bridge:
         execution = script.execution
         limit = self._check(job.code, job.timeout)
         async with self._places:
-            prepared = await self.prepare(job.notify)
             allowed = self._narrow(job.servers)
-            requests = Requests(self.catalog, allowed, self._memories, artifacts, gate, self.programs, script)
+            if script.live and not script.past.calls:
+                # While its sandbox starts: one after the other, each would take the second that it is first used in.
+                self.catalog.start_ahead(servers_named(job.code, allowed))
+            prepared = await self.prepare(job.notify)
+            requests = Requests(
+                self.catalog, allowed, self._memories, self.files, artifacts, gate, self.programs, script
+            )
             replays = bool(script.past.calls) or not script.live
             first = bundle.bundle(prepared.image.magic) + self._start_line(execution, job, replays=replays)
             process = await prepared.engine.start(self._spec(execution, prepared))
-            runner = Execution(process, execution, first, limit, requests, job.progress, job.began)
+            runner = Execution(process, execution, first, limit, requests, job.progress, job.began, job.live)
             script.halt = functools.partial(runner.stop, "error")
             try:
                 record = await runner.run()
@@ -283,6 +295,8 @@ class Bridge:
             await anyio.to_thread.run_sync(artifacts.sync)
             record.calls = requests.calls
             record.notices += requests.notices
+            if _looked_for_a_server(record):
+                record.notices += self.fleet.missing
             record.artifacts = artifacts.written
             record.limits_not_enforced = not_enforced(prepared.report)
             if not prepared.report.choice.seccomp:
@@ -460,6 +474,7 @@ class Bridge:
         asker: Asker | None = None,
         sampler: Sampler | None = None,
         recorder: Recorder | None = None,
+        news: Callable[[str], None] | None = None,
     ) -> Gate:
         from mcp_bridge.bridge.gate import Gate  # noqa: PLC0415
 
@@ -479,6 +494,7 @@ class Bridge:
             # A replay keeps nothing: it makes no call.
             None if recorder else self.programs.store.keep_values,
             allowance,
+            news,
         )
 
     def _check(self, code: str, timeout: float | None) -> ExecutionLimits:
@@ -503,6 +519,10 @@ class Bridge:
             channel=ChannelLimits(settings.max_in_flight, settings.max_calls, settings.max_call_size),
         )
 
+    def aliases(self) -> list[str]:
+        """What scripts call the servers that there are."""
+        return list(self._narrow(None).values())
+
     def _narrow(self, servers: Sequence[str] | None) -> dict[str, str]:
         """Configured names with aliases; the argument can only leave servers out."""
         everything = {name: server.alias for name, server in self.fleet.servers.items() if server.spec.enabled}
@@ -510,7 +530,12 @@ class Bridge:
             everything[LOCAL] = LOCAL
         if servers is None:
             return everything
-        return {(name := resolve(asked, everything)): everything[name] for asked in servers}
+        try:
+            return {(name := resolve(asked, everything)): everything[name] for asked in servers}
+        except BridgeError as exc:
+            if exc.code == "unknown_server" and self.fleet.missing:
+                exc.hint = " ".join([exc.hint or "", *self.fleet.missing]).strip()
+            raise
 
     def _spec(self, execution: str, prepared: Prepared) -> SandboxSpec:
         settings = self.settings
@@ -549,6 +574,12 @@ class Bridge:
             logger.warning("the sweep for left-over containers failed: %s", exc)
 
 
+def _looked_for_a_server(record: ExecutionRecord) -> bool:
+    """Whether a script has failed for a name that may be a server's."""
+    message = str((record.error or {}).get("message", "")).lower()
+    return "no mcp server" in message or "there is no server" in message
+
+
 def not_enforced(report: ProbeReport) -> list[str]:
     """The limits that this host can't hold by control groups, by name."""
     enforced = report.choice.enforced
@@ -557,7 +588,11 @@ def not_enforced(report: ProbeReport) -> list[str]:
 
 @asynccontextmanager
 async def open_bridge(
-    settings: Settings, specs: Sequence[ServerSpec], governance: Governance | None = None
+    settings: Settings,
+    specs: Sequence[ServerSpec],
+    governance: Governance | None = None,
+    *,
+    missing: tuple[str, ...] = (),
 ) -> AsyncGenerator[Bridge]:
     """A bridge over these servers. Leaving it ends every container and server, even under cancellation.
 
@@ -565,6 +600,7 @@ async def open_bridge(
         settings: The settings.
         specs: The servers.
         governance: The operator's word; by default that of an empty configuration.
+        missing: As `Discovery.missing`.
 
     Raises:
         BridgeError: `database_unusable`, `database_busy`, `database_newer`, `ledger_damaged`, `key_missing`,
@@ -586,7 +622,13 @@ async def open_bridge(
             database.reclaim = functools.partial(make_room, database, files, settings.ledger)
             publishing = await _publishing(database, settings, governance.base)
             async with (
-                Fleet(specs, idle_timeout=settings.runtime_idle_timeout) as fleet,
+                Fleet(
+                    specs,
+                    idle_timeout=settings.runtime_idle_timeout,
+                    environment=environment(settings, governance),
+                    shown=shown_output(governance),
+                    missing=missing,
+                ) as fleet,
                 anyio.create_task_group() as tasks,
                 _looked_after(database, files, settings, publishing, tasks),
             ):

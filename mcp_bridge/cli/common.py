@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from mcp_bridge.bridge.governance import Governance
-    from mcp_bridge.downstream.discovery import Discovery
+    from mcp_bridge.downstream.discovery import Discovery, Problem
     from mcp_bridge.workspace.trust import PassedOver
 
 OK, FAILED, USAGE, NO_SANDBOX, REFUSED, SUSPENDED, TIMED_OUT, INTERRUPTED = 0, 1, 2, 3, 4, 5, 124, 130
@@ -132,7 +132,7 @@ def load(file: Path | None, *, folder: bool = True) -> settings.Loaded:
     return loaded
 
 
-_noticed: set[PassedOver] = set()
+_noticed: set[PassedOver | Problem] = set()
 
 
 def notice(files: Iterable[PassedOver]) -> None:
@@ -143,6 +143,15 @@ def notice(files: Iterable[PassedOver]) -> None:
             some = ", ".join(file.servers[:MAX_NAMED]) + (", …" if len(file.servers) > MAX_NAMED else "")
             servers = f" Left out: {some[:MAX_NAMED_CHARS]}." if some else ""
             print(one_line(f"mcp-bridge: {file.code}: {file.message}{servers} {file.hint}"), file=sys.stderr)  # noqa: T201
+
+
+def notice_problems(problems: Iterable[Problem]) -> None:
+    """Say on standard error, once each, which of the clients' files can't be read: their servers are missing."""
+    for problem in problems:
+        if problem not in _noticed:
+            _noticed.add(problem)
+            where = f"{problem.file}, line {problem.line}" if problem.line else problem.file
+            print(one_line(f"mcp-bridge: {problem.code}: {where}: {problem.message}"), file=sys.stderr)  # noqa: T201
 
 
 def discovered(loaded: settings.Loaded) -> Discovery:
@@ -170,6 +179,7 @@ def discovered(loaded: settings.Loaded) -> Discovery:
         everywhere=not loaded.named,
     )
     notice(found.passed_over)
+    notice_problems(found.problems)
     return found
 
 

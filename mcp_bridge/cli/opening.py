@@ -80,7 +80,8 @@ async def with_bridge(configuration: common.Configuration, work: Callable[[Bridg
     specs = list(configuration.discovery.servers.values())
     error: BridgeError | None = None
     found: T | None = None
-    opened = open_bridge(configuration.settings, specs, configuration.governance)
+    missing = configuration.discovery.missing
+    opened = open_bridge(configuration.settings, specs, configuration.governance, missing=missing)
     async with opened as bridge, anyio.create_task_group() as tasks:
         tasks.start_soon(_end_on_sigterm, tasks.cancel_scope)
         try:

@@ -168,6 +168,7 @@ async def _tools(
 ) -> tuple[dict[str, str], dict[str, Sequence[ToolInfo]], list[str]]:
     """Aliases of all servers by name, the tools of those that have listed them, and the names of the others."""
     from mcp_bridge.bridge.governance import LOCAL, refuse_local  # noqa: PLC0415
+    from mcp_bridge.bridge.server_environment import environment  # noqa: PLC0415
     from mcp_bridge.downstream.catalog import Catalog  # noqa: PLC0415
     from mcp_bridge.downstream.fleet import Fleet  # noqa: PLC0415
 
@@ -176,7 +177,7 @@ async def _tools(
     if configuration.governance is not None:
         refuse_local(configuration.governance, specs)
         local = configuration.governance.registry.listing().tools
-    async with Fleet(specs) as fleet:
+    async with Fleet(specs, environment=environment(configuration.settings, configuration.governance)) as fleet:
         catalog = Catalog(fleet, configuration.settings.state_dir)
         if start:
             await catalog.search("", 1, wait=LIST_SECONDS)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from mcp_bridge.bridge.live import STREAMS, LiveOutput
+from mcp_bridge.bridge.record import GIVEN_BEFORE
 from mcp_bridge.cli import asking, common, opening
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.server import displays
@@ -19,9 +21,39 @@ if TYPE_CHECKING:
 
     from mcp_bridge.bridge.record import ExecutionRecord
     from mcp_bridge.bridge.service import Bridge
-
+    from mcp_bridge.wire.messages import Stream
 
 logger = logging.getLogger(__name__)
+
+LIVE_SECONDS = 0.1
+"""How often a terminal shows what a script has printed."""
+
+
+class Terminal:
+    """What of a script's output is on the terminal already: a stream that is one shows it while the script runs."""
+
+    def __init__(self) -> None:
+        self._streams = {"stdout": sys.stdout, "stderr": sys.stderr}
+        self._shown = dict.fromkeys(STREAMS, "")
+        self.is_one = any(stream.isatty() for stream in self._streams.values())
+
+    def show(self, stream: Stream, text: str) -> None:
+        """Show what was printed since the last time."""
+        if self._streams[stream].isatty():
+            self._shown[stream] += text
+            self._streams[stream].buffer.write(text.encode())
+            self._streams[stream].buffer.flush()
+
+    def rest(self, stream: Stream, printed: bytes) -> bytes:
+        """What is still to be shown of all that a stream was given."""
+        shown = self._shown[stream]
+        whole = printed.decode("utf-8", "backslashreplace")
+        if not shown:
+            return printed
+        if whole.startswith(shown):
+            return whole[len(shown) :].encode()
+        # What was hidden at its end wasn't yet while it ran.
+        return b"\nmcp-bridge: all of the output, as it is recorded:\n" + printed
 
 
 def read_script(file: str | None, code: str | None) -> str:
@@ -58,11 +90,13 @@ def run(
     as_json: bool,
 ) -> int:
     """Run a script; the exit status."""
+    terminal = Terminal()
+    live = LiveOutput(terminal.show, LIVE_SECONDS) if terminal.is_one and not as_json else None
     try:
         script = read_script(file, code)
         configuration = common.configure(config)
         common.refuse_nesting(configuration)
-        record = anyio.run(_run, configuration, script, servers, timeout, key)
+        record = anyio.run(_run, configuration, script, servers, timeout, key, live)
     except BridgeError as exc:
         if as_json:
             _print_json({"status": "refused", "exit_code": common.exit_code(exc), "error": exc.record()})
@@ -80,7 +114,7 @@ def run(
     if as_json:
         _print_json(record.to_json())
     else:
-        _print(record)
+        _print(record, terminal)
     return record.exit_code
 
 
@@ -90,6 +124,7 @@ async def _run(
     servers: list[str],
     timeout: float | None,  # noqa: ASYNC109
     key: str | None,
+    live: LiveOutput | None,
 ) -> ExecutionRecord | None:
     """The record; None when SIGTERM ended the run.
 
@@ -107,6 +142,9 @@ async def _run(
             starter="operator",
             notify=_say,
             asker=asker,
+            live=live,
+            # For whoever watches: a log has what the script prints, and no more.
+            news=_say if sys.stderr.isatty() else None,
         )
 
     return await opening.with_bridge(configuration, work)
@@ -122,8 +160,11 @@ def _print_json(record: dict[str, Any]) -> None:
     sys.stdout.buffer.flush()
 
 
-def _print(record: ExecutionRecord) -> None:
-    """What the script printed, byte for byte, and showed; what went wrong, and what can't be shown, on stderr."""
+def _print(record: ExecutionRecord, terminal: Terminal) -> None:
+    """What the script printed, byte for byte, and showed; what went wrong, and what can't be shown, on stderr.
+
+    Without what the terminal has shown already.
+    """
     out, err = [], []
     for shown in displays.checked(record.displays):
         match shown:
@@ -138,7 +179,10 @@ def _print(record: ExecutionRecord) -> None:
     if (error := record.error) is not None and record.status != "exit":
         hint = f" {error['hint']}" if error.get("hint") else ""
         err.append(str(error.get("traceback") or f"mcp-bridge: {error['code']}: {error['message']}{hint}"))
+    if record.given_before:
+        err.append(f"mcp-bridge: {GIVEN_BEFORE.format(record.execution)}")
     err += [f"artifact {row['name']}: {row['path']}" for row in record.artifacts]
-    for stream, printed, texts in ((sys.stdout.buffer, record.stdout, out), (sys.stderr.buffer, record.stderr, err)):
+    printed_out, printed_err = terminal.rest("stdout", record.stdout), terminal.rest("stderr", record.stderr)
+    for stream, printed, texts in ((sys.stdout.buffer, printed_out, out), (sys.stderr.buffer, printed_err, err)):
         stream.write(printed + "".join(common.printable(text) + "\n" for text in texts).encode())
         stream.flush()

@@ -30,7 +30,7 @@ def serve(config: Path | None, *, programs: bool = False) -> int:
 
     specs = list(configuration.discovery.servers.values())
     try:
-        serving = functools.partial(serve_stdio, programs=programs)
+        serving = functools.partial(serve_stdio, programs=programs, missing=configuration.discovery.missing)
         anyio.run(serving, configuration.settings, specs, configuration.governance)
     except BridgeError as exc:
         return common.complain(exc)

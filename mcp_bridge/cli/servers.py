@@ -59,10 +59,12 @@ def list_(
 
 
 async def _rows(configuration: common.Configuration, start: bool) -> list[dict[str, Any]]:  # noqa: FBT001
+    from mcp_bridge.bridge.server_environment import environment  # noqa: PLC0415
     from mcp_bridge.downstream.catalog import Catalog  # noqa: PLC0415
     from mcp_bridge.downstream.fleet import Fleet  # noqa: PLC0415
 
-    async with Fleet(configuration.discovery.servers.values()) as fleet:
+    given = environment(configuration.settings, configuration.governance)
+    async with Fleet(configuration.discovery.servers.values(), environment=given) as fleet:
         catalog = Catalog(fleet, configuration.settings.state_dir)
         if start:
             await catalog.search("", 1, wait=60.0)

@@ -21,7 +21,7 @@ import unicodedata
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 _INVALID = re.compile(r"[^A-Za-z0-9_]")
 _NAMELESS = "unnamed"
@@ -32,6 +32,11 @@ _NEAR_MARGIN = 10
 _NEAR_OPTIONS = 2_000
 _NEAR_COMPARED = 20
 _NEAR_CUTOFF = 0.6
+_WORD = re.compile(r"[A-Z]*[a-z0-9]+|[A-Z]+")
+_WORD_CHARS = 3
+
+# Names that are told where none is near.
+_NAMES_SHOWN = 20
 
 
 def derive(name: str, *, lower: bool = False, reserved: frozenset[str] = frozenset()) -> str:
@@ -86,7 +91,10 @@ def assign(names: Iterable[str], *, lower: bool = False, reserved: frozenset[str
 
 
 def nearest(name: str, options: Iterable[str], *, count: int = 3) -> list[str]:
-    """Up to `count` of `options` that a person may have meant by `name`, best first."""
+    """Up to `count` of `options` that a person may have meant by `name`, best first.
+
+    Where none is written alike, those that share a word with it: `source` and `source_timezone`.
+    """
     if len(name) > _NEAR_CHARS:
         return []
     by_folded: dict[str, str] = {}
@@ -109,4 +117,29 @@ def nearest(name: str, options: Iterable[str], *, count: int = 3) -> list[str]:
     found = difflib.get_close_matches(
         folded_name, [folded for _, folded in likely[:_NEAR_COMPARED]], n=count, cutoff=_NEAR_CUTOFF
     )
-    return [by_folded[folded] for folded in found]
+    if found:
+        return [by_folded[folded] for folded in found]
+    asked = _words(name)
+    shared = {option: len(asked & _words(option)) for option in by_folded.values()}
+    best = sorted((option for option, number in shared.items() if number), key=lambda option: (-shared[option], option))
+    return best[:count]
+
+
+def _words(name: str) -> set[str]:
+    """The words of a name that say something, in lower case."""
+    return {word.lower() for word in _WORD.findall(name) if len(word) >= _WORD_CHARS}
+
+
+def did_you_mean(close: Sequence[str], names: Sequence[str]) -> str | None:
+    """What to say of a wrong name: the nearest, or else what there is; None where there is nothing.
+
+    Args:
+        close: What `nearest` found.
+        names: All that there is.
+    """
+    if close:
+        return f"Did you mean {', '.join(dict.fromkeys(close))}?"
+    if not names:
+        return None
+    shown = ", ".join(name[:_NEAR_CHARS] for name in names[:_NAMES_SHOWN])
+    return f"There are: {shown}{', …' if len(names) > _NAMES_SHOWN else ''}."

@@ -18,9 +18,12 @@ import importlib
 import json
 import re
 import threading
+from collections import Counter
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
+from mcp_bridge.downstream.aliases import nearest
+from mcp_bridge.downstream.schema_types import object_shape
 from mcp_bridge.offload import is_large, on_thread
 
 if TYPE_CHECKING:
@@ -48,8 +51,19 @@ _MATCHED_CHARS = 1000
 _MENDINGS = 4
 _FAULTS_MENDED = 100
 
-# How many faults one message names.
-_FAULTS_NAMED = 3
+# How many faults one message names, how many of one kind at one place (rows of a list are one), and in how many
+# characters. Whoever calls reads all of them: a fault that isn't told costs another call.
+_FAULTS_NAMED = 20
+_FAULTS_ALIKE = 3
+_FAULTS_CHARS = 2_000
+
+# Beside so many, what can't be looked at any more makes no difference.
+_FAULTS_ENOUGH = 3
+
+# Faults that are looked at; wrong names that are told, and names among which what was meant is looked for.
+_FAULTS_SEEN = 200
+_NAMES_TOLD = 10
+_NAMES_MEANT = 200
 
 # How much of an offending value a message shows.
 _VALUE_SHOWN = 80
@@ -60,7 +74,7 @@ _UNBOUNDED_IN_A_ROW = 2
 
 
 class ArgumentError(ValueError):
-    """Arguments that break the schema, or that no JSON can carry; the text names path and fault."""
+    """Arguments that break the schema, or that no JSON can carry; the text names each fault with its path."""
 
 
 class UncheckedError(ArgumentError):
@@ -114,9 +128,21 @@ class ArgumentCheck:
                 takes more is not made, which the caller has to deal with. Of MAX_STEPS a few values get a part.
 
         Raises:
-            ArgumentError: They may not; the message lists the first faults, each with its path.
+            ArgumentError: They may not; the message lists the faults, each with its path.
             UncheckedError: Nobody knows whether they may.
         """
+        if faults := self._faults(arguments, steps, partly=False):
+            raise ArgumentError("; ".join(faults))
+
+    def faults_of_part(self, arguments: dict[str, Any]) -> list[str]:
+        """What is wrong with some of the arguments of a call, whatever else is missing or has no parameter.
+
+        Raises:
+            ArgumentError: As `check`; they can't be held against the schema.
+        """
+        return self._faults(arguments, MAX_STEPS, partly=True)
+
+    def _faults(self, arguments: dict[str, Any], steps: int, *, partly: bool) -> list[str]:
         json_size(arguments)
         if self._validator is None and self._unusable is None:
             self._compile()
@@ -125,7 +151,7 @@ class ArgumentCheck:
         allowed = min(steps, _LEAST_STEPS + _STEPS_A_VALUE * _values(arguments))
         _steps.left, _steps.schema = allowed, self._schema
         try:
-            faults = _faults(self._validator, arguments)
+            return _faults(self._validator, self._schema, arguments, partly=partly)
         except _TooManyStepsError:
             if steps < MAX_STEPS:
                 raise
@@ -138,8 +164,6 @@ class ArgumentCheck:
             if type(error).__module__.startswith(("referencing", "jsonschema")):
                 raise UncheckedError(f"its schema refers to what isn't in it: {_cut(str(error))}") from None
             raise
-        if faults:
-            raise ArgumentError("; ".join(faults))
 
     def _compile(self) -> None:
         try:
@@ -478,14 +502,66 @@ def _comparable(value: Any) -> Any:
 # --- what is told ---
 
 
-def _faults(validator: Validator, arguments: dict[str, Any]) -> list[str]:
+def _faults(validator: Validator, schema: dict[str, Any], arguments: dict[str, Any], *, partly: bool) -> list[str]:
     found: list[str] = []
-    for error in validator.iter_errors(arguments):
-        if len(found) == _FAULTS_NAMED:
-            found.append("…")
-            break
-        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
-        found.append(f"{_cut(path.lstrip('.')) or 'arguments'}: {_told(error)}")
+    alike: Counter[tuple[Any, ...]] = Counter()
+    try:
+        for count, error in enumerate(validator.iter_errors(arguments)):
+            if partly and not error.absolute_path and error.validator in _OF_THE_WHOLE:
+                continue
+            if len(found) >= _FAULTS_NAMED or count >= _FAULTS_SEEN or sum(map(len, found)) > _FAULTS_CHARS:
+                found.append("…")
+                break
+            # Two names that are missing at one place are two faults; rows that lack the same one are alike.
+            missing = str(error.message) if error.validator in _NAMING else ""
+            kind = (*(part for part in error.absolute_path if isinstance(part, str)), error.validator, missing)
+            alike[kind] += 1
+            if alike[kind] > _FAULTS_ALIKE:
+                continue
+            told = _fault(error)
+            found = [*told, *found] if kind == _NO_PARAMETER else [*found, *told]
+    except Exception:
+        if len(found) < _FAULTS_ENOUGH:
+            raise
+        found.append("…")
+    if found and not partly and _NO_PARAMETER not in alike:
+        found = [*_without_parameter(schema, arguments), *found]
+    if found and found[-1] != "…" and any(number > _FAULTS_ALIKE for number in alike.values()):
+        found.append("…")
+    return found
+
+
+_OF_THE_WHOLE = frozenset({"required", "additionalProperties", "unevaluatedProperties", "minProperties"})
+_NO_PARAMETER = ("additionalProperties", "")
+_NAMING = frozenset({"required", "dependentRequired"})
+
+
+def _fault(error: Any) -> list[str]:
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
+    if error.validator == "additionalProperties" and "patternProperties" not in error.schema:
+        known = error.schema.get("properties")
+        told = _unknown(error.instance, known if isinstance(known, dict) else {}, "name" if path else "parameter")
+        return [f"{_cut(path.lstrip('.'))}: {text}" for text in told] if path else told
+    return [f"{_cut(path.lstrip('.')) or 'arguments'}: {_told(error)}"]
+
+
+def _without_parameter(schema: dict[str, Any], arguments: dict[str, Any]) -> list[str]:
+    """The names that no parameter has. A schema may allow them: they are told where something else is wrong."""
+    shape = object_shape(schema)
+    if shape.extra is not None or "patternProperties" in schema:
+        return []
+    return _unknown(arguments, shape.properties, "parameter")
+
+
+def _unknown(given: dict[str, Any], known: dict[str, Any], what: str) -> list[str]:
+    free = [name for name in known if name not in given][:_NAMES_MEANT]
+    found: list[str] = []
+    for number, name in enumerate(name for name in given if name not in known):
+        if number == _NAMES_TOLD:
+            return [*found, "…"]
+        close = nearest(name, free, count=1)
+        meant = f" (did you mean {_cut(close[0])}?)" if close else ""
+        found.append(f"there is no {what} {_cut(repr(name))}{meant}")
     return found
 
 

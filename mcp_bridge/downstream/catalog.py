@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import anyio
 
-from mcp_bridge.downstream.aliases import nearest
-from mcp_bridge.downstream.failures import refusal
+from mcp_bridge.downstream.aliases import did_you_mean, nearest
+from mcp_bridge.downstream.failures import first_line, refusal
 from mcp_bridge.downstream.search import Hit, SearchIndex
 from mcp_bridge.downstream.status import ServerStatus
 from mcp_bridge.downstream.store import ListingStore
@@ -17,7 +17,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import is_large, on_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
     from mcp_bridge.downstream.fleet import Fleet
@@ -76,6 +76,7 @@ class Catalog:
         self._places = anyio.Semaphore(_STARTS_AT_ONCE)
         # Servers that a search has waited for since they last listed their tools; none is waited for twice.
         self._tried: set[str] = set()
+        self._ahead: set[str] = set()
         self._reasons: dict[str, str] = {}
         fleet.add_listener(self._on_listing)
 
@@ -96,6 +97,22 @@ class Catalog:
         if self._local:
             out.append(ServerStatus(LOCAL, LOCAL, "ready", len(self._local), None, None, None, 1, "[tools]", "config"))
         return out
+
+    def start_ahead(self, names: Iterable[str]) -> None:
+        """Have servers started behind the caller, which will use them soon: side by side, and a few at once."""
+        for name in names:
+            server = self._fleet.servers.get(name)
+            if server is None or server.running or name in self._ahead or refusal(server.spec) is not None:
+                continue
+            self._ahead.add(name)
+            self._fleet.start_soon(self._start_ahead, server)
+
+    async def _start_ahead(self, server: DownstreamServer) -> None:
+        try:
+            async with self._places:
+                await server.start_ahead()
+        finally:
+            self._ahead.discard(server.spec.name)
 
     async def tools(self, server: str) -> tuple[ToolInfo, ...]:
         """A server's tools: live while it runs, else as cached, else it is started.
@@ -167,7 +184,7 @@ class Catalog:
         index = await self._ready_index()
         search = functools.partial(index.search, strict=strict, allowed=lambda tool: tool.server in names)
         hits = await on_thread(search, query, limit) if len(index) > _FEW_TOOLS else search(query, limit)
-        return SearchResult(hits, notices)
+        return SearchResult(hits, [*notices, *self._fleet.missing])
 
     async def _list_missing(self, servers: list[DownstreamServer], wait: float) -> list[str]:
         missing = [server for server in servers if server.stale or self._known(server) is None]
@@ -191,7 +208,7 @@ class Catalog:
             try:
                 self._fleet.start_soon(self._list, server, look)
             except BridgeError as error:
-                self._reasons[name] = f"not searched: {error.message}"
+                self._reasons[name] = f"not searched: {first_line(error.message)}"
                 look.done.set()
             else:
                 self._looks[name] = look
@@ -205,7 +222,7 @@ class Catalog:
         except BridgeError as error:
             # That it isn't tried again yet says less than why it failed.
             if error.details.get("reason") != "backoff" or name not in self._reasons:
-                self._reasons[name] = f"not searched: {error.message}"
+                self._reasons[name] = f"not searched: {first_line(error.message)}"
         finally:
             del self._looks[name]
             look.done.set()
@@ -284,7 +301,7 @@ def _unknown_local(tools: tuple[ToolInfo, ...], name: str) -> NoReturn:
     raise BridgeError(
         "unknown_tool",
         f"server {LOCAL!r} has no tool {name[:100]!r}.",
-        hint=f"Did you mean {', '.join(close)}?" if close else None,
+        hint=did_you_mean(close, [tool.name for tool in tools]),
         server=LOCAL,
         tool=name[:100],
         nearest=close,

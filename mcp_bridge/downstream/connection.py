@@ -6,6 +6,7 @@ Loads the MCP SDK: import it only where a server is started.
 from __future__ import annotations
 
 import errno
+import json
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ from mcp_types import (
     InputRequiredResult,
     ListToolsRequest,
     ListToolsResult,
+    LoggingLevel,
+    LoggingMessageNotificationParams,
     PaginatedRequestParams,
     PingRequest,
     ToolListChangedNotification,
@@ -29,6 +32,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter
 
 from mcp_bridge import __version__, fair_share
+from mcp_bridge.downstream import failures
 from mcp_bridge.downstream.aside import taken_back, tools_of, whole
 from mcp_bridge.downstream.listing_limits import MAX_PAGES, MAX_TOOLS, Gathered
 from mcp_bridge.downstream.tools import Listing, listing_from_wire
@@ -40,7 +44,10 @@ from mcp_bridge.workspace.content import changed
 from mcp.shared.exceptions import MCPError  # isort: skip
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from anyio.abc import TaskStatus
+    from mcp.shared.dispatcher import ProgressFnT
 
     from mcp_bridge.downstream.spec import ServerSpec
 
@@ -52,6 +59,9 @@ NESTED_VARIABLE = "MCP_BRIDGE_NESTED"
 
 # Of where a server wants its next page asked for; a longer one costs more than the page.
 MAX_CURSOR_CHARS = 16 << 10
+
+# Modern servers send what they log only to those who ask for it, by request.
+LOG_LEVEL: LoggingLevel = "info"
 
 # What a server may take to acknowledge that it will announce changes of its tools.
 SUBSCRIBE_TIMEOUT = 2.0
@@ -73,7 +83,16 @@ class Connection:
         last_used: When it last did something for us, on the event loop's clock.
     """
 
-    def __init__(self, spec: ServerSpec, alias: str, mode: str, party: fair_share.Party, *, max_message: int) -> None:
+    def __init__(
+        self,
+        spec: ServerSpec,
+        alias: str,
+        mode: str,
+        party: fair_share.Party,
+        *,
+        environment: Mapping[str, str],
+        max_message: int,
+    ) -> None:
         self._spec = spec
         self._alias = alias
         self._scope = anyio.CancelScope()
@@ -82,7 +101,7 @@ class Connection:
         self.mode = mode
         self.transport = StdioTransport(
             [spec.command, *spec.args],
-            env={**spec.env, NESTED_VARIABLE: "1"},
+            env={**environment, **spec.env, NESTED_VARIABLE: "1"},
             cwd=spec.cwd,
             max_message=max_message,
             party=party,
@@ -99,6 +118,7 @@ class Connection:
         self.last_used = self.started_at
         self.calls_done = 0
         self.in_flight: set[float] = set()
+        self._listeners: list[Callable[[str], None]] = []
 
     @property
     def usable(self) -> bool:
@@ -142,6 +162,8 @@ class Connection:
             mode=self.mode,
             client_info=Implementation(name="mcp-code-bridge", version=__version__),
             message_handler=self._on_message,
+            logging_callback=self._on_log,
+            log_level=LOG_LEVEL,
             cache=None,
         )
         async with client, anyio.create_task_group() as tasks:
@@ -171,8 +193,16 @@ class Connection:
 
     # What the supervisor asks of it.
 
-    async def call(self, name: str, arguments: dict[str, Any]) -> CallToolResult | InputRequiredResult:
+    async def call(
+        self, name: str, arguments: dict[str, Any], tell: Callable[[str], None] | None = None
+    ) -> CallToolResult | InputRequiredResult:
         """Call a tool. The structured result is not held against its schema: a side effect's result is never lost.
+
+        Args:
+            name: The tool's.
+            arguments: By their names in the schema.
+            tell: Told the server's progress with it. What the server logs meanwhile may be of any of its calls: all of
+                them are told.
 
         Raises:
             MCPError: The server answered with an error, or the connection ended.
@@ -181,7 +211,16 @@ class Connection:
         client = self._open_client()
         with self.transport.outgoing.kept(arguments) as sent:
             request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=sent))
-            result = await client.session.send_request(request, _CallResult)
+            if tell is None:
+                result = await client.session.send_request(request, _CallResult)
+            else:
+                self._listeners.append(tell)
+                try:
+                    result = await client.session.send_request(
+                        request, _CallResult, progress_callback=_progress_teller(tell)
+                    )
+                finally:
+                    self._listeners.remove(tell)
         if isinstance(result, CallToolResult) and (parts := taken_back(result)):
             return await on_thread(whole, result, parts)
         return result
@@ -253,9 +292,26 @@ class Connection:
         except Exception as error:  # noqa: BLE001 - the listing is then refreshed at the next start
             logger.debug("server %r announces no changes: %r", self._spec.name, error)
 
+    async def _on_log(self, params: LoggingMessageNotificationParams) -> None:
+        if params.level == "debug":
+            return
+        said = params.data if isinstance(params.data, str) else json.dumps(params.data, ensure_ascii=False)
+        # As what it writes to stderr: the operator's log is masked.
+        failures.logger.info("server %r logs (%s): %s", self._spec.name, params.level, said)
+        for tell in list(self._listeners):
+            tell(said if params.level == "info" else f"{params.level}: {said}")
+
     async def _on_message(self, message: object) -> None:
         if isinstance(message, ToolListChangedNotification):
             self.stale = True
+
+
+def _progress_teller(tell: Callable[[str], None]) -> ProgressFnT:
+    async def progressed(progress: float, total: float | None, message: str | None) -> None:
+        done = f"{progress:g}/{total:g}" if total else f"{progress:g}"
+        tell(f"{done} {message}" if message else done)
+
+    return progressed
 
 
 def _take_page(gathered: Gathered, page: ListToolsResult) -> None:

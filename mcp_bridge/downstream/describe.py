@@ -1,16 +1,20 @@
-"""A tool described at three levels: one line, a Python signature, its schemas."""
+"""A tool described at four levels: one line, a Python signature, all that its server says of it, its schemas."""
 
 from __future__ import annotations
 
 import re
+import sys
+import textwrap
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from mcp_bridge.downstream.aliases import assign
 from mcp_bridge.downstream.results import is_wrapped
-from mcp_bridge.downstream.schema_types import TypeRenderer, object_shape
+from mcp_bridge.downstream.schema_types import TypeRenderer, object_shape, resolve
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mcp_bridge.downstream.tools import ToolInfo
 
 # Renderings are read by models that pay for every token.
@@ -20,6 +24,10 @@ _DOC = 400
 _PARAM_DOC = 100
 _DEFAULT = 40
 _RENDERED_PARAMS = 40
+_CALL = 1_500
+
+# References that are followed for a default.
+_HOPS = 8
 
 # More parameters than these are left out of a signature; they can still be sent through `.raw`.
 _MAX_PARAMS = 200
@@ -39,8 +47,9 @@ class Param:
         py_name: As written in Python.
         json_name: As sent to the server; differs where that is no identifier, or a keyword.
         annotation: Type, as text.
-        required: Whether a call without it is refused.
-        default: The schema's default, where `has_default`; it is shown, not sent: omitted arguments are not sent.
+        required: Whether a call without it is refused. One that the schema requires and has a default for may be left
+            out: the host sends the default then.
+        default: The schema's default, where `has_default`; else it is shown and not sent.
         has_default: Whether the schema gives one. If not, an optional parameter shows `...`.
         description: For people and models.
         kind: `positional_or_keyword`, or `var_keyword` for what the schema allows besides.
@@ -58,7 +67,10 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A tool as a Python function: required parameters first, each group in the schema's order."""
+    """A tool as a Python function: required parameters first, then those with a default that the schema requires.
+
+    Each group is in the schema's order.
+    """
 
     params: list[Param]
     returns: str
@@ -71,13 +83,19 @@ class Signature:
 
 def line(tool: ToolInfo) -> str:
     """`git.git_status(repo_path) — Shows the working tree status`; optional parameters follow as `name=`."""
+    return _line(tool)[0]
+
+
+def _line(tool: ToolInfo) -> tuple[str, bool]:
+    """The line, and whether something is cut in it."""
     params = signature(tool).params
     shown = [_short(param) for param in params[:_LINE_PARAMS]]
     if len(params) > _LINE_PARAMS:
         shown.append("…")
     summary = _summary(tool)
     head = f"{tool.server_alias}.{tool.alias}({', '.join(shown)})"
-    return f"{head} — {summary}" if summary else head
+    text = f"{head} — {summary}" if summary else head
+    return text, len(params) > _LINE_PARAMS or summary.endswith("…") or any(map(_leaves_out, params[:_LINE_PARAMS]))
 
 
 def signature(tool: ToolInfo) -> Signature:
@@ -87,7 +105,10 @@ def signature(tool: ToolInfo) -> Signature:
     names = list(shape.properties)[:_MAX_PARAMS]
     python_names = assign(names)
     params = []
-    for name in sorted(names, key=lambda name: name not in shape.required):
+    given = {name: _given(tool.input_schema, shape.properties[name]) for name in names}
+    # A default of null is none that is sent.
+    needed = {name for name in names if name in shape.required and given[name].get("default") is None}
+    for name in sorted(names, key=lambda name: (name not in needed, name not in shape.required)):
         schema = shape.properties[name]
         plain = schema if isinstance(schema, dict) else {}
         params.append(
@@ -95,9 +116,9 @@ def signature(tool: ToolInfo) -> Signature:
                 py_name=python_names[name],
                 json_name=name,
                 annotation=renderer.render(schema),
-                required=name in shape.required,
-                default=plain.get("default"),
-                has_default="default" in plain,
+                required=name in needed,
+                default=given[name].get("default"),
+                has_default="default" in given[name],
                 description=_flat(plain.get("description"), 4 * _PARAM_DOC),
             )
         )
@@ -108,20 +129,92 @@ def signature(tool: ToolInfo) -> Signature:
 
 
 def render(tool: ToolInfo) -> str:
-    """The signature as text for a model: one line of code, the description, and the parameters that are described."""
+    """The signature as text for a model: one line of code, the description, and the parameters that are described.
+
+    What is cut ends in `…`, and the last line says how all of it is read.
+    """
+    text, is_cut = _rendered(tool)
+    return f"{text}\n  … all of it: {_way(tool, 'full')}" if is_cut else text
+
+
+def render_all(tools: Sequence[ToolInfo], detail: Literal["line", "signature", "full"]) -> str:
+    """All tools of a server as text; the last line says how what is cut is read."""
+    if detail == "full":
+        return "\n".join(map(full, tools))
+    rows = [_rendered(tool) if detail == "signature" else _line(tool) for tool in tools]
+    texts = [text for text, _ in rows]
+    if any(is_cut for _, is_cut in rows):
+        texts.append(f'… all of a tool: await runtime.describe("{tools[0].server_alias}.TOOL", "full")')
+    return "\n".join(texts)
+
+
+def _rendered(tool: ToolInfo) -> tuple[str, bool]:
+    """The text, and whether something is cut in it."""
     sig = signature(tool)
-    shown = [_full(param) for param in sig.params[:_RENDERED_PARAMS]]
+    params = sig.params[:_RENDERED_PARAMS]
+    shown = [_full(param) for param in params]
     if len(sig.params) > _RENDERED_PARAMS:
         shown.append(f"… {len(sig.params) - _RENDERED_PARAMS} more")
     lines = [f"await {tool.server_alias}.{tool.alias}({', '.join(shown)}) -> {sig.returns}"]
     doc = _flat(sig.doc, _DOC)
     if doc:
         lines.append(f"  {doc}")
-    for param in sig.params[:_RENDERED_PARAMS]:
-        about = _flat(param.description, _PARAM_DOC)
-        if about:
-            lines.append(f"  {param.py_name}: {about}")
+    abouts = [(param, _flat(param.description, _PARAM_DOC)) for param in params]
+    lines += [f"  {param.py_name}: {about}" for param, about in abouts if about]
+    texts = [doc, *(about for _, about in abouts)]
+    is_cut = len(params) < len(sig.params) or any(text.endswith("…") for text in texts)
+    return "\n".join(lines), is_cut or any(map(_leaves_out, params))
+
+
+def full(tool: ToolInfo) -> str:
+    """All that a server says of a tool, uncut: the signature, the description, each parameter's, and its default."""
+    sig = signature(tool)
+    shown = [_full(param, sys.maxsize) for param in sig.params]
+    lines = [f"await {tool.server_alias}.{tool.alias}({', '.join(shown)}) -> {sig.returns}"]
+    if sig.doc:
+        lines.append(textwrap.indent(sig.doc, "  "))
+    shape = object_shape(tool.input_schema)
+    for param in sig.params:
+        about = _given(tool.input_schema, shape.properties.get(param.json_name)).get("description")
+        if isinstance(about, str) and about.strip():
+            lines.append(f"  {param.py_name}: {textwrap.indent(about.strip(), '    ').strip()}")
+    lines.append(f"  As JSON Schema: {_way(tool, 'schema')}")
     return "\n".join(lines)
+
+
+def called_as(tool: ToolInfo) -> str:
+    """One sentence on how a tool is called, for whoever has called it otherwise; never long."""
+    sig = signature(tool)
+    shown: list[str] = []
+    size = 0
+    for param in sig.params:
+        text = _full(param)
+        size += len(text)
+        if size > _CALL:
+            shown.append(f"… {len(sig.params) - len(shown)} more: {_way(tool, 'full')}")
+            break
+        shown.append(text)
+    renamed = [param for param in sig.params[: len(shown)] if param.json_name not in {"", param.py_name}]
+    names = ", ".join(f"{param.json_name!r} for {param.py_name}" for param in renamed)[:_CALL]
+    also = f" In a dict of arguments: {names}." if names else ""
+    return f"It is {tool.server_alias}.{tool.alias}({', '.join(shown)}) -> {sig.returns}.{also}"
+
+
+def _way(tool: ToolInfo, detail: str) -> str:
+    return f'await runtime.describe("{tool.server_alias}.{tool.alias}", "{detail}")'
+
+
+def _given(root: dict[str, Any], schema: Any) -> dict[str, Any]:
+    """The default and the description of a parameter, its own or those of what it refers to."""
+    found: dict[str, Any] = {}
+    for _ in range(_HOPS):
+        if not isinstance(schema, dict):
+            break
+        for name in {"default", "description"} & schema.keys():
+            found.setdefault(name, schema[name])
+        reference = schema.get("$ref")
+        schema = resolve(root, reference) if isinstance(reference, str) else None
+    return found
 
 
 def proxy_row(tool: ToolInfo) -> dict[str, Any]:
@@ -171,21 +264,26 @@ def _short(param: Param) -> str:
     return param.py_name if param.required else f"{param.py_name}={_default(param)}"
 
 
-def _full(param: Param) -> str:
+def _full(param: Param, most: int = _DEFAULT) -> str:
     if param.kind == "var_keyword":
         return f"**{param.py_name}: {param.annotation}"
     head = f"{param.py_name}: {param.annotation}"
-    return head if param.required else f"{head} = {_default(param)}"
+    return head if param.required else f"{head} = {_default(param, most)}"
 
 
-def _default(param: Param) -> str:
+def _default(param: Param, most: int = _DEFAULT) -> str:
     if not param.has_default:
         return "..."
     try:
         text = repr(param.default)
     except RecursionError:
         return "..."
-    return text if len(text) <= _DEFAULT else "..."
+    return text if len(text) <= most else "..."
+
+
+def _leaves_out(param: Param) -> bool:
+    """Whether a default is too long to be shown."""
+    return param.has_default and not param.required and _default(param) != _default(param, sys.maxsize)
 
 
 def _summary(tool: ToolInfo) -> str:

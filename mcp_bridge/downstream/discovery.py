@@ -1,11 +1,13 @@
 """Which servers there are: our own TOML and Claude Code's files, merged by name.
 
-Precedence, highest first: our TOML, the user's own before a folder's; Claude Code's local scope (`projects[cwd]` of
-`~/.claude.json`), project scope (`.mcp.json` in the working directory), user scope (`mcpServers` of `~/.claude.json`).
+Precedence, highest first: our TOML, the user's own before a folder's; Claude Code's local scope (`projects[FOLDER]` of
+`~/.claude.json`, of the working directory or the root of its git repository), project scope (`.mcp.json` in the working
+directory and in the folders above it, the nearest first), user scope (`mcpServers` of `~/.claude.json`).
 
 Servers of project scope come with the folder. They take part if the user has approved them in Claude Code, by what
 Claude Code keeps in the home directory, or has trusted the file's exact content (see `workspace.trust`). What is in the
-folder's own `.claude` approves of nothing: whoever made the folder wrote it.
+folder's own `.claude` approves of nothing: whoever made the folder wrote it. In a folder above, an approval counts for
+a file that nobody else could have written: of /tmp everybody could.
 
 Client files belong to another program, so they are read leniently: unknown keys are ignored, a broken file or
 entry is a problem to report and never an exception. Our own TOML is read strictly (see `spec.spec_from_toml`).
@@ -14,8 +16,12 @@ entry is a problem to report and never an exception. Our own TOML is read strict
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import stat
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -36,8 +42,7 @@ from mcp_bridge.workspace.content import (
 from mcp_bridge.workspace.trust import PassedOver, Status, TrustStore, passed_over
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 # `$VAR` is left alone, as Claude Code leaves it.
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -98,6 +103,11 @@ class Discovery:
     def strangers(self) -> frozenset[str]:
         """The servers that the folder configures, and not the user."""
         return frozenset(name for name, spec in self.servers.items() if spec.scope in {"folder", "project"})
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """A sentence for each file whose servers aren't there, for whoever looks for one; it names no folder."""
+        return tuple(f"Servers of {Path(row.file).name} are missing: {row.message}" for row in self.problems)
 
 
 class _MissingVariableError(Exception):
@@ -265,18 +275,18 @@ class _Approvals:
         return (self.every or name in self.names) and name not in self.refused
 
 
-def _approvals(local: Mapping[str, Any], home: Path, problems: list[Problem]) -> _Approvals:
-    """By the project's part of `~/.claude.json`, and by `~/.claude/settings.json`, which is for all projects.
+def _approvals(local: Sequence[Mapping[str, Any]], home: Path, problems: list[Problem]) -> _Approvals:
+    """By the project's parts of `~/.claude.json`, and by `~/.claude/settings.json`, which is for all projects.
 
     The latter counts where the user has accepted the folder in Claude Code, which starts none of its servers before.
     """
     general = _read_json(home / ".claude" / "settings.json", problems)
-    accepted = local.get("hasTrustDialogAccepted") is True
-    sources = [local, *([general] if accepted else [])]
+    accepted = any(part.get("hasTrustDialogAccepted") is True for part in local)
+    sources = [*local, *([general] if accepted else [])]
     return _Approvals(
         any(source.get("enableAllProjectMcpServers") is True for source in sources),
         frozenset().union(*(_names(source, "enabledMcpjsonServers") for source in sources)),
-        _names(local, "disabledMcpjsonServers") | _names(general, "disabledMcpjsonServers"),
+        frozenset().union(*(_names(source, "disabledMcpjsonServers") for source in [*local, general])),
     )
 
 
@@ -285,60 +295,170 @@ def _claude_code(cwd: Path, home: Path, found: Discovery, trust: TrustStore | No
     user_file, problems = home / ".claude.json", found.problems
     user = _read_json(user_file, problems)
     projects = _object(user, "projects", user_file, problems)
-    local: dict[str, Any] = {}
-    for directory in dict.fromkeys((str(cwd), str(cwd.resolve()))):
-        local = local or _object(projects, directory, user_file, problems)
-    for name, entry in _object(local, "mcpServers", user_file, problems).items():
-        yield _spec_from_client(name, entry, str(user_file), "local")
+    root = git_root(cwd)
+    places = dict.fromkeys(str(place) for place in (cwd, cwd.resolve(), root) if place is not None)
+    local = [part for place in places if (part := _object(projects, place, user_file, problems))]
+    for part in local:
+        for name, entry in _object(part, "mcpServers", user_file, problems).items():
+            yield _spec_from_client(name, entry, str(user_file), "local")
     approvals = _approvals(local, home, problems)
-    yield from _project(cwd, approvals, found, trust)
+    here = cwd.resolve()
+    for folder in (here, *here.parents[:-1]):
+        yield from _project(folder / PROJECT_NAME, here, approvals, found, trust)
     for name, entry in _object(user, "mcpServers", user_file, problems).items():
         yield _spec_from_client(name, entry, str(user_file), "user")
 
 
-def _scripts(entry: Any, base: Path, files: Mapping[str, str]) -> dict[str, str]:
-    """The folder's files that a server's command names, with what is trusted of them."""
-    return {str(path): files.get(str(path), "not there") for path in scripts_of(entry, base)}
+def _scripts(entry: Any, base: Path, files: Mapping[str, str], cwd: Path | None = None) -> dict[str, str]:
+    """The folder's files that a server's command names where it is started, with what is trusted of them."""
+    return {str(path): files.get(str(path), "not there") for path in scripts_of(entry, base, cwd)}
 
 
-def _project(cwd: Path, approvals: _Approvals, found: Discovery, trust: TrustStore | None) -> Iterator[ServerSpec]:
-    """The servers of the folder's `.mcp.json` that take part, and those that the user has refused, which are off."""
-    file = cwd.resolve() / PROJECT_NAME
+def _project(
+    file: Path, cwd: Path, approvals: _Approvals, found: Discovery, trust: TrustStore | None
+) -> Iterator[ServerSpec]:
+    """The servers of a `.mcp.json` that take part, and those that the user has refused, which are off.
+
+    Args:
+        file: In the working directory or in a folder above it.
+        cwd: The working directory, where its servers are started, as Claude Code starts them.
+        approvals: What the user has said in Claude Code.
+        found: Gets what is wrong and what is left out.
+        trust: What the user has trusted.
+    """
+    above = file.parent != cwd
     try:
         data = read_regular(file, MAX_FILE_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
-        found.problems.append(Problem("bad_client_config", str(file), None, f"cannot be read: {why(error)}."))
+        if not (above and isinstance(error, PermissionError)):
+            found.problems.append(Problem("bad_client_config", str(file), None, f"cannot be read: {why(error)}."))
         return
     content = _parsed_json(data, file, found.problems)
-    status: Status = "untrusted"
-    reason: str | None = None
-    if trust is not None:
-        status, reason = trust.status(file, data)
-    files: Mapping[str, str] = {}
-    if trust is not None and status == "trusted":
-        try:
-            whole = content_of(file, data, project_table(content))
-            status = "trusted" if trust.agrees(whole) else "changed"
-            files = whole.files
-        except BridgeError as error:
-            status, reason = "unusable", error.message.removesuffix(".")
+    if content and "mcpServers" not in content:
+        found.problems.append(Problem("bad_client_config", str(file), None, _without_servers(content)))
+    status, reason, files = _trusted(file, data, content, trust)
+    meant = not above or _is_the_users(file)
     unapproved = []
     for name, entry in _object(content, "mcpServers", file, found.problems).items():
         spec = _spec_from_client(name, entry, str(file), "project")
         if name in approvals.refused:
             yield replace(spec, enabled=False)
         elif status == "trusted":
-            yield replace(spec, scripts=_scripts(entry, file.parent, files))
-        elif approvals.allow(name):
+            yield replace(spec, scripts=_scripts(entry, file.parent, files, cwd))
+        elif meant and approvals.allow(name):
             yield spec
         elif spec.problem is None and not runs_the_bridge(spec.command, spec.args):
             unapproved.append(name)
             why_not = "it comes with the folder: neither approved in Claude Code nor trusted (`mcp-bridge trust`)."
             found.skipped.append(Skipped(name, str(file), why_not))
     if unapproved:
-        found.passed_over.append(passed_over(file, status, reason, tuple(unapproved)))
+        found.passed_over.append(passed_over(file, status, reason, tuple(unapproved), above=above))
+
+
+def _trusted(
+    file: Path, data: bytes, content: Mapping[str, Any], trust: TrustStore | None
+) -> tuple[Status, str | None, Mapping[str, str]]:
+    """Whether a project's file is trusted, why that can't be told, and the hashes of what it would have started."""
+    if trust is None:
+        return "untrusted", None, {}
+    status, reason = trust.status(file, data)
+    if status != "trusted":
+        return status, reason, {}
+    try:
+        whole = content_of(file, data, project_table(content))
+    except BridgeError as error:
+        return "unusable", error.message.removesuffix("."), {}
+    return ("trusted" if trust.agrees(whole) else "changed"), None, whole.files
+
+
+def _without_servers(content: Mapping[str, Any]) -> str:
+    """What is wrong with a project's file that has no `mcpServers`."""
+    if isinstance(content.get("servers"), dict):
+        return (
+            'it has no mcpServers, so none of its servers is there: "servers" is VS Code\'s key. Call it "mcpServers".'
+        )
+    entries = (value for value in content.values() if isinstance(value, dict))
+    if any("command" in entry or "url" in entry for entry in entries):
+        return 'it has no mcpServers, so none of its servers is there. Write {"mcpServers": {…}} around them.'
+    return 'it has no mcpServers, so it has no server. Write {"mcpServers": {"NAME": {"command": …, "args": […]}}}.'
+
+
+def _is_the_users(file: Path) -> bool:
+    """Whether nobody but this user (or root) could have written a file, or put it there."""
+    try:
+        found = [file.lstat(), file.parent.stat()]
+    except OSError:
+        return False
+    return all(status.st_uid in {os.geteuid(), 0} and not _others_write(status) for status in found)
+
+
+def _others_write(status: os.stat_result) -> bool:
+    # A group of the user's number is the user's own, as Debian and Fedora make them.
+    by_group = status.st_mode & 0o020 and status.st_gid != status.st_uid
+    return bool(by_group or status.st_mode & 0o002 or stat.S_ISLNK(status.st_mode))
+
+
+_MAX_GIT_BYTES = 4096
+"""Of a `.git` file, and of those that it leads to."""
+
+
+def git_root(folder: Path) -> Path | None:
+    """The root of the git repository that a folder is in; of a worktree, of the repository that it belongs to.
+
+    Nothing is believed that the folder says alone: a worktree counts if its repository names it too, as git writes it.
+    """
+    here = folder.resolve()
+    for place in (here, *here.parents):
+        marker = place / ".git"
+        if os.path.lexists(marker):
+            try:
+                return place if marker.is_dir() else _repository_of(marker) or place
+            except (OSError, RuntimeError, ValueError):
+                # A loop of links, or no path at all: whatever it is, the folder is nobody else's.
+                return place
+    return None
+
+
+def _repository_of(marker: Path) -> Path | None:
+    """The main working tree behind a worktree's `.git` file, if the two name each other."""
+    word, _, told = _git_line(marker).partition(": ")
+    if word != "gitdir" or not told:
+        return None
+    private = (marker.parent / told).resolve()
+    common = (private / _git_line(private / "commondir")).resolve()
+    named = Path(_git_line(private / "gitdir"))
+    mutual = named.is_absolute() and named.resolve() == marker.resolve()
+    return common.parent if mutual and private.parent == common / "worktrees" and common.name == ".git" else None
+
+
+def _git_line(path: Path) -> str:
+    try:
+        return read_regular(path, _MAX_GIT_BYTES).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def _command_problem(spec: ServerSpec, environ: Mapping[str, str]) -> str | None:
+    """What is wrong with a command that a shell would have understood, and nothing else does; None if nothing is."""
+    command = spec.command
+    if spec.type != "stdio" or not command:
+        return None
+    for key, text in (("command", command), ("cwd", spec.cwd or "")):
+        if (text == "~" or text.startswith("~/")) and not Path(text).exists():
+            return f"{key} begins with ~, which only a shell takes for the home directory: write ${{HOME}}{text[1:]}."
+    words = command.split()
+    if len(words) < 2 or shutil.which(command) or Path(command).exists():  # noqa: PLR2004
+        return None
+    path = spec.env.get("PATH", environ.get("PATH"))
+    if shutil.which(words[0], path=path) is None:
+        return None
+    # The words after the first aren't repeated: they may hold a secret.
+    return (
+        "command is a whole command line, and has to be the program alone: "
+        f"write {words[0]!r} there, and what follows it in args, each word by itself."
+    )
 
 
 def discover(
@@ -363,7 +483,7 @@ def discover(
         tables: The `[servers.NAME]` tables of our own TOML.
         config_file: Where they came from.
         environ: For `${VAR}`.
-        cwd: The working directory: whose `.mcp.json` and local scope count.
+        cwd: The working directory: its `.mcp.json` and those above it count, and its local scope.
         home: The home directory: whose `.claude.json` counts.
         client_configs: False to read nothing but `tables`.
         allow_self_server: Keep servers that are this bridge.
@@ -396,12 +516,16 @@ def discover(
             )
             continue
         spec = _expanded(unexpanded, environ)
+        if spec.problem is None and (wrong := _command_problem(spec, environ)):
+            spec = replace(spec, problem=wrong)
         if not allow_self_server and spec.type == "stdio" and runs_itself(spec.command, spec.args):
             found.skipped.append(
                 Skipped(name, file, "it is this bridge; a bridge behind itself would start itself for ever.")
             )
             continue
-        if shelter is not None and (spec.scope == "user" or (everywhere and spec.scope == "config")):
+        # A file above the working directory is about other folders, too.
+        from_above = spec.scope == "project" and Path(file).parent != cwd.resolve()
+        if shelter is not None and (spec.scope == "user" or from_above or (everywhere and spec.scope == "config")):
             spec = sheltered(spec, shelter)
         found.servers[name] = spec
     return found

@@ -1,12 +1,16 @@
 """What went wrong with a server, in words and codes for its user.
 
 These errors reach the sandbox, whole but for `private`: what a server wrote to stderr may hold its secrets, and where
-it is configured tells of the host. Both are for the operator.
+it is configured tells of the host. Both are for the operator. Of what a server has printed that didn't start, its last
+lines are in the error, if there is somebody who takes out its secrets (`Shown`).
 """
 
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -14,8 +18,6 @@ import anyio
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from mcp_bridge.downstream.connection import Connection
     from mcp_bridge.downstream.spec import ServerSpec
     from mcp_bridge.downstream.tools import ToolInfo
@@ -30,6 +32,19 @@ _INVALID_PARAMS = -32602
 
 # How much of a decoder's complaint is passed on.
 _REASON = 500
+
+_OUTPUT_LINES = 8
+_OUTPUT_COLUMNS = 240
+"""What of a server's output is in the error of its start."""
+
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\\\)?|.)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Colours, titles and other controls."""
+
+_FRAME = re.compile(r"\s+at .*\)?$|\s*\^+\s*$")
+"""Lines of a JavaScript stack, which comes after what has happened."""
+
+Shown = Callable[["ServerSpec", Mapping[str, str], str], str]
+"""From a server, the variables that it was given and what it has printed to the same without secrets."""
 
 _SHOW_MORE = "`mcp-bridge servers list --start` shows more"
 
@@ -88,11 +103,20 @@ def backoff(spec: ServerSpec, wait: float, last: BridgeError | None) -> BridgeEr
     return error(spec, "server_unavailable", message, private=private, reason="backoff", retry_in=retry_in, **extras)
 
 
-def start_failure(spec: ServerSpec, connection: Connection) -> BridgeError:
-    """It was started and did not get ready."""
+def start_failure(spec: ServerSpec, launched: Sequence[Connection], shown: Shown | None = None) -> BridgeError:
+    """It was started and did not get ready.
+
+    Args:
+        spec: The server.
+        launched: Its processes of this start, of which the last one's end counts.
+        shown: What makes its output fit to be told; None if it isn't.
+    """
+    connection = launched[-1]
     failure = connection.failure
     hint: str | None = f"Mend its configuration; {_SHOW_MORE}."
     private = _private(spec, connection)
+    told = [lines for each in reversed(launched) if (lines := _printed(spec, each, shown))]
+    output = told[0] if told else []
     if isinstance(failure, FileNotFoundError | NotADirectoryError) and failure.filename == spec.cwd is not None:
         why = "its working directory is not there."
         private["cwd"] = spec.cwd
@@ -109,13 +133,64 @@ def start_failure(spec: ServerSpec, connection: Connection) -> BridgeError:
         hint = f"It has to list less, or in pages; {_SHOW_MORE}."
     elif not connection.settled.is_set():
         why = f"it was not ready after {spec.start_timeout:g} s."
-        hint = f"A slow server needs a longer start_timeout in its configuration; {_SHOW_MORE}."
+        hint = _slow_hint(spec)
     elif status := connection.transport.exit_status():
         why = f"it ended with {status} before it was ready."
+        if _could_not_fetch(spec, connection.transport.log.text()):
+            why = f"{_runner(spec)} could not fetch its package ({status})."
+            hint = (
+                "Check the package's name, the registry, and the proxy and certificate variables of the network "
+                f"that the bridge is started with; {_SHOW_MORE}."
+            )
     else:
         why = f"{connection.transport.end_reason or failure or 'its connection ended'}."
     message = f"server {spec.name!r} did not start: {why}"
-    return error(spec, "server_start_failed", message, hint=hint, private=private, **_exit(connection))
+    if output:
+        message = "\n  ".join([f"{message} It printed:", *output]) + "\n"
+    details = _exit(connection) | ({"output": output} if output else {})
+    return error(spec, "server_start_failed", message, hint=hint, private=private, **details)
+
+
+def first_line(message: str) -> str:
+    """An error's message without what the server has printed."""
+    return message.partition("\n")[0].removesuffix(" It printed:")
+
+
+def _printed(spec: ServerSpec, connection: Connection, shown: Shown | None) -> list[str]:
+    """The last lines that a process has printed, without secrets; none where nobody takes them out."""
+    if shown is None:
+        return []
+    # All of it first: a secret that was cut through can't be found any more.
+    text = shown(spec, connection.transport.environment, _ESCAPES.sub("", connection.transport.log.text()))
+    lines = [line.rstrip() for line in text.splitlines() if line.strip() and not _FRAME.match(line)]
+    return [line[:_OUTPUT_COLUMNS] for line in lines[-_OUTPUT_LINES:]]
+
+
+_RUNNERS = frozenset({"npx", "npm", "pnpm", "bunx", "uvx", "uv", "pipx"})
+
+_NOT_FETCHED = re.compile(
+    r"npm (?:error|ERR!) (?:code )?(?:E404|ENOTFOUND|ETARGET|ECONNREFUSED|ECONNRESET|ETIMEDOUT|EAI_AGAIN|E40[13]"
+    r"|SELF_SIGNED_CERT_IN_CHAIN|UNABLE_TO_[A-Z_]*CERT[A-Z_]*|DEPTH_ZERO_SELF_SIGNED_CERT|CERT_[A-Z_]+|ERR_[A-Z_]*TLS[A-Z_]*)\b"
+    r"|not found in the (?:package )?registry|No solution found when resolving|Failed to (?:fetch|download)"
+    r"|Could not find a version that satisfies|No matching distribution found"
+)
+
+
+def _runner(spec: ServerSpec) -> str:
+    return PurePath(spec.command).name
+
+
+def _could_not_fetch(spec: ServerSpec, printed: str) -> bool:
+    return _runner(spec) in _RUNNERS and _NOT_FETCHED.search(printed) is not None
+
+
+def _slow_hint(spec: ServerSpec) -> str:
+    if _runner(spec) in _RUNNERS:
+        return (
+            f"{_runner(spec)} may still be fetching its package: start it once by hand, or give it a longer "
+            f"start_timeout in its configuration; {_SHOW_MORE}."
+        )
+    return f"A slow server needs a longer start_timeout in its configuration; {_SHOW_MORE}."
 
 
 def _too_large(failure: BaseException | None, connection: Connection) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 
 from mcp_bridge.downstream.aliases import assign, nearest
+from mcp_bridge.downstream.environment import Environment
 from mcp_bridge.downstream.supervisor import MAX_RESULT_BYTES, DownstreamServer
 from mcp_bridge.errors import BridgeError, log_failure
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
     from mcp_types import CallToolResult
 
+    from mcp_bridge.downstream.failures import Shown
     from mcp_bridge.downstream.spec import ServerSpec
     from mcp_bridge.downstream.status import ServerStatus
     from mcp_bridge.downstream.tools import Listing, ToolInfo
@@ -33,6 +35,7 @@ class Fleet:
 
     Attributes:
         servers: By configured name.
+        missing: Why others aren't there, a sentence each.
     """
 
     def __init__(
@@ -41,6 +44,9 @@ class Fleet:
         *,
         idle_timeout: float = 0.0,
         max_result_bytes: int = MAX_RESULT_BYTES,
+        environment: Environment | None = None,
+        shown: Shown | None = None,
+        missing: tuple[str, ...] = (),
     ) -> None:
         """Configure servers; none is started before it is used.
 
@@ -48,11 +54,17 @@ class Fleet:
             specs: The servers.
             idle_timeout: Seconds after which an unused server is stopped; 0 for never.
             max_result_bytes: Bytes of JSON one result may have.
+            environment: What servers are given of ours; by default all but what is the bridge's own.
+            shown: Makes what a server has printed fit for those whom its errors are told; without it they aren't
+                told of that.
+            missing: Why others aren't there, a sentence each: for whoever asks for one of them.
         """
         specs = list(specs)
+        environment = environment or Environment()
         aliases = assign((spec.name for spec in specs), lower=True)
         self._tasks: TaskGroup | None = None
         self._closed = False
+        self.missing = missing
         self._listeners: list[Callable[[DownstreamServer, Listing], None]] = []
         self.servers = {
             spec.name: DownstreamServer(
@@ -61,6 +73,8 @@ class Fleet:
                 spawn=self._spawn,
                 idle_timeout=idle_timeout,
                 max_result_bytes=max_result_bytes,
+                environment=environment,
+                shown=shown,
                 on_listing=self._on_listing,
             )
             for spec in specs
@@ -105,6 +119,7 @@ class Fleet:
                 hint = f"Did you mean {', '.join(close)}?"
             else:
                 hint = f"Servers: {', '.join(sorted(self.servers))}." if self.servers else "None is configured."
+            hint = " ".join([hint, *self.missing])
             raise BridgeError("unknown_server", f"There is no server {name!r}.", hint=hint, server=name, nearest=close)
         return found
 
@@ -114,13 +129,14 @@ class Fleet:
         tool: ToolInfo | str,
         arguments: dict[str, Any] | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
+        tell: Callable[[str], None] | None = None,
     ) -> CallToolResult:
         """Call a tool of a server; see `DownstreamServer.call_tool`.
 
         Raises:
             BridgeError: `unknown_server`, or as `DownstreamServer.call_tool`.
         """
-        return await self.server(server).call_tool(tool, arguments, timeout)
+        return await self.server(server).call_tool(tool, arguments, timeout, tell)
 
     def statuses(self) -> list[ServerStatus]:
         """What is known of every server, by name."""

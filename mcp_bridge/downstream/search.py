@@ -42,6 +42,9 @@ _SYNONYMS = (
 )
 _SAME = {word: group for group in _SYNONYMS for word in group}
 
+# What the score of a tool is multiplied with if the query has its whole name, or its server's.
+_NAMED = 2.0
+
 # What is left of the score of a tool whose description says that it is deprecated.
 _DEPRECATED = 0.5
 
@@ -72,6 +75,7 @@ class SearchIndex:
     def __init__(self, tools: Iterable[ToolInfo]) -> None:
         self._tools = sorted(tools, key=lambda tool: (tool.server, tool.name))
         self._names = [words(tool.name) for tool in self._tools]
+        self._servers = [(set(words(tool.server)), set(words(tool.server_alias))) for tool in self._tools]
         self._deprecated = {
             number for number, tool in enumerate(self._tools) if "deprecated" in tool.description[:_CHARS_USED].lower()
         }
@@ -111,7 +115,8 @@ class SearchIndex:
             query: Words; nothing in it is read as search syntax. Without a word in it, every tool matches.
             limit: At most so many hits.
             strict: Only tools that have every word (or a word that begins with it). Otherwise, when there is none,
-                those that have every word or a synonym of it, and then those that have any.
+                those that have every word or a synonym of it, and then those that have any; and in any case those that
+                have some of them if the query has their whole name, or their server's.
             allowed: Leaves out the tools for which it is false.
 
         Returns:
@@ -123,28 +128,65 @@ class SearchIndex:
         if not asked:
             hits = [Hit(tool, 0.0) for tool in self._tools]
             return [hit for hit in hits if allowed is None or allowed(hit.tool)][:limit]
-        exact = [f'("{word}" OR "{word}"*)' for word in asked]
-        found = self._match(" AND ".join(exact), asked, allowed)
-        if not found and not strict:
-            wider = [
-                f"({term} OR {' OR '.join(_SAME[word])})" if word in _SAME else term
-                for word, term in zip(asked, exact, strict=True)
-            ]
-            found = self._match(" AND ".join(wider), asked, allowed) or self._match(" OR ".join(wider), asked, allowed)
+        exact = {word: f'("{word}" OR "{word}"*)' for word in asked}
+        named = self._named(asked)
+        found = self._match(" AND ".join(exact.values()), asked, allowed, named)
+        if strict:
+            return found[:limit]
+        wider = {
+            word: f"({term} OR {' OR '.join(_SAME[word])})" if word in _SAME else term for word, term in exact.items()
+        }
+        if not found:
+            found = self._match(" AND ".join(wider.values()), asked, allowed, named)
+        if not found:
+            found = self._match(" OR ".join(wider.values()), asked, allowed, named)
+        elif named:
+            # That other tools have every word somewhere must not hide them.
+            have_all = {(hit.tool.server, hit.tool.name) for hit in found}
+            some = self._match(" OR ".join(wider.values()), asked, allowed, named, self._besides(wider, named))
+            found += [hit for hit in some if (hit.tool.server, hit.tool.name) not in have_all]
+            found.sort(key=_order)
         return found[:limit]
 
-    def _match(self, expression: str, asked: list[str], allowed: Callable[[ToolInfo], bool] | None) -> list[Hit]:
+    def _named(self, asked: list[str]) -> set[int]:
+        """The tools of which a query has the whole name, or their server's."""
+        given = set(asked)
+        return {
+            number
+            for number, name in enumerate(self._names)
+            if (name and given.issuperset(name)) or any(server and given >= server for server in self._servers[number])
+        }
+
+    def _besides(self, terms: dict[str, str], named: set[int]) -> set[int]:
+        """Of the named tools those of which a query has more than their server's name."""
+        rest = terms.keys() - {word for number in named for server in self._servers[number] for word in server}
+        if not rest:
+            return set()
+        with self._lock:
+            query = "SELECT rowid FROM tool WHERE tool MATCH ?"
+            rows = self._db.execute(query, (" OR ".join(terms[word] for word in sorted(rest)),)).fetchall()
+        return named & {number for (number,) in rows}
+
+    def _match(
+        self,
+        expression: str,
+        asked: list[str],
+        allowed: Callable[[ToolInfo], bool] | None,
+        named: set[int],
+        among: set[int] | None = None,
+    ) -> list[Hit]:
         hits: list[Hit] = []
         with self._lock:
             query = f"SELECT rowid, bm25(tool, {_WEIGHTS}) FROM tool WHERE tool MATCH ?"  # noqa: S608 - a constant
             rows = self._db.execute(query, (expression,)).fetchall()
         for number, rank in rows:
             tool = self._tools[number]
-            if allowed is None or allowed(tool):
+            if (among is None or number in among) and (allowed is None or allowed(tool)):
                 weight = 1 + self._likeness(number, asked)
+                weight *= _NAMED if number in named else 1
                 weight *= _DEPRECATED if number in self._deprecated else 1
                 hits.append(Hit(tool, -rank * weight))
-        return sorted(hits, key=lambda hit: (-round(hit.score, 9), hit.tool.server, hit.tool.name))
+        return sorted(hits, key=_order)
 
     def _likeness(self, number: int, asked: list[str]) -> float:
         """How much of the query is the tool's name and the other way round, 0 to 1.
@@ -155,6 +197,10 @@ class SearchIndex:
         name = self._names[number]
         shared = sum(any(part.startswith(word) or word.startswith(part) for part in name) for word in asked)
         return 2 * shared / (len(asked) + len(name)) if name else 0.0
+
+
+def _order(hit: Hit) -> tuple[float, str, str]:
+    return -round(hit.score, 9), hit.tool.server, hit.tool.name
 
 
 def _row(number: int, tool: ToolInfo) -> tuple[int, str, str, str, str]:

@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from mcp_bridge.downstream.aliases import nearest
+from mcp_bridge.downstream.environment import env_pass
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.toml_lines import line_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from mcp_bridge.downstream.environment import EnvPass
 
 ServerType = Literal["stdio", "http", "sse"]
 Era = Literal["auto", "legacy", "2026-07-28"]
@@ -40,7 +43,8 @@ class ServerSpec:
         type: How it is reached. Only `stdio` can be used as yet; others are listed as unsupported.
         command: Executable, found on the PATH of the child's environment.
         args: Its arguments.
-        env: Added to the few variables a child inherits.
+        env: Added to the variables that it is given of ours.
+        env_pass: Which those are; None for what the settings say.
         cwd: Its working directory, or None for ours.
         url: For `http` and `sse`.
         headers: For `http` and `sse`.
@@ -61,6 +65,7 @@ class ServerSpec:
     command: str = ""
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    env_pass: EnvPass | None = None
     cwd: str | None = None
     url: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -120,7 +125,8 @@ class _Table:
     def refuse_unknown(self, known: tuple[str, ...]) -> None:
         for key in self._table:
             if key not in known:
-                close = nearest(key, known, count=1)
+                meant = _MEANT.get(key.replace("-", "_").lower())
+                close = [meant] if meant else nearest(key, known, count=1)
                 hint = f"Did you mean {close[0]}?" if close else f"Known keys: {', '.join(known)}."
                 raise self.error(key, "is not a known key.", hint)
 
@@ -154,6 +160,12 @@ class _Table:
             raise self.error(key, f"must be one of {', '.join(options)}.")
         return str(value)
 
+    def variables(self, key: str) -> EnvPass | None:
+        try:
+            return env_pass(self._table[key]) if key in self._table else None
+        except ValueError as error:
+            raise self.error(key, f"{error}.") from None
+
     def flag(self, key: str, *, default: bool) -> bool:
         value = self._table.get(key, default)
         if not isinstance(value, bool):
@@ -166,6 +178,7 @@ _KEYS = (
     "command",
     "args",
     "env",
+    "env_pass",
     "cwd",
     "url",
     "headers",
@@ -174,6 +187,22 @@ _KEYS = (
     "era",
     "enabled",
 )
+
+_MEANT = {
+    **dict.fromkeys(("bin", "cmd", "exe", "exec", "executable", "program"), "command"),
+    **dict.fromkeys(("argv", "arguments", "parameters", "params"), "args"),
+    **dict.fromkeys(("dir", "directory", "folder", "workdir", "working_dir", "working_directory"), "cwd"),
+    **dict.fromkeys(("environ", "environment", "envs", "variables"), "env"),
+    **dict.fromkeys(("env_vars", "inherit", "inherit_env", "pass_env"), "env_pass"),
+    **dict.fromkeys(("address", "endpoint", "httpurl", "serverurl", "uri"), "url"),
+    **dict.fromkeys(("http_headers",), "headers"),
+    **dict.fromkeys(("kind", "transport"), "type"),
+    **dict.fromkeys(("request_timeout", "timeout", "tool_timeout", "tool_timeout_sec"), "call_timeout"),
+    **dict.fromkeys(("startup_timeout", "startup_timeout_sec"), "start_timeout"),
+    **dict.fromkeys(("active", "disabled"), "enabled"),
+    **dict.fromkeys(("protocol", "protocol_version"), "era"),
+}
+"""What clients and people call them: by its letters, `cmd` would be nearest to `cwd`."""
 
 
 def spec_from_toml(name: str, table: Mapping[str, Any], file: str | Path) -> ServerSpec:
@@ -213,6 +242,7 @@ def spec_from_toml(name: str, table: Mapping[str, Any], file: str | Path) -> Ser
         command=command or "",
         args=reader.texts("args"),
         env=reader.mapping("env"),
+        env_pass=reader.variables("env_pass"),
         cwd=reader.text("cwd"),
         url=url,
         headers=reader.mapping("headers"),

@@ -9,8 +9,9 @@ import anyio
 import anyio.to_thread
 
 from mcp_bridge.downstream import failures
-from mcp_bridge.downstream.aliases import nearest
+from mcp_bridge.downstream.aliases import did_you_mean, nearest
 from mcp_bridge.downstream.arguments import ArgumentCheck, ArgumentError, UncheckedError
+from mcp_bridge.downstream.describe import called_as
 from mcp_bridge.downstream.starting import first_ready, load_sdk
 from mcp_bridge.downstream.status import ServerStatus, State
 from mcp_bridge.errors import BridgeError
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
     from mcp_bridge.downstream.connection import Connection
+    from mcp_bridge.downstream.environment import Environment
+    from mcp_bridge.downstream.failures import Shown
     from mcp_bridge.downstream.spec import ServerSpec
     from mcp_bridge.downstream.tools import Listing, ToolInfo
 
@@ -82,6 +85,8 @@ class DownstreamServer:
         spawn: Callable[..., None],
         idle_timeout: float,
         max_result_bytes: int,
+        environment: Environment,
+        shown: Shown | None,
         on_listing: Callable[[DownstreamServer, Listing], None],
     ) -> None:
         self.spec = spec
@@ -89,6 +94,8 @@ class DownstreamServer:
         self._spawn = spawn
         self._idle_timeout = idle_timeout
         self._max_result_bytes = max_result_bytes
+        self._environment = environment
+        self._shown = shown
         self._on_listing = on_listing
         self._connection: Connection | None = None
         self._latest: Connection | None = None
@@ -99,6 +106,7 @@ class DownstreamServer:
         self._failures = 0
         self._retry_at = 0.0
         self._last_error: BridgeError | None = None
+        self._untold: BridgeError | None = None
         self._listing: Listing | None = None
         self._checks: dict[str, tuple[ToolInfo, ArgumentCheck]] = {}
         self._by_name: dict[str, ToolInfo] = {}
@@ -137,7 +145,7 @@ class DownstreamServer:
             alias=self.alias,
             state=self._state(),
             tool_count=len(self._listing.tools) if self._listing else None,
-            error=error.message if error else None,
+            error=failures.first_line(error.message) if error else None,
             protocol=connection.protocol if connection else None,
             pid=process.pid if process else None,
             starts=self._starts,
@@ -174,6 +182,15 @@ class DownstreamServer:
         """
         await self._ready()
 
+    async def start_ahead(self) -> None:
+        """Start it for whoever will soon use it: if that fails, they are told why. Never raises for that."""
+        self._untold = None
+        try:
+            await self._ready()
+        except BridgeError as error:
+            if error.code == "server_start_failed":
+                self._untold = error
+
     async def _ready(self) -> Connection:
         connection = self._connection
         if connection is not None:
@@ -188,6 +205,9 @@ class DownstreamServer:
         if self._starting is None:
             wait = self._retry_at - anyio.current_time()
             if wait > 0:
+                if self._untold is not None:
+                    untold, self._untold = self._untold, None
+                    raise failures.again(untold)
                 raise failures.backoff(self.spec, wait, self._last_error)
             start = _Start()
             self._spawn(self._start, start)
@@ -214,7 +234,7 @@ class DownstreamServer:
                 self._adopt(start.connection.listing)
             else:
                 start.connection = None
-                start.error = failures.start_failure(self.spec, launched[-1])
+                start.error = failures.start_failure(self.spec, launched, self._shown)
         except BridgeError as error:
             # No fault: the bridge is being shut down in the midst of it.
             start.error = error
@@ -243,7 +263,8 @@ class DownstreamServer:
         # One for all of its processes: a server that dies and comes back is the same one.
         party = self._party = self._party or Party()
         limit = self._max_result_bytes + _ENVELOPE_BYTES
-        connection = Connection(self.spec, self.alias, mode, party, max_message=limit)
+        given = self._environment.of(self.spec)
+        connection = Connection(self.spec, self.alias, mode, party, environment=given, max_message=limit)
         self._starts += 1
         self._connections.add(connection)
         self._latest = connection
@@ -312,7 +333,7 @@ class DownstreamServer:
 
     def _unknown(self, name: str, options: Iterable[str]) -> BridgeError:
         close = nearest(name, options)
-        hint = f"Did you mean {', '.join(close)}?" if close else None
+        hint = did_you_mean(close, list(self._by_name))
         message = f"server {self.spec.name!r} has no tool {name!r}."
         return failures.error(self.spec, "unknown_tool", message, hint=hint, tool=name, nearest=close)
 
@@ -385,7 +406,8 @@ class DownstreamServer:
         """Return if arguments fit a tool's schema.
 
         Raises:
-            BridgeError: `bad_arguments`; `arguments_unchecked`: they can't be held against the schema.
+            BridgeError: `bad_arguments`, with all that is wrong and the tool's signature; `arguments_unchecked`: they
+                can't be held against the schema.
         """
         try:
             await self._check(tool).run(arguments)
@@ -394,14 +416,15 @@ class DownstreamServer:
             hint = "Pass less, or have the server's author mend the tool's input schema."
             raise failures.error(self.spec, "arguments_unchecked", message, hint=hint, tool=tool.name) from None
         except ArgumentError as error:
-            message = f"{self.spec.name}.{tool.name}: {error}"
-            raise failures.error(self.spec, "bad_arguments", message, tool=tool.name) from None
+            message = f"{self.spec.name}.{tool.name}: {error}."
+            raise failures.error(self.spec, "bad_arguments", message, hint=called_as(tool), tool=tool.name) from None
 
     async def call_tool(
         self,
         tool: ToolInfo | str,
         arguments: dict[str, Any] | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
+        tell: Callable[[str], None] | None = None,
     ) -> CallToolResult:
         """Call a tool, starting the server if need be.
 
@@ -410,6 +433,7 @@ class DownstreamServer:
             arguments: By their names in the schema.
             timeout: Seconds the call may take once the server is up (its start has a limit of its own); the
                 configured `call_timeout` by default.
+            tell: Told the server's progress with it and what the server logs meanwhile, as it says it.
 
         Returns:
             What the server answered; it may say `is_error`.
@@ -431,7 +455,8 @@ class DownstreamServer:
             now, connection = await self._listed(listed.name)
             if now != listed:
                 raise self._changed(listed)
-        return await self._call(connection, listed, arguments, self.spec.call_timeout if timeout is None else timeout)
+        limit = self.spec.call_timeout if timeout is None else timeout
+        return await self._call(connection, listed, arguments, limit, tell)
 
     def _changed(self, tool: ToolInfo) -> BridgeError:
         message = f"{self.spec.name} lists {tool.name} in another form than when the call was decided."
@@ -445,7 +470,12 @@ class DownstreamServer:
         return known[1]
 
     async def _call(
-        self, connection: Connection, tool: ToolInfo, arguments: dict[str, Any], limit: float
+        self,
+        connection: Connection,
+        tool: ToolInfo,
+        arguments: dict[str, Any],
+        limit: float,
+        tell: Callable[[str], None] | None,
     ) -> CallToolResult:
         began = anyio.current_time()
         while began in connection.in_flight:
@@ -454,7 +484,7 @@ class DownstreamServer:
         result: Any = None
         try:
             with anyio.move_on_after(limit):
-                result = await connection.call(tool.name, arguments)
+                result = await connection.call(tool.name, arguments, tell)
         except Exception as error:  # noqa: BLE001 - each kind gets its code
             raise await failures.call_failure(
                 self.spec, connection, tool, error, limit=self._max_result_bytes

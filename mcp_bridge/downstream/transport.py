@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import anyio.lowlevel
-from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp_types import (
     ErrorData,
@@ -106,14 +105,26 @@ class LogRing:
         self._limit = limit
         self._chunks: deque[bytes] = deque()
         self._size = 0
+        self._forgot = False
 
     def add(self, chunk: bytes) -> None:
         """Append, forgetting the oldest beyond the limit."""
+        self._forgot = self._forgot or len(chunk) > self._limit
         chunk = chunk[-self._limit :]
         self._chunks.append(chunk)
         self._size += len(chunk)
         while self._size > self._limit:
-            self._size -= len(self._chunks.popleft())
+            oldest, over = self._chunks.popleft(), self._size - self._limit
+            self._size -= len(oldest)
+            if len(oldest) > over:
+                self._chunks.appendleft(oldest[over:])
+                self._size += len(oldest) - over
+            self._forgot = True
+
+    def text(self) -> str:
+        """All that is kept, in whole lines: what the first one began with may have been forgotten."""
+        text = b"".join(self._chunks).decode("utf-8", "replace")
+        return text.partition("\n")[2] if self._forgot else text
 
     def tail(self, lines: int = 20, columns: int = 400) -> list[str]:
         """The last lines, each cut to `columns` characters."""
@@ -126,6 +137,7 @@ class StdioTransport:
 
     Attributes:
         process: The child, once entered.
+        environment: All of its variables.
         log: What it wrote to stderr.
         closed: Set when no further message will come.
         outgoing: Large arguments, which are written in the place of their marks.
@@ -142,7 +154,7 @@ class StdioTransport:
         party: fair_share.Party,
     ) -> None:
         self._argv = list(argv)
-        self._env = get_default_environment() | dict(env)
+        self.environment = dict(env)
         self._cwd = cwd
         self.max_message = max_message
         self._tasks: TaskGroup | None = None
@@ -167,7 +179,7 @@ class StdioTransport:
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
-            env=self._env,
+            env=self.environment,
             cwd=self._cwd,
             start_new_session=True,
         )

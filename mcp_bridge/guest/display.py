@@ -11,7 +11,7 @@ from mcp_bridge.guest.output import Capture
 from mcp_bridge.guest.proxies import NotAwaitedError, ask, tell
 from mcp_bridge.guest.runner import cut, printable
 from mcp_bridge.wire.errors import LocalMessageError
-from mcp_bridge.wire.messages import ArtifactWrite, OutputDisplay, ProgressReport
+from mcp_bridge.wire.messages import MAX_IMAGE_BYTES, ArtifactWrite, OutputDisplay, ProgressReport
 
 ARTIFACT_CHUNK_BYTES = 512 * 1024
 
@@ -24,6 +24,19 @@ RICH_METHODS = (
 
 IMAGE_MAGIC = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
 
+IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+"""Whose text in a rich form is base64."""
+
+MAX_PICTURED_VALUES = 20_000
+MAX_PICTURED_DEPTH = 8
+"""How far a value is searched for images."""
+
+MAX_SAVED_BYTES = 64 << 20
+"""Largest file of a figure that is known again when it is shown."""
+
+SCALINGS = 8
+"""How often an image is made smaller before it is given up."""
+
 
 class Display:
     """The script's ways to show something, bound to one channel."""
@@ -32,16 +45,44 @@ class Display:
         self._channel = channel
         self._capture = capture
         self.max_value = 1_000_000
+        self._sent: set[int] = set()
+        """Digests of the images that were shown: each is sent once."""
+        self._saved: Any = {}
+        """By figure: digests of the files that it was saved as."""
 
     def display(self, *objects: Any) -> None:
-        """Show objects: figures, images and Markdown as what they are, anything else by its `repr`."""
+        """Show objects: figures, images and Markdown as what they are, anything else by its `repr`.
+
+        An image is a matplotlib figure, a PIL image, the bytes of a PNG, JPEG, GIF or WebP file, or an image in a
+        tool's result; in a list or a dict, too.
+        """
         for thing in objects:
-            data = rich_form(thing)
-            if data is None:
-                print(thing if isinstance(thing, str) else repr(thing))  # noqa: T201
-            else:
-                self._capture.drain()
-                tell(self._channel, OutputDisplay(data))
+            left = self._send_rich(thing)
+            if not isinstance(left, Pictured):
+                print(left if isinstance(left, str) else repr(left))  # noqa: T201
+
+    def _send_rich(self, thing: Any) -> Any:
+        """Send what is rich in an object; what is left to be shown as text, or `Pictured`: nothing is."""
+        data = rich_form(thing)
+        if data is not None:
+            self._send(data)
+            return Pictured(*next(iter(data.items())))
+        left, images = pictured(thing)
+        for image in images:
+            self._send(image)
+        return left
+
+    def _send(self, data: dict[str, Any]) -> None:
+        mime, body = next(iter(data.items()))
+        if mime in IMAGE_TYPES:
+            digest = hash((mime, body))
+            if digest in self._sent:
+                return
+            self._sent.add(digest)
+            data = fitting(mime, body)
+        self._capture.drain()
+        for kind, text in data.items():
+            tell(self._channel, OutputDisplay({kind: text}))
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
         """Tell the client how far the script is.
@@ -75,25 +116,172 @@ class Display:
 
     def show(self, value: Any) -> str | None:
         """The last expression's value: None for None, a rich form displayed, else its `repr`, bounded."""
-        self.show_figures()
+        try:
+            return self._show_value(value)
+        finally:
+            # After it, as in a notebook: the value may be the file of a figure that is open.
+            self.show_figures()
+
+    def _show_value(self, value: Any) -> str | None:
         if value is None:
             return None
         if isinstance(value, types.CoroutineType):
             name = value.__qualname__
             value.close()
             raise NotAwaitedError(f"{name}(...) was never awaited, so it never ran; write: await {name}(...)")
-        if rich_form(value) is not None:
-            self.display(value)
-            return None
-        return cut(printable(repr(value)), self.max_value)
+        left = self._send_rich(value)
+        return None if isinstance(left, Pictured) else cut(printable(repr(left)), self.max_value)
 
     def show_figures(self) -> None:
-        """Show what matplotlib has open, as a notebook does at the end of a cell."""
+        """Show what matplotlib has open, as a notebook does at the end of a cell; not what was shown already."""
         pyplot = sys.modules.get("matplotlib.pyplot")
         if pyplot is not None:
             for number in pyplot.get_fignums():
-                self.display(pyplot.figure(number))
+                figure = pyplot.figure(number)
+                if self._sent.isdisjoint(self._saved.get(figure, ())):
+                    self.display(figure)
             pyplot.close("all")
+
+    def follow_figures(self) -> None:
+        """Know the files that figures are saved as: one that is saved, and its file shown, is shown once."""
+        import functools
+        import weakref
+
+        self._saved = weakref.WeakKeyDictionary()
+        figures = sys.modules["matplotlib.figure"].Figure
+        plain = figures.savefig
+
+        @functools.wraps(plain)
+        def savefig(figure: Any, fname: Any, *args: Any, **kwargs: Any) -> Any:
+            result = plain(figure, fname, *args, **kwargs)
+            data = _content(fname)
+            for magic, mime in IMAGE_MAGIC:
+                if data.startswith(magic):
+                    self._saved.setdefault(figure, set()).add(hash((mime, _base64(data))))
+            return result
+
+        savefig.unfollowed = plain  # type: ignore[attr-defined]
+        figures.savefig = savefig
+
+
+class Pictured:
+    """In the place of an image, in the text of what it was a part of."""
+
+    def __init__(self, mime: str, body: str) -> None:
+        self._text = f"<{mime}, {_size(body)} bytes>"
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def pictured(value: Any) -> tuple[Any, list[dict[str, Any]]]:
+    """A value with its images replaced, and the images: those in lists, tuples and dicts, as tools give them or not.
+
+    Without an image it is the value itself.
+    """
+    images: list[dict[str, Any]] = []
+    left = MAX_PICTURED_VALUES
+
+    def looked_at(part: Any, depth: int) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0 or depth > MAX_PICTURED_DEPTH:
+            return part
+        if (image := _image_block(part)) is not None:
+            images.append(image)
+            return Pictured(*next(iter(image.items())))
+        before = len(images)
+        made: Any = part
+        if isinstance(part, dict):
+            made = {key: looked_at(inner, depth + 1) for key, inner in part.items()}
+        elif isinstance(part, (list, tuple)):
+            made = [looked_at(inner, depth + 1) for inner in part]
+            made = made if isinstance(part, list) else tuple(made)
+        elif (form := _image_form(part)) is not None:
+            images.append(form)
+            return Pictured(*next(iter(form.items())))
+        # What has no image in it stays what it is, with a `repr` of its own perhaps.
+        return made if len(images) > before else part
+
+    return (looked_at(value, 0), images) if isinstance(value, (dict, list, tuple)) else (value, [])
+
+
+def _image_form(thing: Any) -> dict[str, Any] | None:
+    """The rich form of something in a list, if it is an image."""
+    # A server's module would be asked for its tools.
+    if isinstance(thing, (str, int, float, type(None), types.ModuleType)):
+        return None
+    try:
+        form = rich_form(thing)
+    except Exception:  # noqa: BLE001  (the script's own class: its `repr` may do all the same)
+        return None
+    return form if form is not None and next(iter(form)) in IMAGE_TYPES else None
+
+
+def _image_block(part: Any) -> dict[str, Any] | None:
+    """An image in a tool's result, whole or as `.raw` has it: `{mime_type | mimeType, data | blob}`."""
+    if not isinstance(part, dict):
+        return None
+    mime = part.get("mime_type") or part.get("mimeType")
+    body = part.get("data") or part.get("blob")
+    if isinstance(mime, str) and mime in IMAGE_TYPES and isinstance(body, str):
+        return {mime: body}
+    return None
+
+
+def fitting(mime: str, body: str) -> dict[str, Any]:
+    """An image in base64 as it can be sent: as it is, scaled down, or what to write instead; what was done is said."""
+    size = _size(body)
+    if size <= MAX_IMAGE_BYTES:
+        return {mime: body}
+    try:
+        made, data, said = _scaled(binascii.a2b_base64(body))
+    except Exception as exc:  # noqa: BLE001  (no Pillow here, or no image that it reads)
+        why = "Pillow is not in this image" if isinstance(exc, ImportError) else f"it can't be scaled down: {exc}"
+        return {
+            "text/plain": f"[{mime} of {size} bytes not shown: the limit is {MAX_IMAGE_BYTES}, and {why}. To keep it: "
+            "open('/tmp/image', 'wb').write(DATA); artifact('/tmp/image'), with base64.b64decode(...) for a tool's]"
+        }
+    return {made: _base64(data), "text/plain": f"[{mime} of {size} bytes scaled down {said}]"}
+
+
+def _scaled(data: bytes) -> tuple[str, bytes, str]:
+    """A smaller image: its type, its bytes, and a word on its size.
+
+    Raises:
+        ImportError: There is no Pillow.
+        ValueError: It doesn't get small enough. Others as Pillow has them.
+    """
+    import io
+    from importlib import import_module
+
+    with import_module("PIL.Image").open(io.BytesIO(data)) as image:
+        kind = "JPEG" if image.format == "JPEG" else "PNG"
+        width, height = image.size
+        size = len(data)
+        for _ in range(SCALINGS):
+            # By the area, and a little more: a smaller image is packed less well.
+            factor = min(0.9, (MAX_IMAGE_BYTES / size) ** 0.5 * 0.9)
+            image = image.resize((max(1, int(image.width * factor)), max(1, int(image.height * factor))))  # noqa: PLW2901
+            buffer = io.BytesIO()
+            image.save(buffer, kind)
+            size = buffer.tell()
+            if size <= MAX_IMAGE_BYTES:
+                said = f"from {width}x{height} to {image.width}x{image.height}"
+                return f"image/{kind.lower()}", buffer.getvalue(), said
+    raise ValueError("it stays too large")
+
+
+def _content(file: Any) -> bytes:
+    """What was written to a file, by its path or itself; nothing where that can't be told."""
+    try:
+        if isinstance(file, (str, os.PathLike)):
+            with open(file, "rb") as opened:
+                return opened.read(MAX_SAVED_BYTES)
+        value = file.getvalue()
+    except (AttributeError, OSError, ValueError):
+        return b""
+    return value if isinstance(value, bytes) else b""
 
 
 def rich_form(thing: Any) -> dict[str, Any] | None:
@@ -102,6 +290,8 @@ def rich_form(thing: Any) -> dict[str, Any] | None:
         for magic, mime in IMAGE_MAGIC:
             if thing.startswith(magic):
                 return {mime: _base64(bytes(thing))}
+        if thing.startswith(b"RIFF") and thing[8:12] == b"WEBP":
+            return {"image/webp": _base64(bytes(thing))}
         return None
     if isinstance(thing, type):
         return None
@@ -109,7 +299,12 @@ def rich_form(thing: Any) -> dict[str, Any] | None:
         import io
 
         buffer = io.BytesIO()
-        thing.savefig(buffer, format="png", bbox_inches="tight")
+        # Not one of the script's files: a figure that is changed after it was shown is shown again.
+        unfollowed = getattr(thing.savefig, "unfollowed", None)
+        if unfollowed is None:
+            thing.savefig(buffer, format="png", bbox_inches="tight")
+        else:
+            unfollowed(thing, buffer, format="png", bbox_inches="tight")
         return {"image/png": _base64(buffer.getvalue())}
     for method, mime in RICH_METHODS:
         if callable(form := getattr(thing, method, None)):
@@ -119,6 +314,11 @@ def rich_form(thing: Any) -> dict[str, Any] | None:
             if isinstance(shown, str):
                 return {mime: shown}
     return None
+
+
+def _size(body: str) -> int:
+    """The bytes behind a text in base64."""
+    return len(body) * 3 // 4 - body[-2:].count("=")
 
 
 def _base64(data: bytes) -> str:

@@ -1,13 +1,14 @@
 """The guest: takes one execution from the host, runs it, and leaves when the host has everything."""
 
 import builtins
+import errno
 import fcntl
 import os
 import queue
 import sys
 from typing import Any, NoReturn
 
-from mcp_bridge.guest import lineage, output, runner
+from mcp_bridge.guest import lineage, output, proxies, runner, runtime
 from mcp_bridge.guest.channel import Channel
 from mcp_bridge.guest.display import Display
 from mcp_bridge.guest.modules import Modules
@@ -19,6 +20,8 @@ from mcp_bridge.wire.errors import LocalMessageError, WireError
 from mcp_bridge.wire.messages import ExecutionFinish, ExecutionStart, GuestReady, HostBeat, decode_params, method_params
 
 SITE_PACKAGES = "/opt/site-packages"
+
+SHELL = "/bin/sh"
 
 SAFE_VALUE_CHARS = 1_000_000
 """A shown value of this length fits into a frame, whatever its characters."""
@@ -67,12 +70,32 @@ def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
         "linecache": source.give_to_linecache,
         "asyncio": lineage.follow_tasks,
         "concurrent.futures.thread": lineage.follow_pools,
+        "inspect": proxies.show_asynchronous,
+        "warnings": calls.follow_coroutines,
+        "matplotlib.figure": shower.follow_figures,
     }
+    if "warnings" in sys.modules:
+        prepared.pop("warnings")()
     modules = Modules(channel, calls, start.servers, prepared)
-    names = {"display": shower.display, "artifact": shower.artifact, "progress": shower.progress}
+    names: dict[str, Any] = {
+        "display": runtime.awaited_or_not(shower.display),
+        "artifact": shower.artifact,
+        "progress": runtime.awaited_or_not(shower.progress),
+    }
     for name, value in names.items():
         setattr(sys.modules["mcp"], name, value)
-    outcome = runner.run(source, names | modules.names(start.servers), shower.show, calls.check_awaited)
+
+    def advise(exc: BaseException) -> None:
+        # Only now: most scripts don't fail, and no script waits for it.
+        from mcp_bridge.guest import advice, world
+
+        advice.add_to(exc, world.World(start.code, start.servers, modules.known_tools, SITE_PACKAGES))
+
+    def show(value: Any) -> str | None:
+        return shower.show(None if isinstance(value, runtime.Nothing) else value)
+
+    hooks = runner.Hooks(show, calls.check_awaited, calls.left, advise)
+    outcome = runner.run(source, names | modules.names(start.servers), hooks)
     error = outcome.error
     if error and error["type"] != "NotAwaitedError" and (note := calls.unawaited_note()):
         error["message"] += f" ({note})"
@@ -109,7 +132,18 @@ def _prepare_interpreter() -> None:
         pass
     for name in ("exit", "quit"):
         setattr(builtins, name, sys.exit)
+    if not os.path.exists(SHELL):
+        os.system = no_shell  # type: ignore[assignment]
     builtins.help = _help  # type: ignore[assignment]
+
+
+def no_shell(command: str) -> int:  # noqa: ARG001
+    """`os.system` where there is no shell: an error, as `os.popen` and `subprocess` give one, and not a status alone.
+
+    Raises:
+        FileNotFoundError: Always.
+    """
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), SHELL)
 
 
 def _help(*args: Any, **kwargs: Any) -> None:

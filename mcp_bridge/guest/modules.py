@@ -56,15 +56,21 @@ class Modules:
             "LOADED_MCP_SERVERS": tuple(by_name),
         }
 
+    def known_tools(self) -> dict[str, list[str]]:
+        """Tools by their server's alias, of the servers whose tools are known without starting one."""
+        counted = {row["alias"] for row in self._functions.list_loaded_server_metadata() if row["tools"] is not None}
+        modules = {alias: getattr(self.servers, alias) for alias in self._aliases}
+        return {
+            alias: list(module.__dict__["__bridge__"].rows()) for alias, module in modules.items() if alias in counted
+        }
+
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002
         """Names the nearest server where there is none; prepares others when a script first needs them."""
-        for prefix in ("mcp.servers.", "mcp.sync.servers."):
-            if name.startswith(prefix):
-                wanted = name.removeprefix(prefix)
-                # Without `name=`, or "from mcp.servers import x" would swallow the message.
-                raise ModuleNotFoundError(f"no MCP server {wanted!r}{nearest(wanted, self._aliases)}")
         if name in _LATE:
             return type(sys.__spec__)(name, _Built(*self._late))  # type: ignore[arg-type]
+        if name.startswith("mcp."):
+            # Without `name=`, or "from mcp.servers import x" would swallow the message.
+            raise ModuleNotFoundError(self._unknown(name))
         prepare = self._prepared.pop(name, None)
         if prepare is not None:
             for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
@@ -73,6 +79,37 @@ class Modules:
                     spec.loader = _ThenDo(spec.loader, prepare)  # type: ignore[assignment]
                     return spec
         return None
+
+    def _unknown(self, name: str) -> str:
+        """What to say of a module, or a name of one, that isn't there."""
+        for prefix in ("mcp.servers.", "mcp.sync.servers."):
+            if name.startswith(prefix):
+                server, _, tool = name.removeprefix(prefix).partition(".")
+                if tool and server in self._aliases:
+                    tools = sys.modules[prefix + server].__dict__["__bridge__"]
+                    return str(tools.unknown(tool))
+                return f"no MCP server {server!r}{nearest(server, self._aliases)}"
+        example = self._aliases[0] if self._aliases else "NAME"
+        parent, _, last = name.rpartition(".")
+        if parent == "mcp.runtime":
+            return runtime.unknown(last, self.runtime.__all__, self._aliases)
+        if parent == "mcp.tools":
+            return (
+                f"no saved tool {last!r}: mcp.tools has what runtime.save_tool kept; "
+                f"for a server's tool write: from mcp.servers import {example}"
+            )
+        if parent in {"mcp", "mcp.sync"} and last in self._aliases:
+            return f"no module {name!r}; write: from {parent}.servers import {last}"
+        if parent == "mcp.sync":
+            return f"no {name!r}; write: from mcp.sync.servers import {example}"
+        if parent == "mcp" and last in self.runtime.__all__:
+            return f"mcp has no {last!r}, but its runtime; write: from mcp.runtime import {last}"
+        if parent == "mcp" and last not in OF_SDK and not last[:1].isupper():
+            return f"mcp has no {last!r}, and there is no MCP server of that name{nearest(last, self._aliases)}"
+        return (
+            f"no {name!r}: mcp is the bridge here, not the SDK, and the servers are connected; "
+            f"write: from mcp.servers import {example}, then await {example}.TOOL(...)"
+        )
 
     def _package(self, name: str, doc: str) -> types.ModuleType:
         module = types.ModuleType(name, doc)
@@ -87,7 +124,11 @@ class Modules:
                 import importlib
 
                 return importlib.import_module(full)
-            raise AttributeError(f"module {package.__name__!r} has no attribute {name!r}")
+            if name in self._aliases:
+                return getattr(package.servers, name)
+            if name.startswith("__"):
+                raise AttributeError(f"module {package.__name__!r} has no attribute {name!r}")
+            raise AttributeError(self._unknown(full))
 
         return attribute
 
@@ -101,6 +142,11 @@ class Modules:
             sys.modules[full] = module
             setattr(package, row["alias"], module)
         package.__all__ = list(self._aliases)  # type: ignore[attr-defined]
+
+        def missing(wanted: str) -> Any:
+            raise AttributeError(wanted if wanted.startswith("__") else self._unknown(f"{name}.{wanted}"))
+
+        package.__getattr__ = missing  # type: ignore[method-assign]
         return package
 
     def _saved_tool(self, name: str) -> Any:
@@ -113,6 +159,9 @@ class Modules:
         exec(compile(source, f"/workspace/mcp.tools.{name}", "exec", dont_inherit=True), namespace)  # noqa: S102
         return namespace[name]
 
+
+OF_SDK = frozenset({"client", "server", "shared", "types", "stdio_client", "os", "cli"})
+"""What the SDK's package of the same name has."""
 
 _LATE = frozenset({"mcp.programs", "mcp.traces", "mcp.sync.programs", "mcp.sync.traces"})
 """Modules that are made when a script first needs them: the kernel that they use isn't loaded for others."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from mcp_bridge.guest.channel import Channel, RequestError
-from mcp_bridge.guest.proxies import Calls, MCPError
+from mcp_bridge.guest.proxies import ASYNCHRONOUS, Calls, MCPError
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Effect, Outcome, Usage
 from mcp_bridge.kernel.machine import Machine
@@ -67,6 +67,8 @@ class StepView:
         self.status: str = row["status"]
         self.output: Any = row.get("output")
         self.error: str | None = row.get("error")
+        if self.error and row.get("why"):
+            self.error += f": {row['why']}"
         self.code: str | None = row.get("code")
         self.retries: int = row.get("retries", 0)
         self.usage: dict[str, Any] | None = row.get("usage")
@@ -197,8 +199,7 @@ class Driver:
 
     def trace(self, told: dict[str, Any]) -> Trace:
         """What the host told of the end, with what both machines know: together it may be more than a message holds."""
-        rows = [state.row_json(row) for row in self._machine.rows]
-        return Trace({**told, "output": self._machine.output, "steps": rows})
+        return Trace({**told, "output": self._machine.output, "steps": state.told_rows(self._machine)})
 
 
 def drive(channel: Channel, started: dict[str, Any]) -> Trace:
@@ -255,10 +256,20 @@ async def drive_async(channel: Channel, started: dict[str, Any]) -> Trace:
 
 
 class Faults(list[Any]):
-    """What is wrong with a program, a dict each: `path`, `code`, `message`. Empty and false for a valid one."""
+    """What is wrong with a program, a dict each: `path`, `code`, `message`. Empty and false for a valid one.
+
+    `.warnings` has what is legal, and looks like a mistake.
+    """
+
+    def __init__(self, faults: list[Any], warnings: list[Any]) -> None:
+        super().__init__(faults)
+        self.warnings = warnings
 
     def __repr__(self) -> str:
-        return "\n".join(": ".join(filter(None, (row["path"], row["message"]))) for row in self) or "valid"
+        faults, warnings = (
+            [": ".join(filter(None, (row["path"], row["message"]))) for row in rows] for rows in (self, self.warnings)
+        )
+        return "\n".join([*(faults or ["valid"]), *(f"warning: {text}" for text in warnings)])
 
 
 class Listed(list[Any]):
@@ -352,6 +363,8 @@ def _delete(name: str) -> Any:
 def _validate(program: Any) -> Any:
     """Everything that is wrong with a program: a list of dicts with path, code and message; empty if nothing is.
 
+    Its `.warnings` has what is legal, and looks like a mistake.
+
     Raises MCPError `invalid_program` for what isn't even JSON.
     """
     return ProgramValidate(_program(program))
@@ -374,7 +387,7 @@ _PROGRAMS = {
     "list": _Function(_list, lambda answer: Listed(answer["programs"])),
     "get": _Function(_get, lambda answer: answer["program"]),
     "delete": _Function(_delete, lambda answer: answer["found"]),
-    "validate": _Function(_validate, lambda answer: Faults(answer["faults"])),
+    "validate": _Function(_validate, lambda answer: Faults(answer["faults"], answer["warnings"])),
     "plan": _Function(_plan, lambda answer: answer["program"]),
 }
 _TRACES = {"get": _Function(_trace, Trace)}
@@ -391,8 +404,9 @@ _GUIDE = """Governed programs: steps that the host holds to their order, whateve
     print(trace.status, trace.output, trace.error)
 
 A step has an `id` and a `type`, with (optional fields in brackets):
-    tool       tool ("server.tool", or the name of a tool of `local`), [args], [compensate: a tool that undoes it]
-    llm        prompt, [system], [allowed_outputs]
+    tool       tool ("server.tool"; a plain name is of `local`, the Python tools that the operator has registered,
+               if there are any), [args], [parse: "json"], [compensate: {"tool", "args"} that undo it]
+    llm        prompt, [system], [allowed_outputs], [parse: "json"]
     condition  condition, then and/or otherwise
     parallel   parallel_steps, [max_concurrency]
     approval   message, [details], [otherwise]
@@ -401,8 +415,13 @@ A step has an `id` and a `type`, with (optional fields in brackets):
     program    program (a name or an object), [context]
 and, where they make sense, next_step, is_terminal, output_key, on_error ("fail", "skip", "retry"), retry,
 timeout_seconds. Without next_step the step after it follows; after a branch's target the program ends.
-`$name` is a value of the context, or a step's output by its id or output_key; `$name.field` is a part of it, and `$$` a
-dollar sign. `validate` says what is wrong with a program, without running it.
+`$name` is a value of the context, or a step's output by its id or output_key; `$name.field` and `$name.0` are parts of
+it, and `$$` a dollar sign. Many tools give JSON as text, which has no parts: with `"parse": "json"` a step's output is
+the value, and a text that is no JSON fails it.
+A condition has references, 'texts', numbers, True, False, None and [lists], joined by == != > >= < <= in, not in,
+contains, and, or, not and parentheses: `$found.0.n > 60 and 'open' in $found[0].labels`. An index is `.0`, or `[0]` in
+conditions, `over` and `seconds`. What isn't there is None; `None > 60` fails the step and says what was there instead.
+`validate` says what is wrong with a program, without running it.
 """
 
 _HEADINGS = {"programs": _GUIDE, "traces": "What programs did: `await traces.get(trace_id)`."}
@@ -438,6 +457,8 @@ def build(channel: Channel, calls: Calls, name: str) -> types.ModuleType:
         function.__name__ = function.__qualname__ = request.__qualname__ = short
         function.__doc__, function.__module__ = request.__doc__, name
         function.__wrapped__ = request  # type: ignore[attr-defined]  # inspect.signature follows it
+        if not blocking:
+            function.__dict__[ASYNCHRONOUS] = True
         setattr(module, short, function)
 
     for short, (request, result) in (_TRACES if short_name == "traces" else _PROGRAMS).items():

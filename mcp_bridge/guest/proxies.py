@@ -5,9 +5,11 @@ import types
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
+from mcp_bridge.guest import jsontext
 from mcp_bridge.guest.channel import Channel, RequestError
+from mcp_bridge.guest.runner import FILENAME
 from mcp_bridge.wire.errors import LocalMessageError
-from mcp_bridge.wire.messages import CatalogTools, ToolCall
+from mcp_bridge.wire.messages import CatalogCheck, CatalogTools, ToolCall
 
 
 class MCPError(Exception):
@@ -76,6 +78,7 @@ class Calls:
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self._unawaited: dict[int, tuple[str, int]] = {}
+        self._forgotten: list[tuple[str, int | None]] = []
         self._serial = 0
 
     def call(self, request: ToolCall, shown: str, depth: int) -> "PendingCall":
@@ -87,7 +90,7 @@ class Calls:
         self._serial += 1
         serial = self._serial
         self._unawaited[serial] = (shown, sys._getframe(depth).f_lineno)  # noqa: SLF001
-        return PendingCall(work, lambda: self._unawaited.pop(serial, None))
+        return PendingCall(work, lambda: self._unawaited.pop(serial, None), shown)
 
     def call_blocking(self, request: ToolCall) -> Any:
         """Call and wait.
@@ -114,20 +117,67 @@ class Calls:
         """
         for _, line in self._unawaited.values():
             raise NotAwaitedError(self.unawaited_note() or "", line)
+        for shown, place in self._forgotten:
+            raise NotAwaitedError(_not_awaited(shown, place), place)
+        # One in a variable is collected by nobody.
+        for value in list(sys.modules["__main__"].__dict__.values()):
+            if type(value) is types.CoroutineType and _is_unbegun(value):
+                value.close()
+                raise NotAwaitedError(_not_awaited(value.__qualname__, None))
+
+    def follow_coroutines(self) -> None:
+        """To be called when `warnings` is there: a coroutine that was never awaited is more than a warning."""
+        import warnings
+
+        original = warnings._warn_unawaited_coroutine  # type: ignore[attr-defined]  # noqa: SLF001
+
+        def warn(coroutine: Any) -> None:
+            frame = sys._getframe(1)  # noqa: SLF001
+            if getattr(getattr(coroutine, "cr_code", None), "co_filename", "") == FILENAME:
+                line = frame.f_lineno if frame.f_code.co_filename == FILENAME else None
+                self._forgotten.append((coroutine.__qualname__, line))
+            else:
+                original(coroutine)
+
+        warnings._warn_unawaited_coroutine = warn  # type: ignore[attr-defined]  # noqa: SLF001
+
+    def left(self, tasks: Any) -> None:
+        """Tell the script's reader of tasks that are to be cancelled, since the script has come to its end."""
+        for task in sorted(tasks, key=lambda task: (len(task.get_name()), task.get_name())):
+            coroutine = task.get_coro()
+            shown = coroutine.shown if isinstance(coroutine, PendingCall) else getattr(coroutine, "__qualname__", "?")
+            print(  # noqa: T201
+                f"the task of {shown}(...) had not ended when the script did, and was cancelled; "
+                "keep the task and write: await task",
+                file=sys.stderr,
+            )
 
     def unawaited_note(self) -> str | None:
         """One sentence on the first call that was never awaited, or None."""
         for shown, line in self._unawaited.values():
-            return f"line {line}: {shown}(...) was never awaited, so it never ran; write: await {shown}(...)"
+            return _not_awaited(shown, line)
         return None
+
+
+def _is_unbegun(coroutine: Any) -> bool:
+    return coroutine.cr_frame is not None and not coroutine.cr_suspended and not coroutine.cr_running
+
+
+def _not_awaited(shown: str, line: int | None) -> str:
+    where = "" if line is None else f"line {line}: "
+    return f"{where}{shown}(...) was never awaited, so it never ran; write: await {shown}(...)"
 
 
 class PendingCall(Coroutine[Any, Any, Any]):
     """A call's coroutine (for `await`, `asyncio.gather`, `create_task`), which notices that it was started."""
 
-    def __init__(self, inner: Coroutine[Any, Any, Any], started: Callable[[], Any]) -> None:
+    def __init__(self, inner: Coroutine[Any, Any, Any], started: Callable[[], Any], shown: str) -> None:
         self._inner = inner
         self._started = started
+        self.shown = shown
+
+    def __repr__(self) -> str:
+        return f"<{self.shown}(...), not awaited>"
 
     def send(self, value: Any) -> Any:
         """As a coroutine's."""
@@ -155,7 +205,7 @@ class PendingCall(Coroutine[Any, Any, Any]):
 
 
 def _value(result: Any, *, raw: bool) -> Any:
-    return result.get("raw" if raw else "value")
+    return result.get("raw") if raw else jsontext.of(result.get("value"))
 
 
 def _tool_error(request: ToolCall, exc: RequestError | LocalMessageError) -> ToolError:
@@ -170,12 +220,26 @@ def _tool_error(request: ToolCall, exc: RequestError | LocalMessageError) -> Too
 
 def nearest(name: str, known: list[str]) -> str:
     """`; nearest: a, b`, or the names there are when none is near, or nothing."""
-    import difflib
-
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    if close:
-        return f"; nearest: {', '.join(close)}"
+    if meant := _meant(name, known):
+        return meant
     return f"; there are: {', '.join(known[:20])}{', …' if len(known) > 20 else ''}" if known else ""
+
+
+CALLS = frozenset({"call", "call_tool", "execute", "execute_tool", "invoke", "run", "run_tool", "use_tool"})
+LISTS = frozenset({"get_tools", "list_tools", "tools"})
+"""What clients' sessions have, and a server here has not."""
+
+
+def _is_pythons(module: str, name: str) -> bool:
+    """Whether the standard library has a module of that name, and it has this."""
+    if module not in sys.stdlib_module_names:
+        return False
+    import importlib
+
+    try:
+        return hasattr(importlib.import_module(module), name)
+    except ImportError:
+        return False
 
 
 class _Tools:
@@ -188,6 +252,22 @@ class _Tools:
         self._blocking = blocking
         self._rows: dict[str, dict[str, Any]] | None = None
         self._functions: dict[str, Any] = {}
+
+    def known(self) -> list[str] | None:
+        """The tools' aliases, if they were asked for already."""
+        return None if self._rows is None else list(self._rows)
+
+    def unknown(self, name: str) -> str:
+        """What to say of a name that no tool has."""
+        told = f"server {self.server!r} has no tool {name!r}"
+        alias, rows = self._alias, list(self.rows())
+        if name in CALLS:
+            return f"{told}; write: await {alias}.TOOL(...){nearest('', rows)}"
+        if name in LISTS:
+            return f"{told}; write: dir({alias}), or await runtime.list_tools({self.server!r})"
+        if _is_pythons(alias, name):
+            return f"{told}; Python's own {alias}.{name}: write import {alias} as python_{alias}"
+        return f"{told}{nearest(name, rows)}"
 
     def rows(self) -> dict[str, dict[str, Any]]:
         """By alias."""
@@ -227,7 +307,7 @@ class ServerModule(types.ModuleType):
             raise AttributeError(name)
         function = tools.function(name)
         if function is None:
-            raise AttributeError(f"server {tools.server!r} has no tool {name!r}{nearest(name, list(tools.rows()))}")
+            raise AttributeError(tools.unknown(name))
         setattr(self, name, function)
         return function
 
@@ -235,7 +315,7 @@ class ServerModule(types.ModuleType):
         tools: _Tools = self.__dict__["__bridge__"]
         function = tools.function(name)
         if function is None:
-            raise KeyError(f"server {tools.server!r} has no tool {name!r}{nearest(name, list(tools.rows()))}")
+            raise KeyError(tools.unknown(name))
         return function
 
     def __dir__(self) -> list[str]:
@@ -245,13 +325,39 @@ class ServerModule(types.ModuleType):
         return f"<MCP server {self.__dict__['__bridge__'].server!r}>"
 
 
+ASYNCHRONOUS = "_bridge_asynchronous"
+"""On functions whose result is to be awaited: `inspect` takes them for what they are."""
+
+
+def show_asynchronous() -> None:
+    """To be called when `inspect` is there: `help` shows `async` before what is to be awaited."""
+    import inspect
+
+    original = inspect.iscoroutinefunction
+
+    def iscoroutinefunction(obj: Any) -> bool:
+        function = getattr(obj, "__func__", obj)
+        return original(obj) or (isinstance(function, types.FunctionType) and ASYNCHRONOUS in function.__dict__)
+
+    iscoroutinefunction.__doc__ = original.__doc__
+    inspect.iscoroutinefunction = iscoroutinefunction  # type: ignore[assignment]
+
+
 def make_function(row: dict[str, Any], server: str, alias: str, calls: Calls, *, blocking: bool) -> Any:
     """A tool as a plain function (so that `help()` and `inspect.signature()` are true) with a `.raw` beside it."""
     shown = f"{alias}.{row['alias']}"
     params = row["params"]
 
+    def check(arguments: dict[str, Any]) -> list[str]:
+        try:
+            return list(ask(calls.channel, CatalogCheck(server, row["name"], arguments))["faults"])
+        except MCPError as exc:
+            # What no JSON can carry is a fault as well; what else kept the host from looking isn't.
+            return [exc.message] if exc.code in {"not_json", "frame_too_deep", "frame_too_large"} else []
+
     def request(args: tuple[Any, ...], kwargs: dict[str, Any], *, raw: bool) -> ToolCall:
-        return ToolCall(server, row["name"], bind(shown, row, args, kwargs), raw)
+        args, kwargs = spread(params, args, kwargs)
+        return ToolCall(server, row["name"], bind(shown, row, args, kwargs, check), raw)
 
     if blocking:
 
@@ -269,6 +375,8 @@ def make_function(row: dict[str, Any], server: str, alias: str, calls: Calls, *,
         def call_raw(*args: Any, **kwargs: Any) -> Any:
             return calls.call(request(args, kwargs, raw=True), shown + ".raw", 2)
 
+    for function in () if blocking else (call, call_raw):
+        function.__dict__[ASYNCHRONOUS] = True
     for function, name, returns in ((call, row["alias"], row["returns"]), (call_raw, "raw", "dict[str, Any]")):
         function.__name__ = name
         function.__qualname__ = name if name != "raw" else f"{row['alias']}.raw"
@@ -286,7 +394,7 @@ class _Omitted:
         return "..."
 
 
-OMITTED = _Omitted()
+OMITTED: Any = _Omitted()
 
 
 class _Annotation(str):
@@ -321,31 +429,107 @@ def signature(params: list[dict[str, Any]], returns: str, *, extra: bool) -> Any
     return inspect.Signature(made, return_annotation=_Annotation(returns))
 
 
-def bind(shown: str, row: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+ARGUMENTS = frozenset({"args", "arguments", "input", "kwargs", "parameters", "params"})
+"""How other clients call the dict of a tool's arguments."""
+
+
+def spread(
+    params: list[dict[str, Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments that came as one dict, as in JSON, as keywords; others as they are.
+
+    A dict is taken for that if all of its keys are parameters, and it can't be meant for the first of them.
+    """
+    names = {param[key] for param in params for key in ("json", "name")}
+    given: Any = None
+    if len(args) == 1 and not kwargs and params and not _takes_dict(params[0]["type"]):
+        given = args[0]
+    elif not args and len(kwargs) == 1 and not names & (kwargs.keys() & ARGUMENTS):
+        given = next((value for name, value in kwargs.items() if name in ARGUMENTS), None)
+    if type(given) is dict and names.issuperset(given):
+        return (), dict(given)
+    return args, kwargs
+
+
+def _takes_dict(shown: str) -> bool:
+    """Whether a dict is among the types of a parameter, as its annotation has them."""
+    import re
+
+    while shown != (shown := re.sub(r"\[[^][]*\]|\([^()]*\)", "", shown)):
+        pass
+    return any(kind.strip() in {"dict", "Any"} for kind in shown.split("|"))
+
+
+MAX_SHOWN_SIGNATURE = 1500
+"""Characters of a signature that an error shows."""
+
+MAX_SHOWN_NAMES = 20
+"""Unexpected arguments that an error names."""
+
+
+def near(name: str, known: list[str]) -> list[str]:
+    """Up to three names that are written like one, or else share a word with it: `source` and `source_timezone`."""
+    import difflib
+
+    words = set(name.lower().split("_")) - {""}
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    return close or [other for other in known if words & set(other.lower().split("_"))][:3]
+
+
+def _meant(name: str, free: list[str]) -> str:
+    close = near(name, free)
+    return f"; nearest: {', '.join(close)}" if close else ""
+
+
+def bind(
+    shown: str,
+    row: dict[str, Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    check: Callable[[dict[str, Any]], list[str]] = lambda _: [],
+) -> dict[str, Any]:
     """Arguments by their JSON names. A JSON name that is no identifier is accepted too, by `**{...}`.
 
+    Args:
+        shown: What errors call the tool.
+        row: The tool, as `catalog.tools` gives it.
+        args: Positional arguments.
+        kwargs: Arguments by name.
+        check: What is wrong with the values of some arguments; asked only where the call fails in any case.
+
     Raises:
-        TypeError: Worded as Python words it for a function, with the nearest names.
+        TypeError: Worded as Python words it for a function, with everything that is wrong, the nearest names and the
+            signature: whoever reads it needs one more call, and not one for each fault.
     """
     params = row["params"]
+    faults: list[str] = []
     if len(args) > len(params):
-        raise TypeError(f"{shown}() takes {len(params)} positional arguments but {len(args)} were given")
+        faults.append(f"takes {len(params)} positional arguments but {len(args)} were given")
     bound = {param["json"]: value for param, value in zip(params, args, strict=False)}
     names = {param["json"]: param["json"] for param in params} | {param["name"]: param["json"] for param in params}
+    unknown = []
     for name, value in kwargs.items():
         if name not in names and row["extra"]:
             names[name] = name
         if name not in names:
-            raise TypeError(
-                f"{shown}() got an unexpected keyword argument {name!r}{nearest(name, [p['name'] for p in params])}"
-            )
-        if names[name] in bound:
-            raise TypeError(f"{shown}() got multiple values for argument {name!r}")
-        bound[names[name]] = value
+            unknown.append(name)
+        elif names[name] in bound:
+            faults.append(f"got multiple values for argument {name!r}")
+        else:
+            bound[names[name]] = value
     bound = {name: value for name, value in bound.items() if value is not OMITTED}
+    free = [param["name"] for param in params if param["json"] not in bound]
+    faults.extend(
+        f"got an unexpected keyword argument {name[:100]!r}{_meant(name, free)}" for name in unknown[:MAX_SHOWN_NAMES]
+    )
+    if len(unknown) > MAX_SHOWN_NAMES:
+        faults.append(f"got {len(unknown) - MAX_SHOWN_NAMES} more of them")
     missing = [param["name"] for param in params if param["required"] and param["json"] not in bound]
     if missing:
-        raise TypeError(
-            f"{shown}() missing required argument{'s' * (len(missing) > 1)}: {', '.join(map(repr, missing))}"
-        )
+        faults.append(f"missing required argument{'s' * (len(missing) > 1)}: {', '.join(map(repr, missing))}")
+    if faults:
+        signed = f"{row['alias']}{signature(params, row['returns'], extra=row['extra'])}"
+        if len(signed) > MAX_SHOWN_SIGNATURE:
+            signed = f"{signed[:MAX_SHOWN_SIGNATURE]}… (all of it: help({shown}))"
+        raise TypeError(f"{shown}() {'; '.join([*faults, *check(bound)])}. It is {signed}")
     return bound

@@ -57,11 +57,20 @@ class Source:
 def compile_script(code: str) -> types.CodeType:
     """Compile with top-level await; a last expression's value is kept under VALUE_NAME.
 
+    Code in a fence, or indented as a whole, is compiled as what is meant.
+
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError, OverflowError: As `compile` does.
     """
     flags = _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-    tree = compile(code, FILENAME, "exec", flags | _ast.PyCF_ONLY_AST, dont_inherit=True)
+    try:
+        tree = compile(code, FILENAME, "exec", flags | _ast.PyCF_ONLY_AST, dont_inherit=True)
+    except SyntaxError as exc:
+        from mcp_bridge.guest.advice_syntax import repaired
+
+        tree = repaired(code, exc)
+        if tree is None:
+            raise
     if tree.body and isinstance(tree.body[-1], _ast.Expr):
         last = tree.body[-1]
         place: Any = {
@@ -86,28 +95,41 @@ def main_module(source: Source, names: dict[str, Any]) -> types.ModuleType:
     return module
 
 
-def run(
-    source: Source, names: dict[str, Any], show: Callable[[Any], str | None], before_end: Callable[[], None]
-) -> Outcome:
+class Hooks(NamedTuple):
+    """What is done around a script. What the first three raise is the script's error.
+
+    Attributes:
+        show: Makes the shown form of the last value.
+        before_end: Called after the code and before the outcome is known.
+        left: Given the tasks that are left when the code has ended, before they are cancelled.
+        advise: Given what the script's code has raised, to add notes to it.
+    """
+
+    show: Callable[[Any], str | None]
+    before_end: Callable[[], None]
+    left: Callable[[set[Any]], None]
+    advise: Callable[[BaseException], None]
+
+
+def run(source: Source, names: dict[str, Any], hooks: Hooks) -> Outcome:
     """Run the script to its end.
 
     Args:
         source: Its text.
         names: Names that need no import.
-        show: Makes the shown form of the last value; what it raises is the script's error.
-        before_end: Called after the code and before the outcome is known; what it raises is the script's error.
+        hooks: What is done around it.
     """
     module = main_module(source, names)
     home = os.getpid()
-    outcome = _guarded(lambda: _execute(compile_script(source.code), module.__dict__))
+    outcome = _guarded(lambda: _execute(compile_script(source.code), module.__dict__, hooks.left), hooks.advise)
     if os.getpid() != home:
         _end_of_fork(outcome)
     # As at the interpreter's end: threads go on after an exception too.
     ended = _guarded(_end_threads)
     if outcome == _WELL:
-        outcome = ended if ended != _WELL else _guarded(before_end)
+        outcome = ended if ended != _WELL else _guarded(hooks.before_end)
     if outcome == _WELL:
-        outcome = _guarded(lambda: show(module.__dict__.pop(VALUE_NAME, None)))
+        outcome = _guarded(lambda: hooks.show(module.__dict__.pop(VALUE_NAME, None)))
     _run_exit_functions()
     return outcome
 
@@ -115,22 +137,28 @@ def run(
 _WELL = Outcome(0)
 
 
-def _guarded(action: Callable[[], str | None]) -> Outcome:
+def _guarded(action: Callable[[], str | None], advise: Callable[[BaseException], None] | None = None) -> Outcome:
     """How an action of the script's ended; the text that it gives is the value."""
     try:
         return Outcome(0, action())
     except SystemExit as exc:
         return _exit_outcome(exc)
     except BaseException as exc:  # noqa: BLE001
+        if advise is not None:
+            try:
+                advise(exc)
+            except BaseException:  # noqa: BLE001, S110  (no memory left, or objects that resist: the error stands alone)
+                pass
         return Outcome(1, error=describe(exc))
 
 
-def _execute(compiled: types.CodeType, namespace: dict[str, Any]) -> None:
+def _execute(compiled: types.CodeType, namespace: dict[str, Any], left: Callable[[set[Any]], None]) -> None:
     if compiled.co_flags & CO_COROUTINE:
         import asyncio
 
         with asyncio.Runner() as runner:
             runner.run(eval(compiled, namespace))  # noqa: S307
+            left(asyncio.all_tasks(runner.get_loop()))
     else:
         exec(compiled, namespace)  # noqa: S102
 
@@ -207,8 +235,6 @@ def _describe(exc: BaseException) -> dict[str, Any]:
     source = getattr(sys.modules.get("__main__"), "__loader__", None)
     if isinstance(source, Source):
         source.give_to_linecache()
-    if type(exc) is RuntimeError and str(exc).startswith("asyncio.run() cannot be called"):
-        exc.add_note("The script runs in an event loop already: write `await main()`.")
     report = traceback.TracebackException.from_exception(exc, compact=True)
     lines: list[int] = []
     _keep_user_frames(report, lines)
@@ -229,10 +255,8 @@ def _name(exc: BaseException) -> str:
 
 
 def _text(exc: BaseException) -> str:
-    if isinstance(exc, SyntaxError) and exc.msg:
-        return str(exc.msg)
     try:
-        text = str(exc)
+        text = str(exc.msg) if isinstance(exc, SyntaxError) and exc.msg else str(exc)
         notes = getattr(exc, "__notes__", None)
         return "\n".join([text, *map(str, notes)]) if isinstance(notes, list) else text
     except Exception:  # noqa: BLE001  (the script's own __str__; these are the traceback's words for it)

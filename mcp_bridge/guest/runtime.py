@@ -10,7 +10,18 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from mcp_bridge.guest.channel import Channel
-from mcp_bridge.guest.proxies import Calls, MCPError, NotAwaitedError, ToolError, ask
+from mcp_bridge.guest.proxies import (
+    ASYNCHRONOUS,
+    CALLS,
+    LISTS,
+    OMITTED,
+    Calls,
+    MCPError,
+    NotAwaitedError,
+    ToolError,
+    ask,
+    nearest,
+)
 from mcp_bridge.wire.messages import (
     CatalogDescribe,
     CatalogSearch,
@@ -20,11 +31,15 @@ from mcp_bridge.wire.messages import (
     MemoryList,
     MemoryLoad,
     MemorySave,
+    OutputRead,
     ToolCall,
 )
 
 TOOL_PREFIX = "tool:"
 """Saved tools live among the memories, under this prefix."""
+
+
+MAX_TOLD_CHARS = 500
 
 
 class Rows(list[Any]):
@@ -48,6 +63,38 @@ class Text(str):
     def __await__(self) -> Generator[Any, Any, "Text"]:
         yield from ()
         return self
+
+
+class Nothing:
+    """What is given by a function that gives nothing, and may be awaited or not."""
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        yield from ()
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __eq__(self, other: object) -> bool:
+        return other is None or isinstance(other, Nothing)
+
+    def __hash__(self) -> int:
+        return hash(None)
+
+    def __repr__(self) -> str:
+        return "None"
+
+
+def awaited_or_not(function: Callable[..., None]) -> Callable[..., Nothing]:
+    """A function that gives nothing, as one whose call may be awaited all the same."""
+
+    def call(*args: Any, **kwargs: Any) -> Nothing:
+        function(*args, **kwargs)
+        return Nothing()
+
+    call.__name__ = call.__qualname__ = function.__name__
+    call.__doc__, call.__module__ = function.__doc__, "mcp"
+    call.__wrapped__ = function  # type: ignore[attr-defined]  # inspect.signature follows it
+    return call
 
 
 class Summary(dict[str, Any]):
@@ -89,7 +136,52 @@ def build(channel: Channel, calls: Calls, servers: list[dict[str, Any]]) -> type
     public["call_tool_sync"] = functions.call_tool
     module.__dict__.update(public)
     module.__dict__["__all__"] = sorted(public)
+    # As a package's: the importer asks for what isn't there, and tells what to write.
+    module.__dict__["__path__"] = []
+    aliases = [row["alias"] for row in servers]
+
+    def missing(name: str) -> Any:
+        # What the interpreter asks every module for is no mistake.
+        raise AttributeError(name if name.startswith("__") else unknown(name, sorted(public), aliases))
+
+    module.__dict__["__getattr__"] = missing
     return module
+
+
+USAGE = {
+    "call_tool": "await runtime.call_tool({0!r}, 'TOOL', {{...}})",
+    "describe": "await runtime.describe('{0}.TOOL')",
+    "discovered_servers": "runtime.discovered_servers()",
+    "list_servers": "await runtime.list_servers()",
+    "list_tools": "await runtime.list_tools({0!r})",
+    "load_memory": "await runtime.load_memory('key')",
+    "save_memory": "await runtime.save_memory('key', value)",
+    "save_tool": "await runtime.save_tool(function)",
+    "search": "await runtime.search('words')",
+}
+"""A line with each; `{0}` is a server."""
+
+_MEANT = {
+    "call_tool": CALLS | {"invoke_tool", "tool", "call_mcp_tool"},
+    "list_tools": LISTS | {"available_tools"},
+    "list_servers": {"servers", "get_servers", "mcp_servers", "available_servers"},
+    "search": {"find", "find_tool", "find_tools", "query", "search_tools"},
+    "describe": {"describe_tool", "doc", "docs", "get_schema", "get_tool", "help", "info", "schema", "tool_info"},
+    "save_memory": {"memory", "remember", "save", "set", "set_memory", "store"},
+    "load_memory": {"get", "get_memory", "load", "recall"},
+}
+"""How other bridges and clients call the same."""
+
+
+def unknown(name: str, known: list[str], aliases: list[str]) -> str:
+    """What to say of a name that the runtime doesn't have."""
+    told = f"mcp.runtime has no {name!r}"
+    if name in aliases:
+        return f"{told}; write: from mcp.servers import {name}"
+    for meant, names in _MEANT.items():
+        if name in names:
+            return f"{told}; write: {USAGE[meant].format(aliases[0] if aliases else 'SERVER')}"
+    return f"{told}{nearest(name, [one for one in known if not one.endswith('_sync')])}"
 
 
 _BLOCKING_TOO = (
@@ -107,7 +199,7 @@ _BLOCKING_TOO = (
     "save_tool",
 )
 
-_PLAIN = ("discovered_servers", "list_loaded_server_metadata", "describe_server", "capability_summary")
+_PLAIN = ("discovered_servers", "list_loaded_server_metadata", "describe_server", "capability_summary", "output")
 """What may be awaited or not: it answers at once, with something that `await` gives back as it is."""
 
 
@@ -125,6 +217,7 @@ def _asynchronous(name: str, blocking: Callable[..., Any], calls: Calls) -> Any:
     call.__name__ = call.__qualname__ = name
     call.__doc__ = blocking.__doc__
     call.__module__ = "mcp.runtime"
+    call.__dict__[ASYNCHRONOUS] = True
     call.__wrapped__ = blocking  # type: ignore[attr-defined]  # inspect.signature follows it
     return call
 
@@ -169,25 +262,72 @@ class _Functions:
         return rows
 
     def describe(self, name: str, detail: str = "signature") -> Any:
-        """One tool (`git.git_log`) or server (`git`): detail is "line", "signature" or "schema"."""
+        """One tool (`git.git_log`) or server (`git`): detail is "line", "signature", "full" (uncut) or "schema"."""
+        if detail not in {"line", "signature", "full", "schema"}:
+            told = f"describe(): detail is one of line, signature, full, schema; a tool: describe('{name}.{detail}')"
+            raise MCPError(told[:MAX_TOLD_CHARS], code="bad_params")
         result = self._ask(CatalogDescribe(name, detail))  # type: ignore[arg-type]
         return result["schema"] if detail == "schema" else result["text"]
 
-    def call_tool(self, server: str, tool: str, arguments: dict[str, Any] | None = None, /, **kwargs: Any) -> Any:
+    def call_tool(
+        self, server: str = OMITTED, tool: str = OMITTED, arguments: dict[str, Any] | None = None, /, **kwargs: Any
+    ) -> Any:
         """Call a tool by its server's and its own name; returns its value.
 
         Raises:
             ToolError: The tool reported an error, or could not be called.
         """
-        return self._calls.call_blocking(ToolCall(server, tool, (arguments or {}) | kwargs))
+        return self._calls.call_blocking(self._meant(server, tool, arguments, kwargs))
 
-    def call_tool_async(self, server: str, tool: str, arguments: dict[str, Any] | None = None, /, **kwargs: Any) -> Any:
+    def call_tool_async(
+        self, server: str = OMITTED, tool: str = OMITTED, arguments: dict[str, Any] | None = None, /, **kwargs: Any
+    ) -> Any:
         """Call a tool by its server's and its own name; await it for its value.
 
         Raises:
             ToolError: The tool reported an error, or could not be called.
         """
-        return self._calls.call(ToolCall(server, tool, (arguments or {}) | kwargs), "runtime.call_tool", 2)
+        return self._calls.call(self._meant(server, tool, arguments, kwargs), "runtime.call_tool", 2)
+
+    def _meant(self, server: Any, tool: Any, arguments: Any, kwargs: dict[str, Any]) -> ToolCall:
+        """The call that is meant: `('git', 'git_log', {...})`, `('git.git_log', {...})`, or all of it by keywords.
+
+        Raises:
+            TypeError: None is.
+        """
+        if server is OMITTED and {"server", "tool"} <= kwargs.keys():
+            server, tool, arguments = kwargs["server"], kwargs["tool"], kwargs.get("arguments")
+            kwargs = {name: value for name, value in kwargs.items() if name not in {"server", "tool", "arguments"}}
+        elif isinstance(server, str) and (tool is OMITTED or isinstance(tool, dict)):
+            arguments = arguments if tool is OMITTED else tool
+            server, tool = self._split(server)
+        if OMITTED in (server, tool) or not isinstance(arguments, (dict, types.NoneType)):
+            names = [one if isinstance(one, str) else other for one, other in ((server, "SERVER"), (tool, "TOOL"))]
+            raise TypeError(
+                "call_tool() takes a server, a tool and a dict; "
+                f"write: await runtime.call_tool({names[0]!r}, {names[1]!r}, {{...}})"
+            )
+        if isinstance(server, str) and isinstance(tool, str):
+            # A tool's name with its server's before it, as search and describe have it.
+            tool = tool.removeprefix(f"{server}.")
+        return ToolCall(server, tool, (arguments or {}) | kwargs)
+
+    def _split(self, name: str) -> tuple[str, str]:
+        """`git.git_log`, or `mcp__git__git_log` as clients call it, into the server and the tool."""
+        known = sorted((row[key] for row in self._servers for key in ("name", "alias")), key=len, reverse=True)
+        for server in known:
+            for before, after in ((server, "."), (f"mcp__{server}", "__")):
+                if name.startswith(before + after):
+                    return server, name.removeprefix(before + after)
+        if "." in name:
+            server, _, tool = name.partition(".")
+            return server, tool
+        raise TypeError(
+            f"call_tool() needs the server, too; write: await runtime.call_tool('SERVER', {name!r}, {{...}})"
+        )
+
+    call_tool_async.__name__ = "call_tool"
+    call_tool_async.__dict__[ASYNCHRONOUS] = True
 
     # --- the earlier bridge's names ---
 
@@ -219,6 +359,19 @@ class _Functions:
             f"servers: {names}. from mcp.servers import NAME; await NAME.TOOL(...). "
             "mcp.runtime: await search('words'), await describe('NAME.TOOL')."
         )
+
+    def output(self, execution: str, name: str = "stdout") -> "Text":
+        """All of what an earlier run's answer had to cut, as a text: `runtime.output(ID)[30000:60000]`.
+
+        `name` is "stdout", "stderr", "value" or "error", or what the cut names.
+        """
+        parts: list[str] = []
+        start: int | None = 0
+        while start is not None:
+            part = self._ask(OutputRead(execution, name, start))
+            parts.append(part["text"])
+            start = part["next"]
+        return Text("".join(parts))
 
     def save_memory(self, key: str, value: Any) -> None:
         """Keep a JSON value under a key, for later executions."""

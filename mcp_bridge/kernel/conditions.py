@@ -1,6 +1,6 @@
 """The condition language: comparisons of references and literals, joined by `and`, `or`, `not` and parentheses.
 
-    or → and → not → one comparison (== != > >= < <= in, not in, contains) → $a.b, 'text', 1.5, True, None, [list]
+    or → and → not → one comparison (== != > >= < <= in, not in, contains) → $a.b[0], 'text', 1.5, True, None, [list]
 
 Precedence is Python's, and so is what `and` and `or` give: the value that decided. A text literal has its references
 filled in and is always text. A reference that leads nowhere is None. Nothing is ever evaluated as Python: a condition
@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from mcp_bridge.kernel.references import MISSING, NAME, Lookup, Template, TextTooLongError
+from mcp_bridge.kernel.references import MISSING, PATH, Lookup, Template, TextTooLongError, names_of
 
 MAX_CHARS = 10_000
 """Longest condition."""
@@ -35,8 +35,20 @@ class ConditionSyntaxError(ValueError):
         self.position = position
 
 
+Reference = tuple[str, tuple[str, ...]]
+"""Its first name, and the rest of its path."""
+
+
 class ConditionError(ValueError):
-    """A condition that these values give no answer to, such as `None > 5`."""
+    """A condition that these values give no answer to, such as `None > 5`.
+
+    Attributes:
+        references: Those that stood in the comparison itself.
+    """
+
+    def __init__(self, message: str, references: tuple[Reference, ...] = ()) -> None:
+        super().__init__(message)
+        self.references = references
 
 
 class _Token(NamedTuple):
@@ -48,8 +60,8 @@ class _Token(NamedTuple):
 _TOKENS = re.compile(
     rf"""
       (?P<space>\s+)
-    | (?P<call>\${NAME}\s*\()
-    | (?P<reference>\${NAME})
+    | (?P<call>\${PATH}\s*\()
+    | (?P<reference>\${PATH})
     | (?P<text>'[^']*'|"[^"]*")
     | (?P<number>-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?!\w))
     | (?P<operator>==|!=|>=|<=|>|<)
@@ -145,7 +157,8 @@ class _Parser:
         if (token := self._peek()) is not None:
             if token.kind == "operator" or token.text in COMPARISONS:
                 raise ConditionSyntaxError("comparisons can't be chained: join them with 'and'", token.position)
-            raise ConditionSyntaxError(f"nothing joins {_shown(token)} to what comes before", token.position)
+            hint = ": an index is written $name[0]" if token.text == "[" else ""
+            raise ConditionSyntaxError(f"nothing joins {_shown(token)} to what comes before{hint}", token.position)
         return node
 
     def _peek(self) -> _Token | None:
@@ -235,15 +248,9 @@ class _Parser:
             raise ConditionSyntaxError(f"{sign!r} should be where {_shown(token)} is", token.position)
 
     def _reference(self, text: str) -> _Node:
-        root, *rest = text[1:].split(".")
-        path = tuple(rest)
-        self.roots.add(root)
-
-        def value(lookup: Lookup) -> Any:
-            found = lookup(root, path)
-            return None if found is MISSING else found
-
-        return value
+        node = _Reference(text)
+        self.roots.add(node.root)
+        return node
 
     def _literal(self, text: str) -> _Node:
         # The space keeps a text that is one reference a text.
@@ -252,6 +259,20 @@ class _Parser:
         if not template.roots:
             return _constant(template.fill(_nothing)[:-1])
         return lambda lookup: template.fill(lookup)[:-1]
+
+
+class _Reference:
+    """A reference as a node: one that leads nowhere is None."""
+
+    __slots__ = ("path", "root")
+
+    def __init__(self, text: str) -> None:
+        self.root, *rest = names_of(text)
+        self.path = tuple(rest)
+
+    def __call__(self, lookup: Lookup) -> Any:
+        found = lookup(self.root, self.path)
+        return None if found is MISSING else found
 
 
 def _tokens(text: str) -> list[_Token]:
@@ -326,6 +347,7 @@ def _compare(name: str, function: Comparison, left: _Node, right: _Node) -> _Nod
             return function(one, other)
         except TypeError:
             kinds = f"{type(one).__name__} {name} {type(other).__name__}"
-            raise ConditionError(f"these can't be compared so: {kinds}") from None
+            references = tuple((side.root, side.path) for side in (left, right) if isinstance(side, _Reference))
+            raise ConditionError(f"these can't be compared so: {kinds}", references) from None
 
     return node

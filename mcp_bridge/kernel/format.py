@@ -94,6 +94,7 @@ FIELDS: dict[str, tuple[Json, Any]] = {
     "system": (_optional(_TEXT), None),
     "allowed_outputs": (_optional({"type": "array", "items": {"type": "string"}, "minItems": 1}), None),
     "on_timeout": ({"type": "string", "enum": ["fail", "fallback"]}, "fail"),
+    "parse": (_optional({"enum": ["json"]}), None),
     "tool": (_NAME, None),
     "args": (_OBJECT, {}),
     "condition": (_FULL_TEXT, None),
@@ -132,8 +133,8 @@ class StepType(NamedTuple):
 
 
 TYPES: dict[str, StepType] = {
-    "tool": StepType(("tool",), ("args", "compensate", *_EFFECT, *_FLOW)),
-    "llm": StepType(("prompt",), ("system", "allowed_outputs", "on_timeout", *_EFFECT, *_FLOW)),
+    "tool": StepType(("tool",), ("args", "parse", "compensate", *_EFFECT, *_FLOW)),
+    "llm": StepType(("prompt",), ("system", "allowed_outputs", "on_timeout", "parse", *_EFFECT, *_FLOW)),
     "condition": StepType(("condition",), ("then", "otherwise", *_EFFECT, *_FLOW), ("then", "otherwise")),
     "parallel": StepType(("parallel_steps",), ("max_concurrency", *_EFFECT, *_FLOW)),
     "approval": StepType(("message",), ("details", "otherwise", "timeout_seconds", "output_key", *_FLOW)),

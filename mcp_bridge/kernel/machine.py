@@ -34,12 +34,16 @@ from mcp_bridge.kernel.events import (
 )
 from mcp_bridge.kernel.format import MAX_SECONDS
 from mcp_bridge.kernel.program import Program, Step
+from mcp_bridge.kernel.reasons import reason
 from mcp_bridge.kernel.references import Lookup, TextTooLongError, measured, quoted, written
 from mcp_bridge.kernel.tasks import UNDO, Group, Leaf, Level, Nested, Task
-from mcp_bridge.kernel.values import ValueFaultError, normal, same
+from mcp_bridge.kernel.values import NotJSONError, ValueFaultError, normal, parsed, same
 
 MAX_ITEMS = 10_000
 """Longest list that a map step goes over."""
+
+MAX_REASONS = 100
+"""Conditions without an answer that a machine keeps a reason of."""
 
 MAX_USAGE = 10**15
 """Most tokens, or dollars, that one answer of a model may have taken."""
@@ -47,6 +51,8 @@ MAX_USAGE = 10**15
 MAX_WORK = 50_000
 """Steps that may follow one event without waiting for anything; nothing interrupts a transition, and all that it wants
 has to be held. What they move counts, too: 1,000 characters, or 50 values, as one step."""
+
+_SHOWN_CHARS = 200
 
 _UNWEIGHED_STEPS = 2
 """So many of them are counted only, as in most programs no more follow at once."""
@@ -87,6 +93,7 @@ class Machine:
             outcome's code (`approval` for a call that a person has to allow first, `in_doubt` for one of which a
             person has to say whether it has happened).
         last_effect: Number of the last effect made.
+        reasons: Why conditions had no answer, by the place of their row: to be told, and not a part of the state.
     """
 
     _work_left = MAX_WORK
@@ -94,6 +101,7 @@ class Machine:
 
     def __init__(self, program: Program, context: dict[str, Any] | None = None) -> None:
         self.rows: list[StepResult] = []
+        self.reasons: dict[int, str] = {}
         self.level = Level(program, normal(context or {}, "context"), None, "")
         self.waiting: dict[int, Task] = {}
         self.deadlines: dict[int, Task] = {}
@@ -114,7 +122,7 @@ class Machine:
     ) -> "Machine":
         """A machine in the middle of its work; for `state.restore`."""
         machine = cls.__new__(cls)
-        machine.rows, machine.effects = rows, []
+        machine.rows, machine.effects, machine.reasons = rows, [], {}
         machine.level, machine.last_effect = level, last_effect
         machine.pending, machine.waiting, machine.deadlines = pending, waiting, deadlines
         return machine
@@ -162,6 +170,16 @@ class Machine:
     def error(self) -> str | None:
         """Why it didn't succeed, or None."""
         return self.level.ending[2] if self.level.ending and self.ended else None
+
+    @property
+    def told_error(self) -> str | None:
+        """The error, with the reason of the condition that it ends in."""
+        error = self.error
+        for place, text in reversed(self.reasons.items()):
+            row = self.rows[place]
+            if error and row.error and row.status == "failed" and error.endswith(row.error):
+                return f"{error}: {text}"
+        return error
 
     @property
     def tokens(self) -> int:
@@ -325,6 +343,15 @@ class Machine:
                 value = step.allowed_outputs[0]
         elif step.kind == "approval" and not value["approved"] and step.otherwise is None:
             return self._failed(task, "denied", "the approval was denied")
+        return self._given(task, value)
+
+    def _given(self, task: Task, value: Any) -> StepResult | None:
+        """The result of a step that has an output."""
+        if task.step.parses and isinstance(value, str):
+            try:
+                value = parsed(value)
+            except NotJSONError:
+                return self._failed(task, "not_json", f"the output is no JSON: {_beginning(value)}")
         return StepResult(task.path, "success", value, None, None, task.attempt - 1, task.usage)
 
     def _unsuccessful(self, task: Task, event: Outcome) -> StepResult | None:
@@ -333,8 +360,9 @@ class Machine:
             return self._give_up(task, event.code or event.status, event.message or "the wait to try again failed")
         if event.status == "timeout":
             if step.kind == "llm" and step.on_timeout == "fallback":
-                value = step.allowed_outputs[0] if step.allowed_outputs else ""
-                return StepResult(task.path, "success", value, retries=task.attempt - 1, usage=task.usage)
+                if step.allowed_outputs:
+                    return self._given(task, step.allowed_outputs[0])
+                return StepResult(task.path, "success", "", retries=task.attempt - 1, usage=task.usage)
             return self._failed(task, event.code or "timeout", event.message or _late(step))
         return self._failed(task, event.code or event.status, event.message or "the effect failed")
 
@@ -471,6 +499,9 @@ class Machine:
         except ConditionError as exc:
             status: StepStatus = "skipped" if step.on_error == "skip" else "failed"
             message = f"the condition {quoted(step.condition.text)} fails: {exc}"
+            if len(self.reasons) < MAX_REASONS and (text := reason(exc, level.compared)):
+                # Its row is the next one.
+                self.reasons[len(self.rows)] = text
             return StepResult(path, status, None, message, "bad_condition")
         return StepResult(path, "success", None if target is None else level.program.steps[target].id)
 
@@ -859,6 +890,11 @@ def _check_texts(*texts: str) -> None:
                 normal(text)
             except ValueFaultError as exc:
                 raise IllegalEventError("bad_value", str(exc)) from None
+
+
+def _beginning(text: str) -> str:
+    shown = quoted(text[:_SHOWN_CHARS])
+    return shown if len(text) <= _SHOWN_CHARS else f"{shown}… ({len(text)} characters)"
 
 
 def _late(step: Step) -> str:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 from mcp_bridge.kernel import format as form
 from mcp_bridge.kernel.conditions import Condition, ConditionSyntaxError
 from mcp_bridge.kernel.format import Fault
-from mcp_bridge.kernel.references import NAME, Template
+from mcp_bridge.kernel.references import NAME, PATH, Template, names_of
 from mcp_bridge.kernel.values import ValueFaultError, canonical, digest, normal
 
 MAX_BYTES = 8 << 20
@@ -32,7 +32,7 @@ _MAX_HINTS, _MAX_HINT_IDS, _MAX_HINT_CHARS = 20, 200, 60
 BACKOFF_SECONDS = 30.0
 """Longest wait before another attempt, where a step doesn't say."""
 
-_REFERENCE = re.compile(rf"\${NAME}")
+_REFERENCE = re.compile(rf"\${PATH}")
 
 Resolve = Callable[[str], "Program | None"]
 """A program by the name that a `program` step uses, or None; an `InvalidProgramError` becomes a fault of that step."""
@@ -98,6 +98,7 @@ class Step:
         kind: Its type.
         index: Its place in its program's list; -1 inside another step.
         next, then, otherwise: Places in the program's list, or None.
+        parses: Whether a text that it gives is read as JSON.
         children: Of a parallel step: what it runs. Of a map step: its body alone.
         timeout: Seconds, or None.
         seconds: Of a wait: a template of a number.
@@ -109,8 +110,8 @@ class Step:
     __slots__ = (
         "allowed_outputs", "args", "children", "compensation", "condition", "context", "details", "event", "id",
         "index", "is_terminal", "item_name", "kind", "max_concurrency", "message", "next", "on_error", "on_timeout",
-        "otherwise", "output_key", "over", "program", "program_name", "prompt", "retry", "seconds", "system", "then",
-        "timeout", "tool",
+        "otherwise", "output_key", "over", "parses", "program", "program_name", "prompt", "retry", "seconds",
+        "system", "then", "timeout", "tool",
     )  # fmt: skip
 
     def __init__(self, data: Mapping[str, Any], index: int) -> None:
@@ -133,6 +134,7 @@ class Step:
         self.compensation: Compensation | None = None
         if undo := data.get("compensate"):
             self.compensation = Compensation(undo["tool"], Template(undo.get("args", {})))
+        self.parses: bool = data.get("parse") == "json"
         self.tool: str = data.get("tool") or ""
         self.args = _template(data.get("args", {}))
         self.prompt = _template(data.get("prompt"))
@@ -143,9 +145,9 @@ class Step:
         self.max_concurrency: int | None = data.get("max_concurrency")
         self.message = _template(data.get("message"))
         self.details = _template(data.get("details"))
-        self.seconds = _template(data.get("seconds"))
+        self.seconds = _template(_dotted(data.get("seconds")))
         self.event: str | None = data.get("event")
-        self.over = _template(data.get("over"))
+        self.over = _template(_dotted(data.get("over")))
         self.item_name: str = data.get("as", "item")
         self.context = _template(data.get("context", {}))
 
@@ -154,6 +156,11 @@ def _template(value: Any) -> Template:
     if value is None:
         return _NOTHING
     return Template(value) if value != {} else _NO_FIELDS
+
+
+def _dotted(value: Any) -> Any:
+    """A reference that stands alone, with its indices as texts have them."""
+    return "$" + ".".join(names_of(value)) if isinstance(value, str) and _REFERENCE.fullmatch(value) else value
 
 
 def _retry(data: Mapping[str, Any]) -> Retry:
@@ -183,12 +190,11 @@ class Program:
         index: Ids of steps to their places.
         uses: The programs that its steps, and programs that they write out, run by name.
         nested: Most programs within programs beneath it.
-        warnings: What is legal, and looks like a mistake: steps that nothing leads to.
     """
 
     __slots__ = (
         "data", "description", "hash", "index", "max_stalled_steps", "max_steps", "max_tokens", "name", "nested",
-        "steps", "uses", "version", "warnings",
+        "steps", "uses", "version",
     )  # fmt: skip
 
     def __init__(self, data: dict[str, Any], steps: list[Step], uses: Mapping[str, "Program"]) -> None:
@@ -205,7 +211,11 @@ class Program:
         pinned = {name: program.hash for name, program in uses.items()}
         self.hash: str = digest({"program": data, "uses": pinned} if pinned else data)
         self.nested: int = max((step.program.nested + 1 for step in _all_steps(steps) if step.program), default=0)
-        self.warnings = tuple(_unreachable(self.steps))
+
+    @property
+    def warnings(self) -> tuple[Fault, ...]:
+        """What is legal, and looks like a mistake: steps that nothing leads to, indices in brackets in a text."""
+        return (*_unreachable(self.steps), *_bracketed(self.data))
 
     def tools(self) -> set[str]:
         """Names of the tools that its steps may call, sub-programs' included."""
@@ -490,6 +500,32 @@ def edges(step: Step, count: int) -> list[tuple[str, int]]:
         return [*out, ("skipped", follow)] if step.on_error == "skip" else out
     out = [("", -1 if step.is_terminal and step.next is None else follow)]
     return [*out, ("denied", step.otherwise)] if step.otherwise is not None else out
+
+
+_BRACKETED = re.compile(rf"(?<!\$)\${NAME}\[[0-9]+\]")
+
+_MAX_WARNINGS = 20
+
+
+def _bracketed(data: dict[str, Any]) -> Iterator[Fault]:
+    """Texts with an index as only conditions, `over` and `seconds` have it: there it is text, as it always was."""
+    waiting: list[tuple[str, Any]] = [(f"steps[{index}]", row) for index, row in enumerate(data["steps"])][::-1]
+    found = 0
+    while waiting and found < _MAX_WARNINGS:
+        path, value = waiting.pop()
+        if isinstance(value, dict):
+            inner = [(f"{path}.{name}", item) for name, item in value.items() if name not in _REFERRING]
+            waiting += inner[::-1]
+        elif isinstance(value, list):
+            waiting += [(f"{path}[{index}]", item) for index, item in enumerate(value)][::-1]
+        elif isinstance(value, str) and "[" in value and (match := _BRACKETED.search(value)):
+            found += 1
+            dotted = "$" + ".".join(names_of(match[0]))
+            message = f"the brackets of {match[0][:60]} are text here: an index is written {dotted[:60]}"
+            yield Fault(path, "index_in_text", message)
+
+
+_REFERRING = frozenset({"condition", "over", "seconds", "program"})
 
 
 def _unreachable(steps: tuple[Step, ...]) -> Iterator[Fault]:

@@ -15,6 +15,9 @@ from typing import Any
 from mcp_bridge.kernel.values import MAX_DEPTH
 
 NAME = r"\w+(?:\.\w+)*"
+PATH = rf"{NAME}(?:\[[0-9]+\](?:\.{NAME})?)*"
+"""A reference after its dollar sign where it stands alone, in a condition for one: `$a[0].b` is `$a.0.b`."""
+
 _REFERENCE = re.compile(rf"\$(?:\$|({NAME}))")
 WHOLE = re.compile(rf"\$({NAME})")
 """A text that is nothing but a reference."""
@@ -39,6 +42,11 @@ class TextTooLongError(ValueError):
 
     def __init__(self, message: str = f"a text of more than {MAX_TEXT_CHARS} characters") -> None:
         super().__init__(f"filling in references made {message}")
+
+
+def names_of(reference: str) -> tuple[str, ...]:
+    """The names and indices of a `PATH` with its dollar sign."""
+    return tuple(reference[1:].replace("[", ".").replace("]", "").split("."))
 
 
 def walk(value: Any, path: tuple[str, ...], *, of_step: bool, compares: bool = False) -> Any:

@@ -99,6 +99,14 @@ def row_json(row: StepResult) -> Json:
     return out
 
 
+def told_rows(machine: Machine) -> list[Json]:
+    """The rows of the trace as they are told: as JSON objects, with `why` where a condition had no answer."""
+    rows = [row_json(row) for row in machine.rows]
+    for place, text in machine.reasons.items():
+        rows[place]["why"] = text
+    return rows
+
+
 def _of(kind: type | tuple[type, ...], value: Any) -> Any:
     """The value, if it is of this type."""
     if type(value) not in (kind if isinstance(kind, tuple) else (kind,)):

@@ -19,6 +19,9 @@ MAX_DEPTH = 48
 MAX_INTEGER = 10**100
 """Integers are below this: Python reads longer ones in quadratic time, and refuses some."""
 
+MAX_PARSED_CHARS = 1 << 20
+"""Longest text that is read as JSON."""
+
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 _BEYOND_BMP = re.compile(rb"[\xf0-\xf4]")
 _SHOWN_CHARS = 60
@@ -37,6 +40,10 @@ class ValueFaultError(ValueError):
         super().__init__(f"{path}: {reason}" if path else reason)
         self.path = path
         self.reason = reason
+
+
+class NotJSONError(ValueError):
+    """A text that is no JSON, or too much of it."""
 
 
 def normal(value: Any, path: str = "") -> Any:
@@ -137,6 +144,34 @@ def _number(value: float) -> int | float:
     if value.is_integer() and abs(value) < _ES6_DECIMAL_BELOW:
         return int(es6_number(value))
     return value
+
+
+_FENCE, _SPACE = "```", " \t\r\n"
+
+
+def parsed(text: str) -> Any:
+    """The value whose JSON (RFC 8259) a text is, in normal form. A code block of Markdown stands for what is in it.
+
+    One text gives the same on every version of Python. So which fault it has isn't told: parsers differ in that.
+
+    Raises:
+        NotJSONError: It is none, or has NaN, an infinity or anything else that is no normal value, or more than
+            `MAX_PARSED_CHARS`.
+    """
+    if len(text) > MAX_PARSED_CHARS:
+        raise NotJSONError
+    stripped = text.strip(_SPACE)
+    if stripped.startswith(_FENCE) and stripped.endswith(_FENCE) and len(stripped) > 2 * len(_FENCE):
+        language, _, body = stripped[len(_FENCE) : -len(_FENCE)].partition("\n")
+        stripped = body if language.strip(_SPACE) in {"", "json"} else stripped
+    try:
+        return normal(json.loads(stripped, parse_constant=_no_constant))
+    except (ValueError, RecursionError):
+        raise NotJSONError from None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(name)
 
 
 def es6_number(value: float) -> str:

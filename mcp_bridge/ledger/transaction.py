@@ -198,6 +198,8 @@ def _do(transaction: Transaction, batch: Sequence[Item]) -> None:
         values = [_sealed(connection, log, value) for row in rows for value in row.parameters]
         cursor = connection.execute(rows[0].text if count == 1 else _of_rows(rows[0].text, count), values)
         rows[0].changed = cursor.rowcount
+        # One may be as large as all that a script may print, and the next statement reads it again.
+        del values
         if count == 1 and rows[0].row is not None and rows[0].changed:
             transaction.authenticate(rows[0].row)
         if count == 1 and not rows[0].changed:

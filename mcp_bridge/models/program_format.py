@@ -19,12 +19,13 @@ fields than the ones described here. The output of the program is the output of 
 
 tool: calls a tool.
   "tool": its name (required); "args": object of its arguments; "compensate": {"tool": "…", "args": {…}}.
-  Output: what the tool returns. If the program fails later, the compensations of the steps that had succeeded are
-  called, the latest first; their args may refer to the step's own output.
+  Output: what the tool returns. Many tools return JSON as text, which has no parts to refer to: with "parse": "json"
+  the output is the value, and a text that is no JSON fails the step. If the program fails later, the compensations of
+  the steps that had succeeded are called, the latest first; their args may refer to the step's own output.
 llm: asks a language model.
   "prompt" (required), "system": text; "allowed_outputs": list of texts; "on_timeout": "fail" (default) or "fallback".
   Output: text. With allowed_outputs it must be exactly one of them, or the step fails: so say in the prompt which
-  words are allowed. After a time-out "fallback" gives the first of them.
+  words are allowed. After a time-out "fallback" gives the first of them. With "parse": "json" as for tools.
 condition: branches.
   "condition" (required); "then", "otherwise": ids of steps, at least one, and both unless the other case is a failure.
   THE STEP BRANCHED TO IS THE LAST ONE, unless it has "next_step" or is a condition too.

@@ -323,6 +323,11 @@ class Vault:
         self._environ = os.environ if environ is None else environ
         self.known: Mapping[str, str] = {}
 
+    @property
+    def variables(self) -> frozenset[str]:
+        """The environment variables that secrets come from."""
+        return frozenset(config.env for config in self._configs.values() if config.env is not None)
+
     def load(self) -> Secrets:
         """Read every configured secret. Never raises for one that can't be had: `Secrets.problems` says why.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.downstream.aliases import nearest
+from mcp_bridge.downstream.aliases import did_you_mean, nearest
+from mcp_bridge.downstream.describe import called_as
 from mcp_bridge.downstream.tools import Listing, listing_from_wire
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.registered.calling import SERVER, Called, RegisteredTool
@@ -57,6 +58,7 @@ class Registry:
         self._threads = Threads(max_threads)
         self._listing = listing_from_wire(SERVER, SERVER, [_on_the_wire(tool) for tool in tools.values()])
         self._by_alias = {row.alias: tools[row.name] for row in self._listing.tools}
+        self._rows = {row.name: row for row in self._listing.tools}
 
     def listing(self) -> Listing:
         """The tools as a server lists them. Unlike a server's, these annotations are the operator's own word."""
@@ -74,7 +76,7 @@ class Registry:
             raise BridgeError(
                 "unknown_tool",
                 f"server {SERVER!r} has no tool {name[:100]!r}.",
-                hint=f"Did you mean {', '.join(dict.fromkeys(close))}?" if close else None,
+                hint=did_you_mean(close, list(self.tools)),
                 server=SERVER,
                 tool=name[:100],
                 nearest=close,
@@ -99,12 +101,19 @@ class Registry:
             it cleaned up has answered.
 
         Raises:
-            BridgeError: `unknown_tool`; `bad_arguments`; `tool_unavailable`: too many of its calls never ended;
-                `tool_busy`: it was not started, for want of a thread; `tool_timeout`, whose `still_running` says
-                whether it runs on; `tool_error`: what it raised; `bad_tool_result`: it returned what JSON can't carry.
+            BridgeError: `unknown_tool`; `bad_arguments`, with the signature; `tool_unavailable`: too many of its calls
+                never ended; `tool_busy`: it was not started, for want of a thread; `tool_timeout`, whose
+                `still_running` says whether it runs on; `tool_error`: what it raised; `bad_tool_result`: it returned
+                what JSON can't carry.
                 The last three leave open what the tool has done; with the others it was not started.
         """
-        return await self.find(name).call(arguments or {}, timeout, self._threads)
+        tool = self.find(name)
+        try:
+            return await tool.call(arguments or {}, timeout, self._threads)
+        except BridgeError as error:
+            if error.code == "bad_arguments":
+                error.hint = called_as(self._rows[tool.declaration.name])
+            raise
 
 
 def _on_the_wire(tool: RegisteredTool) -> dict[str, Any]:

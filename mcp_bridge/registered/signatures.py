@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from mcp_bridge.registered.declaring import Declaration
 
-# How many faults one message names.
-_FAULTS_NAMED = 3
+# How many faults one message names: one that isn't told costs another call.
+_FAULTS_NAMED = 20
 
 # Of more, the first are read from a text: that is made in a tenth of the time.
 _FAULTS_LISTED = 1000

@@ -17,15 +17,17 @@ from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcp_bridge import __version__
+from mcp_bridge.bridge.live import LiveOutput
 from mcp_bridge.bridge.service import open_bridge
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import on_thread
 from mcp_bridge.server import displays, process, render
+from mcp_bridge.server.presentation import TOOL, instructions, tool
 from mcp_bridge.server.questions import Conversations, Questions
 from mcp_bridge.server.stdio import stdio_transport
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from mcp_bridge.bridge.governance import Governance
     from mcp_bridge.bridge.record import ExecutionRecord
@@ -38,22 +40,18 @@ logger = logging.getLogger(__name__)
 HEARTBEAT_SECONDS = 5.0
 """How often a client that gave a progress token hears that a run goes on; clients give up after sixty."""
 
+LIVE_SECONDS = 1.0
+"""How often a client that gave a progress token hears what a script has printed."""
+
+LIVE_CHARS = 2000
+"""How much of it, from its end, one message has."""
+
+LEAST_SHOWN_CHARS = 300
+"""A displayed text that is cut to less than that is left out."""
+
 RECORD_META = "mcp-code-bridge/record"
 
-TOOL = "run_python"
-
 CONVERSATIONS = "conversations"
-
-DESCRIPTION = (
-    "Run Python in a sealed sandbox that can call other MCP servers. Top-level await works; print what you need, "
-    "the last expression is shown. No network, no state between calls.\n"
-    "from mcp import runtime; runtime.discovered_servers(); await runtime.search('words'); "
-    "await runtime.describe('server.tool')\n"
-    "from mcp.servers import NAME; r = await NAME.tool(arg=1)  # plain data or raises mcp.ToolError\n"
-    "from mcp import programs  # governed workflows: see help(programs)\n"
-    "display(x) shows images, artifact(path) keeps a file."
-)
-
 
 INTERNAL_ERROR = BridgeError("internal_error", "The bridge met an internal error; its log has the details.")
 
@@ -67,27 +65,6 @@ class RunArguments(BaseModel):
     servers: list[str] | None = None
     timeout: Annotated[float, Field(allow_inf_nan=False)] | None = None
     idempotency_key: str | None = None
-
-
-def tool(settings: Settings) -> types.Tool:
-    """The one tool. Its schema is written by hand: every token of it is paid in every conversation."""
-    return types.Tool(
-        name=TOOL,
-        description=DESCRIPTION,
-        input_schema={
-            "type": "object",
-            "properties": {
-                "code": {"type": "string"},
-                "servers": {"type": "array", "items": {"type": "string"}, "description": "use only these"},
-                "timeout": {
-                    "type": "number",
-                    "description": f"seconds, default {settings.timeout:g}, max {settings.max_timeout:g}",
-                },
-                "idempotency_key": {"type": "string"},
-            },
-            "required": ["code"],
-        },
-    )
 
 
 @contextlib.asynccontextmanager
@@ -152,6 +129,7 @@ def build_server(bridge: Bridge, *, programs: bool = False) -> Server[dict[str, 
     return Server(
         "mcp-code-bridge",
         version=__version__,
+        instructions=instructions(bridge.settings, bridge.aliases()),
         lifespan=_conversations,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
@@ -167,10 +145,11 @@ async def serve_stdio(
     governance: Governance | None = None,
     *,
     programs: bool = False,
+    missing: tuple[str, ...] = (),
 ) -> None:
     """Serve until standard input ends, or SIGTERM or SIGINT comes; then leave nothing running."""
     process.share()
-    async with open_bridge(settings, specs, governance) as bridge:
+    async with open_bridge(settings, specs, governance, missing=missing) as bridge:
         server = build_server(bridge, programs=programs)
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
@@ -214,6 +193,9 @@ class _Reporter:
         self._total: float | None = None
         self._scripted = False
         self._message: str | None = None
+        self._is_told = False
+        """Whether the script or the bridge has said something."""
+        self._printed = ""
         self._news = anyio.Event()
         self._began = time.monotonic()
 
@@ -221,11 +203,18 @@ class _Reporter:
         """What the script says."""
         self._scripted = True
         self._last, self._total, self._message = max(done, self._last), total, message
+        self._is_told = True
+        self._news.set()
+
+    def printed(self, _stream: str, text: str) -> None:
+        """What the script has printed."""
+        self._printed = (self._printed + text)[-LIVE_CHARS - 1 :]
         self._news.set()
 
     def notify(self, message: str) -> None:
         """What the bridge does before the script runs."""
         self._message = message
+        self._is_told = True
         self._news.set()
 
     async def report(self) -> None:
@@ -235,11 +224,21 @@ class _Reporter:
             self._news = anyio.Event()
             with anyio.move_on_after(HEARTBEAT_SECONDS):
                 await self._news.wait()
-            value = self._last if self._scripted else time.monotonic() - self._began
-            # A script that reports the same twice, or nothing new for a while, still has to rise.
-            sent = value if value > sent else sent + 1e-6
-            if (ctx := self._questions.ctx) is not None:
-                await ctx.session.report_progress(sent, self._total, self._message)
+            printed, self._printed = self._printed, ""
+            if not printed or self._is_told:
+                sent = await self._send(sent, self._message)
+                self._is_told = False
+            if printed:
+                shown = printed.rstrip("\n") if len(printed) <= LIVE_CHARS else "…" + printed[1:].rstrip("\n")
+                sent = await self._send(sent, shown)
+
+    async def _send(self, sent: float, message: str | None) -> float:
+        value = self._last if self._scripted else time.monotonic() - self._began
+        # A script that reports the same twice, or nothing new for a while, still has to rise.
+        sent = value if value > sent else sent + 1e-6
+        if (ctx := self._questions.ctx) is not None:
+            await ctx.session.report_progress(sent, self._total, message)
+        return sent
 
 
 async def _run(
@@ -262,6 +261,9 @@ async def _run(
                 notify=reporter.notify,
                 asker=questions,
                 sampler=questions.sample,
+                # For nobody, nothing is projected meanwhile.
+                live=LiveOutput(reporter.printed, LIVE_SECONDS) if _wants_progress(ctx) else None,
+                news=reporter.notify,
             )
             result = _answer(bridge, ctx, record)
         except BridgeError as exc:
@@ -272,6 +274,10 @@ async def _run(
             result = _refused(bridge, ctx, INTERNAL_ERROR)
         tasks.cancel_scope.cancel()
     return result
+
+
+def _wants_progress(ctx: ServerRequestContext[dict[str, Any]]) -> bool:
+    return ctx.meta is not None and ctx.meta.get("progress_token") is not None
 
 
 def _bad_arguments(exc: ValidationError) -> BridgeError:
@@ -285,63 +291,87 @@ def _bad_arguments(exc: ValidationError) -> BridgeError:
 
 
 def _refused(bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], error: BridgeError) -> types.CallToolResult:
-    content: list[types.ContentBlock] = [types.TextContent(text=render.refusal(error))]
-    return _result(bridge, ctx, content, lambda _: {"status": "refused", "error": error.record()}, is_error=True)
-
-
-def _answer(bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], record: ExecutionRecord) -> types.CallToolResult:
-    answer = render.Answer(record, bridge.settings, bridge.files)
-    content = _shown(record, bridge.settings.max_output_chars)
-    if text := answer.text():
-        content.insert(0, types.TextContent(text=text))
-    return _result(bridge, ctx, content, answer.record, is_error=record.status != "success")
-
-
-def _result(
-    bridge: Bridge,
-    ctx: ServerRequestContext[dict[str, Any]],
-    content: list[types.ContentBlock],
-    record: Callable[[int], dict[str, Any]],
-    *,
-    is_error: bool,
-) -> types.CallToolResult:
-    """The record as structured content, unless the model would have to read it besides the text, or instead.
-
-    Args:
-        bridge: Whose settings say so.
-        ctx: The request.
-        content: The blocks.
-        record: Makes the record; output over so many characters is cut there.
-        is_error: Whether the script failed.
-    """
-    result = types.CallToolResult(content=content, is_error=is_error)
+    result = types.CallToolResult(content=[types.TextContent(text=render.refusal(error))], is_error=True)
     mode = bridge.settings.structured
-    client = ctx.session.client_params.client_info.name if ctx.session.client_params else None
-    shows = render.shows_structured_content(client)
-    whole = bridge.settings.max_output_chars if shows else render.RECORD_CHARS
-    if mode == "always" or (mode == "auto" and not shows):
-        result.structured_content = record(whole)
+    record = {"status": "refused", "error": error.record()}
+    if mode == "always" or (mode == "auto" and not render.shows_structured_content(_client(ctx))):
+        result.structured_content = record
     elif mode == "auto":
-        result.meta = {RECORD_META: record(whole)}
+        result.meta = {RECORD_META: record}
     return result
 
 
-def _shown(record: ExecutionRecord, max_chars: int) -> list[types.ContentBlock]:
-    """What `display` showed: images as images, text as text, all of it within `max_chars`."""
+def _answer(bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], record: ExecutionRecord) -> types.CallToolResult:
+    """The answer's blocks, and its record: all that a model may be shown of it is within `max_output_chars`.
+
+    The record is structured content, unless the model would have to read it besides the text, or instead.
+    """
+    settings, client = bridge.settings, _client(ctx)
+    answer = render.Answer(record, settings, bridge.files)
+    limit, is_error = settings.max_output_chars, record.status != "success"
+    shown = list(displays.checked(record.displays))
+    texts = sum(len(_displayed(one)) for one in shown)
+    text = answer.text(limit - min(texts, limit // 2))
+    content = _blocks(answer, shown, limit - len(text), images=not (is_error and render.shows_errors_whole(client)))
+    if text:
+        content.insert(0, types.TextContent(text=text))
+    result = types.CallToolResult(content=content, is_error=is_error)
+    shows = render.shows_structured_content(client)
+    if settings.structured == "always":
+        result.structured_content = answer.record(limit if shows else render.RECORD_CHARS)
+    elif settings.structured == "auto":
+        used = sum(len(block.text) for block in content if isinstance(block, types.TextContent))
+        made, is_whole = answer.record_within(limit - used)
+        if is_whole and not shows:
+            result.structured_content = made
+        else:
+            # A part of a record isn't to be shown instead of the text.
+            result.meta = {RECORD_META: made}
+    return result
+
+
+def _client(ctx: ServerRequestContext[dict[str, Any]]) -> str | None:
+    return ctx.session.client_params.client_info.name if ctx.session.client_params else None
+
+
+def _displayed(shown: displays.Text | displays.Image | displays.LeftOut) -> str:
+    """What is read of something displayed."""
+    match shown:
+        case displays.Image():
+            return ""
+        case displays.Text():
+            return shown.text
+    return str(shown)
+
+
+def _blocks(
+    answer: render.Answer,
+    shown: Sequence[displays.Text | displays.Image | displays.LeftOut],
+    room: int,
+    *,
+    images: bool,
+) -> list[types.ContentBlock]:
+    """What `display` showed: images as images, text as text, all that is read of it within `room` characters."""
     blocks: list[types.ContentBlock] = []
-    room = max_chars
+    whole = "\n".join(text for one in shown if (text := _displayed(one)))
+    where = answer.where("displays", whole) if len(whole) > room else ""
+    more = f"[… {len(shown)} more texts displayed{where} …]"
+    if len(whole) > room:
+        room -= len(more)
     unread = 0
-    for shown in displays.checked(record.displays):
-        match shown:
-            case displays.Image():
-                blocks.append(types.ImageContent(data=shown.data, mime_type=shown.mime_type))
-            case displays.LeftOut():
-                blocks.append(types.TextContent(text=str(shown)))
-            case displays.Text() if room > 0:
-                blocks.append(types.TextContent(text=render.cut(shown.text, room)))
-                room -= len(shown.text)
-            case displays.Text():
-                unread += 1
+    for one in shown:
+        if isinstance(one, displays.Image):
+            if images:
+                blocks.append(types.ImageContent(data=one.data, mime_type=one.mime_type))
+                continue
+            text = f"[{one.mime_type} of {one.size} bytes: shown only where the script succeeds]"
+        else:
+            text = _displayed(one)
+        if len(text) > room and room < LEAST_SHOWN_CHARS:
+            unread += 1
+            continue
+        blocks.append(types.TextContent(text=render.cut(text, room, where)))
+        room -= min(len(text), room)
     if unread:
-        blocks.append(types.TextContent(text=f"[… {unread} more texts displayed: over {max_chars} characters]"))
+        blocks.append(types.TextContent(text=f"[… {unread} more texts displayed{where} …]"))
     return blocks

@@ -6,10 +6,11 @@ import binascii
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mcp_bridge.wire.messages import MAX_IMAGE_BYTES
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-MAX_IMAGE_BYTES = 4 << 20
 MAX_IMAGES_BYTES = 16 << 20
 """Of one answer's images together, decoded."""
 

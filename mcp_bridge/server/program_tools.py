@@ -1,7 +1,8 @@
 """Programs as MCP tools, for clients that drive programs without Python: `serve --tools programs`.
 
 Names and schemas are those of nano-vm-mcp 0.4.6, with what is new beside them. Each answers with a JSON object as text
-and as structured content; `isError` is set when there is an `error`.
+and as structured content; `isError` is set when there is an `error`. A client may show its model both: together
+they are within `max_output_chars`, or there is the text alone, shortened where it has to be, and still JSON.
 """
 
 from __future__ import annotations
@@ -16,12 +17,18 @@ from mcp_bridge.bridge.names import PRINCIPAL
 from mcp_bridge.bridge.program_record import told
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.events import Resume
+from mcp_bridge.server.render import cut
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from mcp_bridge.bridge.service import Bridge
     from mcp_bridge.server.questions import Questions
+
+LEAST_SHARE = 50
+PART_CHARS = 20
+LEAST_FIELDS = 30
+"""Where shortening an answer begins and ends: an object's fields are named, as far as these go."""
 
 _ProgramId = Annotated[str, Field(description="Its name, as list_programs has it")]
 
@@ -166,7 +173,39 @@ async def call(bridge: Bridge, name: str, arguments: dict[str, Any], questions: 
         answer = {"error": f"{where}: {message}.", "code": "bad_arguments"}
     except BridgeError as exc:
         answer = {"error": str(exc), "code": exc.code, **exc.details}
+    limit = bridge.settings.max_output_chars
     text = json.dumps(answer, ensure_ascii=False)
-    return types.CallToolResult(
-        content=[types.TextContent(text=text)], structured_content=answer, is_error=answer.get("error") is not None
-    )
+    result = types.CallToolResult(content=[], is_error=answer.get("error") is not None)
+    if bridge.settings.structured == "always" or 2 * len(text) <= limit:
+        result.structured_content = answer
+    result.content.append(types.TextContent(text=text if len(text) <= limit else _shortened(answer, limit)))
+    return result
+
+
+def _shortened(answer: dict[str, Any], limit: int) -> str:
+    """An answer as JSON in at most so many characters, its long texts, arrays and objects cut."""
+    trace = answer.get("trace_id")
+    where = f"run_python: from mcp import traces; await traces.get({trace!r})" if trace else "run_python: mcp.programs"
+    share = limit // 2
+    while share >= LEAST_SHARE:
+        text = json.dumps({**_less(answer, share), "cut": f"All of it: {where}"}, ensure_ascii=False)
+        if len(text) <= limit:
+            return text
+        share //= 2
+    few = {name: answer[name] for name in ("trace_id", "program_id", "status", "code") if name in answer}
+    return json.dumps(few | {"cut": f"All of it: {where}"}, ensure_ascii=False)
+
+
+def _less(value: Any, share: int) -> Any:
+    """A JSON value with texts of at most `share` characters, and arrays and objects of about as many parts."""
+    if isinstance(value, str):
+        return cut(value, share)
+    parts = max(1, share // PART_CHARS)
+    if isinstance(value, list):
+        made = [_less(part, share // 2) for part in value[:parts]]
+        return made if len(value) <= parts else [*made, f"… {len(value) - parts} more"]
+    if isinstance(value, dict):
+        few = dict(list(value.items())[: max(parts, LEAST_FIELDS)])
+        shorter = {name: _less(part, share // 2) for name, part in few.items()}
+        return shorter if len(few) == len(value) else shorter | {"…": f"{len(value) - len(few)} more"}
+    return value

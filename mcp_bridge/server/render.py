@@ -1,7 +1,8 @@
 """An execution as an answer: what the model reads, and what programs read.
 
 Text comes first, because a model pays for it: standard output as it is, the last value, and errors and notices only
-when there are any. The record is the structured content, unless the client shows that to the model too.
+when there are any. The record is the structured content, unless the client shows that to the model too. However a
+client puts the two together, they are within `max_output_chars`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mcp_bridge.bridge.record import GIVEN_BEFORE
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.server import displays
 from mcp_bridge.wire.jsonrpc import MAX_DEPTH, depth_exceeds
@@ -23,30 +25,41 @@ T = TypeVar("T")
 SHOWS_STRUCTURED = ("claude-code", "openai-mcp", "chatgpt", "codex-mcp-client")
 """Clients (the start of the name they give) that show structured content to the model: Claude Code instead of the
 text (its issues 55677 and 79944 on GitHub), Codex too (as anomalyco/opencode's pull request 32074 says, which does the
-same), OpenAI's others besides it. They get the record as `_meta`, which no model sees."""
+same), OpenAI's others besides it. They get the record as `_meta`, which no model sees. Others may, too, so they get no
+more of both together than `max_output_chars`."""
+
+SHOWS_ERRORS_WHOLE = ("gemini-cli",)
+"""Clients that show the whole result, images in base64 and all, as JSON where it is an error."""
 
 NOTHING = "(no output)"
 
 MAX_ERROR_CHARS = 8000
 MAX_ARTIFACTS_SHOWN = 20
 
-NOTE_CHARS = 1000
-"""What the notes about cuts, which name files, may add to `max_output_chars`."""
+BETWEEN_CHARS = 60
+"""What stands between the parts of an answer."""
 
 LEAST_BUDGET = 50
 """Where shrinking a form that escapes what it carries ends."""
 
 RECORD_CHARS = 4 << 20
-"""The longest output that a program gets within the record, from a client that keeps it from the model."""
+"""The longest output within the record, where the operator has asked for structured content always."""
+
+OUTPUTS = ("stdout", "stderr", "value")
 
 
 def shows_structured_content(client: str | None) -> bool:
-    """Whether this client puts structured content before the model."""
+    """Whether this client is known to put structured content before the model."""
     return client is not None and client.lower().startswith(SHOWS_STRUCTURED)
 
 
+def shows_errors_whole(client: str | None) -> bool:
+    """Whether this client puts all of a failed call's result before the model."""
+    return client is not None and client.lower().startswith(SHOWS_ERRORS_WHOLE)
+
+
 class Answer:
-    """One execution's answer. Output too long for it is kept whole in a file, once, however many forms name it.
+    """One execution's answer. What is too long for it is kept whole, once, however many forms name it.
 
     Args:
         record: The execution.
@@ -63,38 +76,76 @@ class Answer:
             "stdout": record.stdout.decode("utf-8", "backslashreplace"),
             "value": record.value or "",
             "stderr": record.stderr.decode("utf-8", "backslashreplace"),
+            "error": error_text(record.error, None) if record.error else "",
         }
         self._kept: dict[str, str] = {}
+        self._notices = record.notices + ([GIVEN_BEFORE.format(record.execution)] if record.given_before else [])
 
-    def text(self) -> str:
-        """The text in the configured form, at most `max_output_chars` and the notes about cuts; "" beside displays."""
-        shown = self._compact() if self._form == "compact" else self._serialized()
-        return cut(shown, self._limit + NOTE_CHARS)
+    def text(self, limit: int | None = None) -> str:
+        """The text in the configured form, at most `limit` characters, by default `max_output_chars`.
+
+        It is "" beside displays.
+        """
+        limit = self._limit if limit is None else limit
+        return cut(self._compact(limit), limit) if self._form == "compact" else self._serialized(limit)
 
     def record(self, whole: int) -> dict[str, Any]:
         """The record for programs, with all its fields.
 
-        Output over `whole` characters is cut as in the text, and names the file that has all of it: a client has to
-        take an answer in one line, and many keep every answer for as long as the conversation. What was displayed is
-        in the answer's blocks already; the record says what there was.
+        Output over `whole` characters is cut, and says how to read all of it: a client has to take an answer in one
+        line, and many keep every answer for as long as the conversation. What was displayed is in the answer's blocks
+        already; the record says what there was.
         """
         out = self._record.to_json()
-        for name, text in self._whole.items():
-            if name in out and len(text) > whole:
+        for name in OUTPUTS:
+            if name in out and len(self._whole[name]) > whole:
                 out[name] = self._cut(name, self._limit)
+        if self._notices:
+            out["notices"] = self._notices
         if self._record.displays:
             out["displays"] = displays.summary(self._record.displays)
         return out
 
-    def _compact(self) -> str:
-        record, limit = self._record, self._limit
-        rows = _fitting([_artifact(row) for row in record.artifacts[:MAX_ARTIFACTS_SHOWN]], limit // 4)
+    def record_within(self, room: int) -> tuple[dict[str, Any], bool]:
+        """The record in at most so many characters of JSON, and whether it is whole.
+
+        Where there is hardly any room, it is the execution's id, its status and its exit code.
+        """
+        if sum(map(len, self._whole.values())) <= room:
+            out = self.record(room)
+            if _json_chars(out) <= room:
+                return out, True
+        budget = room
+        while budget >= LEAST_BUDGET:
+            out = self._brief(budget)
+            if _json_chars(out) <= room:
+                return out, False
+            budget //= 2
+        record = self._record
+        return {"execution": record.execution, "status": record.status, "exit_code": record.exit_code}, False
+
+    def where(self, name: str, whole: str) -> str:
+        """How to read all of what is cut, for the note about that; "" where it can't be kept."""
+        if name not in self._kept:
+            try:
+                self._files.save_output(
+                    self._record.execution, name + ".txt", whole.encode("utf-8", "backslashreplace")
+                )
+                named = "" if name == "stdout" else f", {name!r}"
+                self._kept[name] = f"; runtime.output({self._record.execution!r}{named}) has all of it"
+            except (BridgeError, OSError):
+                self._kept[name] = ""
+        return self._kept[name]
+
+    def _compact(self, limit: int) -> str:
+        record = self._record
+        rows = _fitting([_artifact(row) for row in record.artifacts[:MAX_ARTIFACTS_SHOWN]], limit // 8)
         if len(rows) < len(record.artifacts):
             rows.append(f"[… {len(record.artifacts) - len(rows)} more artifacts]")
-        error = error_text(record.error, min(MAX_ERROR_CHARS, limit // 2)) if record.error else ""
-        notices = cut("\n".join(f"[{notice}]" for notice in record.notices), limit // 4)
+        error = self._cut("error", min(MAX_ERROR_CHARS, limit * 3 // 8))
+        notices = cut("\n".join(f"[{notice}]" for notice in self._notices), limit // 8)
         last = [error, *rows, notices]
-        fields = self._fields(max(limit - sum(map(len, last)), limit // 4))
+        fields = self._fields(limit - sum(map(len, last)) - len(last) - BETWEEN_CHARS)
         parts = [fields["stdout"].removesuffix("\n"), fields["value"]]
         if fields["stderr"]:
             parts.append("[stderr]\n" + fields["stderr"].removesuffix("\n"))
@@ -104,14 +155,14 @@ class Answer:
         # A script may print nothing but blank lines, and they are its output.
         return fields["stdout"] if fields["stdout"].strip("\n") else NOTHING
 
-    def _serialized(self) -> str:
+    def _serialized(self, limit: int) -> str:
         """As JSON or TOON. Escapes make text longer, so less is taken until it fits: a cut document is none."""
-        budget = self._limit
+        budget = limit
         while True:
-            data = self._data(budget)
+            data = self._data(budget) if budget >= LEAST_BUDGET else {"status": self._record.status}
             minified = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
             shown = _shorter(data, minified) if self._form == "toon" else minified
-            if len(shown) <= self._limit + NOTE_CHARS or budget < LEAST_BUDGET:
+            if len(shown) <= limit or budget < LEAST_BUDGET:
                 return shown
             budget //= 2
 
@@ -121,61 +172,75 @@ class Answer:
         data: dict[str, Any] = {}
         if record.error:
             data["exit_code"] = record.exit_code
-            data["error"] = _error(record.error, min(2 * MAX_ERROR_CHARS, limit // 2))
-        if rows := _fitting(record.artifacts[:MAX_ARTIFACTS_SHOWN], limit // 4):
+            data["error"] = self._error(min(2 * MAX_ERROR_CHARS, limit // 2))
+        if rows := _fitting(record.artifacts[:MAX_ARTIFACTS_SHOWN], limit // 8):
             data["artifacts"] = rows
         if len(rows) < len(record.artifacts):
             data["more_artifacts"] = len(record.artifacts) - len(rows)
-        if record.notices:
-            data["notices"] = _fitting(record.notices, limit // 4)
-        fields = self._fields(max(limit - len(json.dumps(data, ensure_ascii=False)), limit // 4))
+        if self._notices:
+            data["notices"] = _fitting(self._notices, limit // 8)
+        fields = self._fields(max(limit - _json_chars(data), limit // 4))
         first: dict[str, Any] = {"status": record.status}
         if fields["stdout"]:
             first["stdout"] = _document(fields["stdout"])
         return first | {name: fields[name] for name in ("value", "stderr") if fields[name]} | data
 
+    def _brief(self, limit: int) -> dict[str, Any]:
+        """The record with less of everything that may be long."""
+        out = self._record.to_json()
+        if self._notices:
+            out["notices"] = self._notices
+        if self._record.displays:
+            out["displays"] = displays.summary(self._record.displays)
+        for name in OUTPUTS:
+            if name in out:
+                out[name] = self._cut(name, limit // 8)
+        if "error" in out:
+            out["error"] = self._error(limit // 4)
+        for name in ("artifacts", "displays", "notices", "waiting"):
+            if name in out:
+                out[name] = _fitting(out[name], limit // 8)
+        return out
+
+    def _error(self, limit: int) -> dict[str, Any]:
+        """The error for programs, its texts within the limit together."""
+        shares = {"traceback": limit // 2, "message": limit // 4}
+        made: dict[str, Any] = {}
+        for key, value in (self._record.error or {}).items():
+            share = shares.get(key, limit // 8)
+            if isinstance(value, str) and len(value) > share:
+                made[key] = cut(value, share, self.where("error", self._whole["error"]))
+            elif isinstance(value, dict | list) and _json_chars(value) > share:
+                made[key] = f"[… {_json_chars(value)} characters cut …]"
+            elif value is not None:
+                made[key] = value
+        return made
+
     def _fields(self, limit: int) -> dict[str, str]:
-        """Output and value within the limit."""
-        shown = dict(self._whole)
-        room = limit
-        for name, share in (("stderr", limit // 4), ("value", limit // 2), ("stdout", limit)):
-            allowed = min(share, room)
-            shown[name] = self._cut(name, allowed)
-            room = max(room - min(len(shown[name]), allowed), limit // 4)
-        return shown
+        """Output and value within the limit together; none is left out for the length of another."""
+        lengths = {name: len(self._whole[name]) for name in OUTPUTS}
+        stderr = self._cut("stderr", max(limit // 4, limit - lengths["stdout"] - lengths["value"]))
+        room = limit - len(stderr)
+        value = self._cut("value", max(min(limit // 2, room), room - lengths["stdout"]))
+        return {"stderr": stderr, "value": value, "stdout": self._cut("stdout", room - len(value))}
 
     def _cut(self, name: str, limit: int) -> str:
         whole = self._whole[name]
-        return whole if len(whole) <= limit else cut(whole, limit, self._where(name))
-
-    def _where(self, name: str) -> str:
-        """Where all of an output is, for the note about its cut."""
-        if name not in self._kept:
-            try:
-                data = self._whole[name].encode("utf-8", "backslashreplace")
-                path = self._files.save_output(self._record.execution, name + ".txt", data)
-                self._kept[name] = f"; all of it: {path}"
-            except (BridgeError, OSError):
-                self._kept[name] = ""
-        return self._kept[name]
+        return whole if len(whole) <= limit else cut(whole, limit, self.where(name, whole))
 
 
-def error_text(error: dict[str, Any], limit: int = MAX_ERROR_CHARS) -> str:
-    """An error for a reader: a traceback speaks for itself, anything else names its code."""
+def _json_chars(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False))
+
+
+def error_text(error: dict[str, Any], limit: int | None = MAX_ERROR_CHARS) -> str:
+    """An error for a reader: a traceback speaks for itself, anything else names its code. No limit: all of it."""
     if error.get("traceback"):
-        return cut(str(error["traceback"]), limit)
-    hint = f" {error['hint']}" if error.get("hint") else ""
-    return cut(f"[{error['code']}] {error['message']}{hint}", limit)
-
-
-def _error(error: dict[str, Any], limit: int) -> dict[str, Any]:
-    """An error for programs, its texts within the limit together."""
-    shares = {"traceback": limit // 2, "message": limit // 4}
-    return {
-        key: cut(value, shares.get(key, limit // 8)) if isinstance(value, str) else value
-        for key, value in error.items()
-        if value is not None
-    }
+        shown = str(error["traceback"])
+    else:
+        hint = f" {error['hint']}" if error.get("hint") else ""
+        shown = f"[{error['code']}] {error['message']}{hint}"
+    return shown if limit is None else cut(shown, limit)
 
 
 def _artifact(row: dict[str, Any]) -> str:
@@ -194,12 +259,21 @@ def _fitting(items: list[T], share: int) -> list[T]:
 
 
 def cut(whole: str, limit: int, where: str = "") -> str:
-    """`whole`, or its two ends with a note between them when it is longer than `limit` characters."""
+    """`whole`, or its two ends with a note between them when it is longer than `limit` characters.
+
+    The note is within the limit, too, if that has room for it; else there is nothing but the note.
+    """
     if len(whole) <= limit:
         return whole
-    half = limit // 2
-    end = whole[len(whole) - half :]
-    return f"{whole[:half]}\n[… {len(whole) - 2 * half} of {len(whole)} characters cut{where} …]\n{end}"
+    # As long as it can get.
+    half = (limit - len(_note(len(whole), len(whole), where)) - 2) // 2
+    if half <= 0:
+        return _note(len(whole), len(whole), where)
+    return f"{whole[:half]}\n{_note(len(whole) - 2 * half, len(whole), where)}\n{whole[len(whole) - half :]}"
+
+
+def _note(left_out: int, whole: int, where: str) -> str:
+    return f"[… {left_out} of {whole} characters cut{where} …]"
 
 
 def _document(printed: str) -> Any:

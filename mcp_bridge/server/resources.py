@@ -1,18 +1,22 @@
-"""What clients can read: artifacts, traces, programs, and the JSON Schema of programs."""
+"""What clients can read: artifacts, cut outputs, traces, programs, and the JSON Schema of programs."""
 
 from __future__ import annotations
 
 import base64
 import json
 import mimetypes
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 import mcp_types as types
 
+from mcp_bridge.bridge.keep import ARTIFACT_SCHEME, OUTPUT_SCHEME
 from mcp_bridge.bridge.names import PRINCIPAL
 from mcp_bridge.bridge.program_record import told
 from mcp_bridge.kernel.format import json_schema
+from mcp_bridge.offload import on_thread
+from mcp_bridge.server.displays import is_text
 
 if TYPE_CHECKING:
     from mcp_bridge.bridge.service import Bridge
@@ -23,11 +27,18 @@ TRACE_SCHEME = "trace"
 
 JSON = "application/json"
 
+MAX_CHAR_BYTES = 4
+"""Of a character, in UTF-8."""
+
+MAX_DIGITS = 16
+NEXT_CHARS = 100
+"""What the line about the next part takes."""
+
 
 async def listed(bridge: Bridge) -> list[types.Resource]:
-    """The schema and the programs.
+    """The schema, the programs, and the newest artifacts.
 
-    Artifacts and traces are named by the answers that made them: a list over all conversations would help nobody.
+    Traces and outputs are named by the answers that made them: a list over all conversations would help nobody.
     """
     schema = types.Resource(
         uri=SCHEMA_URI, name="program schema", description="JSON Schema of programs", mime_type=JSON
@@ -44,6 +55,10 @@ async def listed(bridge: Bridge) -> list[types.Resource]:
             )
             for row in rows
         ),
+        *(
+            types.Resource(uri=uri, name=unquote(uri.rpartition("/")[2]), size=size, mime_type=mime_type(uri))
+            for uri, size in await on_thread(bridge.files.artifacts)
+        ),
     ]
 
 
@@ -59,6 +74,17 @@ def templates() -> list[types.ResourceTemplate]:
         types.ResourceTemplate(
             uri_template=f"{PROGRAM_SCHEME}://{{name}}", name="program", description="A program", mime_type=JSON
         ),
+        types.ResourceTemplate(
+            uri_template=f"{ARTIFACT_SCHEME}://{{execution}}/{{name}}",
+            name="artifact",
+            description="A file that a script has kept with artifact(path)",
+        ),
+        types.ResourceTemplate(
+            uri_template=f"{OUTPUT_SCHEME}://{{execution}}/{{name}}{{?start}}",
+            name="output",
+            description="What an answer had to cut (stdout, stderr, value, error, displays), from a byte on",
+            mime_type="text/plain",
+        ),
     ]
 
 
@@ -66,7 +92,7 @@ async def read(bridge: Bridge, uri: str) -> types.TextResourceContents | types.B
     """One resource.
 
     Raises:
-        BridgeError: `unknown_artifact`, `unknown_trace`, `unknown_program`.
+        BridgeError: `unknown_artifact`, `unknown_output`, `unknown_trace`, `unknown_program`.
     """
     scheme, _, rest = uri.partition("://")
     rest = unquote(rest).rstrip("/")
@@ -76,8 +102,32 @@ async def read(bridge: Bridge, uri: str) -> types.TextResourceContents | types.B
         return _json(uri, told(await bridge.programs.stored(rest, PRINCIPAL)))
     if scheme == PROGRAM_SCHEME:
         return _json(uri, (await bridge.programs.find(rest, PRINCIPAL)).program.data)
-    blob = base64.b64encode(bridge.files.read(uri)).decode("ascii")
-    return types.BlobResourceContents(uri=uri, blob=blob, mime_type=mime_type(uri))
+    if scheme == OUTPUT_SCHEME:
+        return await on_thread(_output, bridge, uri)
+    return await on_thread(_artifact, bridge, uri)
+
+
+def _artifact(bridge: Bridge, uri: str) -> types.TextResourceContents | types.BlobResourceContents:
+    """Text as text, if an answer may have as much of it: else as bytes, which no client puts before its model."""
+    data, kind = bridge.files.read(uri), mime_type(uri)
+    if is_text(kind) and len(data) <= MAX_CHAR_BYTES * bridge.settings.max_output_chars:
+        with suppress(UnicodeDecodeError):
+            text = data.decode("utf-8")
+            if len(text) <= bridge.settings.max_output_chars:
+                return types.TextResourceContents(uri=uri, text=text, mime_type=kind)
+    return types.BlobResourceContents(uri=uri, blob=base64.b64encode(data).decode("ascii"), mime_type=kind)
+
+
+def _output(bridge: Bridge, uri: str) -> types.TextResourceContents:
+    """As much of an output as an answer may have, from a byte on; its last line says where the next part begins."""
+    address, _, query = uri.partition("?")
+    execution, _, name = address.partition("://")[2].partition("/")
+    start = query.removeprefix("start=") if query else "0"
+    number = int(start) if start.isascii() and start.isdigit() and len(start) < MAX_DIGITS else -1
+    text, following = bridge.files.read_output(execution, name, number, bridge.settings.max_output_chars - NEXT_CHARS)
+    if following is not None:
+        text += f"\n[… goes on: {address}?start={following} …]"
+    return types.TextResourceContents(uri=uri, text=text, mime_type="text/plain")
 
 
 def _json(uri: str, value: Any) -> types.TextResourceContents:

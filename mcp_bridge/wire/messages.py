@@ -17,6 +17,9 @@ Stream = Literal["stdout", "stderr"]
 
 MAX_CALL_CHARS = 200
 
+MAX_IMAGE_BYTES = 4 << 20
+"""Largest image that is shown, decoded: the host leaves out what is larger, so the guest scales it down before."""
+
 
 class CallId(str):
     """The name of a call in its script, by which the call is known again when the script is run again.
@@ -151,10 +154,18 @@ class CatalogSearch(NamedTuple):
 
 
 class CatalogDescribe(NamedTuple):
-    """Result: `{"text": str}` for `line` and `signature`, `{"schema": object}` for `schema`."""
+    """Result: `{"text": str}` for `line`, `signature` and `full`, `{"schema": object}` for `schema`."""
 
     name: str
-    detail: Literal["line", "signature", "schema"] = "signature"
+    detail: Literal["line", "signature", "full", "schema"] = "signature"
+
+
+class CatalogCheck(NamedTuple):
+    """What is wrong with some arguments of a call that isn't made. Result: `{"faults": [str]}`, each with its path."""
+
+    server: str
+    tool: str
+    arguments: dict[str, Any]
 
 
 class MemorySave(NamedTuple):
@@ -194,6 +205,17 @@ class ArtifactWrite(NamedTuple):
     base64: str
     first: bool
     last: bool
+
+
+class OutputRead(NamedTuple):
+    """A part of an output that an earlier execution's answer had to cut, from a byte on.
+
+    Result: `{"text", "next"}`; `next` is where the next part begins, or null at the end.
+    """
+
+    execution: str
+    name: str
+    start: int = 0
 
 
 class ProgramStart(NamedTuple):
@@ -347,11 +369,13 @@ METHODS: dict[str, type[Any]] = {
     "catalog.tools": CatalogTools,
     "catalog.search": CatalogSearch,
     "catalog.describe": CatalogDescribe,
+    "catalog.check": CatalogCheck,
     "memory.save": MemorySave,
     "memory.load": MemoryLoad,
     "memory.delete": MemoryDelete,
     "memory.list": MemoryList,
     "artifact.write": ArtifactWrite,
+    "output.read": OutputRead,
     "program.start": ProgramStart,
     "program.effect": ProgramEffect,
     "program.finish": ProgramFinish,

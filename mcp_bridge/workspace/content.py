@@ -227,17 +227,19 @@ def _scripts(table: Mapping[str, Any], base: Path) -> Iterator[Path]:
         yield from _named(command, base, base)
 
 
-def scripts_of(server: Any, base: Path) -> Iterator[Path]:
+def scripts_of(server: Any, base: Path, started_in: Path | None = None) -> Iterator[Path]:
     """Files of the folder that a server's command names.
 
     Args:
         server: Its entry, undecoded, its variables as they are.
         base: The folder.
+        started_in: Where it is started, unless its entry says; the folder by default.
     """
     if isinstance(server, dict):
         cwd, args = server.get("cwd"), server.get("args")
         words = [server.get("command"), *(args if isinstance(args, list) else ())]
-        yield from _named(words, base / cwd if isinstance(cwd, str) else base, base)
+        here = started_in or base
+        yield from _named(words, here / cwd if isinstance(cwd, str) else here, base)
 
 
 def changed(files: Mapping[str, str]) -> str | None:

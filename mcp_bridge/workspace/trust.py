@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import stat
 import time
 from contextlib import suppress
@@ -208,14 +209,20 @@ class PassedOver:
         file: The file.
         message: Why, in one sentence.
         servers: Of those that Claude Code hasn't approved, the names.
+        above: Whether it is in a folder above the working directory.
     """
 
     code: str
     file: str
     message: str
     servers: tuple[str, ...] = ()
+    above: bool = False
 
-    hint = "`mcp-bridge trust` shows what it would do, and asks."
+    @property
+    def hint(self) -> str:
+        """What to do."""
+        folder = f" {shlex.quote(str(Path(self.file).parent))}" if self.above else ""
+        return f"`mcp-bridge trust{folder}` shows what it would do, and asks."
 
 
 _REASONS: dict[Status, str] = {
@@ -224,11 +231,13 @@ _REASONS: dict[Status, str] = {
 }
 
 
-def passed_over(file: Path, status: Status, reason: str | None = None, servers: tuple[str, ...] = ()) -> PassedOver:
+def passed_over(
+    file: Path, status: Status, reason: str | None = None, servers: tuple[str, ...] = (), *, above: bool = False
+) -> PassedOver:
     """Say that a folder's file takes no part."""
     what = f"{file} takes no part"
     because = _REASONS.get(status) or reason or "it can't be read"
-    return PassedOver(f"{status}_file", str(file), f"{what}: {because}.", servers)
+    return PassedOver(f"{status}_file", str(file), f"{what}: {because}.", servers, above)
 
 
 def trusted(

@@ -52,6 +52,8 @@ if MODE == "unchecked":
         tool("elsewhere", {"force": {"$ref": "https://example.org/schema.json"}}),
         tool("typeless", {"force": {"type": "truth"}}),
     ]
+if MODE == "talkative":
+    TOOLS += [tool("talk")]
 if MODE == "fat":
     TOOLS.append(tool("fat", {f"property_{number}": STRING for number in range(50_000)}))
 if MODE == "noisy":
@@ -127,6 +129,10 @@ def call(name, arguments):  # noqa: C901, PLR0912 - a list of faults
         )
         sys.stdout.write((note + "\n") * 20_000)
         sys.stdout.flush()
+    if name == "talk":
+        first = f"with {os.environ['TOKEN']}" if VALUE == "leak" else "reading"
+        for level, data in (("info", first), ("debug", "details"), ("warning", "slow"), ("info", {"rows": 3})):
+            send({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": level, "data": data}})
     if name == "blocks":
         return {"content": [{"type": "text", "text": "x"}] * 5000}
     if name == "many":
@@ -180,6 +186,11 @@ def misbehave():
         time.sleep(3600)
     if MODE == "slow":
         time.sleep(float(VALUE))
+    if MODE == "together":
+        number, _, folder = VALUE.partition(":")
+        Path(folder, str(os.getpid())).touch()
+        while len(list(Path(folder).iterdir())) < int(number):
+            time.sleep(0.02)
     if MODE == "grandchild":
         subprocess.Popen(["sleep", VALUE], stdin=subprocess.DEVNULL)
     if MODE == "stubborn":

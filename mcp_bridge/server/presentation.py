@@ -1,0 +1,106 @@
+"""What a client is told of the one tool: its entry in the list, and the server's instructions.
+
+Every client's model pays for the entry in every conversation, so that is short. Instructions are sent once; clients
+that defer tools (Claude Code) show them where the entry isn't seen, others not at all: neither relies on the other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import mcp_types as types
+
+from mcp_bridge.bridge.shown import exactly
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_bridge.settings import Settings
+
+TOOL = "run_python"
+
+ALWAYS_LOAD = {"anthropic/alwaysLoad": True}
+"""Claude Code defers the tools of MCP servers until its model searches for them; one tool need not be."""
+
+MAX_NAMES_CHARS = 500
+"""Names of servers in the instructions; Claude Code cuts all of these at 2,048 characters."""
+
+DATA_PACKAGES = "numpy, pandas, scipy, scikit-learn, matplotlib, pillow"
+
+
+def tool(settings: Settings) -> types.Tool:
+    """The one tool. Its schema is written by hand: every token of it is paid in every conversation."""
+    return types.Tool(
+        name=TOOL,
+        description=_description(settings),
+        input_schema={
+            "type": "object",
+            "properties": {
+                "code": {"type": "string"},
+                "servers": {"type": "array", "items": {"type": "string"}, "description": "use only these"},
+                "timeout": {
+                    "type": "number",
+                    "description": f"seconds, default {settings.timeout:g}, max {settings.max_timeout:g}",
+                },
+                "idempotency_key": {"type": "string"},
+            },
+            "required": ["code"],
+        },
+        _meta=ALWAYS_LOAD,
+    )
+
+
+def instructions(settings: Settings, servers: Sequence[str]) -> str:
+    """A paragraph that teaches the tool, and the names of the servers behind it.
+
+    Args:
+        settings: For what the image has, and where answers are cut.
+        servers: Aliases of the servers.
+    """
+    names = _names(servers)
+    behind = f"These MCP servers are behind it: {names}" if names else "No MCP server is configured behind it yet"
+    return (
+        f"{behind}. {TOOL} is the way to all of them, and to computing: one script can find tools, call them, "
+        "loop, filter and compare, and prints only what you need to see.\n"
+        "`from mcp.servers import NAME`, then `await NAME.tool(arg=1)`; top-level await works. `dir(NAME)` lists a "
+        "server's tools, `help(NAME.tool)` says what one takes, `await runtime.search('words')` searches all servers. "
+        "`asyncio.gather` makes calls side by side. A call gives plain data: a tool's text stays text (json.loads it "
+        "if it is JSON); a failed one raises mcp.ToolError.\n"
+        f"The sandbox is sealed: no network, no files of this machine, only {_packages(settings)}. Each run starts "
+        "afresh; `await runtime.save_memory(key, value)` and `load_memory(key)` keep data, `save_tool(function)` a "
+        "function for `from mcp.tools import NAME`, artifact(path) keeps a file.\n"
+        "display(x) shows figures, PIL images, bytes of image files, and images in tools' results. An answer is cut "
+        f"at {settings.max_output_chars} characters, and then says how the next script reads the rest: "
+        "runtime.output(...)."
+    )
+
+
+def _description(settings: Settings) -> str:
+    return (
+        f"Run Python ({_packages(settings)}, no network) in a sandbox that calls MCP servers; shows prints and the "
+        "last expression.\n"
+        "from mcp.servers import NAME; await NAME.tool(arg=1)  # data; text stays text. asyncio.gather: side by side\n"
+        "runtime.discovered_servers(); dir(NAME); help(NAME.tool); await runtime.search('words')\n"
+        "display(figure/image); artifact(path). State: runtime.save_memory, save_tool. help(mcp.programs)"
+    )
+
+
+def _packages(settings: Settings) -> str:
+    """What can be imported, as far as the settings say so."""
+    if settings.image is not None:
+        return "what the operator's image has"
+    more = [DATA_PACKAGES] if settings.profile == "data" else []
+    more += settings.packages
+    return ", ".join(["standard library", *more])
+
+
+def _names(servers: Sequence[str]) -> str:
+    shown: list[str] = []
+    room = MAX_NAMES_CHARS
+    for name in sorted(servers):
+        room -= len(exactly(name)) + 2
+        if room < 0:
+            shown.append(f"and {len(servers) - len(shown)} more (runtime.discovered_servers())")
+            break
+        shown.append(exactly(name))
+    return ", ".join(shown)
