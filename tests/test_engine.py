@@ -17,7 +17,7 @@ import pytest
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox import cli_engine
 from mcp_bridge.sandbox.cli_engine import CliEngine
-from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, Limits, SandboxSpec
+from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, ExitStatus, Limits, SandboxSpec
 from mcp_bridge.sandbox.failures import start_failure
 from mcp_bridge.sandbox.flags import Enforced, RuntimeChoice, run_argv
 from mcp_bridge.sandbox.owner import Owner, host_id, owner_label, sweep
@@ -315,6 +315,58 @@ async def test_a_client_that_hangs_in_creation_is_ended_and_its_container_remove
     assert time.monotonic() - begin < 10
     assert process._child.returncode == -signal.SIGKILL
     assert (tmp_path / "calls").read_text().splitlines()[-1] == f"rm --force --time=0 {SPEC.name}"
+
+
+SLOW = """#!/bin/sh
+[ "$1" = run ] || exit 0
+sleep 0.3 &
+touch oom
+echo $! > monitor.pid
+wait
+while [ ! -e {leaves} ]; do sleep 0.05; done
+exit 137
+"""
+
+
+async def slow_to_leave(tmp_path: Path) -> cli_engine.CliProcess:
+    """A client whose container's monitor has ended, and that leaves when there is a file `leaves`."""
+    fake = tmp_path / "podman"
+    fake.write_text(SLOW.format(leaves=tmp_path / "leaves"))
+    fake.chmod(0o755)
+    return await CliEngine(replace(PODMAN, path=str(fake), global_args=()), tmp_path / "state").start(SPEC)
+
+
+async def test_a_client_that_is_slow_to_leave_is_waited_for_and_tells_how_its_container_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli_engine, "EXIT_SECONDS", 100.0)
+    process = await slow_to_leave(tmp_path)
+    found = []
+
+    async def wait() -> None:
+        found.append(await process.wait())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        while process._monitor_left is None:  # noqa: ASYNC110  (of that there is no event)
+            await anyio.sleep(0.05)
+        await anyio.sleep(2.5)
+        # As late as it may be: the memory was wanting when the container ended, and not when its client left.
+        late = time.time() + cli_engine.OOM_SECONDS + 5
+        monkeypatch.setattr(cli_engine.time, "time", lambda: late)
+        (tmp_path / "leaves").touch()
+    await process.aclose()
+    assert found == [ExitStatus(137, oom_killed=True)]
+
+
+async def test_a_client_that_does_not_leave_is_given_up_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli_engine, "EXIT_SECONDS", 0.1)
+    process = await slow_to_leave(tmp_path)
+    assert await process.wait() == ExitStatus(None)
+    monkeypatch.setattr(cli_engine, "EXIT_SECONDS", 100.0)
+    with anyio.fail_after(30):
+        assert await process.wait() == ExitStatus(None)
+    await process.aclose()
 
 
 async def test_the_client_runs_in_a_session_of_its_own_so_that_ctrl_c_does_not_reach_it(runner: Runner) -> None:

@@ -275,19 +275,35 @@ async def test_a_key_with_a_value_in_it_is_shown_without_it_and_is_free_once_it_
         assert caught.value.code == "erased"
 
 
-async def test_after_a_value_of_it_is_erased_a_key_still_stands_for_what_was_done(tmp_path):
+async def test_after_a_value_of_it_is_erased_a_key_still_stands_for_what_was_done_and_for_nothing_else(tmp_path):
     async with bridge_in(tmp_path) as bridge:
         program = {"steps": [tool("card", "$number")]}
-        record = await bridge.run_program(program, {"number": CARDS[0]}, "key")
+        context = {"number": CARDS[0], "text": f"{CARDS[0]} of anna", "left": CARDS[1]}
+        record = await bridge.run_program(program, context, "key")
         (name,) = [
             name
             for name, value in (await bridge.programs.store.values(record["trace_id"])).items()
             if value == CARDS[0]
         ]
         await erase(bridge, "reference", name)
-        assert (await bridge.run_program(program, {"number": CARDS[0]}, "key"))["trace_id"] == record["trace_id"]
-        with pytest.raises(BridgeError, match="belongs to another"):
-            await bridge.run_program({"steps": [tool("card", "other")]}, {"number": CARDS[0]}, "key")
+        assert (await bridge.run_program(program, context, "key"))["trace_id"] == record["trace_id"]
+        gate = gate_of(bridge)
+        shown = await gate.project(context)
+        assert (await bridge.programs.start(program, shown, "key", "local", gate)).id == record["trace_id"]
+        others = [
+            {},
+            context | {"text": f"{CARDS[0]} of ben"},
+            context | {"text": f"{CARDS[1]} of anna"},
+            context | {"number": "4111"},
+            context | {"left": CARDS[0]},
+            context | {"more": 1},
+        ]
+        for asked, other in (
+            *((program, other) for other in others),
+            ({"steps": [tool("card", "other")]}, context),
+        ):
+            with pytest.raises(BridgeError, match="belongs to another"):
+                await bridge.run_program(asked, other, "key")
 
 
 async def test_what_is_equal_is_equal_in_a_program_whoever_goes_on_with_it(tmp_path):

@@ -24,8 +24,10 @@ from mcp_bridge.bridge import execution as execution_module
 from mcp_bridge.bridge import scripts as scripts_module
 from mcp_bridge.bridge.governance import load_governance
 from mcp_bridge.bridge.names import PRINCIPAL
+from mcp_bridge.bridge.script_run import ScriptRun
 from mcp_bridge.bridge.script_waiting import Hold
 from mcp_bridge.bridge.scripts import MAX_LOST
+from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.sandbox import cli_engine
 from mcp_bridge.sandbox.engine import ExitStatus
@@ -433,6 +435,20 @@ async def test_without_a_word_of_process_1_the_engine_says_what_is_known(ended, 
     assert (await told(process)).status == status
 
 
+async def test_a_sandbox_that_is_lost_before_its_script_begins_is_said_to_be():
+    process = Claimed([])
+
+    async def wait():
+        return ExitStatus(None)
+
+    process.wait = wait
+    with pytest.raises(BridgeError) as caught:
+        await told(process)
+    assert caught.value.code == "sandbox_start_failed"
+    assert "was lost by its engine" in caught.value.message
+    assert "None" not in caught.value.message
+
+
 @pytest.mark.parametrize(("says", "is_told"), [("echo 0123", True), ("true", False), ("exit 1", False)])
 async def test_docker_is_asked_whether_a_container_was_out_of_memory(tmp_path, says, is_told):
     command = tmp_path / "docker"
@@ -481,22 +497,30 @@ async def test_a_sandbox_that_does_not_answer_in_time_spends_no_key(open_desk):
         assert desk.written == []
 
 
-async def test_a_replay_is_made_again_when_its_sandbox_is_lost(open_desk):
+async def test_a_replay_is_made_again_when_its_sandbox_is_lost(open_desk, monkeypatch):
     async with open_desk() as desk:
-        record = await desk.run("print(await local.write(text='a'))\ntime.sleep(5)")
+        record = await desk.run("print(await local.write(text='a'))")
         stored = await desk.bridge.programs.store.execution(record.execution)
         before = len(desk.started)
+        replayed, asked = ScriptRun._replayed, anyio.Event()
+
+        async def held(self, known):
+            if not asked.is_set():
+                # The first of the two goes no further, however late it is ended.
+                asked.set()
+                await anyio.sleep_forever()
+            return await replayed(self, known)
+
+        monkeypatch.setattr(ScriptRun, "_replayed", held)
 
         async def end():
-            await until(lambda: len(desk.started) > before)
-            process = desk.started[-1]
-            await until(lambda: process._spoke)
+            await asked.wait()
             await desk.end("engine:kill")
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(end)
-            replayed = await desk.bridge.replay_script(stored)
-        assert replayed.difference is None
+            again = await desk.bridge.replay_script(stored)
+        assert again.difference is None
         assert len(desk.started) == before + 2
         assert desk.written == ["a"]
 
@@ -598,7 +622,7 @@ async def test_a_script_whose_sandbox_is_lost_while_it_waits_goes_on_when_that_h
             tasks.start_soon(first)
             await held.wait()
             await until(lambda: "b" in desk.written)
-            await desk.end("first process")
+            await desk.end("engine:kill")
         (record,) = records
         execution = record.execution
         assert (record.status, record.error["code"]) == (

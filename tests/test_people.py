@@ -18,6 +18,7 @@ from test_durable_scripts import HEAD, Hosts, ended, make_hosts, source  # noqa:
 from mcp_bridge.bridge import approvals
 from mcp_bridge.bridge.names import PRINCIPAL
 from mcp_bridge.bridge.program_record import told
+from mcp_bridge.cli.people import who
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.erasure import erase
 from mcp_bridge.ledger.recorder import SqliteRecorder
@@ -599,4 +600,4 @@ def test_whatever_waits_for_people_ends_as_with_a_person_there_and_does_everythi
     assert {line for line in written.done if line.startswith("again")} <= set(desk.done)
     decided = desk.decisions()
     assert Counter(row[:2] for row in decided) == Counter(written.asked)
-    assert {by for *_, by in decided} <= {"anna", "ben", "client", "root"}
+    assert {by for *_, by in decided} <= {"anna", "ben", "client", who()}

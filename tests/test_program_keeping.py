@@ -269,16 +269,44 @@ async def test_one_run_that_fails_to_be_kept_leaves_the_others_of_its_sandbox_ke
         began = [await session.start(program, {}, None) for _ in range(3)]
         keep = programs.keep
 
-        async def odd(run):
+        async def odd(run, **how):
             if run.execution == began[0]["execution"]:
                 raise RuntimeError("odd")
-            return await keep(run)
+            return await keep(run, **how)
 
         monkeypatch.setattr(programs, "keep", odd)
         await session.close()
         for one in began[1:]:
             stored = await programs.stored(one["execution"], "me")
             assert stored.status == "interrupted"
+
+
+@pytest.mark.parametrize("how", ["close", "leave"])
+async def test_a_run_of_which_undoing_fails_is_nobody_s_and_leaves_no_deadline_behind(service, monkeypatch, how):
+    slow = {"id": "g", "type": "parallel", "timeout_seconds": 3600, "parallel_steps": [step("a")]}
+    async with anyio.create_task_group() as tasks:
+        programs = service(tasks)
+        session = Session(programs, "script", "me", Tools(), None)
+        execution = (await session.start({"steps": [slow]}, {}, "key"))["execution"]
+        run = session._runs[execution]
+        assert run._deadlines
+
+        async def fails(_):
+            raise RuntimeError("it can't be undone")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ProgramRun, "wind_down", fails)
+            if how == "close":
+                await session.close()
+            else:
+                with pytest.raises(RuntimeError):
+                    await session.leave(execution)
+        assert not run._deadlines
+        assert (await programs.stored(execution, "me")).status == "interrupted"
+        with anyio.fail_after(SECONDS):
+            again = await programs.start({"steps": [slow]}, {}, "key", "me", Tools())
+            assert (await driven(programs, again))["status"] == "success"
+        assert again.execution == execution
 
 
 async def test_who_asks_again_with_a_key_while_another_ends_the_run_gets_its_record(service, monkeypatch):

@@ -7,11 +7,13 @@ import anyio.lowlevel
 import pytest
 
 from mcp_bridge.bridge import script_run
-from mcp_bridge.bridge.script_past import Past, failure, spent
+from mcp_bridge.bridge.script_past import Asked, Past, failure, spent
 from mcp_bridge.bridge.script_run import ScriptRun
+from mcp_bridge.bridge.script_waiting import HeldCall
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.recorder import MemoryRecorder
+from mcp_bridge.wire.messages import NAMES, ProgramResume
 
 
 class Kept:
@@ -274,3 +276,31 @@ def test_what_was_used_is_counted_from_the_entries():
 
 
 ASKED = {"kind": "memory", "tool": "memory.load", "arguments": {}, "status": "ok", "value": "long"}
+
+
+@pytest.mark.parametrize(
+    ("lent", "asked"),
+    [(["p1"], ["a", "p1"]), (["p1"], ["a", "b", "p1"]), (["p1", "p2", "p3"], ["p1", "p2", "p3"])],
+)
+async def test_whatever_waits_for_programs_that_are_lent_goes_on_when_all_are_resumed(lent, asked):
+    script = run_of(recorder())
+    for name in lent:
+        record = {"trace_id": name, "status": "suspended"}
+        script.lent[name] = HeldCall(f"0.{name}#1", Asked("program", "program.start", {}), "program", 0.0, {}, record)
+    made = []
+
+    async def make(mark):
+        made.append(mark["call"])
+        return {"value": 1}
+
+    async with anyio.create_task_group() as tasks:
+        for call in asked:
+            if call in lent:
+                arguments = {"execution": call, "payload": None}
+                tasks.start_soon(script.answer, call, "program", NAMES[ProgramResume], arguments, make)
+            else:
+                tasks.start_soon(asks, script, call, make)
+            await anyio.wait_all_tasks_blocked()
+        assert sorted(made) == sorted(asked)
+        tasks.cancel_scope.cancel()
+    assert (script.lent, script.hold.calls) == ({}, {})

@@ -61,14 +61,11 @@ class ProgramAsked:
         return _mac(key, canonical({"program": self._program, "context": fill_in(self._context, self._values)}))
 
     async def is_of(self, known: StoredExecution, store: ProgramStore) -> bool:
-        """Whether an execution was begun for it.
+        """Whether an execution was begun for it, by the MAC that is kept of what that was begun for.
 
         Raises:
             BridgeError: `ledger_damaged`.
         """
-        if not known.request:
-            # Forgotten, with a value that it was made of.
-            return bool(known.program == self._program)
         if known.request == self.mac:
             return True
         if self._keys.before is None:

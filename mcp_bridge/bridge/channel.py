@@ -304,8 +304,8 @@ class HostChannel:
 
     @property
     def quiet_seconds(self) -> float:
-        """How long nothing was asked for and nothing worked on; 0 while something is."""
-        return 0.0 if self._working or self._ahead else time.monotonic() - self._moved_at
+        """How long nothing was asked for and nothing worked on; 0 while something is, and once it has finished."""
+        return 0.0 if self._working or self._ahead or self._finished else time.monotonic() - self._moved_at
 
     def refuse(self) -> None:
         """Do nothing for the guest any more: cancel what is under way, and only take its output."""
@@ -324,10 +324,16 @@ class HostChannel:
             WireError: What came is no message of this channel.
             TooManyRequestsError: It went on after its requests were refused.
         """
+        whose = fair_share.current.set(self._party)
+        try:
+            return await self._serve()
+        finally:
+            fair_share.current.reset(whose)
+
+    async def _serve(self) -> messages.ExecutionFinish | None:
         decoder = LineDecoder()
         finish: messages.ExecutionFinish | None = None
         failure: Exception | None = None
-        whose = fair_share.current.set(self._party)
         async with anyio.create_task_group() as tasks:
             try:
                 with self._reading:
@@ -354,7 +360,6 @@ class HostChannel:
                     for ended in list(self._effects.values()):
                         await ended.wait()
             tasks.cancel_scope.cancel()
-        fair_share.current.reset(whose)
         if failure is not None:
             try:
                 raise failure
@@ -396,6 +401,8 @@ class HostChannel:
         if isinstance(params, messages.RequestCancel):
             # What it takes back has been begun, and leaves room for the next.
             self._party.charge(REQUEST_SECONDS)
+            # A script that is being suspended for what it waits for takes nothing of that back.
+            await anyio.lowlevel.checkpoint_if_cancelled()
             # Also of one that is answered: the answer came too late.
             if (do := self._when_taken_back.pop(params.id, None)) is not None:
                 do()
@@ -412,6 +419,8 @@ class HostChannel:
         self, number: int, params: Any, line: bytes, tasks: TaskGroup
     ) -> messages.ExecutionFinish | None:
         if isinstance(params, messages.ExecutionFinish) and not self._refusing:
+            # As of what is taken back.
+            await anyio.lowlevel.checkpoint_if_cancelled()
             # What the script leaves behind at its end, it no longer wants.
             self._finished = True
             await self._send(jsonrpc.encode(jsonrpc.Response(number, {})))
@@ -494,27 +503,28 @@ class HostChannel:
         begun = False
         # Of these it holds one each.
         held = [self._queue]
+        is_working = True
         scope = self._scopes[number]
 
         def leave() -> None:
-            if held:
+            nonlocal is_working
+            if is_working:
+                is_working = False
                 self._working -= 1
                 self._moved_at = time.monotonic()
             while held:
                 held.pop().release()
 
         async def enter() -> None:
+            nonlocal is_working
             if self._slots not in held:
-                self._working += not held
+                self._working += not is_working
+                # Before it has a slot: it may be taken back while it waits for one.
+                is_working = True
                 await self._slots.acquire()
                 held.append(self._slots)
 
-        _step_aside.set(leave)
-        _come_back.set(enter)
-        _taken_back.set(lambda: self._finished or number in self._taken_back)
-        _when_taken_back.set(functools.partial(self._when_taken_back.__setitem__, number))
-        _comes_to_its_end.set(functools.partial(self._has_effect, number))
-        _has_come_to_its_end.set(functools.partial(self._effect_ended, number))
+        self._introduce(number, leave, enter)
         try:
             try:
                 with scope:
@@ -543,6 +553,15 @@ class HostChannel:
             # After it: a guest that doesn't read its answers gets no more of them.
             leave()
             self._held.add(-size)
+
+    def _introduce(self, number: int, leave: Callable[[], None], enter: Callable[[], Awaitable[None]]) -> None:
+        """Let whoever works on a request say how it stands, by the functions at the head of this module."""
+        _step_aside.set(leave)
+        _come_back.set(enter)
+        _taken_back.set(lambda: self._finished or number in self._taken_back)
+        _when_taken_back.set(functools.partial(self._when_taken_back.__setitem__, number))
+        _comes_to_its_end.set(functools.partial(self._has_effect, number))
+        _has_come_to_its_end.set(functools.partial(self._effect_ended, number))
 
     def _over(self) -> BridgeError | None:
         if self._total > self._limits.total:

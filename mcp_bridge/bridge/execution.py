@@ -403,7 +403,7 @@ class Execution:
         if ended is None or ended.oom_killed:
             return None
         if ended.code is None:
-            return "the engine has lost it: its client was killed, or its monitor"
+            return f"it {_SEVERED}"
         if ended.code > 128:  # noqa: PLR2004
             return f"its first process was ended by {_signal_name(ended.code - 128)}, and by whom isn't known"
         if ended.code in _LOST_BY_ENGINE:
@@ -414,9 +414,10 @@ class Execution:
         """Tell an OCI runtime that broke down inside the container from a script that left without a word."""
         if self._ready.is_set() or self._exited or ended is None or ended.oom_killed or ended.code in _SPOKEN_BY_STATUS:
             return
+        how = f"ended with status {ended.code}" if ended.code is not None else _SEVERED
         raise BridgeError(
             "sandbox_start_failed",
-            f"The sandbox ended with status {ended.code} before the script began.",
+            f"The sandbox {how} before the script began.",
             hint="Try again; if it stays so, run `mcp-bridge doctor`.",
         )
 
@@ -495,6 +496,8 @@ _SAID = {
     exits.NO_BUNDLE: "The sandbox's standard input ended before the runtime had arrived.",
 }
 _SPOKEN_BY_STATUS = {*_SAID, exits.OLD_PYTHON}
+
+_SEVERED = "was lost by its engine (its client was killed, or its monitor)"
 
 _LOST_BY_ENGINE = frozenset({125, 126, 127})
 """How an engine's client ends that has failed itself."""

@@ -127,9 +127,14 @@ async def once(
         elif status == "interrupted" or (status == "suspended" and await executions.can_go_on(known)):
             if (taken := await executions.go_on(known)) is not None:
                 return taken
-        elif retry_failed and status not in UNENDED | {"success"} and known.id != waited_for:
+        elif (
+            retry_failed
+            and status not in UNENDED | {"success"}
+            and known.id not in {waited_for, execution_of(key.text)}
+        ):
             # Whoever releases it, or comes now, begins the next attempt: one of them. Who has waited for this one is
-            # told of this one: or as many would try again, one after the other, as have asked at once.
+            # told of this one: or as many would try again, one after the other, as have asked at once. A key that was
+            # made for a run is that run's alone.
             await store.release_key(known)
         else:
             return known

@@ -201,16 +201,14 @@ class Session:
             # They have been taken back; what has become of them is to be in the state.
             for ended in list(self._under_way.get(execution, ())):
                 await ended.wait()
-            await run.wind_down()
-            await self._service.keep(run)
+            await self._service.keep(run, undo=True)
         return {}
 
     async def _fail(self, run: ProgramRun) -> None:
         """After a violation: undo what has to be undone, without the sandbox."""
         if run.violated and self._runs.pop(run.execution, None) is not None:
             with anyio.CancelScope(shield=True):
-                await run.wind_down()
-                await self._service.keep(run)
+                await self._service.keep(run, undo=True)
 
     def _of(self, execution: str) -> ProgramRun:
         run = self._runs.get(execution)
@@ -257,8 +255,7 @@ class Session:
         async def let_go(run: ProgramRun) -> None:
             async with turns:
                 try:
-                    await run.wind_down()
-                    await self._service.keep(run)
+                    await self._service.keep(run, undo=True)
                 except Exception as exc:  # noqa: BLE001  (the others of this sandbox are to be kept all the same)
                     what = "the execution %s of a sandbox that has ended could not be kept"
                     log_failure(logger, exc, what, run.execution)

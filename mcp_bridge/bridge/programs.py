@@ -31,7 +31,7 @@ from mcp_bridge.kernel.values import ValueFaultError, canonical, normal
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.store import StoredExecution
 from mcp_bridge.offload import off_loop
-from mcp_bridge.policy.references import fill_in, ids_of
+from mcp_bridge.policy.references import fill_in, ids_of, is_alike
 from mcp_bridge.sandbox.owner import owner_label
 
 if TYPE_CHECKING:
@@ -214,6 +214,24 @@ class Programs(ProgramLibrary):
                 run.leave()
                 del self._under_way[run.execution]
         return run if added else None
+
+    async def is_same(
+        self, known: StoredExecution, program: Program, context: dict[str, Any], effects: Effects
+    ) -> bool:
+        """Whether an execution is of a program and a context, save for values that are erased in its own.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        if known.program != program.hash:
+            return False
+        history = await self.recorder.read(known.id)
+        was = next((row.entry.payload.get("context") for row in history if row.entry.kind == "start"), None)
+        now = await effects.project(context)
+        own = await self.store.values(known.id)
+        kept = {name: value for name, value in own.items() if value is not None}
+        values = {**kept, **effects.values_behind(now)}
+        return await off_loop([was, now], is_alike, was, now, values)
 
     def _warn_of(self, program: Program, denied: list[DeniedStep]) -> None:
         """Say before the first step what can't be done.
@@ -413,24 +431,31 @@ class Programs(ProgramLibrary):
             raise BridgeError("unknown_trace", f"There is no trace {execution[:100]!r}.")
         return found
 
-    async def keep(self, run: ProgramRun) -> dict[str, Any]:
+    async def keep(self, run: ProgramRun, *, undo: bool = False) -> dict[str, Any]:
         """Take down where a run stands, as it is left; its record.
+
+        Args:
+            run: It.
+            undo: Whether what it wants undone is undone first, as `ProgramRun.wind_down`.
 
         Raises:
             BridgeError: `not_recorded`. Who waits for the run is told so, too.
         """
-        run.leave()
         try:
-            return await self._kept(run)
+            return await self._kept(run, undo=undo)
         finally:
             if (ended := self._under_way.pop(run.execution, None)) is not None:
                 ended.set()
 
-    async def _kept(self, run: ProgramRun) -> dict[str, Any]:
+    async def _kept(self, run: ProgramRun, *, undo: bool = False) -> dict[str, Any]:
         """As `_keep`; one that can't be taken down as it stands is nobody's, and goes on by its entries."""
         try:
+            if undo:
+                await run.wind_down()
+            run.leave()
             return await self._keep(run)
         except BaseException:
+            run.leave()
             with anyio.CancelScope(shield=True), contextlib.suppress(BridgeError):
                 await self.store.interrupt(run.execution)
             raise
@@ -522,7 +547,10 @@ class _Starts(NamedTuple):
             return None
 
     async def is_same(self, known: StoredExecution) -> bool:
-        return await self.request.is_of(known, self.programs.store)
+        if known.request:
+            return await self.request.is_of(known, self.programs.store)
+        # Forgotten, with a value that was in its context.
+        return await self.programs.is_same(known, self.found.program, self.context, self.effects)
 
     async def can_go_on(self, known: StoredExecution) -> bool:
         return await may_go_on(self.programs.store, known, self.asker)

@@ -82,8 +82,7 @@ def suspend(
     """
     ended = f" The run itself ended so: {record.error['message']}" if record.error else ""
     record.status, record.exit_code, record.waiting = "suspended", SUSPENDED_EXIT_CODE, list(waiting)
-    again = f"Then the same code goes on, with no key or with the key {key}." if key else ""
-    again = again or "Then the same code with the same key goes on."
+    again = f"Then {goes_on(key)}."
     said = [_doubted(doubts)] if doubts else []
     said += _awaited(record.execution, waiting)
     if doubts:
@@ -104,8 +103,21 @@ def suspend(
     record.error = BridgeError(code, f"{' '.join(said)}{ended}", hint=hint).record()
 
 
+def goes_on(key: str | None) -> str:
+    """How whoever asks again goes on with a run.
+
+    Args:
+        key: The key that was made for the run, if it had none.
+    """
+    return (
+        f"the same code goes on, with no key or with the key {key}"
+        if key
+        else "the same code with the same key goes on"
+    )
+
+
 def _doubted(doubts: Sequence[PastCall]) -> str:
-    named = _listed([f"{call.asked.name} (call {call.call})" for call in doubts])
+    named = _listed([f"{exactly(call.asked.name)} (call {call.call})" for call in doubts])
     return f"Nobody has seen whether this has happened: {named}."
 
 

@@ -515,7 +515,9 @@ class ScriptRun:
         while self.lent:
             for held in self.lent.values():
                 self.hold.add(held)
-            self._all_returned = anyio.Event()
+            if self._all_returned.is_set():
+                # One for all that wait: another in its place would leave those before it waiting.
+                self._all_returned = anyio.Event()
             step_aside()
             await self._all_returned.wait()
 

@@ -12,6 +12,7 @@ from mcp_bridge.bridge.program_record import standing
 from mcp_bridge.bridge.record import ExecutionRecord
 from mcp_bridge.bridge.script_past import NOT_DONE, Past
 from mcp_bridge.bridge.script_record import call_row, suspend
+from mcp_bridge.bridge.script_waiting import if_made
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.values import ValueFaultError, normal
 from mcp_bridge.ledger.entries import Entry
@@ -100,7 +101,7 @@ def _left(stored: StoredExecution, doubts: list[PastCall], answered: str) -> tup
     record.error = None
     record.waiting = [row for row in record.waiting if row["call"] != answered]
     if doubts:
-        suspend(record, doubts, record.waiting)
+        suspend(record, doubts, record.waiting, if_made(stored.key))
         return "suspended", record.to_json()
     # What else it waits for is still to be decided, whoever goes on with it meanwhile.
     return "interrupted", record.to_json() if record.waiting else None

@@ -49,6 +49,11 @@ def execution_of(key: str) -> str | None:
     return key.removeprefix("waits-") if _MADE.fullmatch(key) else None
 
 
+def if_made(key: str | None) -> str | None:
+    """A key, if it was made for a run that had none."""
+    return key if key is not None and execution_of(key) is not None else None
+
+
 def known_by(request: str, servers: Iterable[str] | None) -> list[str]:
     """What runs of the same code, with the same servers, are found by while they wait: one text each.
 
@@ -107,8 +112,9 @@ class Hold:
             self._over.set()
 
     async def begun(self) -> None:
-        """Wait until a call waits."""
-        await self._begun.wait()
+        """Wait until a call waits. It does so still when this returns."""
+        while not self.calls:
+            await self._begun.wait()
 
     async def over(self) -> None:
         """Wait until none does."""

@@ -27,9 +27,9 @@ from mcp_bridge.bridge.once import UNENDED, Executions, Key, once
 from mcp_bridge.bridge.program_record import standing
 from mcp_bridge.bridge.record import ExecutionRecord
 from mcp_bridge.bridge.script_past import Past, spent
-from mcp_bridge.bridge.script_record import suspend
+from mcp_bridge.bridge.script_record import goes_on, suspend
 from mcp_bridge.bridge.script_run import OWN_END, ScriptRun
-from mcp_bridge.bridge.script_waiting import ask, execution_of, known_by
+from mcp_bridge.bridge.script_waiting import ask, execution_of, if_made, known_by
 from mcp_bridge.bridge.waiting import can_go_on, may_go_on
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.entries import Entry
@@ -154,14 +154,14 @@ class Scripts:
             runs,
             origin="agent",
             under_way=self._under_way,
-            retry_failed=self._retry_failed and waiting is None,
+            retry_failed=self._retry_failed,
         )
         if isinstance(found, Begun):
             found = await self._run(found)
         record = found if isinstance(found, ExecutionRecord) else _kept(found)
         record.given_before = key is not None and record is not found and record.status not in UNENDED
-        if waiting is not None and record.execution == waiting.id and record.status not in UNENDED:
-            await self._told(record)
+        if named is not None and execution_of(named.text) == record.execution:
+            await self._told(record, by_code=waiting is not None)
         return record
 
     async def _same(self, job: Job, request: str) -> StoredExecution | None:
@@ -173,14 +173,21 @@ class Scripts:
                 return known
         return found[0] if found else None
 
-    async def _told(self, record: ExecutionRecord) -> None:
-        """Whoever asks for the same code from now on wants it run anew."""
+    async def _told(self, record: ExecutionRecord, *, by_code: bool) -> None:
+        """Of a run whose key was made, and that has ended: whoever asks for its code from now on wants it run anew.
+
+        One that can go on, whatever its record says of its sandbox, is found by its code still: else all that it has
+        done were done again.
+        """
         stored = await self.store.execution(record.execution)
-        if stored is not None:
-            await self.store.release_key(stored)
-        record.notices.append(
-            f"this is what came of the run {record.execution}, which had waited; the same code is run anew from now on"
-        )
+        if stored is None or stored.status in UNENDED or stored.status != record.status:
+            return
+        await self.store.release_key(stored)
+        if by_code:
+            record.notices.append(
+                f"this is what came of the run {record.execution}, which had waited;"
+                " the same code is run anew from now on"
+            )
 
     async def resume(self, stored: StoredExecution, job: Job) -> ExecutionRecord:
         """Go on with a script whose process has died, or for which something has come about that it waits for.
@@ -311,7 +318,7 @@ class Scripts:
             if not doubts:
                 return Begun(script, gate, job, known.record)
             record = ExecutionRecord(known.id)
-            suspend(record, doubts, _still_waiting(known.record, script.past))
+            suspend(record, doubts, _still_waiting(known.record, script.past), if_made(known.key))
             with anyio.CancelScope(shield=True):
                 await self._suspended(record, script)
         except BaseException:
@@ -337,7 +344,7 @@ class Scripts:
         """Run a script, and again from its record if its sandbox is lost; the last run, and its record."""
         for lost in range(MAX_LOST + 1):
             try:
-                record = await self._surroundings.sandboxed(begun)
+                record = _as_it_waits(await self._surroundings.sandboxed(begun), begun.script)
             except BridgeError as exc:
                 if exc.code != "sandbox_start_failed" or lost == MAX_LOST:
                     raise
@@ -373,6 +380,7 @@ class Scripts:
         if divergence is not None:
             record.status, record.exit_code, record.error = "error", 1, divergence.error().record()
             if script.kept_key is not None:
+                record.error["hint"] += f" mcp-bridge execution cancel {script.execution} ends it."
                 await self._suspended(record, script)
                 return
         elif script.key is not None and (record.status not in OWN_END or script.lent):
@@ -380,7 +388,7 @@ class Scripts:
             if record.status == "suspended":
                 return
             if script.kept_key is not None and record.error is not None and record.error["code"] in UNSPENT_CODES:
-                record.error["hint"] = "The same code with the same key goes on from its record."
+                record.error["hint"] = f"Try again: {goes_on(if_made(script.key))}, from its record."
                 self.recorder.post(
                     self._entry("suspension", script.execution, {"status": "interrupted", **_error(record)})
                 )
@@ -410,7 +418,7 @@ class Scripts:
                 record.error = None
             waiting = await ask(self.store, script.execution, held.values())
             await self._name(script, begun.job)
-            suspend(record, doubts, waiting, script.key if execution_of(script.key or "") else None)
+            suspend(record, doubts, waiting, if_made(script.key))
             await self._suspended(record, script)
 
     async def _name(self, script: ScriptRun, job: Job) -> None:
@@ -500,6 +508,18 @@ class _Runs(NamedTuple):
 
 _AT_REST = frozenset({"suspended", "timeout"})
 """How a run ends while calls of it wait: by itself, or because what was still under way took too long."""
+
+
+def _as_it_waits(record: ExecutionRecord, script: ScriptRun) -> ExecutionRecord:
+    """A record; of a run that was ended for waiting, and doesn't wait any more, that its sandbox is lost.
+
+    Nothing is down that it could go on by, but what it has done.
+    """
+    if record.status == "suspended" and not (script.hold.calls or script.lent):
+        message = "The sandbox was ended in the moment in which the script no longer waited."
+        record.status, record.exit_code = "sandbox_lost", 137
+        record.error = BridgeError("sandbox_lost", message).record()
+    return record
 
 
 def is_lost(record: ExecutionRecord) -> bool:

@@ -51,16 +51,14 @@ CREATION_SECONDS = 15.0
 """For a starting engine to name its container once we want it gone: until then there is no id to kill."""
 
 EXIT_SECONDS = 10.0
-"""For the client to end, and `--rm` to remove, after its container was killed."""
+"""For the client to end, and `--rm` to remove, after its container was killed, or has ended. One whose monitor was
+killed would take 20 s."""
 
 RETRY_SECONDS = 0.25
 """Between two attempts to kill a container that exists but does not run yet."""
 
 ID_POLL_SECONDS = 0.004
 """How often to look for the file with the id. Creation takes 100 ms and more."""
-
-SEVERED_SECONDS = 2.0
-"""For the client to end after its container's monitor has: if that was killed, it would take 20 s."""
 
 MONITOR_POLL_SECONDS = 0.05
 """How often to look for the file with the monitor's process id, until the container is there."""
@@ -298,6 +296,8 @@ class CliProcess(SandboxProcess):
         self._cidfile = cidfile
         self._folder = folder
         self._severed = False
+        self._monitor_left: float | None = None
+        """When the container's monitor was seen to have ended, in seconds since 1970."""
         self._id: str | None = None
         self._tail = bytearray()
         self._spoke = False
@@ -357,6 +357,8 @@ class CliProcess(SandboxProcess):
 
     async def _ended(self) -> int | None:
         """The client's exit status; None if it waits in vain for a container whose monitor has ended."""
+        if self._severed:
+            return None
         code: int | None = None
 
         async def client() -> None:
@@ -367,7 +369,8 @@ class CliProcess(SandboxProcess):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(client)
             await self._monitor_ended()
-            await anyio.sleep(SEVERED_SECONDS)
+            self._monitor_left = self._monitor_left or time.time()
+            await anyio.sleep(EXIT_SECONDS)
             tasks.cancel_scope.cancel()
         self._severed = code is None
         return code
@@ -478,7 +481,7 @@ class CliProcess(SandboxProcess):
             return ExitStatus(code)
         # Nobody inside can send SIGKILL to PID 1: somebody outside did, or the kernel for its memory. What `inspect`
         # would say of that is gone with `--rm`.
-        since = time.time() - OOM_SECONDS
+        since = (self._monitor_left or time.time()) - OOM_SECONDS
         if self._engine.name == "podman":
             return ExitStatus(code, oom_killed=_changed(self._folder / OOM_NAME) > since)
         return ExitStatus(code, oom_killed=await self._engine.was_out_of_memory(self._read_id() or self._name, since))
