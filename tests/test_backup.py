@@ -2,6 +2,8 @@
 
 import asyncio
 import base64
+import contextlib
+import errno
 import fnmatch
 import hmac
 import io
@@ -32,7 +34,8 @@ from mcp_bridge.kernel.program import parse
 from mcp_bridge.kernel.values import canonical
 from mcp_bridge.ledger import audit, rotation
 from mcp_bridge.ledger.database import Database
-from mcp_bridge.ledger.opening import KEY_FILE, PUBLIC_KEY_FILE, RESTORING
+from mcp_bridge.ledger.opening import KEY_FILE, PUBLIC_KEY_FILE
+from mcp_bridge.ledger.restoring import PLACING, RESTORING
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.sealing import MasterKey
 from mcp_bridge.ledger.signing import Signer
@@ -1030,8 +1033,10 @@ def dying(work):
         return work(*arguments, **named)
     return done
 
-for name in ("place", "sync_directory", "sync_file", "write_private", "_write"):
+for name in ("sync_directory", "sync_file", "write_private", "_write"):
     setattr(restore, name, dying(getattr(restore, name)))
+for name in ("link", "unlink", "rename"):
+    setattr(os, name, dying(getattr(os, name)))
 for line in sys.stdin:
     left = int(line)
     child = os.fork()
@@ -1043,6 +1048,21 @@ for line in sys.stdin:
 """For each line a restore in a process of its own, which is killed as it comes to so many a step."""
 
 
+OF_ANOTHER = {"ledger.head": b"mine", PUBLIC_KEY_FILE: b"mine, too"}
+"""What is beside a ledger that somebody has moved away."""
+
+
+def with_what_another_has_left(into):
+    into.mkdir(mode=0o700)
+    for name, data in OF_ANOTHER.items():
+        (into / name).write_bytes(data)
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["passphrase", "without keys"])
 def test_a_restore_that_died_is_done_again_or_was_done(small, kind):
     folder, means = small
@@ -1053,6 +1073,7 @@ def test_a_restore_that_died_is_done_again_or_was_done(small, kind):
     command = [sys.executable, "-c", DYING, str(folder / kind), str(into), str(keys)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         for left in itertools.count(1):
+            with_what_another_has_left(into)
             process.stdin.write(f"{left}\n")
             process.stdin.flush()
             ended = int(process.stdout.readline())
@@ -1061,16 +1082,66 @@ def test_a_restore_that_died_is_done_again_or_was_done(small, kind):
             assert ended == -signal.SIGKILL
             if (into / FILE_NAME).exists():
                 assert {name: (into / name).read_bytes() for name in reference} == reference
+                assert not OF_ANOTHER.keys() & {path.name for path in into.iterdir()}
             else:
-                # No bridge begins a log there.
-                before = listing(into)
-                with pytest.raises(BridgeError) as caught:
-                    asyncio.run(begin(into / FILE_NAME))
-                assert caught.value.code == "restore_unfinished"
-                assert listing(into) == before
+                if (into / RESTORING).exists():
+                    # No bridge begins a log there.
+                    before = listing(into)
+                    with pytest.raises(BridgeError) as caught:
+                        asyncio.run(begin(into / FILE_NAME))
+                    assert caught.value.code == "restore_unfinished"
+                    assert listing(into) == before
                 assert outcome(folder / kind, into, means) == reference
             shutil.rmtree(into, ignore_errors=True)
-    assert left > 10
+    assert left > 20
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_a_restore_that_is_interrupted_leaves_all_or_nothing(small, monkeypatch, error, again, after):
+    """At each step, before it or once it is done; and where it is interrupted again and again, it can be done again."""
+    folder, means = small
+    file, into = folder / "without keys", folder / "into"
+    reference = outcome(file, into, means)
+    left = 0
+
+    def failing(work):
+        def done(*arguments, **named):
+            nonlocal left
+            left -= 1
+            fails = left == 0 or (again and left < 0)
+            if fails and not after:
+                raise error(5, "Input/output error")
+            result = work(*arguments, **named)
+            if fails:
+                raise error(5, "Input/output error")
+            return result
+
+        return done
+
+    for steps in itertools.count(1):
+        with_what_another_has_left(into)
+        with monkeypatch.context() as patched:
+            for name in ("link", "unlink", "rename", "mkdir"):
+                patched.setattr(os, name, failing(getattr(os, name)))
+            patched.setattr(restore, "sync_directory", failing(restore.sync_directory))
+            left = steps
+            with contextlib.suppress(error, BridgeError):
+                restore.restore(file, into, "file", means)
+        if left > 0:
+            break
+        if (into / FILE_NAME).exists():
+            assert contents(into) | reference == contents(into)
+            assert not OF_ANOTHER.keys() & {path.name for path in into.iterdir()}
+        elif again:
+            restore.restore(file, into, "file", means)
+            assert contents(into) == reference
+        else:
+            assert contents(into) == OF_ANOTHER
+        shutil.rmtree(into)
+    assert steps > 10
 
 
 async def begin(path):
@@ -1097,11 +1168,154 @@ def test_a_restore_that_died_does_not_take_away_how_far_another_ledger_had_come(
     (into / RESTORING).mkdir(parents=True, mode=0o700)
     into.chmod(0o700)
     (into / RESTORING / "before.ledger.head").write_text("mine")
+    (into / RESTORING / FILE_NAME).write_text("not in its place yet")
     torn.write_bytes((folder / "without keys").read_bytes()[:-600])
     with pytest.raises(BridgeError) as caught:
         restore.restore(torn, into, "file", means)
     assert caught.value.code == "backup_damaged"
     assert [(path.name, path.read_text()) for path in into.iterdir()] == [("ledger.head", "mine")]
+
+
+def killed(folder, into, at):
+    """A restore of the small backup that was killed as it came to put something in its place."""
+    command = [sys.executable, "-c", KILLED, str(folder / "without keys"), str(into), str(folder / "away"), at]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert (into / RESTORING / PLACING).exists()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from mcp_bridge.bridge import restore
+
+file, into, keys = map(Path, sys.argv[1:4])
+
+def dying(work):
+    def done(one, *others):
+        if Path(one).name == sys.argv[4]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return work(one, *others)
+    return done
+
+restore.place = dying(restore.place)
+restore.shutil.rmtree = dying(restore.shutil.rmtree)
+restore.restore(file, into, "file", restore.Means(lambda: "pass", (), keys))
+"""
+
+
+def test_what_a_restore_that_was_done_has_left_is_nobodys_reason_to_remove_anything(small):
+    """It was killed as it was about to tidy up; the ledger is lost long after that."""
+    folder, means = small
+    into = folder / "into"
+    killed(folder, into, RESTORING)
+    (into / FILE_NAME).rename(folder / "lost")
+    with pytest.raises(BridgeError) as caught:
+        asyncio.run(begin(into / FILE_NAME))
+    assert caught.value.code == "ledger_missing"
+    before = contents(into)
+    with pytest.raises(BridgeError) as caught:
+        restore.restore(folder / "without keys", into, "file", means)
+    assert caught.value.code == "restore_exists"
+    assert contents(into) == before
+    assert (into / "master.key").exists()
+
+
+def test_a_bridge_removes_what_a_restore_that_was_done_has_left(small):
+    folder, _ = small
+    into = folder / "into"
+    killed(folder, into, RESTORING)
+    asyncio.run(begin(into / FILE_NAME))
+    assert not (into / RESTORING).exists()
+    assert {path.name for path in into.iterdir()} >= {FILE_NAME, "master.key", KEY_FILE, "memory"}
+
+
+def test_what_was_made_since_a_restore_died_is_not_removed(small):
+    folder, means = small
+    into = folder / "into"
+    file = folder / "with secrets"
+    SecretFile(folder / "state").set("till", VALUE)
+    backups.back_up(folder / "state", "file", file, "pass")
+    shutil.copy(file, folder / "without keys")
+
+    def another_secret():
+        SecretFile(into).set("other", VALUE)
+
+    def another_witness():
+        open_files(into)[1].close()
+
+    for at, change, made in (
+        ("secrets.json", another_secret, "secrets"),
+        (FILE_NAME, another_secret, "secrets"),
+        (FILE_NAME, another_witness, "witness"),
+    ):
+        killed(folder, into, at)
+        change()
+        mine = {name: data for name, data in contents(into).items() if name.startswith(made)}
+        with pytest.raises(BridgeError) as caught:
+            restore.restore(file, into, "file", means)
+        assert caught.value.code == "restore_exists"
+        assert contents(into).items() >= mine.items(), at
+        shutil.rmtree(into)
+
+
+def test_a_ledger_that_is_put_back_where_a_restore_died_is_held_against_how_far_it_had_come(small):
+    folder, _ = small
+    into = folder / "into"
+    shutil.copytree(folder / "state", into)
+    older = shutil.copy(into / FILE_NAME, folder / "older")
+    asyncio.run(run_once(into / FILE_NAME))
+    away = folder / "elsewhere"
+    away.mkdir()
+    for name in ("master.key", KEY_FILE, FILE_NAME, *FOLDERS):
+        if (into / name).exists():
+            (into / name).rename(away / name)
+    killed(folder, into, FILE_NAME)
+    for name in ("master.key", KEY_FILE):
+        (away / name).replace(into / name)
+    shutil.copy(older, into / FILE_NAME)
+    with pytest.raises(BridgeError) as caught:
+        asyncio.run(begin(into / FILE_NAME))
+    assert caught.value.code == "ledger_behind"
+    assert not (into / RESTORING).exists()
+    (away / FILE_NAME).replace(into / FILE_NAME)
+    asyncio.run(begin(into / FILE_NAME))
+
+
+async def run_once(path):
+    async with Database(path) as database:
+        await Writer(database).start("e" * 32)
+
+
+def test_where_there_are_no_links_a_restore_is_done_again_likewise(small, monkeypatch):
+    """There a file's place is taken by an empty one first."""
+    folder, means = small
+    file, into = folder / "without keys", folder / "into"
+    reference = outcome(file, into, means)
+
+    def no_links(*_):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    def interrupted(source, target):
+        if Path(target).name == FILE_NAME and Path(source).parent.name == RESTORING:
+            # As it is killed: nothing is tidied up.
+            stopped.append(contents(into))
+            raise KeyboardInterrupt
+        return rename(source, target)
+
+    stopped, rename = [], os.replace
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", no_links)
+        patched.setattr(os, "replace", interrupted)
+        patched.setattr(restore, "_undo", lambda *_: None)
+        patched.setattr(restore, "_clear", lambda *_: None)
+        with pytest.raises(KeyboardInterrupt):
+            restore.restore(file, into, "file", means)
+    assert stopped[0][FILE_NAME] == b""
+    with pytest.raises(BridgeError) as caught:
+        asyncio.run(begin(into / FILE_NAME))
+    assert caught.value.code == "restore_unfinished"
+    restore.restore(file, into, "file", means)
+    assert contents(into) == reference
 
 
 def test_two_restores_into_one_directory_do_not_meet(small):

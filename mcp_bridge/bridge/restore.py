@@ -1,6 +1,6 @@
 """A state directory from a backup: everything is read, checked and written beside first, and then put in its place.
 
-The ledger is the last to be put there, and no bridge begins one while a restore is under way (`opening.RESTORING`). So
+The ledger is the last to be put there, and no bridge begins one while a restore is under way (`ledger.restoring`). So
 a directory is as it was, or restored; one whose restore has died says so, and can be restored again.
 """
 
@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 import tempfile
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -35,8 +36,9 @@ from mcp_bridge.bridge.keep import FOLDERS, is_kept
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import audit, rotation, sealing, witness_files
 from mcp_bridge.ledger.beside import check_master
-from mcp_bridge.ledger.opening import KEY_FILE, RESTORING
+from mcp_bridge.ledger.opening import KEY_FILE
 from mcp_bridge.ledger.reading import open_ledger
+from mcp_bridge.ledger.restoring import AWAY, PLACING, RESTORING, has_ledger, is_unfinished, put_back
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.signing import Verifier
 from mcp_bridge.private_files import (
@@ -57,12 +59,6 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.reading import Ledger
 
 _SQLITE = b"SQLite format 3\0"
-
-_PLACING = "placing"
-"""In the directory of a restore: the names that it puts in their places, once it does."""
-
-_AWAY = "before."
-"""How the names begin there of what has told of another ledger."""
 
 CAN_BE_LOST = (KEY_FILE, OLD_KEY)
 """Keys without which a ledger can go on: with a new one, or with none."""
@@ -461,7 +457,9 @@ def _staging(directory: Path) -> Iterator[Path]:
         try:
             yield staging
         finally:
-            shutil.rmtree(staging, ignore_errors=True)
+            # Also what another interruption has left undone.
+            with suppress(OSError):
+                _clear(directory, staging)
     finally:
         os.close(fd)
         if is_new:
@@ -476,51 +474,74 @@ def _settle(staging: Path, directory: Path) -> None:
             sync_file(Path(at) / name)
         sync_directory(Path(at))
     order = [name for name in (*FOLDERS, *KEYS, *CREDENTIALS, *reversed(DATABASES)) if (staging / name).exists()]
-    write_private(staging / _PLACING, json.dumps(order).encode(), durable=True)
-    placed: list[Path] = []
-    away: list[str] = []
+    marks = {name: _mark(staging / name) for name in order}
+    write_private(staging / PLACING, json.dumps(marks).encode(), durable=True)
     try:
         for name in order:
             if (staging / name).is_dir():
                 # Onto an empty one at most.
                 (staging / name).rename(directory / name)
-            else:
-                if name == FILE_NAME:
-                    away += _put_away(directory, staging)
-                    # Everything else before it: with it, the directory is a ledger's.
-                    sync_directory(directory)
-                place(staging / name, directory / name)
-            placed.append(directory / name)
+                continue
+            if name == FILE_NAME:
+                _put_away(directory, staging)
+                # Everything else before it: with it, the directory is a ledger's.
+                sync_directory(directory)
+            place(staging / name, directory / name)
         sync_directory(directory)
     except BaseException:
-        for path in reversed(placed):
-            _remove(path)
-        for name in away:
-            (staging / f"{_AWAY}{name}").rename(directory / name)
+        _undo(directory, staging)
         raise
 
 
-def _put_away(directory: Path, staging: Path) -> list[str]:
-    """Take the names of another ledger's files away; which of them there were."""
-    there = [name for name in OF_THIS_LEDGER if os.path.lexists(directory / name)]
-    for name in there:
-        (directory / name).rename(staging / f"{_AWAY}{name}")
-    return there
+def _mark(path: Path) -> list[int] | None:
+    """By which a file is known that nobody has changed or replaced, and a directory; None where nothing is."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return None
+    return [status.st_ino, 0 if stat.S_ISDIR(status.st_mode) else status.st_mtime_ns]
+
+
+def _put_away(directory: Path, staging: Path) -> None:
+    """Take the names of another ledger's files away."""
+    for name in OF_THIS_LEDGER:
+        if os.path.lexists(directory / name):
+            (directory / name).rename(staging / f"{AWAY}{name}")
+
+
+def _undo(directory: Path, staging: Path) -> None:
+    """Take back what was put in its place, the ledger first, and put back what was put away.
+
+    What somebody has made or changed since stays. Whoever is interrupted at this can do it again.
+    """
+    try:
+        marks = json.loads((staging / PLACING).read_bytes())
+    except (FileNotFoundError, ValueError):
+        # That is written first, and whole: nothing was placed.
+        marks = {}
+    if has_ledger(directory) and _mark(directory / FILE_NAME) != marks.get(FILE_NAME):
+        # A bridge has begun to work with it.
+        return
+    for name in reversed(marks):
+        placed, back = directory / name, staging / name
+        if _mark(placed) == marks[name]:
+            if os.path.lexists(back):
+                # Two names of one file, which no renaming makes one.
+                placed.unlink()
+            else:
+                placed.rename(back)
+        elif placed.is_file() and not placed.stat().st_size and os.path.lexists(back):
+            # Where there are no links, `place` begins with an empty file.
+            placed.unlink()
+    put_back(directory)
 
 
 def _clear(directory: Path, staging: Path) -> None:
     """Remove what a restore that has died has left."""
     if not staging.is_dir():
         return
-    if not (directory / FILE_NAME).exists():
-        with suppress(FileNotFoundError, ValueError):
-            for name in json.loads((staging / _PLACING).read_bytes()):
-                if name in _ours():
-                    _remove(directory / name)
-        # Whoever puts the other ledger back is told how far it had come.
-        for name in OF_THIS_LEDGER:
-            if os.path.lexists(staging / f"{_AWAY}{name}"):
-                (staging / f"{_AWAY}{name}").rename(directory / name)
+    if is_unfinished(directory) and not has_ledger(directory):
+        _undo(directory, staging)
     shutil.rmtree(staging)
 
 
@@ -528,17 +549,10 @@ def _ours() -> tuple[str, ...]:
     return (*FOLDERS, *KEYS, *CREDENTIALS, *DATABASES, *(f"{name}-wal" for name in DATABASES))
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
 def _refuse_occupied(directory: Path) -> None:
     """See that there is nothing where something would be put."""
-    if (directory / RESTORING / _PLACING).exists() and not (directory / FILE_NAME).exists():
-        # It is what a restore has left that has died.
+    if (directory / RESTORING / PLACING).exists() and is_unfinished(directory) and not has_ledger(directory):
+        # It is what a restore has left that has died, which takes it back first; the rest is refused then.
         return
     there = [name for name in _ours() if os.path.lexists(directory / name) and not _is_empty(directory / name)]
     if there:
