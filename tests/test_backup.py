@@ -578,10 +578,14 @@ def test_bad_arguments_make_nothing(till):
         (("--recipient", "age1nothing"), "bad_recipient"),
         (("--recipient", till.recipient[:-1] + "q"), "bad_recipient"),
         (("--recipient", till.identity), "bad_recipient"),
+        (("--recipient", str(identity(till))), "bad_recipient"),
+        (("--recipient", str(identity(till)).lower()), "bad_recipient"),
+        (("--recipient", till.write("of another program", str(identity(till))[10:])), "bad_recipient"),
         (("--passphrase",), "bad_passphrase"),
         ((), "bad_argument"),
     ):
-        till.says("backup", *words, till.folder / "backup", code=2, words=[code])
+        ended = till.says("backup", *words, till.folder / "backup", code=2, words=[code])
+        assert str(identity(till))[20:50].lower() not in f"{ended.out}{ended.err}".lower()
     till.says("backup", "--without-keys", till.identity, code=2, words=["backup_exists"])
     till.says("backup", "--without-keys", till.folder / "no" / "where", code=1, words=["backup_failed"])
     till.says("backup-key", till.identity, code=2, words=["bad_argument"])
@@ -595,6 +599,8 @@ def test_bad_arguments_make_nothing(till):
     till.says("restore", till.folder, code=2, words=["bad_argument"])
     whole = till.folder / "x"
     till.says("restore", till.write("x", b""), "--identity", whole, code=2, words=["bad_argument"])
+    ended = till.says("restore", whole, "--identity", identity(till), code=2, words=["--identity", "Name the file"])
+    assert str(identity(till)) not in ended.err
     assert not till.state.exists()
     assert not [path for path in till.folder.iterdir() if path.name.startswith(".")]
 
@@ -640,6 +646,14 @@ def test_a_master_key_that_a_command_gives_stays_there(till):
     till.run("restore", file, *options, stdin=stdin)
     assert not (till.state / "master.key").exists()
     assert till.run("program", "run", "once", "--context", '{"n": "7"}', "--key", "order-7", "--json").json == till.once
+
+
+@pytest.mark.parametrize("written", [bytes.hex, lambda key: base64.b64encode(key).decode()])
+def test_a_master_key_that_stands_where_a_command_is_meant_is_not_shown(till, written):
+    key = written((till.state / "master.key").read_bytes())
+    till.configure(f'[ledger]\nmaster_key = "{key}"\n')
+    ended = till.says("backup", "--without-keys", till.folder / "backup", code=1, words=["key_unusable", "a command"])
+    assert key not in ended.err
 
 
 def identity(desk):

@@ -199,8 +199,11 @@ def _recipients(given: Sequence[str]) -> list[Recipient]:
 
 
 def _identities(files: Sequence[Path]) -> list[Identity]:
-    from mcp_bridge.bridge.age import Identity  # noqa: PLC0415
+    from mcp_bridge.bridge.age import Identity, is_private  # noqa: PLC0415
 
+    if any(is_private(str(file)) for file in files):
+        # Not as the name of a file that can't be read.
+        raise BridgeError("bad_argument", "--identity: that is a private key.", hint="Name the file that has it.")
     return [Identity.parse(line) for file in files for line in _keys_in(file)]
 
 
