@@ -812,6 +812,141 @@ def test_a_ledger_that_is_refused_is_backed_up_and_that_is_said(till, caplog):
     assert "it had" not in caplog.text
 
 
+def test_nothing_is_beside_a_backup_but_what_is_encrypted(small, monkeypatch):
+    """A stick or a share can keep what was removed from it, and so can a process that is killed meanwhile."""
+    folder, means = small
+    (folder / "state" / backups.WORK).mkdir()
+    (folder / "state" / backups.WORK / FILE_NAME).write_bytes(b"of one that was killed")
+    open_files(folder / "state")[1].close()
+    stick, seen = folder / "stick", []
+    stick.mkdir()
+
+    def looked(*arguments):
+        seen.extend(path.read_bytes() for path in stick.iterdir())
+        seen.append({path.name for path in (folder / "state" / backups.WORK).iterdir()})
+        return read_again(*arguments)
+
+    read_again = backups._read_again
+    monkeypatch.setattr(backups, "_read_again", looked)
+    backups.back_up(folder / "state", "file", stick / "backup", "pass")
+    data, copied = seen
+    assert data.startswith(age.INTRO)
+    assert copied == {FILE_NAME, WITNESS_STATE}
+    assert [path.name for path in stick.iterdir()] == ["backup"]
+    assert not (folder / "state" / backups.WORK).exists()
+    assert isinstance(outcome(stick / "backup", folder / "into", means), dict)
+
+
+def test_a_state_directory_that_can_only_be_read_is_backed_up(small, monkeypatch):
+    folder, means = small
+    mkdir = Path.mkdir
+
+    def refused(path, *arguments, **named):
+        if path.name == backups.WORK:
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        mkdir(path, *arguments, **named)
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    backups.back_up(folder / "state", "file", folder / "again", "pass")
+    monkeypatch.undo()
+    monkeypatch.setattr(age, "SCRYPT_LOG_N", 10)
+    assert isinstance(outcome(folder / "again", folder / "into", means), dict)
+
+
+def test_one_backup_is_made_at_a_time(small):
+    import fcntl
+
+    folder, _ = small
+    fd = os.open(folder / "state", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        with pytest.raises(BridgeError) as caught:
+            backups.back_up(folder / "state", "file", folder / "again", "pass")
+    finally:
+        os.close(fd)
+    assert caught.value.code == "backup_busy"
+    assert not (folder / "again").exists()
+
+
+def test_a_backup_is_made_and_restored_where_there_are_no_links(small, monkeypatch):
+    def no_links(*_):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    folder, means = small
+    monkeypatch.setattr(os, "link", no_links)
+    backups.back_up(folder / "state", "file", folder / "again", "pass")
+    assert isinstance(outcome(folder / "again", folder / "into", means), dict)
+    assert isinstance(outcome(folder / "state" / FILE_NAME, folder / "into", means), dict)
+
+
+def test_what_cannot_be_copied_is_named_and_a_link_is_left_out(small, monkeypatch):
+    folder, means = small
+    state = folder / "state"
+    Files(state, 1 << 30).directory(RUN)
+    (state / "files" / RUN / "link").symlink_to("link")
+    backups.back_up(state, "file", folder / "again", "pass")
+    assert not [name for name in outcome(folder / "again", folder / "into", means) if name.endswith("link")]
+    kept, opened, listed = state / "files" / RUN / "kept", os.open, os.scandir
+    kept.write_bytes(b"kept")
+
+    def unreadable(wanted, work):
+        def done(path, *arguments, **named):
+            if str(path) == str(wanted):
+                raise PermissionError(errno.EACCES, "Permission denied", path)
+            return work(path, *arguments, **named)
+
+        return done
+
+    for name, work, wanted in (("open", opened, kept), ("scandir", listed, kept.parent)):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, name, unreadable(wanted, work))
+            with pytest.raises(BridgeError, match=f"{wanted}: Permission denied") as caught:
+                backups.back_up(state, "file", folder / "third", "pass")
+        assert caught.value.code == "backup_failed"
+    (state / WITNESS_STATE).write_bytes(b"no database" * 100)
+    with pytest.raises(BridgeError, match=f"{state / WITNESS_STATE} can't be copied"):
+        backups.back_up(state, "file", folder / "third", "pass")
+    assert not (folder / "third").exists()
+
+
+def test_a_damaged_key_that_signs_keeps_nobody_from_a_backup(till, caplog):
+    whole = (till.state / KEY_FILE).read_bytes()
+    for kept in (whole[:-1], os.urandom(32)):
+        (till.state / KEY_FILE).write_bytes(kept)
+        file = till.folder / f"backup{len(kept)}"
+        told = till.run("backup", "--passphrase", file, stdin=PASSPHRASE)
+        assert "missing or damaged" in told.out
+        assert "Not in it, and needed to restore it: checkpoint.key" in told.out
+        assert str(till.state / KEY_FILE) in caplog.text
+        caplog.clear()
+    # Where it is only to be made private again, it is not left out.
+    (till.state / KEY_FILE).chmod(0o644)
+    till.says("backup", "--passphrase", till.folder / "x", stdin=PASSPHRASE, code=1, words=["key_unusable", "chmod"])
+
+
+def test_a_witness_alone_is_told_how_to_be_backed_up(tmp_path):
+    open_files(tmp_path)[1].close()
+    with pytest.raises(BridgeError) as caught:
+        backups.back_up(tmp_path, "file", tmp_path / "backup", "x")
+    assert caught.value.code == "witness_alone"
+    assert WITNESS_STATE in caught.value.hint
+    assert not (tmp_path / "backup").exists()
+
+
+def test_a_pipe_is_no_backup_and_that_is_said(till):
+    read, write = os.pipe()
+    try:
+        file = f"/dev/fd/{read}"
+        shutil.rmtree(till.state)
+        for words in (("restore", file), ("audit", "verify", file, "--key", till.key), ("audit", "prove", "1", file)):
+            os.write(write, b"x" * 4000)
+            ended = till.says(*words, code=2, words=["can't be read"])
+            assert "None" not in ended.err
+    finally:
+        os.close(read)
+        os.close(write)
+
+
 # --- in use ---
 
 

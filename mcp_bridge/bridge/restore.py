@@ -6,7 +6,6 @@ a directory is as it was, or restored; one whose restore has died says so, and c
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -43,6 +42,7 @@ from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.signing import Verifier
 from mcp_bridge.private_files import (
     KEY_BYTES,
+    locked_directory,
     place,
     private_directory,
     state_directory,
@@ -230,7 +230,8 @@ def _opened(file: Path, means: Means, stack: ExitStack) -> archive.Reader | None
         if beginning.startswith(archive.FIRST_NAME.encode() + b"\0"):
             return archive.Reader(opened)
     except OSError as exc:
-        raise BridgeError("bad_argument", f"{file} can't be read: {exc.strerror}.") from None
+        # A pipe's has no words of the system's.
+        raise BridgeError("bad_argument", f"{file} can't be read: {exc.strerror or exc}.") from None
     raise BridgeError(
         "backup_unusable",
         f"{file} is no backup, and no ledger.",
@@ -437,31 +438,25 @@ def _staging(directory: Path) -> Iterator[Path]:
     """A directory in the state directory, for this restore alone."""
     is_new = not directory.exists()
     state_directory(directory, durable=True)
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    staging = directory / RESTORING
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BridgeError("restore_busy", f"Another restore into {directory} is under way.") from None
-        except OSError:
-            # A file system without locks has one user, or is at its users' risk.
-            pass
-        staging = directory / RESTORING
-        try:
-            _clear(directory, staging)
-            # Once more, now that nobody else restores.
-            _refuse_occupied(directory)
-            staging.mkdir(mode=0o700)
-        except OSError as exc:
-            raise BridgeError("restore_failed", f"{exc.filename} can't be made: {exc.strerror}.") from None
-        try:
-            yield staging
-        finally:
-            # Also what another interruption has left undone.
-            with suppress(OSError):
+        with locked_directory(directory) as is_mine:
+            if not is_mine:
+                raise BridgeError("restore_busy", f"Another restore into {directory} is under way.")
+            try:
                 _clear(directory, staging)
+                # Once more, now that nobody else restores.
+                _refuse_occupied(directory)
+                staging.mkdir(mode=0o700)
+            except OSError as exc:
+                raise BridgeError("restore_failed", f"{exc.filename} can't be made: {exc.strerror}.") from None
+            try:
+                yield staging
+            finally:
+                # Also what another interruption has left undone.
+                with suppress(OSError):
+                    _clear(directory, staging)
     finally:
-        os.close(fd)
         if is_new:
             with suppress(OSError):
                 directory.rmdir()

@@ -88,7 +88,7 @@ def backup(
         by = (
             "verified"
             if made.authenticated
-            else "which agree with each other; by which key, nobody can say: checkpoint.key is missing"
+            else "which agree with each other; by which key, nobody can say: checkpoint.key is missing or damaged"
         )
         showing.tell(f"{made.size} entries and {made.files} files in {file}, {by}")
         if made.apart:

@@ -6,12 +6,12 @@ and the ledger last: so while the ledger is still there, the restore isn't done,
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from typing import TYPE_CHECKING
 
 from mcp_bridge.ledger.schema import FILE_NAME
+from mcp_bridge.private_files import locked_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,19 +63,10 @@ def tidy_up(directory: Path) -> None:
     left = directory / RESTORING
     if not left.exists() or not has_ledger(directory):
         return
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            # The restore that has done this is about to remove it.
-            return
-        except OSError:
-            # A file system without locks has one user, or is at its users' risk.
-            pass
-        if (left / FILE_NAME).exists() and not (left / FILE_NAME).samefile(directory / FILE_NAME):
-            # It was never done, and somebody has put the ledger of before back.
-            put_back(directory)
-        shutil.rmtree(left, ignore_errors=True)
-    finally:
-        os.close(fd)
+    with locked_directory(directory) as is_mine:
+        # The restore that has done this may be about to remove it.
+        if is_mine and left.exists():
+            if (left / FILE_NAME).exists() and not (left / FILE_NAME).samefile(directory / FILE_NAME):
+                # It was never done, and somebody has put the ledger of before back.
+                put_back(directory)
+            shutil.rmtree(left, ignore_errors=True)
