@@ -613,6 +613,67 @@ def test_a_short_passphrase_is_warned_of(till):
 # --- where the master key is elsewhere ---
 
 
+def test_a_master_key_that_is_added_is_put_into_an_empty_keyring(till, keyring):
+    from mcp_bridge.ledger import sealing
+
+    key = (till.state / "master.key").read_bytes()
+    file, options, _ = made(till, "without keys")
+    put_away(till)
+    till.configure('[projection]\npatterns = ["card"]\n[ledger]\nmaster_key = "keyring"\n')
+    till.run("restore", file, *options)
+    assert keyring == {(sealing.KEYRING_SERVICE, sealing.KEYRING_NAME): key.hex()}
+    assert not (till.state / "master.key").exists()
+
+
+@pytest.mark.parametrize("stale", [b"stale" * 6 + b"..", None], ids=["stale", "none"])
+def test_keys_are_taken_from_where_a_rotation_died(till, stale):
+    till.run("audit", "rotate-key")
+    file, options, _ = made(till, "without keys")
+    put_away(till)
+    away = till.folder / "away"
+    (away / KEY_FILE).rename(away / f"{KEY_FILE}.next")
+    if stale is not None:
+        (away / KEY_FILE).touch(0o600)
+        (away / KEY_FILE).write_bytes(stale)
+    till.run("restore", file, *options)
+    goes_on(till, "without keys")
+
+
+def test_a_witness_key_is_not_restored_without_what_it_has_cosigned(till):
+    file, options, _ = made(till, "without keys")
+    open_files(till.state)[1].close()
+    put_away(till)
+    assert till.run("restore", file, *options, "--json").json["witness"] is False
+    assert not (till.state / WITNESS_KEY).exists()
+    # So another one can begin.
+    open_files(till.state)[1].close()
+
+
+def test_what_restore_refuses_for_what_is_lost_is_refused_where_it_is_only_tried(till):
+    file, options, _ = made(till, "without keys")
+    for lost, words in ((("master.key", KEY_FILE), "can go on"), ((OLD_KEY,), "needs none")):
+        given = [word for name in lost for word in ("--lost", name)]
+        till.says("restore", "--check", file, *given, code=2, words=["bad_argument", words])
+    put_away(till)
+    till.says("restore", "--check", file, *options, "--lost", KEY_FILE, code=2, words=["it is there"])
+
+
+def test_the_targets_that_refuse_what_is_restored_are_named(till):
+    till.configure(f'[projection]\npatterns = ["card"]\n[[ledger.publish]]\nfile = "{till.folder}/notes"\n')
+    till.run("audit", "publish")
+    file, options, stdin = made(till, "passphrase")
+    till.run("program", "run", "once", "--context", '{"n": "9"}')
+    till.run("audit", "publish")
+    put_away(till)
+    told = till.run("restore", file, *options, stdin=stdin).out
+    assert f"{till.folder}/notes" in told
+    assert "[[ledger.publish]]" in told
+    till.says("audit", "verify", code=1, words=["publish_conflict"])
+    till.configure(f'[projection]\npatterns = ["card"]\n[[ledger.publish]]\nfile = "{till.folder}/new"\n')
+    till.run("audit", "publish", "--acknowledge")
+    till.run("audit", "verify")
+
+
 def test_a_passphrase_is_asked_for_at_a_terminal_and_never_shown(till):
     words, file = PASSPHRASE.decode(), till.folder / "backup"
     code, shown = till.at_a_terminal("backup", file, typed=[words, f"{words}."])
@@ -1095,12 +1156,23 @@ def test_no_name_leads_elsewhere(small, name):
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
 def test_nothing_but_files_comes_out_of_a_backup(small, kind):
+    """Though the manifest names it, and whoever wrote that had the key."""
     folder, means = small
-    data = (folder / "without keys").read_bytes()
-    info = tarfile.TarInfo(f"memory/{'a' * 64}.json")
+    master = MasterKey((folder / "away" / "master.key").read_bytes())
+    ledger = (folder / "state" / FILE_NAME).read_bytes()
+    name = f"memory/{'a' * 64}.json"
+    made = io.BytesIO()
+    writer = archive.Writer(made, {"needs": ["master.key", KEY_FILE], "keys": []})
+    writer.add(FILE_NAME, len(ledger), 0, io.BytesIO(ledger))
+    at = made.tell()
+    writer.add(name, 0, 0, io.BytesIO())
+    writer.close({}, master)
+    plain = made.getvalue()
+    (folder / "bad").write_bytes(plain)
+    assert isinstance(outcome(folder / "bad", folder / "into", means), dict)
+    info = tarfile.TarInfo(name)
     info.type, info.linkname = kind, "/etc/passwd"
-    first = 512 + 512
-    (folder / "bad").write_bytes(data[:first] + info.tobuf(tarfile.GNU_FORMAT) + data[first:])
+    (folder / "bad").write_bytes(plain[:at] + info.tobuf(tarfile.GNU_FORMAT) + plain[at + 512 :])
     assert outcome(folder / "bad", folder / "into", means) == "backup_damaged"
 
 
@@ -1115,6 +1187,37 @@ def test_what_was_put_into_a_backup_by_who_has_no_key_is_found(small):
             changed = data.replace(b'"n": 1', b'"n": 2')
             writer.add(member.name, len(changed), member.changed, io.BytesIO(changed))
         writer.close({"made": 1.0}, MasterKey(bytes(32)))
+    assert outcome(folder / "bad", folder / "into", means) == "backup_damaged"
+
+
+@pytest.mark.parametrize("seconds", [1e300, float("nan"), float("-inf"), 1e11, "x"])
+def test_a_time_that_is_none_is_not_told(small, seconds):
+    from mcp_bridge.cli.backups import _lines
+
+    folder, means = small
+    master = MasterKey((folder / "away" / "master.key").read_bytes())
+    with (folder / "bad").open("wb") as file, (folder / "without keys").open("rb") as source:
+        reader = archive.Reader(source)
+        writer = archive.Writer(file, {"needs": reader.first["needs"], "keys": []})
+        for member in reader.members():
+            writer.add(member.name, member.size, member.changed, reader)
+        writer.close({"made": seconds}, master)
+    found = restore.restore(folder / "bad", folder / "into", "file", means)
+    assert found.made is None
+    assert _lines(found, folder / "bad", folder / "into")
+
+
+def test_a_name_that_is_no_text_is_refused_or_left_out(small):
+    folder, means = small
+    (folder / "state" / "files" / "aa").mkdir(parents=True)
+    (folder / "state" / "files" / "aa" / os.fsdecode(b"\xff")).write_bytes(b"x")
+    backups.back_up(folder / "state", "file", folder / "again", "pass")
+    assert not [name for name in outcome(folder / "again", folder / "into", means) if name.startswith("files")]
+    data = (folder / "without keys").read_bytes()
+    info = tarfile.TarInfo("files/aa/x")
+    info.name = os.fsdecode(b"files/aa/\xff")
+    member = info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+    (folder / "bad").write_bytes(data[:1024] + member + data[1024:])
     assert outcome(folder / "bad", folder / "into", means) == "backup_damaged"
 
 

@@ -35,7 +35,7 @@ from mcp_bridge.bridge.keep import FOLDERS, is_kept
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import audit, rotation, sealing, witness_files
 from mcp_bridge.ledger.beside import check_master
-from mcp_bridge.ledger.opening import KEY_FILE
+from mcp_bridge.ledger.opening import KEY_FILE, NEXT_KEY_FILE
 from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.restoring import AWAY, PLACING, RESTORING, has_ledger, is_unfinished, put_back
 from mcp_bridge.ledger.schema import FILE_NAME
@@ -59,6 +59,9 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.reading import Ledger
 
 _SQLITE = b"SQLite format 3\0"
+
+_MAX_SECONDS = 1e11
+"""Of a time that is believed: the year 5138. What isn't a number is not less."""
 
 CAN_BE_LOST = (KEY_FILE, OLD_KEY)
 """Keys without which a ledger can go on: with a new one, or with none."""
@@ -93,6 +96,7 @@ class Restored:
         authenticated: Whether they are signed with a key that is trusted.
         made: When the backup was made, in seconds since 1970; None if it doesn't say.
         going: How many executions can go on, by their status.
+        published: The targets that its checkpoints were published to.
         keys: The names of the keys that it is restored with.
         apart: The names of keys that it needs, and that were not there.
         lost: The names of keys that were lost, and that it goes on without.
@@ -105,6 +109,7 @@ class Restored:
     authenticated: bool
     made: float | None
     going: dict[str, int]
+    published: tuple[str, ...]
     keys: tuple[str, ...]
     apart: tuple[str, ...]
     lost: tuple[str, ...]
@@ -119,6 +124,7 @@ class Restored:
             "authenticated": self.authenticated,
             "made": self.made,
             "executions": self.going,
+            "published": list(self.published),
             "keys": list(self.keys),
             "missing": list(self.apart),
             "lost": list(self.lost),
@@ -169,6 +175,7 @@ def check(file: Path, directory: Path, master: str | Sequence[str], means: Means
     with ExitStack() as stack:
         stack.enter_context(_naming(file))
         reader = _opened(file, means, stack)
+        _wanted(file, reader, means)
         try:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mcp-bridge-")))
             return _read(file, reader, _Place(folder, master, directory), means).restored
@@ -246,10 +253,12 @@ def _decrypted(opened: IO[bytes], means: Means) -> age.Decrypted:
     return age.Decrypted(opened, header.open_with(means.identities))
 
 
-def _require(
-    file: Path, reader: archive.Reader | None, means: Means, master: str | Sequence[str], directory: Path
-) -> None:
-    """See that all keys are there that a backup says it needs, before anything is made."""
+def _wanted(file: Path, reader: archive.Reader | None, means: Means) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The keys that a backup says it needs, and those that are in it.
+
+    Raises:
+        BridgeError: `bad_argument`: what is said to be lost can't be, or isn't.
+    """
     for name in means.lost:
         if name not in CAN_BE_LOST:
             raise BridgeError(
@@ -264,15 +273,24 @@ def _require(
     else:
         wanted, there = _names(reader, "needs"), _names(reader, "keys")
     for name in sorted(means.lost):
-        if name in (*there, *_beside(means, KEYS)):
+        if name in (*there, *_beside(means)):
             raise BridgeError("bad_argument", f"--lost {name}: it is there.", hint="Leave --lost out.")
         if name not in wanted:
             raise BridgeError("bad_argument", f"--lost {name}: its ledger needs none.", hint="Leave --lost out.")
+    return wanted, there
+
+
+def _require(
+    file: Path, reader: archive.Reader | None, means: Means, master: str | Sequence[str], directory: Path
+) -> None:
+    """See that all keys are there that a backup says it needs, before anything is made."""
+    wanted, there = _wanted(file, reader, means)
+    there = (*there, *_beside(means))
     if MASTER not in there and master != "file":
         # It is asked for now: it may not be there.
         sealing.read_master(master, directory, make=False)
         there = (*there, MASTER)
-    apart = tuple(name for name in wanted if name not in {*there, *means.lost, *_beside(means, KEYS)})
+    apart = tuple(name for name in wanted if name not in {*there, *means.lost})
     if apart:
         raise _missing(apart)
 
@@ -284,8 +302,12 @@ def _names(reader: archive.Reader, what: str) -> tuple[str, ...]:
     return tuple(map(str, found))
 
 
-def _beside(means: Means, names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(name for name in names if means.keys is not None and os.path.lexists(means.keys / name))
+def _beside(means: Means) -> tuple[str, ...]:
+    """The keys that are added, by their names in a backup; that one is the log's is seen later."""
+    if means.keys is None:
+        return ()
+    names = {name: (name,) for name in KEYS} | {KEY_FILE: (KEY_FILE, NEXT_KEY_FILE)}
+    return tuple(name for name, files in names.items() if any(os.path.lexists(means.keys / file) for file in files))
 
 
 def _missing(names: Sequence[str]) -> BridgeError:
@@ -309,14 +331,13 @@ def _read(file: Path, reader: archive.Reader | None, to: _Place, means: Means) -
         small = _unpack(reader, to.folder, whole=to.whole)
         if not copy.is_file():
             raise damaged("there is no ledger in it")
-    for name in _beside(means, (*KEYS, *CREDENTIALS)):
-        if name not in small and means.keys is not None and (data := read_private(means.keys / name)) is not None:
-            small[name] = data
     with open_ledger(copy) as ledger:
+        if means.keys is not None:
+            _add_keys(small, ledger, means.keys)
         root = _root(small, ledger, to)
         if reader is not None and root is not None:
             reader.check_mac(root)
-        signed = _signed(small, ledger, means, to)
+        signed = _signed(small, ledger, to)
         there = {*small, *means.lost, *(() if root is None else (MASTER,))}
         apart = tuple(name for name in needs(ledger) if name not in there)
         origin, vkey = ledger.origin, ledger.vkey
@@ -324,6 +345,8 @@ def _read(file: Path, reader: archive.Reader | None, to: _Place, means: Means) -
             "SELECT status, count(*) FROM executions WHERE status IN ('running', 'suspended') GROUP BY status"
         )
         going: dict[str, int] = dict(rows.fetchall())
+        rows = ledger.connection.execute("SELECT target FROM published ORDER BY target")
+        targets = tuple(str(target) for (target,) in rows)
     log = audit.verify_file(copy, means.verifiers or ([Verifier.parse(vkey)] if signed else None), (), root).log
     said = {} if reader is None else reader.manifest
     made = said.get("made")
@@ -332,8 +355,9 @@ def _read(file: Path, reader: archive.Reader | None, to: _Place, means: Means) -
         vkey,
         log.size,
         log.authenticated,
-        made if isinstance(made, float) else None,
+        made if isinstance(made, float) and abs(made) < _MAX_SECONDS else None,
         going,
+        targets,
         tuple(name for name in KEYS if name in small),
         apart,
         tuple(name for name in CAN_BE_LOST if name in means.lost),
@@ -360,14 +384,21 @@ def _root(small: dict[str, bytes], ledger: Ledger, to: _Place) -> sealing.Master
     return found
 
 
-def _signed(small: dict[str, bytes], ledger: Ledger, means: Means, to: _Place) -> bool:
+def _add_keys(small: dict[str, bytes], ledger: Ledger, directory: Path) -> None:
+    """Add what is missing of a directory's keys and credentials."""
+    if KEY_FILE not in small and (seed := signing_key(directory, ledger)) is not None:
+        # By any of its names: a rotation may have died there.
+        small[KEY_FILE] = seed
+    for name in (*KEYS, *CREDENTIALS):
+        if name not in small and (data := read_private(directory / name)) is not None:
+            small[name] = data
+
+
+def _signed(small: dict[str, bytes], ledger: Ledger, to: _Place) -> bool:
     """Whether the key that a log is signed with is there."""
-    for directory in (means.keys, to.beside):
-        if KEY_FILE not in small and directory is not None and (seed := signing_key(directory, ledger)) is not None:
-            if directory == to.beside:
-                # Somebody else's: it tells whose log it is, and isn't the backup's.
-                return True
-            small[KEY_FILE] = seed
+    if KEY_FILE not in small and to.beside is not None and signing_key(to.beside, ledger) is not None:
+        # Somebody else's: it tells whose log it is, and isn't the backup's.
+        return True
     if KEY_FILE in small and not signs(small[KEY_FILE], ledger):
         raise BridgeError(
             "key_unusable",
@@ -405,8 +436,10 @@ def _write(path: Path, member: archive.Member, reader: archive.Reader) -> None:
 
 def _put_keys(staging: Path, found: _Found, master: str | Sequence[str]) -> None:
     """Put the keys beside a ledger that was read, the master key where the configuration says."""
+    has_witness = (staging / witness_files.STATE_FILE).exists()
     for name, data in found.small.items():
-        if name != MASTER or master == "file":
+        # A witness's key without what it has cosigned would be one that has forgotten it.
+        if (name != MASTER or master == "file") and (name != witness_files.KEY_FILE or has_witness):
             write_private(staging / name, data)
     if (own := found.small.get(MASTER)) is not None and master != "file":
         _give_back(own, master, staging)

@@ -238,6 +238,12 @@ def _lines(found: Restored, file: Path, into: Path | None) -> list[str]:
         if "checkpoint.key" in found.lost:
             lines.append("checkpoint.key is a new one.")
             lines.append(f"Readers of the log have to be told of its key by other means: {found.vkey}")
+        if found.published:
+            lines.append(
+                f"Its checkpoints went to: {', '.join(found.published)}. What has seen more of the log than was"
+                " restored refuses it from now on, and `audit verify` fails: name a new file or another witness instead"
+                " ([[ledger.publish]])."
+            )
         if found.has_witness:
             lines.append("The witness in it has forgotten what it cosigned since: its logs can be rolled back to then.")
     if found.going:
