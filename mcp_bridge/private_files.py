@@ -233,6 +233,28 @@ def locked(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
+@contextmanager
+def locked_directory(path: Path) -> Iterator[bool]:
+    """Have a directory to oneself among all that lock it so; False, at once, where somebody else has it.
+
+    Raises:
+        OSError: As the system gives it: there is none.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        is_mine = True
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            is_mine = False
+        except OSError:
+            # A file system without locks has one user, or is at its users' risk.
+            pass
+        yield is_mine
+    finally:
+        os.close(fd)
+
+
 def sync_directory(path: Path) -> None:
     """Have the names in a directory on the disk.
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import base64
+import contextlib
+import errno
 import fnmatch
 import hmac
 import io
@@ -32,7 +34,8 @@ from mcp_bridge.kernel.program import parse
 from mcp_bridge.kernel.values import canonical
 from mcp_bridge.ledger import audit, rotation
 from mcp_bridge.ledger.database import Database
-from mcp_bridge.ledger.opening import KEY_FILE, PUBLIC_KEY_FILE, RESTORING
+from mcp_bridge.ledger.opening import KEY_FILE, PUBLIC_KEY_FILE
+from mcp_bridge.ledger.restoring import PLACING, RESTORING
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.sealing import MasterKey
 from mcp_bridge.ledger.signing import Signer
@@ -575,10 +578,14 @@ def test_bad_arguments_make_nothing(till):
         (("--recipient", "age1nothing"), "bad_recipient"),
         (("--recipient", till.recipient[:-1] + "q"), "bad_recipient"),
         (("--recipient", till.identity), "bad_recipient"),
+        (("--recipient", str(identity(till))), "bad_recipient"),
+        (("--recipient", str(identity(till)).lower()), "bad_recipient"),
+        (("--recipient", till.write("of another program", str(identity(till))[10:])), "bad_recipient"),
         (("--passphrase",), "bad_passphrase"),
         ((), "bad_argument"),
     ):
-        till.says("backup", *words, till.folder / "backup", code=2, words=[code])
+        ended = till.says("backup", *words, till.folder / "backup", code=2, words=[code])
+        assert str(identity(till))[20:50].lower() not in f"{ended.out}{ended.err}".lower()
     till.says("backup", "--without-keys", till.identity, code=2, words=["backup_exists"])
     till.says("backup", "--without-keys", till.folder / "no" / "where", code=1, words=["backup_failed"])
     till.says("backup-key", till.identity, code=2, words=["bad_argument"])
@@ -592,6 +599,8 @@ def test_bad_arguments_make_nothing(till):
     till.says("restore", till.folder, code=2, words=["bad_argument"])
     whole = till.folder / "x"
     till.says("restore", till.write("x", b""), "--identity", whole, code=2, words=["bad_argument"])
+    ended = till.says("restore", whole, "--identity", identity(till), code=2, words=["--identity", "Name the file"])
+    assert str(identity(till)) not in ended.err
     assert not till.state.exists()
     assert not [path for path in till.folder.iterdir() if path.name.startswith(".")]
 
@@ -602,6 +611,67 @@ def test_a_short_passphrase_is_warned_of(till):
 
 
 # --- where the master key is elsewhere ---
+
+
+def test_a_master_key_that_is_added_is_put_into_an_empty_keyring(till, keyring):
+    from mcp_bridge.ledger import sealing
+
+    key = (till.state / "master.key").read_bytes()
+    file, options, _ = made(till, "without keys")
+    put_away(till)
+    till.configure('[projection]\npatterns = ["card"]\n[ledger]\nmaster_key = "keyring"\n')
+    till.run("restore", file, *options)
+    assert keyring == {(sealing.KEYRING_SERVICE, sealing.KEYRING_NAME): key.hex()}
+    assert not (till.state / "master.key").exists()
+
+
+@pytest.mark.parametrize("stale", [b"stale" * 6 + b"..", None], ids=["stale", "none"])
+def test_keys_are_taken_from_where_a_rotation_died(till, stale):
+    till.run("audit", "rotate-key")
+    file, options, _ = made(till, "without keys")
+    put_away(till)
+    away = till.folder / "away"
+    (away / KEY_FILE).rename(away / f"{KEY_FILE}.next")
+    if stale is not None:
+        (away / KEY_FILE).touch(0o600)
+        (away / KEY_FILE).write_bytes(stale)
+    till.run("restore", file, *options)
+    goes_on(till, "without keys")
+
+
+def test_a_witness_key_is_not_restored_without_what_it_has_cosigned(till):
+    file, options, _ = made(till, "without keys")
+    open_files(till.state)[1].close()
+    put_away(till)
+    assert till.run("restore", file, *options, "--json").json["witness"] is False
+    assert not (till.state / WITNESS_KEY).exists()
+    # So another one can begin.
+    open_files(till.state)[1].close()
+
+
+def test_what_restore_refuses_for_what_is_lost_is_refused_where_it_is_only_tried(till):
+    file, options, _ = made(till, "without keys")
+    for lost, words in ((("master.key", KEY_FILE), "can go on"), ((OLD_KEY,), "needs none")):
+        given = [word for name in lost for word in ("--lost", name)]
+        till.says("restore", "--check", file, *given, code=2, words=["bad_argument", words])
+    put_away(till)
+    till.says("restore", "--check", file, *options, "--lost", KEY_FILE, code=2, words=["it is there"])
+
+
+def test_the_targets_that_refuse_what_is_restored_are_named(till):
+    till.configure(f'[projection]\npatterns = ["card"]\n[[ledger.publish]]\nfile = "{till.folder}/notes"\n')
+    till.run("audit", "publish")
+    file, options, stdin = made(till, "passphrase")
+    till.run("program", "run", "once", "--context", '{"n": "9"}')
+    till.run("audit", "publish")
+    put_away(till)
+    told = till.run("restore", file, *options, stdin=stdin).out
+    assert f"{till.folder}/notes" in told
+    assert "[[ledger.publish]]" in told
+    till.says("audit", "verify", code=1, words=["publish_conflict"])
+    till.configure(f'[projection]\npatterns = ["card"]\n[[ledger.publish]]\nfile = "{till.folder}/new"\n')
+    till.run("audit", "publish", "--acknowledge")
+    till.run("audit", "verify")
 
 
 def test_a_passphrase_is_asked_for_at_a_terminal_and_never_shown(till):
@@ -637,6 +707,14 @@ def test_a_master_key_that_a_command_gives_stays_there(till):
     till.run("restore", file, *options, stdin=stdin)
     assert not (till.state / "master.key").exists()
     assert till.run("program", "run", "once", "--context", '{"n": "7"}', "--key", "order-7", "--json").json == till.once
+
+
+@pytest.mark.parametrize("written", [bytes.hex, lambda key: base64.b64encode(key).decode()])
+def test_a_master_key_that_stands_where_a_command_is_meant_is_not_shown(till, written):
+    key = written((till.state / "master.key").read_bytes())
+    till.configure(f'[ledger]\nmaster_key = "{key}"\n')
+    ended = till.says("backup", "--without-keys", till.folder / "backup", code=1, words=["key_unusable", "a command"])
+    assert key not in ended.err
 
 
 def identity(desk):
@@ -795,6 +873,141 @@ def test_a_ledger_that_is_refused_is_backed_up_and_that_is_said(till, caplog):
     assert "it had" not in caplog.text
 
 
+def test_nothing_is_beside_a_backup_but_what_is_encrypted(small, monkeypatch):
+    """A stick or a share can keep what was removed from it, and so can a process that is killed meanwhile."""
+    folder, means = small
+    (folder / "state" / backups.WORK).mkdir()
+    (folder / "state" / backups.WORK / FILE_NAME).write_bytes(b"of one that was killed")
+    open_files(folder / "state")[1].close()
+    stick, seen = folder / "stick", []
+    stick.mkdir()
+
+    def looked(*arguments):
+        seen.extend(path.read_bytes() for path in stick.iterdir())
+        seen.append({path.name for path in (folder / "state" / backups.WORK).iterdir()})
+        return read_again(*arguments)
+
+    read_again = backups._read_again
+    monkeypatch.setattr(backups, "_read_again", looked)
+    backups.back_up(folder / "state", "file", stick / "backup", "pass")
+    data, copied = seen
+    assert data.startswith(age.INTRO)
+    assert copied == {FILE_NAME, WITNESS_STATE}
+    assert [path.name for path in stick.iterdir()] == ["backup"]
+    assert not (folder / "state" / backups.WORK).exists()
+    assert isinstance(outcome(stick / "backup", folder / "into", means), dict)
+
+
+def test_a_state_directory_that_can_only_be_read_is_backed_up(small, monkeypatch):
+    folder, means = small
+    mkdir = Path.mkdir
+
+    def refused(path, *arguments, **named):
+        if path.name == backups.WORK:
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        mkdir(path, *arguments, **named)
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    backups.back_up(folder / "state", "file", folder / "again", "pass")
+    monkeypatch.undo()
+    monkeypatch.setattr(age, "SCRYPT_LOG_N", 10)
+    assert isinstance(outcome(folder / "again", folder / "into", means), dict)
+
+
+def test_one_backup_is_made_at_a_time(small):
+    import fcntl
+
+    folder, _ = small
+    fd = os.open(folder / "state", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        with pytest.raises(BridgeError) as caught:
+            backups.back_up(folder / "state", "file", folder / "again", "pass")
+    finally:
+        os.close(fd)
+    assert caught.value.code == "backup_busy"
+    assert not (folder / "again").exists()
+
+
+def test_a_backup_is_made_and_restored_where_there_are_no_links(small, monkeypatch):
+    def no_links(*_):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    folder, means = small
+    monkeypatch.setattr(os, "link", no_links)
+    backups.back_up(folder / "state", "file", folder / "again", "pass")
+    assert isinstance(outcome(folder / "again", folder / "into", means), dict)
+    assert isinstance(outcome(folder / "state" / FILE_NAME, folder / "into", means), dict)
+
+
+def test_what_cannot_be_copied_is_named_and_a_link_is_left_out(small, monkeypatch):
+    folder, means = small
+    state = folder / "state"
+    Files(state, 1 << 30).directory(RUN)
+    (state / "files" / RUN / "link").symlink_to("link")
+    backups.back_up(state, "file", folder / "again", "pass")
+    assert not [name for name in outcome(folder / "again", folder / "into", means) if name.endswith("link")]
+    kept, opened, listed = state / "files" / RUN / "kept", os.open, os.scandir
+    kept.write_bytes(b"kept")
+
+    def unreadable(wanted, work):
+        def done(path, *arguments, **named):
+            if str(path) == str(wanted):
+                raise PermissionError(errno.EACCES, "Permission denied", path)
+            return work(path, *arguments, **named)
+
+        return done
+
+    for name, work, wanted in (("open", opened, kept), ("scandir", listed, kept.parent)):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, name, unreadable(wanted, work))
+            with pytest.raises(BridgeError, match=f"{wanted}: Permission denied") as caught:
+                backups.back_up(state, "file", folder / "third", "pass")
+        assert caught.value.code == "backup_failed"
+    (state / WITNESS_STATE).write_bytes(b"no database" * 100)
+    with pytest.raises(BridgeError, match=f"{state / WITNESS_STATE} can't be copied"):
+        backups.back_up(state, "file", folder / "third", "pass")
+    assert not (folder / "third").exists()
+
+
+def test_a_damaged_key_that_signs_keeps_nobody_from_a_backup(till, caplog):
+    whole = (till.state / KEY_FILE).read_bytes()
+    for kept in (whole[:-1], os.urandom(32)):
+        (till.state / KEY_FILE).write_bytes(kept)
+        file = till.folder / f"backup{len(kept)}"
+        told = till.run("backup", "--passphrase", file, stdin=PASSPHRASE)
+        assert "missing or damaged" in told.out
+        assert "Not in it, and needed to restore it: checkpoint.key" in told.out
+        assert str(till.state / KEY_FILE) in caplog.text
+        caplog.clear()
+    # Where it is only to be made private again, it is not left out.
+    (till.state / KEY_FILE).chmod(0o644)
+    till.says("backup", "--passphrase", till.folder / "x", stdin=PASSPHRASE, code=1, words=["key_unusable", "chmod"])
+
+
+def test_a_witness_alone_is_told_how_to_be_backed_up(tmp_path):
+    open_files(tmp_path)[1].close()
+    with pytest.raises(BridgeError) as caught:
+        backups.back_up(tmp_path, "file", tmp_path / "backup", "x")
+    assert caught.value.code == "witness_alone"
+    assert WITNESS_STATE in caught.value.hint
+    assert not (tmp_path / "backup").exists()
+
+
+def test_a_pipe_is_no_backup_and_that_is_said(till):
+    read, write = os.pipe()
+    try:
+        file = f"/dev/fd/{read}"
+        shutil.rmtree(till.state)
+        for words in (("restore", file), ("audit", "verify", file, "--key", till.key), ("audit", "prove", "1", file)):
+            os.write(write, b"x" * 4000)
+            ended = till.says(*words, code=2, words=["can't be read"])
+            assert "None" not in ended.err
+    finally:
+        os.close(read)
+        os.close(write)
+
+
 # --- in use ---
 
 
@@ -943,12 +1156,23 @@ def test_no_name_leads_elsewhere(small, name):
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
 def test_nothing_but_files_comes_out_of_a_backup(small, kind):
+    """Though the manifest names it, and whoever wrote that had the key."""
     folder, means = small
-    data = (folder / "without keys").read_bytes()
-    info = tarfile.TarInfo(f"memory/{'a' * 64}.json")
+    master = MasterKey((folder / "away" / "master.key").read_bytes())
+    ledger = (folder / "state" / FILE_NAME).read_bytes()
+    name = f"memory/{'a' * 64}.json"
+    made = io.BytesIO()
+    writer = archive.Writer(made, {"needs": ["master.key", KEY_FILE], "keys": []})
+    writer.add(FILE_NAME, len(ledger), 0, io.BytesIO(ledger))
+    at = made.tell()
+    writer.add(name, 0, 0, io.BytesIO())
+    writer.close({}, master)
+    plain = made.getvalue()
+    (folder / "bad").write_bytes(plain)
+    assert isinstance(outcome(folder / "bad", folder / "into", means), dict)
+    info = tarfile.TarInfo(name)
     info.type, info.linkname = kind, "/etc/passwd"
-    first = 512 + 512
-    (folder / "bad").write_bytes(data[:first] + info.tobuf(tarfile.GNU_FORMAT) + data[first:])
+    (folder / "bad").write_bytes(plain[:at] + info.tobuf(tarfile.GNU_FORMAT) + plain[at + 512 :])
     assert outcome(folder / "bad", folder / "into", means) == "backup_damaged"
 
 
@@ -963,6 +1187,37 @@ def test_what_was_put_into_a_backup_by_who_has_no_key_is_found(small):
             changed = data.replace(b'"n": 1', b'"n": 2')
             writer.add(member.name, len(changed), member.changed, io.BytesIO(changed))
         writer.close({"made": 1.0}, MasterKey(bytes(32)))
+    assert outcome(folder / "bad", folder / "into", means) == "backup_damaged"
+
+
+@pytest.mark.parametrize("seconds", [1e300, float("nan"), float("-inf"), 1e11, "x"])
+def test_a_time_that_is_none_is_not_told(small, seconds):
+    from mcp_bridge.cli.backups import _lines
+
+    folder, means = small
+    master = MasterKey((folder / "away" / "master.key").read_bytes())
+    with (folder / "bad").open("wb") as file, (folder / "without keys").open("rb") as source:
+        reader = archive.Reader(source)
+        writer = archive.Writer(file, {"needs": reader.first["needs"], "keys": []})
+        for member in reader.members():
+            writer.add(member.name, member.size, member.changed, reader)
+        writer.close({"made": seconds}, master)
+    found = restore.restore(folder / "bad", folder / "into", "file", means)
+    assert found.made is None
+    assert _lines(found, folder / "bad", folder / "into")
+
+
+def test_a_name_that_is_no_text_is_refused_or_left_out(small):
+    folder, means = small
+    (folder / "state" / "files" / "aa").mkdir(parents=True)
+    (folder / "state" / "files" / "aa" / os.fsdecode(b"\xff")).write_bytes(b"x")
+    backups.back_up(folder / "state", "file", folder / "again", "pass")
+    assert not [name for name in outcome(folder / "again", folder / "into", means) if name.startswith("files")]
+    data = (folder / "without keys").read_bytes()
+    info = tarfile.TarInfo("files/aa/x")
+    info.name = os.fsdecode(b"files/aa/\xff")
+    member = info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+    (folder / "bad").write_bytes(data[:1024] + member + data[1024:])
     assert outcome(folder / "bad", folder / "into", means) == "backup_damaged"
 
 
@@ -1030,8 +1285,10 @@ def dying(work):
         return work(*arguments, **named)
     return done
 
-for name in ("place", "sync_directory", "sync_file", "write_private", "_write"):
+for name in ("sync_directory", "sync_file", "write_private", "_write"):
     setattr(restore, name, dying(getattr(restore, name)))
+for name in ("link", "unlink", "rename"):
+    setattr(os, name, dying(getattr(os, name)))
 for line in sys.stdin:
     left = int(line)
     child = os.fork()
@@ -1043,6 +1300,21 @@ for line in sys.stdin:
 """For each line a restore in a process of its own, which is killed as it comes to so many a step."""
 
 
+OF_ANOTHER = {"ledger.head": b"mine", PUBLIC_KEY_FILE: b"mine, too"}
+"""What is beside a ledger that somebody has moved away."""
+
+
+def with_what_another_has_left(into):
+    into.mkdir(mode=0o700)
+    for name, data in OF_ANOTHER.items():
+        (into / name).write_bytes(data)
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["passphrase", "without keys"])
 def test_a_restore_that_died_is_done_again_or_was_done(small, kind):
     folder, means = small
@@ -1053,6 +1325,7 @@ def test_a_restore_that_died_is_done_again_or_was_done(small, kind):
     command = [sys.executable, "-c", DYING, str(folder / kind), str(into), str(keys)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         for left in itertools.count(1):
+            with_what_another_has_left(into)
             process.stdin.write(f"{left}\n")
             process.stdin.flush()
             ended = int(process.stdout.readline())
@@ -1061,16 +1334,66 @@ def test_a_restore_that_died_is_done_again_or_was_done(small, kind):
             assert ended == -signal.SIGKILL
             if (into / FILE_NAME).exists():
                 assert {name: (into / name).read_bytes() for name in reference} == reference
+                assert not OF_ANOTHER.keys() & {path.name for path in into.iterdir()}
             else:
-                # No bridge begins a log there.
-                before = listing(into)
-                with pytest.raises(BridgeError) as caught:
-                    asyncio.run(begin(into / FILE_NAME))
-                assert caught.value.code == "restore_unfinished"
-                assert listing(into) == before
+                if (into / RESTORING).exists():
+                    # No bridge begins a log there.
+                    before = listing(into)
+                    with pytest.raises(BridgeError) as caught:
+                        asyncio.run(begin(into / FILE_NAME))
+                    assert caught.value.code == "restore_unfinished"
+                    assert listing(into) == before
                 assert outcome(folder / kind, into, means) == reference
             shutil.rmtree(into, ignore_errors=True)
-    assert left > 10
+    assert left > 20
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_a_restore_that_is_interrupted_leaves_all_or_nothing(small, monkeypatch, error, again, after):
+    """At each step, before it or once it is done; and where it is interrupted again and again, it can be done again."""
+    folder, means = small
+    file, into = folder / "without keys", folder / "into"
+    reference = outcome(file, into, means)
+    left = 0
+
+    def failing(work):
+        def done(*arguments, **named):
+            nonlocal left
+            left -= 1
+            fails = left == 0 or (again and left < 0)
+            if fails and not after:
+                raise error(5, "Input/output error")
+            result = work(*arguments, **named)
+            if fails:
+                raise error(5, "Input/output error")
+            return result
+
+        return done
+
+    for steps in itertools.count(1):
+        with_what_another_has_left(into)
+        with monkeypatch.context() as patched:
+            for name in ("link", "unlink", "rename", "mkdir"):
+                patched.setattr(os, name, failing(getattr(os, name)))
+            patched.setattr(restore, "sync_directory", failing(restore.sync_directory))
+            left = steps
+            with contextlib.suppress(error, BridgeError):
+                restore.restore(file, into, "file", means)
+        if left > 0:
+            break
+        if (into / FILE_NAME).exists():
+            assert contents(into) | reference == contents(into)
+            assert not OF_ANOTHER.keys() & {path.name for path in into.iterdir()}
+        elif again:
+            restore.restore(file, into, "file", means)
+            assert contents(into) == reference
+        else:
+            assert contents(into) == OF_ANOTHER
+        shutil.rmtree(into)
+    assert steps > 10
 
 
 async def begin(path):
@@ -1097,11 +1420,154 @@ def test_a_restore_that_died_does_not_take_away_how_far_another_ledger_had_come(
     (into / RESTORING).mkdir(parents=True, mode=0o700)
     into.chmod(0o700)
     (into / RESTORING / "before.ledger.head").write_text("mine")
+    (into / RESTORING / FILE_NAME).write_text("not in its place yet")
     torn.write_bytes((folder / "without keys").read_bytes()[:-600])
     with pytest.raises(BridgeError) as caught:
         restore.restore(torn, into, "file", means)
     assert caught.value.code == "backup_damaged"
     assert [(path.name, path.read_text()) for path in into.iterdir()] == [("ledger.head", "mine")]
+
+
+def killed(folder, into, at):
+    """A restore of the small backup that was killed as it came to put something in its place."""
+    command = [sys.executable, "-c", KILLED, str(folder / "without keys"), str(into), str(folder / "away"), at]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert (into / RESTORING / PLACING).exists()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from mcp_bridge.bridge import restore
+
+file, into, keys = map(Path, sys.argv[1:4])
+
+def dying(work):
+    def done(one, *others):
+        if Path(one).name == sys.argv[4]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return work(one, *others)
+    return done
+
+restore.place = dying(restore.place)
+restore.shutil.rmtree = dying(restore.shutil.rmtree)
+restore.restore(file, into, "file", restore.Means(lambda: "pass", (), keys))
+"""
+
+
+def test_what_a_restore_that_was_done_has_left_is_nobodys_reason_to_remove_anything(small):
+    """It was killed as it was about to tidy up; the ledger is lost long after that."""
+    folder, means = small
+    into = folder / "into"
+    killed(folder, into, RESTORING)
+    (into / FILE_NAME).rename(folder / "lost")
+    with pytest.raises(BridgeError) as caught:
+        asyncio.run(begin(into / FILE_NAME))
+    assert caught.value.code == "ledger_missing"
+    before = contents(into)
+    with pytest.raises(BridgeError) as caught:
+        restore.restore(folder / "without keys", into, "file", means)
+    assert caught.value.code == "restore_exists"
+    assert contents(into) == before
+    assert (into / "master.key").exists()
+
+
+def test_a_bridge_removes_what_a_restore_that_was_done_has_left(small):
+    folder, _ = small
+    into = folder / "into"
+    killed(folder, into, RESTORING)
+    asyncio.run(begin(into / FILE_NAME))
+    assert not (into / RESTORING).exists()
+    assert {path.name for path in into.iterdir()} >= {FILE_NAME, "master.key", KEY_FILE, "memory"}
+
+
+def test_what_was_made_since_a_restore_died_is_not_removed(small):
+    folder, means = small
+    into = folder / "into"
+    file = folder / "with secrets"
+    SecretFile(folder / "state").set("till", VALUE)
+    backups.back_up(folder / "state", "file", file, "pass")
+    shutil.copy(file, folder / "without keys")
+
+    def another_secret():
+        SecretFile(into).set("other", VALUE)
+
+    def another_witness():
+        open_files(into)[1].close()
+
+    for at, change, made in (
+        ("secrets.json", another_secret, "secrets"),
+        (FILE_NAME, another_secret, "secrets"),
+        (FILE_NAME, another_witness, "witness"),
+    ):
+        killed(folder, into, at)
+        change()
+        mine = {name: data for name, data in contents(into).items() if name.startswith(made)}
+        with pytest.raises(BridgeError) as caught:
+            restore.restore(file, into, "file", means)
+        assert caught.value.code == "restore_exists"
+        assert contents(into).items() >= mine.items(), at
+        shutil.rmtree(into)
+
+
+def test_a_ledger_that_is_put_back_where_a_restore_died_is_held_against_how_far_it_had_come(small):
+    folder, _ = small
+    into = folder / "into"
+    shutil.copytree(folder / "state", into)
+    older = shutil.copy(into / FILE_NAME, folder / "older")
+    asyncio.run(run_once(into / FILE_NAME))
+    away = folder / "elsewhere"
+    away.mkdir()
+    for name in ("master.key", KEY_FILE, FILE_NAME, *FOLDERS):
+        if (into / name).exists():
+            (into / name).rename(away / name)
+    killed(folder, into, FILE_NAME)
+    for name in ("master.key", KEY_FILE):
+        (away / name).replace(into / name)
+    shutil.copy(older, into / FILE_NAME)
+    with pytest.raises(BridgeError) as caught:
+        asyncio.run(begin(into / FILE_NAME))
+    assert caught.value.code == "ledger_behind"
+    assert not (into / RESTORING).exists()
+    (away / FILE_NAME).replace(into / FILE_NAME)
+    asyncio.run(begin(into / FILE_NAME))
+
+
+async def run_once(path):
+    async with Database(path) as database:
+        await Writer(database).start("e" * 32)
+
+
+def test_where_there_are_no_links_a_restore_is_done_again_likewise(small, monkeypatch):
+    """There a file's place is taken by an empty one first."""
+    folder, means = small
+    file, into = folder / "without keys", folder / "into"
+    reference = outcome(file, into, means)
+
+    def no_links(*_):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    def interrupted(source, target):
+        if Path(target).name == FILE_NAME and Path(source).parent.name == RESTORING:
+            # As it is killed: nothing is tidied up.
+            stopped.append(contents(into))
+            raise KeyboardInterrupt
+        return rename(source, target)
+
+    stopped, rename = [], os.replace
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", no_links)
+        patched.setattr(os, "replace", interrupted)
+        patched.setattr(restore, "_undo", lambda *_: None)
+        patched.setattr(restore, "_clear", lambda *_: None)
+        with pytest.raises(KeyboardInterrupt):
+            restore.restore(file, into, "file", means)
+    assert stopped[0][FILE_NAME] == b""
+    with pytest.raises(BridgeError) as caught:
+        asyncio.run(begin(into / FILE_NAME))
+    assert caught.value.code == "restore_unfinished"
+    restore.restore(file, into, "file", means)
+    assert contents(into) == reference
 
 
 def test_two_restores_into_one_directory_do_not_meet(small):

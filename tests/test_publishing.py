@@ -412,11 +412,44 @@ async def test_a_file_that_another_process_keeps_locked_is_an_error(monkeypatch,
 
 async def test_a_storage_that_hangs_is_given_up(monkeypatch, file):
     gone = threading.Event()
+    monkeypatch.setattr(publishing_file, "LOCK_SECONDS", 0)
     monkeypatch.setattr(publishing_file.os, "fsync", lambda _: gone.wait(30))
-    error = await refused(file.model_copy(update={"timeout": 0.1}), Log(3))
+    # The one that was given up has the file locked, which is no other process's doing.
+    for _ in range(2):
+        error = await refused(file.model_copy(update={"timeout": 0.1}), Log(3))
+        assert error.code == "publish_file_unusable"
+        assert "0.1 s" in error.message
     gone.set()
-    assert error.code == "publish_file_unusable"
-    assert "0.1 s" in error.message
+
+
+@pytest.mark.parametrize("work", ["publish_to_file(target, Log(3).note(), Log(3))", "look_at_file(target, Log(3))"])
+async def test_a_storage_that_hangs_does_not_keep_a_process_from_its_end(file, work):
+    script = f"""
+import os, sys, threading
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import anyio
+from pathlib import Path
+from published_log import Log
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger import publishing_file
+from mcp_bridge.ledger.publishing_file import look_at_file, publish_to_file
+from mcp_bridge.ledger.targets import Target
+
+target = Target(file=Path({str(file.file)!r}), timeout=0.1)
+
+async def ask():
+    try:
+        await {work}
+    except BridgeError as exc:
+        print(exc.code, flush=True)
+
+publishing_file._held = lambda *_: threading.Event().wait()
+anyio.run(ask)
+"""
+    file.file.touch()
+    with anyio.fail_after(60):
+        ended = await anyio.run_process([sys.executable, "-c", script], check=False)
+    assert (ended.returncode, ended.stdout) == (0, b"publish_file_unusable\n"), ended.stderr
 
 
 async def test_bridges_that_publish_one_log_at_once_leave_ascending_checkpoints(file):

@@ -75,11 +75,15 @@ class Recipient:
         """
         point = _from_bech32(_RECIPIENT_PREFIX, text) if text == text.lower() else None
         if point is None:
-            raise BridgeError(
-                "bad_recipient",
-                f"{text[:100]!r} is no recipient.",
-                hint="It begins with age1, and `mcp-bridge backup-key FILE` or age-keygen prints it.",
-            )
+            hint = "It begins with age1, and `mcp-bridge backup-key FILE` or age-keygen prints it."
+            if is_private(text):
+                why, hint = "That is a private key, and no recipient.", f"Name the public one. {hint}"
+            else:
+                # Of what isn't meant for one not a word: it may be a line of any file.
+                why = (
+                    f"{text[:100]!r} is no recipient." if text.startswith("age1") else "A line is no recipient of age."
+                )
+            raise BridgeError("bad_recipient", why, hint=hint)
         return cls(point)
 
     def __str__(self) -> str:
@@ -346,6 +350,11 @@ class Header:
         if not hmac.compare_digest(_mac(key, self.data), self.mac):
             raise damaged("its header was changed")
         return key
+
+
+def is_private(text: str) -> bool:
+    """Whether a text is meant for an identity, which nobody is to be shown."""
+    return text.strip().lower().startswith(_IDENTITY_PREFIX)
 
 
 def damaged(why: str) -> BridgeError:

@@ -6,6 +6,7 @@ what its entries tell of is on the disk before they are, so the files that are c
 
 from __future__ import annotations
 
+import errno
 import functools
 import io
 import logging
@@ -14,11 +15,12 @@ import secrets
 import shutil
 import sqlite3
 import stat
+import tempfile
 import time
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -29,10 +31,11 @@ from mcp_bridge.ledger import audit, forgetting, sealing, witness_files
 from mcp_bridge.ledger.opening import KEY_FILE, NEXT_KEY_FILE, PUBLIC_KEY_FILE, own_vkey
 from mcp_bridge.ledger.position import PositionFile
 from mcp_bridge.ledger.reading import open_ledger, require
+from mcp_bridge.ledger.restoring import RESTORING
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.signing import Signer, Verifier
 from mcp_bridge.policy import secret_stores
-from mcp_bridge.private_files import place, private_key, sync_directory
+from mcp_bridge.private_files import locked_directory, place, private_key, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -61,8 +64,13 @@ OF_THIS_LEDGER = ("ledger.head", PUBLIC_KEY_FILE)
 """Files that tell of the ledger beside them how far it had come, and its public key: in no backup, removed where one is
 restored, and made anew when that is opened."""
 
+WORK = ".backup"
+"""In the state directory: what a backup that is being made, or was killed, has copied and not encrypted yet."""
+
 LEFT_OUT = (
     *OF_THIS_LEDGER,
+    # Of a backup or a restore that is under way, or was killed.
+    *(WORK, RESTORING),
     # Of the processes that are there: locks, ids of containers that start, pages that lead to a viewer, builds.
     *("owners", "run", "ui-*.html", "image-build-work-*"),
     *("files.total", "memory.lock", "image-build.lock", f".{secret_stores.FILE_NAME}.lock"),
@@ -114,28 +122,69 @@ def back_up(directory: Path, master: str | Sequence[str], target: Path, to: str 
         to: The passphrase or the recipients that it is encrypted to; None for one without keys, and in the clear.
 
     Raises:
-        BridgeError: `backup_exists`, `backup_failed`, `bad_recipient`; `key_missing`, `key_unusable`; as
-            `audit.verify_file`. Nothing is left then.
+        BridgeError: `backup_exists`, `backup_failed`, `backup_busy`, `bad_recipient`; `witness_alone`; `key_missing`,
+            `key_unusable`; as `audit.verify_file`. Nothing is left then.
     """
     if os.path.lexists(target):
         raise _exists(target)
+    _refuse_witness_alone(directory)
     require(directory / FILE_NAME)
-    work = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}")
+    new = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}")
     try:
-        work.mkdir(mode=0o700)
-        try:
-            made = _written(directory, master, work, to)
-            place(work / "backup", target)
-            sync_directory(target.parent)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
+        with _work(directory) as work:
+            made = _written(directory, master, work, new, to)
+        place(new, target)
+        sync_directory(target.parent)
     except FileExistsError:
         raise _exists(target) from None
     except OSError as exc:
-        raise BridgeError("backup_failed", f"{target} can't be written: {exc.strerror}.") from None
-    except sqlite3.Error as exc:
-        raise BridgeError("backup_failed", f"{target} can't be written: {exc}.") from None
+        where = str(exc.filename or new)
+        named = "" if where in {str(new), str(target.parent)} else f"{where}: "
+        raise BridgeError("backup_failed", f"{target} can't be written: {named}{exc.strerror}.") from None
+    finally:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
     return made
+
+
+def _refuse_witness_alone(directory: Path) -> None:
+    state, key = directory / witness_files.STATE_FILE, directory / witness_files.KEY_FILE
+    if state.exists() and not (directory / FILE_NAME).exists():
+        raise BridgeError(
+            "witness_alone",
+            f"{directory} is a witness's, and has no ledger: there is nothing that `backup` could verify.",
+            hint=f"Stop the witness, and copy {key.name}, and {state.name} with its -wal if there is one. Put back"
+            " the newest copy only: with an older one, logs can be rolled back to that time.",
+        )
+
+
+@contextmanager
+def _work(directory: Path) -> Iterator[Path]:
+    """A directory for what a backup copies before it is encrypted: in the state directory, if it can be written to.
+
+    Raises:
+        BridgeError: `backup_busy`.
+        OSError: As the system gives it.
+    """
+    with locked_directory(directory) as is_mine:
+        if not is_mine:
+            raise BridgeError("backup_busy", f"Another backup of {directory} is being made.", hint="Wait for its end.")
+        work = directory / WORK
+        try:
+            if os.path.lexists(work):
+                # Of one that was killed.
+                shutil.rmtree(work)
+            work.mkdir(mode=0o700)
+        except OSError as exc:
+            if exc.errno not in {errno.EROFS, errno.EACCES}:
+                raise
+            with tempfile.TemporaryDirectory(prefix="mcp-bridge-") as folder:
+                yield Path(folder)
+            return
+        try:
+            yield work
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
 
 
 def needs(ledger: Ledger) -> tuple[str, ...]:
@@ -161,7 +210,9 @@ def signs(seed: bytes, ledger: Ledger) -> bool:
         return False
 
 
-def _written(directory: Path, master: str | Sequence[str], work: Path, to: str | Sequence[Recipient] | None) -> Backup:
+def _written(
+    directory: Path, master: str | Sequence[str], work: Path, new: Path, to: str | Sequence[Recipient] | None
+) -> Backup:
     root = sealing.MasterKey(key := sealing.read_master(master, directory, make=False))
     copy = work / FILE_NAME
     found, signer = _copied(directory / FILE_NAME, copy, root)
@@ -175,7 +226,7 @@ def _written(directory: Path, master: str | Sequence[str], work: Path, to: str |
         known[OLD_KEY] = None
     small = {} if to is None else _small(directory, known)
     in_it = tuple(name for name in KEYS if name in small)
-    with open(work / "backup", "xb", opener=_private) as file:
+    with open(new, "xb", opener=_private) as file:
         encrypted, file_key = (None, None) if to is None else age.encrypt(file, to)
         writer = archive.Writer(encrypted or file, {"needs": wanted, "keys": in_it})
         _add(writer, FILE_NAME, copy)
@@ -191,7 +242,7 @@ def _written(directory: Path, master: str | Sequence[str], work: Path, to: str |
             encrypted.close()
         file.flush()
         os.fsync(file.fileno())
-    _read_again(work / "backup", file_key, root)
+    _read_again(new, file_key, root)
     apart = tuple(name for name in wanted if name not in in_it)
     return Backup(found.log.size, found.log.root, found.log.authenticated, in_it, apart, files)
 
@@ -199,13 +250,20 @@ def _written(directory: Path, master: str | Sequence[str], work: Path, to: str |
 def _copied(path: Path, copy: Path, master: sealing.MasterKey) -> tuple[audit.FileVerdict, bytes | None]:
     """A verified copy of a ledger that may be in use, and the key that it is signed with, if that is there."""
     position = PositionFile(path)
-    for _ in range(_TRIES):
+    for left in reversed(range(_TRIES)):
         behind = _caught(position.load)
         try:
             trusted = [Verifier.parse(own_vkey(path))]
         except BridgeError as exc:
-            if exc.code != "key_missing":
+            if exc.code not in {"key_missing", "key_unusable"}:
                 raise
+            if exc.code == "key_unusable":
+                if left:
+                    # It may have been rotated each time that this looked.
+                    continue
+                # One that others can read, or that can't be read, is there.
+                read_private(path.with_name(KEY_FILE))
+                logger.warning("%s", exc)
             # Before a lost key is replaced there should be a copy.
             trusted = None
         found = audit.backup(path, copy, trusted, master)
@@ -264,13 +322,21 @@ def read_private(path: Path) -> bytes | None:
 
 
 def _copy_database(path: Path, copy: Path) -> None:
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)) as opened:
-        opened.execute("VACUUM INTO ?", (str(copy),))
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)) as opened:
+            opened.execute("VACUUM INTO ?", (str(copy),))
+    except sqlite3.Error as exc:
+        raise BridgeError("backup_failed", f"{path} can't be copied: {exc}.") from None
 
 
 def _kept(directory: Path) -> Iterator[Path]:
+    def refuse(exc: OSError) -> None:
+        # What is gone by now was swept. What can't be read would be missing without a word.
+        if not isinstance(exc, FileNotFoundError):
+            raise exc
+
     for folder in FOLDERS:
-        for at, _, names in os.walk(directory / folder):
+        for at, _, names in os.walk(directory / folder, onerror=refuse):
             for name in sorted(names):
                 path = Path(at) / name
                 if is_kept(str(path.relative_to(directory))):
@@ -278,17 +344,36 @@ def _kept(directory: Path) -> Iterator[Path]:
 
 
 def _add(writer: archive.Writer, name: str, path: Path) -> bool:
-    """Add a file as it is when it is opened: none is changed after it has its name. False if it is gone by now."""
+    """Add a file as it is when it is opened: none is changed after it has its name. False if there is none, by now."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
+    except OSError as exc:
+        if exc.errno == errno.ELOOP:
+            # A link: somebody else's, and none of what is kept here.
+            return False
+        raise
     with os.fdopen(fd, "rb") as file:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             return False
-        writer.add(name, status.st_size, status.st_mtime, file)
+        writer.add(name, status.st_size, status.st_mtime, _Named(file, path))
     return True
+
+
+class _Named:
+    """A file whose errors say which one it is. The target's are errors of the same kind."""
+
+    def __init__(self, file: IO[bytes], path: Path) -> None:
+        self._file = file
+        self._path = path
+
+    def read(self, size: int, /) -> bytes:
+        try:
+            return self._file.read(size)
+        except OSError as exc:
+            raise OSError(exc.errno, exc.strerror, str(self._path)) from None
 
 
 def _read_again(path: Path, file_key: bytes | None, master: sealing.MasterKey) -> None:

@@ -54,8 +54,8 @@ OUTPUT_PART_BYTES = 1 << 20
 
 MAX_ARTIFACTS_LISTED = 100
 
-_NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069/\\]{1,200}")
-"""No separator, and nothing that changes how a terminal shows the rest of a line."""
+_NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff/\\]{1,200}")
+"""No separator, nothing that changes how a terminal shows the rest of a line, and no byte that isn't text."""
 
 _EXECUTION = re.compile(r"[0-9a-f]{16}")
 _OUTPUT = re.compile(r"[a-z]{1,20}(-[0-9]{1,4})?")

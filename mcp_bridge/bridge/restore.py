@@ -1,15 +1,15 @@
 """A state directory from a backup: everything is read, checked and written beside first, and then put in its place.
 
-The ledger is the last to be put there, and no bridge begins one while a restore is under way (`opening.RESTORING`). So
+The ledger is the last to be put there, and no bridge begins one while a restore is under way (`ledger.restoring`). So
 a directory is as it was, or restored; one whose restore has died says so, and can be restored again.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
+import stat
 import tempfile
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -35,12 +35,14 @@ from mcp_bridge.bridge.keep import FOLDERS, is_kept
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import audit, rotation, sealing, witness_files
 from mcp_bridge.ledger.beside import check_master
-from mcp_bridge.ledger.opening import KEY_FILE, RESTORING
+from mcp_bridge.ledger.opening import KEY_FILE, NEXT_KEY_FILE
 from mcp_bridge.ledger.reading import open_ledger
+from mcp_bridge.ledger.restoring import AWAY, PLACING, RESTORING, has_ledger, is_unfinished, put_back
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.signing import Verifier
 from mcp_bridge.private_files import (
     KEY_BYTES,
+    locked_directory,
     place,
     private_directory,
     state_directory,
@@ -58,11 +60,8 @@ if TYPE_CHECKING:
 
 _SQLITE = b"SQLite format 3\0"
 
-_PLACING = "placing"
-"""In the directory of a restore: the names that it puts in their places, once it does."""
-
-_AWAY = "before."
-"""How the names begin there of what has told of another ledger."""
+_MAX_SECONDS = 1e11
+"""Of a time that is believed: the year 5138. What isn't a number is not less."""
 
 CAN_BE_LOST = (KEY_FILE, OLD_KEY)
 """Keys without which a ledger can go on: with a new one, or with none."""
@@ -97,6 +96,7 @@ class Restored:
         authenticated: Whether they are signed with a key that is trusted.
         made: When the backup was made, in seconds since 1970; None if it doesn't say.
         going: How many executions can go on, by their status.
+        published: The targets that its checkpoints were published to.
         keys: The names of the keys that it is restored with.
         apart: The names of keys that it needs, and that were not there.
         lost: The names of keys that were lost, and that it goes on without.
@@ -109,6 +109,7 @@ class Restored:
     authenticated: bool
     made: float | None
     going: dict[str, int]
+    published: tuple[str, ...]
     keys: tuple[str, ...]
     apart: tuple[str, ...]
     lost: tuple[str, ...]
@@ -123,6 +124,7 @@ class Restored:
             "authenticated": self.authenticated,
             "made": self.made,
             "executions": self.going,
+            "published": list(self.published),
             "keys": list(self.keys),
             "missing": list(self.apart),
             "lost": list(self.lost),
@@ -173,6 +175,7 @@ def check(file: Path, directory: Path, master: str | Sequence[str], means: Means
     with ExitStack() as stack:
         stack.enter_context(_naming(file))
         reader = _opened(file, means, stack)
+        _wanted(file, reader, means)
         try:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mcp-bridge-")))
             return _read(file, reader, _Place(folder, master, directory), means).restored
@@ -234,7 +237,8 @@ def _opened(file: Path, means: Means, stack: ExitStack) -> archive.Reader | None
         if beginning.startswith(archive.FIRST_NAME.encode() + b"\0"):
             return archive.Reader(opened)
     except OSError as exc:
-        raise BridgeError("bad_argument", f"{file} can't be read: {exc.strerror}.") from None
+        # A pipe's has no words of the system's.
+        raise BridgeError("bad_argument", f"{file} can't be read: {exc.strerror or exc}.") from None
     raise BridgeError(
         "backup_unusable",
         f"{file} is no backup, and no ledger.",
@@ -249,10 +253,12 @@ def _decrypted(opened: IO[bytes], means: Means) -> age.Decrypted:
     return age.Decrypted(opened, header.open_with(means.identities))
 
 
-def _require(
-    file: Path, reader: archive.Reader | None, means: Means, master: str | Sequence[str], directory: Path
-) -> None:
-    """See that all keys are there that a backup says it needs, before anything is made."""
+def _wanted(file: Path, reader: archive.Reader | None, means: Means) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The keys that a backup says it needs, and those that are in it.
+
+    Raises:
+        BridgeError: `bad_argument`: what is said to be lost can't be, or isn't.
+    """
     for name in means.lost:
         if name not in CAN_BE_LOST:
             raise BridgeError(
@@ -267,15 +273,24 @@ def _require(
     else:
         wanted, there = _names(reader, "needs"), _names(reader, "keys")
     for name in sorted(means.lost):
-        if name in (*there, *_beside(means, KEYS)):
+        if name in (*there, *_beside(means)):
             raise BridgeError("bad_argument", f"--lost {name}: it is there.", hint="Leave --lost out.")
         if name not in wanted:
             raise BridgeError("bad_argument", f"--lost {name}: its ledger needs none.", hint="Leave --lost out.")
+    return wanted, there
+
+
+def _require(
+    file: Path, reader: archive.Reader | None, means: Means, master: str | Sequence[str], directory: Path
+) -> None:
+    """See that all keys are there that a backup says it needs, before anything is made."""
+    wanted, there = _wanted(file, reader, means)
+    there = (*there, *_beside(means))
     if MASTER not in there and master != "file":
         # It is asked for now: it may not be there.
         sealing.read_master(master, directory, make=False)
         there = (*there, MASTER)
-    apart = tuple(name for name in wanted if name not in {*there, *means.lost, *_beside(means, KEYS)})
+    apart = tuple(name for name in wanted if name not in {*there, *means.lost})
     if apart:
         raise _missing(apart)
 
@@ -287,8 +302,12 @@ def _names(reader: archive.Reader, what: str) -> tuple[str, ...]:
     return tuple(map(str, found))
 
 
-def _beside(means: Means, names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(name for name in names if means.keys is not None and os.path.lexists(means.keys / name))
+def _beside(means: Means) -> tuple[str, ...]:
+    """The keys that are added, by their names in a backup; that one is the log's is seen later."""
+    if means.keys is None:
+        return ()
+    names = {name: (name,) for name in KEYS} | {KEY_FILE: (KEY_FILE, NEXT_KEY_FILE)}
+    return tuple(name for name, files in names.items() if any(os.path.lexists(means.keys / file) for file in files))
 
 
 def _missing(names: Sequence[str]) -> BridgeError:
@@ -312,14 +331,13 @@ def _read(file: Path, reader: archive.Reader | None, to: _Place, means: Means) -
         small = _unpack(reader, to.folder, whole=to.whole)
         if not copy.is_file():
             raise damaged("there is no ledger in it")
-    for name in _beside(means, (*KEYS, *CREDENTIALS)):
-        if name not in small and means.keys is not None and (data := read_private(means.keys / name)) is not None:
-            small[name] = data
     with open_ledger(copy) as ledger:
+        if means.keys is not None:
+            _add_keys(small, ledger, means.keys)
         root = _root(small, ledger, to)
         if reader is not None and root is not None:
             reader.check_mac(root)
-        signed = _signed(small, ledger, means, to)
+        signed = _signed(small, ledger, to)
         there = {*small, *means.lost, *(() if root is None else (MASTER,))}
         apart = tuple(name for name in needs(ledger) if name not in there)
         origin, vkey = ledger.origin, ledger.vkey
@@ -327,6 +345,8 @@ def _read(file: Path, reader: archive.Reader | None, to: _Place, means: Means) -
             "SELECT status, count(*) FROM executions WHERE status IN ('running', 'suspended') GROUP BY status"
         )
         going: dict[str, int] = dict(rows.fetchall())
+        rows = ledger.connection.execute("SELECT target FROM published ORDER BY target")
+        targets = tuple(str(target) for (target,) in rows)
     log = audit.verify_file(copy, means.verifiers or ([Verifier.parse(vkey)] if signed else None), (), root).log
     said = {} if reader is None else reader.manifest
     made = said.get("made")
@@ -335,8 +355,9 @@ def _read(file: Path, reader: archive.Reader | None, to: _Place, means: Means) -
         vkey,
         log.size,
         log.authenticated,
-        made if isinstance(made, float) else None,
+        made if isinstance(made, float) and abs(made) < _MAX_SECONDS else None,
         going,
+        targets,
         tuple(name for name in KEYS if name in small),
         apart,
         tuple(name for name in CAN_BE_LOST if name in means.lost),
@@ -363,14 +384,21 @@ def _root(small: dict[str, bytes], ledger: Ledger, to: _Place) -> sealing.Master
     return found
 
 
-def _signed(small: dict[str, bytes], ledger: Ledger, means: Means, to: _Place) -> bool:
+def _add_keys(small: dict[str, bytes], ledger: Ledger, directory: Path) -> None:
+    """Add what is missing of a directory's keys and credentials."""
+    if KEY_FILE not in small and (seed := signing_key(directory, ledger)) is not None:
+        # By any of its names: a rotation may have died there.
+        small[KEY_FILE] = seed
+    for name in (*KEYS, *CREDENTIALS):
+        if name not in small and (data := read_private(directory / name)) is not None:
+            small[name] = data
+
+
+def _signed(small: dict[str, bytes], ledger: Ledger, to: _Place) -> bool:
     """Whether the key that a log is signed with is there."""
-    for directory in (means.keys, to.beside):
-        if KEY_FILE not in small and directory is not None and (seed := signing_key(directory, ledger)) is not None:
-            if directory == to.beside:
-                # Somebody else's: it tells whose log it is, and isn't the backup's.
-                return True
-            small[KEY_FILE] = seed
+    if KEY_FILE not in small and to.beside is not None and signing_key(to.beside, ledger) is not None:
+        # Somebody else's: it tells whose log it is, and isn't the backup's.
+        return True
     if KEY_FILE in small and not signs(small[KEY_FILE], ledger):
         raise BridgeError(
             "key_unusable",
@@ -408,8 +436,10 @@ def _write(path: Path, member: archive.Member, reader: archive.Reader) -> None:
 
 def _put_keys(staging: Path, found: _Found, master: str | Sequence[str]) -> None:
     """Put the keys beside a ledger that was read, the master key where the configuration says."""
+    has_witness = (staging / witness_files.STATE_FILE).exists()
     for name, data in found.small.items():
-        if name != MASTER or master == "file":
+        # A witness's key without what it has cosigned would be one that has forgotten it.
+        if (name != MASTER or master == "file") and (name != witness_files.KEY_FILE or has_witness):
             write_private(staging / name, data)
     if (own := found.small.get(MASTER)) is not None and master != "file":
         _give_back(own, master, staging)
@@ -441,29 +471,25 @@ def _staging(directory: Path) -> Iterator[Path]:
     """A directory in the state directory, for this restore alone."""
     is_new = not directory.exists()
     state_directory(directory, durable=True)
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    staging = directory / RESTORING
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BridgeError("restore_busy", f"Another restore into {directory} is under way.") from None
-        except OSError:
-            # A file system without locks has one user, or is at its users' risk.
-            pass
-        staging = directory / RESTORING
-        try:
-            _clear(directory, staging)
-            # Once more, now that nobody else restores.
-            _refuse_occupied(directory)
-            staging.mkdir(mode=0o700)
-        except OSError as exc:
-            raise BridgeError("restore_failed", f"{exc.filename} can't be made: {exc.strerror}.") from None
-        try:
-            yield staging
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
+        with locked_directory(directory) as is_mine:
+            if not is_mine:
+                raise BridgeError("restore_busy", f"Another restore into {directory} is under way.")
+            try:
+                _clear(directory, staging)
+                # Once more, now that nobody else restores.
+                _refuse_occupied(directory)
+                staging.mkdir(mode=0o700)
+            except OSError as exc:
+                raise BridgeError("restore_failed", f"{exc.filename} can't be made: {exc.strerror}.") from None
+            try:
+                yield staging
+            finally:
+                # Also what another interruption has left undone.
+                with suppress(OSError):
+                    _clear(directory, staging)
     finally:
-        os.close(fd)
         if is_new:
             with suppress(OSError):
                 directory.rmdir()
@@ -476,51 +502,74 @@ def _settle(staging: Path, directory: Path) -> None:
             sync_file(Path(at) / name)
         sync_directory(Path(at))
     order = [name for name in (*FOLDERS, *KEYS, *CREDENTIALS, *reversed(DATABASES)) if (staging / name).exists()]
-    write_private(staging / _PLACING, json.dumps(order).encode(), durable=True)
-    placed: list[Path] = []
-    away: list[str] = []
+    marks = {name: _mark(staging / name) for name in order}
+    write_private(staging / PLACING, json.dumps(marks).encode(), durable=True)
     try:
         for name in order:
             if (staging / name).is_dir():
                 # Onto an empty one at most.
                 (staging / name).rename(directory / name)
-            else:
-                if name == FILE_NAME:
-                    away += _put_away(directory, staging)
-                    # Everything else before it: with it, the directory is a ledger's.
-                    sync_directory(directory)
-                place(staging / name, directory / name)
-            placed.append(directory / name)
+                continue
+            if name == FILE_NAME:
+                _put_away(directory, staging)
+                # Everything else before it: with it, the directory is a ledger's.
+                sync_directory(directory)
+            place(staging / name, directory / name)
         sync_directory(directory)
     except BaseException:
-        for path in reversed(placed):
-            _remove(path)
-        for name in away:
-            (staging / f"{_AWAY}{name}").rename(directory / name)
+        _undo(directory, staging)
         raise
 
 
-def _put_away(directory: Path, staging: Path) -> list[str]:
-    """Take the names of another ledger's files away; which of them there were."""
-    there = [name for name in OF_THIS_LEDGER if os.path.lexists(directory / name)]
-    for name in there:
-        (directory / name).rename(staging / f"{_AWAY}{name}")
-    return there
+def _mark(path: Path) -> list[int] | None:
+    """By which a file is known that nobody has changed or replaced, and a directory; None where nothing is."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return None
+    return [status.st_ino, 0 if stat.S_ISDIR(status.st_mode) else status.st_mtime_ns]
+
+
+def _put_away(directory: Path, staging: Path) -> None:
+    """Take the names of another ledger's files away."""
+    for name in OF_THIS_LEDGER:
+        if os.path.lexists(directory / name):
+            (directory / name).rename(staging / f"{AWAY}{name}")
+
+
+def _undo(directory: Path, staging: Path) -> None:
+    """Take back what was put in its place, the ledger first, and put back what was put away.
+
+    What somebody has made or changed since stays. Whoever is interrupted at this can do it again.
+    """
+    try:
+        marks = json.loads((staging / PLACING).read_bytes())
+    except (FileNotFoundError, ValueError):
+        # That is written first, and whole: nothing was placed.
+        marks = {}
+    if has_ledger(directory) and _mark(directory / FILE_NAME) != marks.get(FILE_NAME):
+        # A bridge has begun to work with it.
+        return
+    for name in reversed(marks):
+        placed, back = directory / name, staging / name
+        if _mark(placed) == marks[name]:
+            if os.path.lexists(back):
+                # Two names of one file, which no renaming makes one.
+                placed.unlink()
+            else:
+                placed.rename(back)
+        elif placed.is_file() and not placed.stat().st_size and os.path.lexists(back):
+            # Where there are no links, `place` begins with an empty file.
+            placed.unlink()
+    put_back(directory)
 
 
 def _clear(directory: Path, staging: Path) -> None:
     """Remove what a restore that has died has left."""
     if not staging.is_dir():
         return
-    if not (directory / FILE_NAME).exists():
-        with suppress(FileNotFoundError, ValueError):
-            for name in json.loads((staging / _PLACING).read_bytes()):
-                if name in _ours():
-                    _remove(directory / name)
-        # Whoever puts the other ledger back is told how far it had come.
-        for name in OF_THIS_LEDGER:
-            if os.path.lexists(staging / f"{_AWAY}{name}"):
-                (staging / f"{_AWAY}{name}").rename(directory / name)
+    if is_unfinished(directory) and not has_ledger(directory):
+        _undo(directory, staging)
     shutil.rmtree(staging)
 
 
@@ -528,17 +577,10 @@ def _ours() -> tuple[str, ...]:
     return (*FOLDERS, *KEYS, *CREDENTIALS, *DATABASES, *(f"{name}-wal" for name in DATABASES))
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
 def _refuse_occupied(directory: Path) -> None:
     """See that there is nothing where something would be put."""
-    if (directory / RESTORING / _PLACING).exists() and not (directory / FILE_NAME).exists():
-        # It is what a restore has left that has died.
+    if (directory / RESTORING / PLACING).exists() and is_unfinished(directory) and not has_ledger(directory):
+        # It is what a restore has left that has died, which takes it back first; the rest is refused then.
         return
     there = [name for name in _ours() if os.path.lexists(directory / name) and not _is_empty(directory / name)]
     if there:

@@ -88,7 +88,7 @@ def backup(
         by = (
             "verified"
             if made.authenticated
-            else "which agree with each other; by which key, nobody can say: checkpoint.key is missing"
+            else "which agree with each other; by which key, nobody can say: checkpoint.key is missing or damaged"
         )
         showing.tell(f"{made.size} entries and {made.files} files in {file}, {by}")
         if made.apart:
@@ -199,8 +199,11 @@ def _recipients(given: Sequence[str]) -> list[Recipient]:
 
 
 def _identities(files: Sequence[Path]) -> list[Identity]:
-    from mcp_bridge.bridge.age import Identity  # noqa: PLC0415
+    from mcp_bridge.bridge.age import Identity, is_private  # noqa: PLC0415
 
+    if any(is_private(str(file)) for file in files):
+        # Not as the name of a file that can't be read.
+        raise BridgeError("bad_argument", "--identity: that is a private key.", hint="Name the file that has it.")
     return [Identity.parse(line) for file in files for line in _keys_in(file)]
 
 
@@ -235,6 +238,12 @@ def _lines(found: Restored, file: Path, into: Path | None) -> list[str]:
         if "checkpoint.key" in found.lost:
             lines.append("checkpoint.key is a new one.")
             lines.append(f"Readers of the log have to be told of its key by other means: {found.vkey}")
+        if found.published:
+            lines.append(
+                f"Its checkpoints went to: {', '.join(found.published)}. What has seen more of the log than was"
+                " restored refuses it from now on, and `audit verify` fails: name a new file or another witness instead"
+                " ([[ledger.publish]])."
+            )
         if found.has_witness:
             lines.append("The witness in it has forgotten what it cosigned since: its logs can be rolled back to then.")
     if found.going:

@@ -190,7 +190,7 @@ def verify_given(
             export = verify_export(opened, keys, notes, progress=progress)
             return {"file": str(file), **_facts(export, keys), "erased": export.erased, "withheld": export.withheld}
     except OSError as exc:
-        raise BridgeError("bad_argument", f"{file} can't be read: {exc.strerror}.") from None
+        raise BridgeError("bad_argument", f"{file} can't be read: {exc.strerror or exc}.") from None
 
 
 @contextmanager
@@ -280,7 +280,7 @@ def prove_by(
                 vouched = keys is not None and not set(proven.keys) & set(keys)
                 return proven.data, [*(keys or ()), *proven.keys] if vouched else keys
     except OSError as exc:
-        raise BridgeError("bad_argument", f"{file} can't be read: {exc.strerror}.") from None
+        raise BridgeError("bad_argument", f"{file} can't be read: {exc.strerror or exc}.") from None
     with open_ledger(file, _master_of(file, settings)) as ledger:
         return audit.prove(ledger, entry, payload=payload), keys
 

@@ -83,8 +83,11 @@ MAX_TOOLS_IN_PAGE = 5_000
 _MESSAGE_SECONDS = 0.0003
 _LINE_SECONDS = 0.00003
 
-# Nobody listens to these: the log of a server that talks much costs little.
-_UNHEARD = frozenset({"notifications/message", "notifications/progress"})
+# What is told to people as it comes. Of a server that talks much they are told the first, and so many a second: the rest
+# costs little.
+_TALK = frozenset({"notifications/message", "notifications/progress"})
+_TOLD_AT_ONCE = 50
+_TOLD_PER_SECOND = 20
 
 # Messages that are handed on before others get their turn.
 _TAKEN_AT_ONCE = 32
@@ -317,6 +320,8 @@ class _Messages:
         self._lines: deque[bytes | Oversized] = deque()
         self._ready: deque[SessionMessage | Exception] = deque()
         self._taken = 0
+        self._left = float(_TOLD_AT_ONCE)
+        self._looked = anyio.current_time()
 
     def __aiter__(self) -> Self:
         return self
@@ -387,7 +392,7 @@ class _Messages:
                 self._ready.append(SessionMessage(message))
             return self._transport.answered(number)
         party = self._transport.party
-        if message.method in _UNHEARD:
+        if message.method in _TALK and not self._may_tell():
             party.charge(_LINE_SECONDS)
         elif len(line) >= large_json.LARGE_CHARS:
             # The SDK would look through it on the event loop, and nothing is done with it.
@@ -398,6 +403,16 @@ class _Messages:
             party.charge(_MESSAGE_SECONDS)
             self._ready.append(SessionMessage(message))
         return party
+
+    def _may_tell(self) -> bool:
+        """Whether one more message of those that people are told may go its way."""
+        now = anyio.current_time()
+        self._left = min(_TOLD_AT_ONCE, self._left + (now - self._looked) * _TOLD_PER_SECOND)
+        self._looked = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
 
     async def _refuse_line(self, line: bytes, parts: str) -> fair_share.Party:
         number = request_id_of(line)

@@ -24,7 +24,7 @@ from mcp_bridge.ledger.exports import Picked, Signed, best_note, verify_export
 from mcp_bridge.ledger.reading import made_schema, open_ledger, schema_of, unknown_entry
 from mcp_bridge.ledger.sealing import damaged
 from mcp_bridge.ledger.signing import Verifier
-from mcp_bridge.private_files import sync_directory
+from mcp_bridge.private_files import place, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -322,7 +322,7 @@ def backup(path: Path, target: Path, verifiers: Sequence[Verifier] | None, maste
         finally:
             os.close(fd)
         verdict = verify_file(new, verifiers, (), master)
-        os.link(new, target)
+        place(new, target)
         sync_directory(target.parent)
     except FileExistsError:
         raise BridgeError("backup_exists", f"{target} is there already.", hint="Name a file that isn't.") from None

@@ -22,6 +22,7 @@ from mcp_bridge.ledger.log import INSERT_ENTRY, INSERT_PAYLOAD, Log, Posted
 from mcp_bridge.ledger.merkle import empty_root
 from mcp_bridge.ledger.notes import open_checkpoint
 from mcp_bridge.ledger.position import PositionFile, position_of, read_head
+from mcp_bridge.ledger.restoring import is_unfinished, tidy_up
 from mcp_bridge.ledger.schema import MIGRATIONS, migrate
 from mcp_bridge.ledger.sealing import damaged, master_key, of_file, wrong_master
 from mcp_bridge.ledger.signing import Signer, Verifier
@@ -45,9 +46,6 @@ PUBLIC_KEY_FILE = "checkpoint.pub"
 """The public key of KEY_FILE, on one line: who only verifies need not have the private one."""
 
 _MAX_PUBLIC_KEY_BYTES = 1024
-
-RESTORING = ".restoring"
-"""In the state directory: what a restore that is under way, or has died, has not put in its place yet."""
 
 ORIGIN = "mcp-code-bridge"
 
@@ -81,6 +79,7 @@ def open_to_write(
         BridgeError: `database_newer`, `key_missing`, `key_unusable`, `ledger_damaged`, `ledger_behind`,
             `ledger_head_damaged`, ….
     """
+    tidy_up(path.parent)
     position = PositionFile(path)
     if not accepting:
         position.load()
@@ -120,7 +119,7 @@ def look_first(path: Path, position: PositionFile, *, alone: bool = False, accep
         BridgeError: `database_newer`, `ledger_behind`, `ledger_damaged`, `ledger_missing`, `restore_unfinished`.
     """
     # In this order: who begins a log makes its file before its keys, and a restore puts it in its place at last.
-    has_key, is_restored = path.with_name(KEY_FILE).exists(), path.with_name(RESTORING).exists()
+    has_key, is_restored = path.with_name(KEY_FILE).exists(), is_unfinished(path.parent)
     if not _size(path):
         # SQLite would make one, and remove the log of changes; the log would answer for the other, and nobody be told.
         if is_restored:

@@ -6,6 +6,7 @@ the log's, wherever it stands, and what is anything else is passed over: what a 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import fcntl
@@ -19,13 +20,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
-import anyio.from_thread
-import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.notes import MAX_NOTE_BYTES, MAX_SIGNATURES, keyring, parse_checkpoint
 from mcp_bridge.ledger.publishing import Published, checkpoint_of, conflict, rolled_back
 from mcp_bridge.ledger.signing import ID_BYTES, MARK, SIGNATURE_BYTES, decode_base64
+from mcp_bridge.ledger.storage_thread import at_storage, in_loop
 from mcp_bridge.private_files import sync_directory
 
 if TYPE_CHECKING:
@@ -160,8 +160,10 @@ async def publish_to_file(
     """
     assert target.file is not None  # noqa: S101 - the caller's choice
 
+    loop = asyncio.get_running_loop()
+
     def roots(sizes: Sequence[int]) -> Sequence[bytes | None]:
-        return anyio.from_thread.run(source.roots, sizes)
+        return in_loop(loop, source.roots(sizes))
 
     log = _Log(checkpoint_of(note).origin, keyring(await source.keys()), roots)
     # Where the log's key has changed, the one before has signed that, too: by itself it finds a log put back to
@@ -172,8 +174,8 @@ async def publish_to_file(
     )
     try:
         with anyio.fail_after(target.timeout):
-            # A storage that hangs keeps its thread; the bridge goes on.
-            size = await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+            # A storage that hangs keeps its thread; the bridge goes on, and ends.
+            size = await at_storage(target.file, work)
     except TimeoutError:
         raise _unusable(target, f"it has not answered in {target.timeout:g} s") from None
     except OSError as exc:
@@ -195,15 +197,17 @@ async def look_at_file(target: Target, source: Source) -> int:
     """
     assert target.file is not None  # noqa: S101 - the caller's choice
 
+    loop = asyncio.get_running_loop()
+
     def roots(sizes: Sequence[int]) -> Sequence[bytes | None]:
-        return anyio.from_thread.run(source.roots, sizes)
+        return in_loop(loop, source.roots(sizes))
 
     checkpoint = checkpoint_of(await source.newest())
     log = _Log(checkpoint.origin, keyring(await source.keys()), roots)
     work = functools.partial(_look, target, target.file, log, checkpoint, source.last(target.id))
     try:
         with anyio.fail_after(target.timeout):
-            return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+            return await at_storage(target.file, work)
     except TimeoutError:
         raise _unusable(target, f"it has not answered in {target.timeout:g} s") from None
     except OSError as exc:

@@ -54,7 +54,7 @@ async def publish_to_url(target: Target, note: str) -> Published:
     assert target.url is not None  # noqa: S101 - the caller's choice
     size = checkpoint_of(note).size
     async with await _client(target) as client:
-        answer = await _post(client, target, target.url, note.encode())
+        answer = await _request(client, target, "POST", target.url, note.encode())
     if not httpx2.codes.is_success(answer.status):
         raise _refused(target, answer.status)
     return Published(target.id, size, note)
@@ -143,7 +143,7 @@ async def _add_checkpoint(client: httpx2.AsyncClient, target: Target, note: str,
     lines = "".join(f"{base64.b64encode(each).decode()}\n" for each in proof)
     assert target.witness is not None  # noqa: S101 - the caller's choice
     address = f"{target.witness.rstrip('/')}/add-checkpoint"
-    return await _post(client, target, address, f"old {old}\n{lines}\n{note}".encode())
+    return await _request(client, target, "POST", address, f"old {old}\n{lines}\n{note}".encode())
 
 
 def _size_of(answer: _Answer) -> int | None:
@@ -191,11 +191,6 @@ async def _client(target: Target) -> httpx2.AsyncClient:
     # To read all certificates of the system takes a while: once, and not in the event loop.
     tls = await anyio.to_thread.run_sync(_tls)
     return httpx2.AsyncClient(timeout=target.timeout, follow_redirects=False, verify=tls)
-
-
-async def _post(client: httpx2.AsyncClient, target: Target, address: str, body: bytes) -> _Answer:
-    """As `_request`."""
-    return await _request(client, target, "POST", address, body)
 
 
 async def _request(

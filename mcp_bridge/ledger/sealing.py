@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import subprocess
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from cryptography.exceptions import InvalidTag
@@ -235,6 +236,13 @@ def _from_keyring(*, make: bool) -> bytes:
 
 def _from_command(command: list[str]) -> bytes:
     shown = command[0] if command else "nothing"
+    if _key_in(shown) is not None:
+        # The error of a command that isn't there would show it.
+        raise BridgeError(
+            "key_unusable",
+            "What stands in master_key is a key, and has to be the name of a command that prints one.",
+            hint="See master_key in [ledger]. Whoever could read the configuration could read that key.",
+        )
     try:
         done = subprocess.run(
             command, capture_output=True, timeout=COMMAND_SECONDS, check=True, stdin=subprocess.DEVNULL
@@ -250,15 +258,18 @@ def _from_command(command: list[str]) -> bytes:
 
 
 def _decoded(text: str, what: str) -> bytes:
-    text = text.strip()
-    for decode in (bytes.fromhex, lambda value: base64.b64decode(value, validate=True)):
-        try:
-            key = decode(text)
-        except (ValueError, binascii.Error):
-            continue
-        if len(key) == KEY_BYTES:
-            return key
+    if (key := _key_in(text)) is not None:
+        return key
     raise BridgeError("key_unusable", f"{what} is no key.", hint=f"It has to be {KEY_BYTES} bytes in hex or base64.")
+
+
+def _key_in(text: str) -> bytes | None:
+    """The key that a text is, in hex or base64; None if it is none."""
+    for decode in (bytes.fromhex, lambda value: base64.b64decode(value, validate=True)):
+        with suppress(ValueError, binascii.Error):
+            if len(key := decode(text.strip())) == KEY_BYTES:
+                return key
+    return None
 
 
 def wrong_master() -> BridgeError:
