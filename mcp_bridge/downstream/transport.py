@@ -83,8 +83,8 @@ MAX_TOOLS_IN_PAGE = 5_000
 _MESSAGE_SECONDS = 0.0003
 _LINE_SECONDS = 0.00003
 
-# What is told to people as it comes. Of a server that talks much they are told the first, and so many a second: the rest
-# costs little.
+# What people are told as it comes. Of a server that talks much it is the first, and so many a second; the rest costs
+# little.
 _TALK = frozenset({"notifications/message", "notifications/progress"})
 _TOLD_AT_ONCE = 50
 _TOLD_PER_SECOND = 20
