@@ -20,7 +20,6 @@ import pytest
 from cli_fixtures import COMMAND, TOOLS, Desk, tool
 from ledger_fixtures import large_says, small_says
 from peers import ledger_peer
-from peers.differences import DIFFERENCES
 from peers.ledger_peer import COSIGNATURE, ED25519, Note, parse_checkpoint, parse_vkey
 from peers.tlog_peer import EMPTY_ROOT, Answer, Log, Signer, Witness, ask, request_body, serving, signed, to_base64
 from typer.testing import CliRunner
@@ -33,10 +32,6 @@ LOGS = [f"foreign.example/log{number}" for number in range(100)]
 """The witness trusts a key of each: every test takes one that no other has."""
 
 REQUESTS = 3000 if LONG else 300
-
-
-def known(name):
-    return [pytest.mark.xfail(strict=True, reason=DIFFERENCES[name])] if name in DIFFERENCES else []
 
 
 # The project's witness, asked by a log of somebody else.
@@ -173,18 +168,16 @@ def test_422_for_a_proof_that_begins_at_nothing(witness):
     witness.cosigned(log.request(0))
 
 
-@pytest.mark.parametrize("same", [pytest.param("size", marks=known("another root of the same size"))])
-def test_422_for_another_root_of_the_same_size(witness, same):
+def test_422_for_another_root_of_the_same_size(witness):
     log = witness.log(7)
     witness.cosigned(log.request(0))
     witness.refused(request_body(7, [], Log(log.origin, 7, fork=5).note()), 422)
     witness.cosigned(log.request(7))
 
 
-@pytest.mark.parametrize("size", [pytest.param(0, marks=known("an empty tree's root"))])
-def test_422_for_an_empty_log_that_is_not_empty(witness, size):
+def test_422_for_an_empty_log_that_is_not_empty(witness):
     log = witness.log(7)
-    text = log.text(size).replace(to_base64(EMPTY_ROOT), to_base64(log.tree.root()))
+    text = log.text(0).replace(to_base64(EMPTY_ROOT), to_base64(log.tree.root()))
     witness.refused(request_body(0, [], signed(text, log.signer)), 422)
     witness.cosigned(log.request(0))
 
@@ -254,8 +247,7 @@ def test_an_extension_line_is_cosigned_with_the_rest(witness):
     witness.cosigned(request_body(0, [], signed(log.text() + "an extension\n", log.signer)))
 
 
-@pytest.mark.parametrize("known_log", [pytest.param(True, marks=known("monitoring"))])
-def test_anybody_can_ask_for_the_latest_checkpoint_of_a_log(witness, known_log):
+def test_anybody_can_ask_for_the_latest_checkpoint_of_a_log(witness):
     log = witness.log(9)
     path = f"/{hashlib.sha256(log.origin.encode()).hexdigest()}/checkpoint"
     assert ask(witness.url, path).status == 404
@@ -285,8 +277,6 @@ def test_whatever_it_is_asked_it_answers_as_another_witness_does(witness):
         body = some_request(chance, chance.choice(logs[origin]), other.seen.get(origin, (0,))[0])
         expected, answer = other.answer(body), witness.add(body)
         found[expected.status] += 1
-        if "another root of the same size" in DIFFERENCES and (expected.status, answer.status) == (422, 409):
-            continue
         assert answer.status == expected.status, (body, answer)
         if expected.status == 409:
             assert (answer.kind, answer.body) == (expected.kind, expected.body)
@@ -491,7 +481,7 @@ def test_a_cosignature_is_taken_from_among_others(desk, log_key, name):
     [
         *HOSTILE.items(),
         *(
-            pytest.param(name, other_line(after=after), marks=known("who has cosigned"))
+            (name, other_line(after=after))
             for name, after in {
                 "of the time 0": -int(time.time()),
                 "of 1970": 3600 - int(time.time()),
@@ -557,8 +547,7 @@ def test_a_ledger_that_was_rolled_back_and_rewritten_is_an_alarm(desk, log_key):
     assert somebody.witness.seen[log_key.name] == seen
 
 
-@pytest.mark.parametrize("both", [pytest.param(True, marks=known("who has cosigned"))])
-def test_what_several_witnesses_have_cosigned_leaves_with_the_ledger(desk, log_key, both):
+def test_what_several_witnesses_have_cosigned_leaves_with_the_ledger(desk, log_key):
     run(desk)
     sizes = {}
     for _ in range(2):

@@ -24,8 +24,7 @@ import pytest
 from cli_fixtures import TOOLS, Desk, tool
 from ledger_fixtures import large_says, small, small_says
 from peers import ledger_peer
-from peers.differences import DIFFERENCES
-from peers.ledger_peer import COSIGNATURE, RETIRED, Refused, parse_vkey
+from peers.ledger_peer import COSIGNATURE, Refused, parse_vkey
 from peers.mutants import OTHER_WITNESS, STRANGER, WITNESS, Case, a_book, forged, in_notes, mutant
 from peers.tlog_peer import COSIGNED, Book, Witness, checkpoint_text, serving, signed, to_base64
 
@@ -67,22 +66,15 @@ def verdicts(case):
 
 
 def agreed(case):
-    """What all three say: whether it is genuine; None where the peer has found what the project is known to miss."""
+    """What all three say: whether it is genuine."""
     found = verdicts(case)
     accepted = {said is None for said in found.values()}
-    if len(accepted) > 1 and found["peer"] in DIFFERENCES:
-        return None
     assert len(accepted) == 1, told(case, found)
     return accepted.pop()
 
 
 def told(case, found):
     return f"{case.kind}: {found}\nby {case.vkeys}, kept {case.kept}\n{case.data.decode(errors='backslashreplace')}"
-
-
-def known(name):
-    """The mark of a test that a known difference makes fail."""
-    return [pytest.mark.xfail(strict=True, reason=DIFFERENCES[name])] if name in DIFFERENCES else []
 
 
 # What bridges have written.
@@ -398,26 +390,8 @@ def after_it_was_replaced():
         for name, book, reader, kept in after_it_was_replaced()
     ],
 )
-def test_a_key_that_was_replaced_signs_nothing_that_came_later(request, case):
-    for mark in known(RETIRED):
-        if not all(verdicts(case).values()):
-            request.applymarker(mark)
-    assert agreed_strictly(case) is False
-
-
-def agreed_strictly(case):
-    """What all three say, with no known difference excused."""
-    found = verdicts(case)
-    assert len({said is None for said in found.values()}) == 1, told(case, found)
-    return found["peer"] is None
-
-
-@pytest.mark.skipif(RETIRED not in DIFFERENCES, reason="nothing is known of it")
-def test_a_replaced_key_is_still_known_to_sign():
-    """When this fails, `RETIRED` comes off the list of differences."""
-    name, book, reader, kept = next(after_it_was_replaced())
-    found = verdicts(Case(name, book.export(), tuple(signer.vkey for signer in reader), kept))
-    assert found == {"large": None, "small": None, "peer": RETIRED}
+def test_a_key_that_was_replaced_signs_nothing_that_came_later(case):
+    assert agreed(case) is False
 
 
 YEARS = 365 * 24 * 3600
@@ -458,11 +432,7 @@ def who_cosigned(case):
 
 @pytest.mark.parametrize(
     ("kind", "moment"),
-    [
-        pytest.param(kind, moment, marks=known("who has cosigned"))
-        for kind in ("export", "proof")
-        for moment in (0, 1, 3600, COSIGNED, "now", "ahead", 2**63 - 1)
-    ],
+    [(kind, moment) for kind in ("export", "proof") for moment in (0, 1, 3600, COSIGNED, "now", "ahead", 2**63 - 1)],
 )
 def test_a_cosignature_counts_if_its_time_is_possible(kind, moment):
     real = {"now": int(time.time()), "ahead": int(time.time()) + 10 * YEARS}.get(moment, moment)
@@ -478,8 +448,7 @@ def test_a_cosignature_of_more_than_63_bits_is_refused():
         assert agreed(cosigned(kind, 2**63)) is False
 
 
-@pytest.mark.parametrize("kept", [pytest.param(True, marks=known("who has cosigned"))])
-def test_the_three_say_the_same_of_who_has_cosigned_a_log_that_has_grown(kept):
+def test_the_three_say_the_same_of_who_has_cosigned_a_log_that_has_grown():
     book = Book().fill(2)
     first = book.signers[0]
     book.checkpoint(first, WITNESS).fill(2).checkpoint(first, OTHER_WITNESS).fill(2).checkpoint(first, WITNESS).fill(1)

@@ -24,14 +24,12 @@ class Case:
         data: The file.
         vkeys: The keys that the reader trusts.
         kept: The notes that the reader has kept.
-        by_holder: Whether a holder of the log's key has made it: then it may say something else and be genuine.
     """
 
     kind: str
     data: bytes
     vkeys: tuple = ()
     kept: tuple = ()
-    by_holder: bool = False
 
     @property
     def is_proof(self):
@@ -428,7 +426,7 @@ def forged(chance):
         data = book.proof(index, *signers, size=size, told=chance.random() < 0.7)
     else:
         data = book.export()
-    return Case(f"forged: {kind}", data, chance.choice((keys, keys, keys, None)), kept, by_holder=True)
+    return Case(f"forged: {kind}", data, chance.choice((keys, keys, keys, None)), kept)
 
 
 def mutant(chance, case, others):
