@@ -39,6 +39,7 @@ from mcp_bridge.ledger.restoring import PLACING, RESTORING
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.sealing import MasterKey
 from mcp_bridge.ledger.signing import Signer
+from mcp_bridge.ledger.trust import MAX_KEYS
 from mcp_bridge.ledger.witness_files import KEY_FILE as WITNESS_KEY
 from mcp_bridge.ledger.witness_files import STATE_FILE as WITNESS_STATE
 from mcp_bridge.ledger.witness_files import open_files
@@ -1027,7 +1028,9 @@ async def test_a_backup_of_what_is_in_use_is_whole_whatever_becomes_of_its_keys(
             await writer.end(ident)
 
         async def rotate():
-            while not ended.is_set():
+            for _ in range(MAX_KEYS - 1):
+                if ended.is_set():
+                    break
                 await rotation.rotate_key(one)
 
         async with asyncio.TaskGroup() as tasks:

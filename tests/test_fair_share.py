@@ -261,7 +261,7 @@ async def test_a_script_that_is_held_up_uses_none_of_its_own_time_and_has_not_co
 
 async def test_who_waits_for_its_turn_keeps_nobody_from_a_memory(stuck, tmp_path):
     memories = Memories(tmp_path)
-    requests = Requests(None, {}, memories, None, SimpleNamespace(execution="x", plan=None), None, _Script())
+    requests = Requests(None, {}, memories, None, None, SimpleNamespace(execution="x", plan=None), None, _Script())
     assert await beside(stuck, lambda: requests._remember(messages.MemoryList(""))) == {"keys": []}
     # Nor does a memory that waits for another process keep anybody from large work.
     with anyio.fail_after(60):

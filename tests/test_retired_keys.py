@@ -304,3 +304,11 @@ async def test_who_has_a_replaced_key_and_can_add_to_a_published_file_causes_no_
     with pytest.raises(BridgeError, match="the log was rewritten") as caught:
         await publish_to_file(target, now.note(), now)
     assert caught.value.code == "publish_conflict"
+
+
+def test_a_key_that_nobody_would_verify_any_more_is_not_made(monkeypatch, desk):
+    monkeypatch.setattr("mcp_bridge.ledger.rotation.MAX_KEYS", 2)
+    monkeypatch.setattr("mcp_bridge.ledger.trust.MAX_KEYS", 2)
+    desk.run("audit", "rotate-key")
+    desk.says("audit", "rotate-key", code=1, words=["too_many_keys", "2 keys"])
+    desk.run("audit", "verify")

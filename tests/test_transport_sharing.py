@@ -10,7 +10,7 @@ from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPC
 from servers.specs import faulty
 
 from mcp_bridge import fair_share, large_json
-from mcp_bridge.downstream import supervisor
+from mcp_bridge.downstream import supervisor, transport
 from mcp_bridge.downstream.fleet import Fleet
 from mcp_bridge.downstream.results import convert
 from mcp_bridge.downstream.transport import MAX_BLOCKS, OversizedResult, StdioTransport, _Messages
@@ -88,10 +88,11 @@ async def test_an_answer_is_charged_to_who_asked_and_what_answers_nothing_to_the
     assert one.transport._askers == {}
 
 
-async def test_what_nobody_listens_to_costs_a_server_little_and_the_rest_a_task(monkeypatch):
+async def test_of_a_server_that_talks_much_people_are_told_some_and_the_rest_costs_little(monkeypatch):
+    monkeypatch.setattr(transport, "_TOLD_PER_SECOND", 0)
     note = line(method="notifications/message", params={"level": "info", "data": "x"})
     one = Heard(monkeypatch, note * 1000)
-    assert await one.all() == []
+    assert len(await one.all()) == transport._TOLD_AT_ONCE
     little = one.charged[one.server]
     one = Heard(monkeypatch, line(**CHANGED) * 1000)
     assert len(await one.all()) == 1000

@@ -30,7 +30,7 @@ from mcp_bridge.ledger.position import NOT_AS_FAR, PositionFile, read_head
 from mcp_bridge.ledger.reading import master_of, open_ledger
 from mcp_bridge.ledger.signing import Signer
 from mcp_bridge.ledger.transaction import posted, run
-from mcp_bridge.ledger.trust import KeyEvent
+from mcp_bridge.ledger.trust import MAX_KEYS, KeyEvent
 from mcp_bridge.private_files import KEY_BYTES, write_private
 
 if TYPE_CHECKING:
@@ -48,13 +48,21 @@ async def rotate_key(database: Database) -> str:
         The new key's verifier key.
 
     Raises:
-        BridgeError: `key_unusable`, `not_recorded`. The old key goes on then, unless it is `PositionError`, or the new
-            one, which the log is signed with, can't be put in its place: that is done at the next start.
+        BridgeError: `key_unusable`, `too_many_keys`, `not_recorded`. The old key goes on then, unless it is
+            `PositionError`, or the new one, which the log is signed with, can't be put in its place: that is done at
+            the next start.
     """
     directory = database.path.parent
 
     def work(transaction: Transaction) -> str:
         log, old = transaction.log, transaction.log.signer
+        (count,) = transaction.connection.execute("SELECT count(*) FROM entries WHERE kind = 'key'").fetchone()
+        if count >= MAX_KEYS:
+            raise BridgeError(
+                "too_many_keys",
+                f"The log has had {count} keys, as many as whoever verifies it takes.",
+                hint="To go on with another key, move the state directory away: another log begins.",
+            )
         # Whoever has rotated the key before may not have come to that, and the next one takes the name.
         take_next_key(transaction.connection, directory)
         seed, new = _new_key(log.origin)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_LOOK_SECONDS = 0.01
+
 _left: dict[Path, threading.Thread] = {}
 """Threads that nobody waits for any more, by the file that they have to do with: each may still have it locked."""
 
@@ -28,13 +30,14 @@ async def at_storage(path: Path, work: Callable[[], T]) -> T:
         path: The file that it has to do with.
         work: Runs in a thread of its own.
 
+    Work of before that was left to itself is waited for first: for how long is the caller's to say.
+
     Raises:
-        TimeoutError: Work of before still hangs there, and was left to itself.
         Exception: As the work.
     """
-    before = _left.get(path)
-    if before is not None and before.is_alive():
-        raise TimeoutError
+    while (before := _left.get(path)) is not None and before.is_alive():  # noqa: ASYNC110  (a thread that hangs)
+        # It may be about to end, as the last attempt before a bridge's end is.
+        await asyncio.sleep(_LOOK_SECONDS)
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
 

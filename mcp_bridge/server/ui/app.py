@@ -73,6 +73,8 @@ def build(live: Live, principal: str, token: str, by: str) -> ASGIApp:
     @contextlib.asynccontextmanager
     async def watching(_: Starlette) -> AsyncGenerator[None]:
         async with anyio.create_task_group() as tasks:
+            # Before there is a page: whatever changes after it is told.
+            await live.look()
             tasks.start_soon(live.watch)
             yield
             tasks.cancel_scope.cancel()

@@ -39,6 +39,7 @@ class Live:
         self.database = database
         self._changed = anyio.Event()
         self._viewers = 0
+        self._seen: int | None = None
         self._has_ended = False
 
     @property
@@ -53,18 +54,21 @@ class Live:
 
     async def watch(self) -> None:
         """Look, until cancelled."""
-        seen: int | None = None
         while True:
+            await self.look()
             await anyio.sleep(POLL_SECONDS)
-            try:
-                now = await overview.version(self.database)
-            except BridgeError as exc:
-                logger.warning("%s", exc)
-                continue
-            if seen not in {None, now}:
-                self._changed.set()
-                self._changed = anyio.Event()
-            seen = now
+
+    async def look(self) -> None:
+        """Tell who listens if something has changed since the last look."""
+        try:
+            now = await overview.version(self.database)
+        except BridgeError as exc:
+            logger.warning("%s", exc)
+            return
+        if self._seen not in {None, now}:
+            self._changed.set()
+            self._changed = anyio.Event()
+        self._seen = now
 
     async def events(self) -> AsyncGenerator[str]:
         """Server-sent events (HTML standard, section 9.2), without anything of what has changed.
