@@ -597,7 +597,7 @@ CHANGES = {
 def _open_what_is_bad(page):
     """Open the row with the first entry that doesn't verify. It may be another one once the page has looked again."""
     verdict = page.locator(".verdict.bad").first
-    for _ in range(100):
+    for _ in range(1000):
         row = page.locator("tr.row", has=page.locator(".proof.bad")).first
         expect(row.locator(".proof")).to_have_text("✗ does not verify")
         if row.locator(".toggle").get_attribute("aria-expanded") == "false":
