@@ -26,6 +26,9 @@ LARGE_TEXT_CHARS = 64 << 10
 _MAX_WAY = 5
 """How deep a text is looked for: one of what a script has shown is in `displays`, a place, a kind."""
 
+_MAX_MEMBERS = 128
+"""Of an object or an array that is looked into: one with more has no large texts, or keeps them."""
+
 _APART = b"\2"
 """Begins a value with such texts. JSON begins otherwise."""
 
@@ -93,7 +96,7 @@ def _without_texts(value: Any, way: _Way, texts: list[tuple[_Way, str | bytes]])
             return value if isinstance(value, str) else value.decode(errors="backslashreplace")
         texts.append((way, value))
         return None
-    if len(way) > _MAX_WAY:
+    if len(way) > _MAX_WAY or (isinstance(value, dict | list) and len(value) > _MAX_MEMBERS):
         return value
     if isinstance(value, dict):
         return {
