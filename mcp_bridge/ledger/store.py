@@ -245,6 +245,9 @@ class ProgramStore:
             entries: Recorded in the same transaction.
         """
         database, key = self._database, execution.key
+        kept = {"key": key, "space": execution.key_space, "bundle": execution.bundle}
+        # Before anything is posted: what is from here on is one transaction.
+        bundle = await off_loop(kept, seal, execution.id, "bundle", kept)
         subject = _subject(database.master, execution.subject, is_value=execution.subject_is_value)
         _, row = database.master.new_row(execution.id, subject)
         database.post(INSERT_KEY, row)
@@ -261,11 +264,7 @@ class ProgramStore:
                 execution.request,
                 execution.status,
                 execution.program,
-                seal(
-                    execution.id,
-                    "bundle",
-                    {"key": key, "space": execution.key_space, "bundle": execution.bundle},
-                ),
+                bundle,
                 execution.origin,
                 execution.owner,
                 None if execution.state is None else seal_bytes(execution.id, "state", execution.state),
