@@ -52,6 +52,9 @@ OUTPUT_SCHEME = "output"
 OUTPUT_PART_BYTES = 1 << 20
 """The most of a kept output that is read at once."""
 
+MAX_POSITION = 1 << 62
+"""In a file: what a system takes for one."""
+
 MAX_ARTIFACTS_LISTED = 100
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff/\\]{1,200}")
@@ -170,7 +173,7 @@ class Files:
         Raises:
             BridgeError: `unknown_output`.
         """
-        if _EXECUTION.fullmatch(execution) and _OUTPUT.fullmatch(name) and start >= 0:
+        if _EXECUTION.fullmatch(execution) and _OUTPUT.fullmatch(name) and 0 <= start < MAX_POSITION:
             try:
                 with (self._outputs / execution / f"{name}.txt").open("rb") as file:
                     file.seek(start)
