@@ -253,10 +253,11 @@ class Setup:
         await until(none_left, seconds)
 
 
-@pytest.fixture(scope="session")
-def bridge_state_dir(tmp_path_factory, probed, image, sandbox_state_dir):
-    """A state directory that knows what the probe found; apart from the engine fixture's, which must end tidy."""
-    directory = tmp_path_factory.mktemp("bridge-state")
+@pytest.fixture
+def bridge_state_dir(tmp_path, probed, image, sandbox_state_dir):
+    """A state directory that knows what the probe found, and nothing of other tests."""
+    directory = tmp_path / "bridge-state"
+    directory.mkdir(mode=0o700)
     for report in sandbox_state_dir.glob("probe-*.json"):
         shutil.copy(report, directory)
     return directory
