@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,14 @@ from mcp_bridge.errors import BridgeError, log_failure
 from mcp_bridge.kernel import program as programs
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Resume
+from mcp_bridge.kernel.references import measured
 from mcp_bridge.kernel.values import canonical
 from mcp_bridge.ledger.store import StoredExecution
 from mcp_bridge.offload import off_loop
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from mcp_bridge.bridge.program_library import Planner
     from mcp_bridge.bridge.program_run import Effects, ProgramRun
@@ -32,8 +34,15 @@ logger = logging.getLogger(__name__)
 MAX_RUNS = 10_000
 """Programs that one sandbox may have under way."""
 
+MAX_HELD_BYTES = 64 << 20
+"""Memory that the programs and contexts which one sandbox has under way may take together, by `_held_bytes`. One alone
+may take more: it is bounded by what a program and a context may be."""
+
 MAX_NOTICES = 20
 """Programs that a script's record warns of."""
+
+_VALUE_BYTES = 100
+"""Of a value in memory, whatever it is, and of what a program's machine makes of it."""
 
 _CLOSED_AT_ONCE = 32
 """Of the programs that a sandbox leaves unfinished, so many are undone and kept at a time."""
@@ -70,6 +79,8 @@ class Session:
         self._ended = ended
         self._left = left
         self._runs: dict[str, ProgramRun] = {}
+        self._held: dict[object, int] = {}
+        """Memory that each run takes, and each that is about to begin."""
         self._under_way: dict[str, set[anyio.Event]] = {}
         """Of each run, the ends of its effects that are under way."""
         self.notices: list[str] = []
@@ -85,9 +96,40 @@ class Session:
             context: Names and values.
             key: Idempotency key.
             of_call: Whether the key was made of the call's place in the script, and not given by it.
+
+        Raises:
+            BridgeError: `too_many_programs`; as `Programs.start`.
         """
         if len(self._runs) >= MAX_RUNS:
             raise BridgeError("too_many_programs", f"{MAX_RUNS} programs are under way.", hint="Await some of them.")
+        with await self._room_for([asked, context]):
+            return await self._started(asked, context, key, of_call=of_call)
+
+    async def _room_for(self, given: Any) -> contextlib.AbstractContextManager[None]:
+        """Room for what is begun next, until it is begun.
+
+        Raises:
+            BridgeError: `too_many_programs`.
+        """
+        size = await off_loop(given, _held_bytes, given)
+        held = sum(self._held.values())
+        if held and held + size > MAX_HELD_BYTES:
+            raise BridgeError(
+                "too_many_programs",
+                f"The programs that are under way take {held >> 20} MiB of the {MAX_HELD_BYTES >> 20} that they may.",
+                hint="Await some of them, or start fewer with large contexts at once.",
+            )
+        return self._counted(object(), size)
+
+    @contextlib.contextmanager
+    def _counted(self, what: object, size: int) -> Iterator[None]:
+        self._held[what] = size
+        try:
+            yield
+        finally:
+            del self._held[what]
+
+    async def _started(self, asked: Any, context: dict[str, Any], key: str | None, *, of_call: bool) -> dict[str, Any]:
         await self.holds(context)
         # Whoever has the script run: what is in a sandbox is an agent. And a key that a script gives is never one that
         # is made for it, whatever it is called.
@@ -127,7 +169,8 @@ class Session:
         if since is not None and (joined := await self._joined(execution, since)) is not None:
             return joined
         try:
-            run = await self._service.resume(execution, Resume(payload), self._principal, self._effects)
+            with await self._room_for(payload):
+                run = await self._service.resume(execution, Resume(payload), self._principal, self._effects)
         except BridgeError as exc:
             if exc.code == "unknown_trace" and await self._service.store.execution(execution) is not None:
                 self._service.stray(self._script, f"it tried to resume another's execution {execution}")
@@ -147,6 +190,8 @@ class Session:
     async def _driven(self, run: ProgramRun) -> dict[str, Any]:
         """What a sandbox needs to drive a run: the program, and where its machine begins."""
         self._runs[run.execution] = run
+        held = [run.program.data, run.context]
+        self._held[run.execution] = await off_loop(held, _held_bytes, held)
         self._service.store.hold(self._script, execution=run.execution)
         # Not the machine's, which its first transition has changed: the sandbox's makes the same.
         began: dict[str, Any] = {"context": run.context}
@@ -182,7 +227,7 @@ class Session:
             raise
         # Unless another request has ended it meanwhile.
         run = self._of(execution)
-        del self._runs[execution]
+        self._take(execution)
         with anyio.CancelScope(shield=True):
             # A guest that takes the request back must not leave it running for ever.
             record = await self._service.keep(run)
@@ -192,7 +237,7 @@ class Session:
 
     async def leave(self, execution: str) -> dict[str, Any]:
         """The result of `program.leave`: it is kept as it stands. Nothing, of one that isn't driven any more."""
-        run = self._runs.pop(execution, None)
+        run = self._take(execution)
         if run is None:
             return {}
         if self._left is not None:
@@ -206,9 +251,14 @@ class Session:
 
     async def _fail(self, run: ProgramRun) -> None:
         """After a violation: undo what has to be undone, without the sandbox."""
-        if run.violated and self._runs.pop(run.execution, None) is not None:
+        if run.violated and self._take(run.execution) is not None:
             with anyio.CancelScope(shield=True):
                 await self._service.keep(run, undo=True)
+
+    def _take(self, execution: str) -> ProgramRun | None:
+        """A run that this sandbox drives no more; None if it didn't."""
+        self._held.pop(execution, None)
+        return self._runs.pop(execution, None)
 
     def _of(self, execution: str) -> ProgramRun:
         run = self._runs.get(execution)
@@ -268,3 +318,8 @@ class Session:
                     tasks.start_soon(let_go, runs.pop())
                     # What each does first takes its time; others get their turn in between.
                     await anyio.lowlevel.checkpoint()
+
+
+def _held_bytes(value: Any) -> int:
+    characters, values = measured(value)
+    return characters + _VALUE_BYTES * values

@@ -7,12 +7,13 @@ filled in and is always text. A reference that leads nowhere is None. Nothing is
 becomes a tree of the functions in this module.
 """
 
+import functools
 import operator
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from mcp_bridge.kernel.references import MISSING, PATH, Lookup, Template, TextTooLongError, names_of
+from mcp_bridge.kernel.references import MISSING, PATH, SHORT_CHARS, Lookup, Template, TextTooLongError, names_of
 
 MAX_CHARS = 10_000
 """Longest condition."""
@@ -136,6 +137,25 @@ class Condition:
             return self._truth(self._node(lookup))
         except TextTooLongError as exc:
             raise ConditionError(str(exc)) from None
+
+
+def condition(text: str) -> Condition:
+    """A condition of a program. Of the last ones, what was read is kept: in memory that is fifty times their text.
+
+    Raises:
+        ConditionSyntaxError: It is none.
+    """
+    return _short(text) if len(text) <= SHORT_CHARS else _long(text)
+
+
+@functools.lru_cache(maxsize=512)
+def _short(text: str) -> Condition:
+    return Condition(text)
+
+
+@functools.lru_cache(maxsize=16)
+def _long(text: str) -> Condition:
+    return Condition(text)
 
 
 class _Parser:

@@ -17,7 +17,7 @@ Rules that everything here keeps:
 
 from typing import Any
 
-from mcp_bridge.kernel.conditions import ConditionError
+from mcp_bridge.kernel.conditions import ConditionError, condition
 from mcp_bridge.kernel.events import (
     PENDING,
     Cancel,
@@ -35,7 +35,7 @@ from mcp_bridge.kernel.events import (
 from mcp_bridge.kernel.format import MAX_SECONDS
 from mcp_bridge.kernel.program import Program, Step
 from mcp_bridge.kernel.reasons import reason
-from mcp_bridge.kernel.references import Lookup, TextTooLongError, measured, quoted, written
+from mcp_bridge.kernel.references import SHORT_CHARS, Lookup, TextTooLongError, measured, quoted, written
 from mcp_bridge.kernel.tasks import UNDO, Group, Leaf, Level, Nested, Task
 from mcp_bridge.kernel.values import NotJSONError, ValueFaultError, normal, parsed, same
 
@@ -494,11 +494,15 @@ class Machine:
 
     def _decide(self, step: Step, level: Level, path: str) -> StepResult:
         assert step.condition is not None  # noqa: S101 - the validator's word
+        if len(step.condition) > SHORT_CHARS:
+            # It may have to be read anew each time.
+            self._work_left -= len(step.condition) // 500
         try:
-            target = step.then if step.condition.holds(self._weighed(level.compared)) else step.otherwise
+            holds = condition(step.condition).holds(self._weighed(level.compared))
+            target = step.then if holds else step.otherwise
         except ConditionError as exc:
             status: StepStatus = "skipped" if step.on_error == "skip" else "failed"
-            message = f"the condition {quoted(step.condition.text)} fails: {exc}"
+            message = f"the condition {quoted(step.condition)} fails: {exc}"
             if len(self.reasons) < MAX_REASONS and (text := reason(exc, level.compared)):
                 # Its row is the next one.
                 self.reasons[len(self.rows)] = text

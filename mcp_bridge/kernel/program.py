@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
 from mcp_bridge.kernel import format as form
-from mcp_bridge.kernel.conditions import Condition, ConditionSyntaxError
+from mcp_bridge.kernel.conditions import ConditionSyntaxError, condition
 from mcp_bridge.kernel.format import Fault
 from mcp_bridge.kernel.references import NAME, PATH, Template, names_of
 from mcp_bridge.kernel.values import ValueFaultError, canonical, digest, normal
@@ -79,6 +79,9 @@ class Retry(NamedTuple):
         return cast("float", normal(min(seconds, self.most)))
 
 
+_ONCE = Retry()
+
+
 class Compensation(NamedTuple):
     """What undoes a step that has succeeded."""
 
@@ -130,7 +133,7 @@ class Step:
         self.program: Program | None = None
         named = data.get("program")
         self.program_name: str | None = named if isinstance(named, str) else None
-        self.condition: Condition | None = None
+        self.condition: str | None = None
         self.compensation: Compensation | None = None
         if undo := data.get("compensate"):
             self.compensation = Compensation(undo["tool"], Template(undo.get("args", {})))
@@ -167,7 +170,7 @@ def _retry(data: Mapping[str, Any]) -> Retry:
     told = data.get("retry")
     if told is None:
         attempts = data.get("max_retries")
-        return Retry(3 if attempts is None else max(attempts, 1)) if data.get("on_error") == "retry" else Retry()
+        return Retry(3 if attempts is None else max(attempts, 1)) if data.get("on_error") == "retry" else _ONCE
     schedule = tuple(told.get("schedule", ()))
     if schedule:
         return Retry(len(schedule) + 1, schedule)
@@ -350,13 +353,13 @@ class _Reader:
         if row.get("seconds") is not None and row.get("event") is not None:
             self._fault(path, "bad_value", "a wait is for 'seconds' or for an 'event', not both")
         children = self._children(row, kind, path)
-        condition = self._condition(row, kind, path)
+        when = self._condition(row, kind, path)
         program = self._program(row, kind, path)
         self._retry_and_references(row, path)
         if len(self._faults) > before:
             return None
         step = Step(row, index)
-        step.children, step.condition, step.program = children, condition, program
+        step.children, step.condition, step.program = children, when, program
         return step
 
     def _take_id(self, row: dict[str, Any], path: str, place: form.Place) -> None:
@@ -386,15 +389,16 @@ class _Reader:
             children = [self._step(row["step"], f"{path}.step", -1, "map")]
         return tuple(child for child in children if child)
 
-    def _condition(self, row: dict[str, Any], kind: str, path: str) -> Condition | None:
+    def _condition(self, row: dict[str, Any], kind: str, path: str) -> str | None:
         text = row.get("condition")
         if kind != "condition" or not isinstance(text, str) or not text:
             return None
         try:
-            return Condition(text)
+            condition(text)
         except ConditionSyntaxError as exc:
             self._fault(f"{path}.condition", "bad_condition", str(exc))
             return None
+        return text
 
     def _program(self, row: dict[str, Any], kind: str, path: str) -> Program | None:
         told = row.get("program")

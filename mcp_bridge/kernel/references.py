@@ -8,8 +8,9 @@ Filling is bounded: a few references to a large value would otherwise make one t
 loop one that is deeper.
 """
 
+import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from mcp_bridge.kernel.values import MAX_DEPTH
@@ -28,7 +29,12 @@ MAX_TEXT_CHARS = 4 << 20
 MAX_FILLED = 8 << 20
 """Most that filling may make in all: characters of texts and names, and one for each value."""
 
+SHORT_CHARS = 200
+"""A text, or a condition, of at most so many is short: what is read of some hundreds of them is kept."""
+
 _MAX_INDEX_DIGITS = 9
+
+_Part = str | tuple[str, str, tuple[str, ...]]
 
 MISSING: Any = object()
 """What a lookup gives for a reference that leads nowhere."""
@@ -157,19 +163,25 @@ def measured(value: Any) -> tuple[int, int]:
 
 
 class Template:
-    """A value with references in it, read once and filled many times.
+    """A value with references in it. It is filled from its text each time: what is read of it is kept only if short.
+
+    A program may have a million references. Read, each takes a hundred times the memory of its text.
 
     Args:
         value: Normal JSON.
     """
 
-    __slots__ = ("_fill", "_value", "roots")
+    __slots__ = ("_is_constant", "_value")
 
     def __init__(self, value: Any) -> None:
-        roots: set[str] = set()
-        self._value, self._fill = _compile(value, roots)
-        self.roots = frozenset(roots)
+        self._value = value
+        self._is_constant = not any("$" in text for text in _texts(value))
+
+    @property
+    def roots(self) -> frozenset[str]:
         """The first names of its references."""
+        parts = (part for text in _texts(self._value) if "$" in text for part in _parts(text))
+        return frozenset(part[1] for part in parts if not isinstance(part, str))
 
     def fill(self, lookup: Lookup) -> Any:
         """The value with its references resolved; parts without any are shared, not copied.
@@ -177,88 +189,85 @@ class Template:
         Raises:
             TextTooLongError: It would be larger or deeper than values may be.
         """
-        if self._fill is None:
+        if self._is_constant:
             return self._value
-        value = self._fill(lookup)
+        value = _filled(self._value, lookup)
         if _room_beside(value, MAX_FILLED) < 0:
             raise TextTooLongError(f"a value of more than {MAX_FILLED} characters and values")
         return value
 
 
-_Fill = Callable[[Lookup], Any]
+def _texts(value: Any) -> Iterator[str]:
+    """The texts in a value, names aside."""
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, str):
+            yield each
+        elif isinstance(each, dict):
+            waiting += each.values()
+        elif isinstance(each, list):
+            waiting += each
 
 
-def _compile(value: Any, roots: set[str]) -> tuple[Any, _Fill | None]:
-    """Either a constant, or what makes the value."""
+def _filled(value: Any, lookup: Lookup) -> Any:
     if isinstance(value, str):
-        return _compile_text(value, roots)
+        return _filled_text(value, lookup) if "$" in value else value
+    if not isinstance(value, (dict, list)):
+        return value
+    changed = {}
+    for place, item in value.items() if isinstance(value, dict) else enumerate(value):
+        kind = type(item)
+        # Most are these, and a call for each would cost more than all else.
+        if kind is int or (kind is str and "$" not in item):
+            continue
+        if (new := _filled(item, lookup)) is not item:
+            changed[place] = new
+    if not changed:
+        return value
     if isinstance(value, dict):
-        parts = {name: _compile(item, roots) for name, item in value.items()}
-        constant = {name: part for name, (part, fill) in parts.items() if fill is None}
-        fills = [(name, fill) for name, (_, fill) in parts.items() if fill is not None]
-        if not fills:
-            return constant, None
-
-        def fill_object(lookup: Lookup) -> Any:
-            return constant | {name: fill(lookup) for name, fill in fills}
-
-        return None, fill_object
-    if isinstance(value, list):
-        items = [_compile(item, roots) for item in value]
-        if all(fill is None for _, fill in items):
-            return [part for part, _ in items], None
-        return None, lambda lookup: [part if fill is None else fill(lookup) for part, fill in items]
-    return value, None
+        return value | changed
+    return [changed.get(place, item) for place, item in enumerate(value)]
 
 
-def _compile_text(text: str, roots: set[str]) -> tuple[Any, _Fill | None]:
-    if "$" not in text:
-        return text, None
-    if whole := WHOLE.fullmatch(text):
-        root, *rest = whole[1].split(".")
-        path = tuple(rest)
-        roots.add(root)
-
-        def fill_whole(lookup: Lookup) -> Any:
+def _filled_text(text: str, lookup: Lookup) -> Any:
+    pieces: list[str] = []
+    size = 0
+    for part in _short_parts(text) if len(text) <= SHORT_CHARS else _parts(text):
+        if isinstance(part, str):
+            piece = part
+        else:
+            reference, root, path = part
             value = lookup(root, path)
-            return text if value is MISSING else value
+            if reference == text:
+                return text if value is MISSING else value
+            piece = _piece(value, reference)
+        size += len(piece)
+        if size > MAX_TEXT_CHARS:
+            raise TextTooLongError
+        pieces.append(piece)
+    return "".join(pieces)
 
-        return None, fill_whole
-    return _compile_mixed(text, roots)
 
-
-def _compile_mixed(text: str, roots: set[str]) -> tuple[Any, _Fill | None]:
-    parts: list[str | tuple[str, str, tuple[str, ...]]] = []
+def _parts(text: str) -> Iterator[_Part]:
+    """What a text consists of: text, and references with their first names and the rest of their paths."""
     end = 0
     for match in _REFERENCE.finditer(text):
-        parts.append(text[end : match.start()])
+        if end < match.start():
+            yield text[end : match.start()]
         end = match.end()
         if match[1] is None:
-            parts.append("$")
+            yield "$"
         else:
             root, *rest = match[1].split(".")
-            roots.add(root)
-            parts.append((match[0], root, tuple(rest)))
-    parts.append(text[end:])
-    if all(isinstance(part, str) for part in parts):
-        return "".join(parts), None  # type: ignore[arg-type]
+            yield match[0], root, tuple(rest)
+    if end < len(text):
+        yield text[end:]
 
-    def fill_text(lookup: Lookup) -> str:
-        pieces: list[str] = []
-        size = 0
-        for part in parts:
-            if isinstance(part, str):
-                piece = part
-            else:
-                reference, root, path = part
-                piece = _piece(lookup(root, path), reference)
-            size += len(piece)
-            if size > MAX_TEXT_CHARS:
-                raise TextTooLongError
-            pieces.append(piece)
-        return "".join(pieces)
 
-    return None, fill_text
+@functools.lru_cache(maxsize=512)
+def _short_parts(text: str) -> tuple[_Part, ...]:
+    return tuple(_parts(text))
 
 
 def _piece(value: Any, reference: str) -> str:
