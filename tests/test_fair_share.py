@@ -18,6 +18,7 @@ from mcp_bridge.bridge.requests import Requests
 from mcp_bridge.downstream.catalog import Catalog
 from mcp_bridge.downstream.fleet import Fleet
 from mcp_bridge.downstream.tools import listing_from_wire
+from mcp_bridge.errors import BridgeError
 from mcp_bridge.fair_share import (
     AT_WORK_SECONDS,
     BURST_SECONDS,
@@ -311,6 +312,35 @@ async def test_an_error_from_a_thread_keeps_nothing_alive():
         with anyio.fail_after(60):
             while seen() is not None:  # noqa: ASYNC110 - nothing announces it
                 await anyio.sleep(0.01)
+    finally:
+        gc.enable()
+
+
+async def test_a_request_that_fails_is_not_kept_by_its_error(tmp_path):
+    import gc
+    import weakref
+
+    class Large(str):
+        __slots__ = ("__weakref__",)
+
+    script = _Script()
+    script.hold = SimpleNamespace(calls=())
+    requests = Requests(
+        None, {}, Memories(tmp_path), None, None, SimpleNamespace(execution="x", plan=None), None, script
+    )
+    request = messages.MemorySave("key", Large("x" * 100), call="0#2")
+    seen = weakref.ref(request.value)
+
+    async def refuses(request):
+        raise BridgeError("bad_request", "no")
+
+    requests._answer = refuses
+    gc.disable()
+    try:
+        with contextlib.suppress(BridgeError):
+            await requests.answer(request)
+        del request
+        assert seen() is None
     finally:
         gc.enable()
 

@@ -136,7 +136,11 @@ class Requests:
             has_come_to_its_end()
             await self._script.hold.over()
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                # Else the request is kept by its own error, through this frame, until garbage is collected.
+                del error
         return answer
 
     async def on_hold(self) -> None:

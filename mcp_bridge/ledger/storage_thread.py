@@ -56,8 +56,12 @@ async def at_storage(path: Path, work: Callable[[], T]) -> T:
         except Exception as exc:  # noqa: BLE001  (whatever it is: somebody waits for it)
             error = exc
         # The loop may have been closed: nobody waits then.
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle, result, error)
+        try:
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(settle, result, error)
+        finally:
+            # Else this frame, and what the work had, is kept by its own error.
+            del error
 
     thread = threading.Thread(target=run, name="storage", daemon=True)
     thread.start()
