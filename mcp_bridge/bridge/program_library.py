@@ -162,7 +162,8 @@ class ProgramLibrary:
             if exc.code != "invalid_program":
                 raise
             return {"faults": exc.details["faults"], "warnings": [], "hash": None}
-        return {"faults": [], "warnings": [fault._asdict() for fault in found.warnings], "hash": found.hash}
+        warnings = await off_loop(found.data, lambda: found.warnings)
+        return {"faults": [], "warnings": [fault._asdict() for fault in warnings], "hash": found.hash}
 
     async def save(self, name: str, asked: Any, principal: str) -> dict[str, Any]:
         """Keep a program under a name.
