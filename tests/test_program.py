@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import tracemalloc
 import types
 from pathlib import Path
 
@@ -882,3 +883,28 @@ def test_every_type_is_also_there_with_all_fields_of_all_types_at_null():
         )
         own = {name: SAMPLES[name][0][-1] for name in (*form.TYPES[kind].required, *form.TYPES[kind].optional)}
         parse(steps(blank | own | step_of(kind)))
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"type": "llm", "prompt": "$a " * 50_000},
+        {"type": "tool", "tool": "t", "args": {"x": ["$a"] * 50_000}},
+        {"type": "condition", "condition": " or ".join(["$a"] * 1600), "then": "s0"},
+    ],
+    ids=["a text", "arguments", "conditions"],
+)
+def test_what_is_read_of_a_program_takes_little_more_memory_than_its_text(step):
+    # Read as far as it goes, each reference would take some 300 bytes.
+    count = 100 if step["type"] == "condition" else 1
+    data = {"steps": [{"id": f"s{number}", **step} for number in range(count)]}
+    size = len(json.dumps(data))
+    parse(data)
+    tracemalloc.start()
+    try:
+        program = parse(data)
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert program.steps
+    assert held < 5 * size

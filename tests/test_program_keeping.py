@@ -281,6 +281,27 @@ async def test_one_run_that_fails_to_be_kept_leaves_the_others_of_its_sandbox_ke
             assert stored.status == "interrupted"
 
 
+async def test_what_a_sandbox_has_under_way_is_bounded_together(service, monkeypatch):
+    monkeypatch.setattr("mcp_bridge.bridge.program_session.MAX_HELD_BYTES", 20_000)
+    program, large = {"steps": [step("a")]}, {"text": "x" * 9_000}
+    async with anyio.create_task_group() as tasks:
+        session = Session(service(tasks), "script", "me", Tools(), None)
+        first = await session.start(program, large, None)
+        await session.start(program, large, None)
+        with pytest.raises(BridgeError, match="take 0 MiB of the 0") as caught:
+            await session.start(program, large, None)
+        assert caught.value.code == "too_many_programs"
+        # What has been left makes room, and one alone may be as large as a program and its context may be.
+        await session.leave(first["execution"])
+        third = await session.start(program, large, None)
+        await session.close()
+        session = Session(service(tasks), "script", "me", Tools(), None)
+        await session.start(program, {"text": "x" * 30_000}, None)
+        with pytest.raises(BridgeError, match="take 0 MiB"):
+            await session.resume(third["execution"], None)
+        await session.close()
+
+
 @pytest.mark.parametrize("how", ["close", "leave"])
 async def test_a_run_of_which_undoing_fails_is_nobody_s_and_leaves_no_deadline_behind(service, monkeypatch, how):
     slow = {"id": "g", "type": "parallel", "timeout_seconds": 3600, "parallel_steps": [step("a")]}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mcp_bridge.bridge import gate, once, programs, yaml_text
+from mcp_bridge.bridge import gate, once, program_session, programs, yaml_text
 from mcp_bridge.bridge.governance import load_governance
 from mcp_bridge.bridge.service import open_bridge
 from mcp_bridge.guest.programs import Trace
@@ -145,6 +145,7 @@ def test_statuses_defaults_and_limits_are_those_of_the_code():
     assert (yaml_text.MAX_DEPTH, machine.MAX_WORK) == (64, 50_000)
     assert gate.LONGEST_WAIT_SECONDS == program.BACKOFF_SECONDS == 30
     assert tasks.DEFAULT_MAX_STEPS == 10_000
+    assert 64 * mebi == program_session.MAX_HELD_BYTES
     assert [form.PROGRAM[name][1] for name in ("name", "version")] == ["unnamed", "1.0"]
     assert (form.FIELDS["max_retries"][1], form.FIELDS["on_error"][1], form.FIELDS["as"][1]) == (3, "fail", "item")
 
