@@ -41,7 +41,7 @@ may take more: it is bounded by what a program and a context may be."""
 MAX_NOTICES = 20
 """Programs that a script's record warns of."""
 
-_VALUE_BYTES = 100
+_VALUE_BYTES = 200
 """Of a value in memory, whatever it is, and of what a program's machine makes of it."""
 
 _CLOSED_AT_ONCE = 32
@@ -191,7 +191,9 @@ class Session:
         """What a sandbox needs to drive a run: the program, and where its machine begins."""
         self._runs[run.execution] = run
         held = [run.program.data, run.context]
-        self._held[run.execution] = await off_loop(held, _held_bytes, held)
+        size = await off_loop(held, _held_bytes, held)
+        if run.execution in self._runs:
+            self._held[run.execution] = size
         self._service.store.hold(self._script, execution=run.execution)
         # Not the machine's, which its first transition has changed: the sandbox's makes the same.
         began: dict[str, Any] = {"context": run.context}
