@@ -237,7 +237,7 @@ def test_complaints_logs_and_lists_print_no_controls(monkeypatch, capsys):
         ]
 
     found = Discovery(skipped=[Skipped(EVIL, EVIL, EVIL)], problems=[Problem("x", EVIL, None, EVIL)])
-    monkeypatch.setattr(common, "configure", lambda _: common.Configuration(Settings(), None, found))
+    monkeypatch.setattr(common, "configure", lambda _, **__: common.Configuration(Settings(), None, found))
     monkeypatch.setattr(servers, "_rows", rows)
     shown = CliRunner().invoke(app, ["servers", "list"], env={"COLUMNS": "1000"})
     assert shown.exit_code == 0
@@ -437,11 +437,15 @@ def test_servers_are_listed_with_what_is_wrong_and_what_was_left_out(configure, 
     listed = json.loads(ended.stdout)
     assert [row["name"] for row in listed["servers"]] == ["dead", "time"]
     assert {row["tools"] for row in listed["servers"]} <= {None, 2}, "nothing is started to list it"
+    # Named once, in the answer.
+    assert b".mcp.json" not in ended.stderr
     (problem,) = listed["problems"]
     assert problem["file"].endswith(".mcp.json")
     assert problem["line"]
     assert [(row["name"], row["file"].rpartition("/")[2]) for row in listed["skipped"]] == [("me", ".claude.json")]
-    started = json.loads(setup.run("servers", "list", "--start", "--json").stdout)
+    again = setup.run("servers", "list", "--start", "--json")
+    assert again.returncode == 1, "one that can't be started"
+    started = json.loads(again.stdout)
     rows = {row["name"]: row for row in started["servers"]}
     assert rows["time"]["tools"] == 2
     assert "at-all" in rows["dead"]["error"]

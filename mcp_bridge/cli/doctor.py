@@ -36,7 +36,7 @@ def doctor(config: Path | None, *, as_json: bool) -> int:
     prepared: Prepared | None = None
     status = common.OK
     try:
-        configuration = common.configure(config)
+        configuration = common.configure(config, quiet=True)
         over = f", over your own, {configuration.floor}" if configuration.floor else ""
         find("ok", "configuration", f"Configuration: {configuration.file or 'no file, defaults'}{over}.")
         for file in configuration.passed_over:
