@@ -43,6 +43,7 @@ USAGE_CODES = frozenset(
         "empty_code",
         "invalid_program",
         "key_conflict",
+        "log_unwritable",
         "nothing_to_trust",
         "reserved_name",
         "restore_exists",
@@ -121,7 +122,7 @@ def load(file: Path | None, *, folder: bool = True, quiet: bool = False) -> sett
         quiet: Say nothing of the folder's files that take no part: the command shows them itself.
 
     Raises:
-        BridgeError: `bad_config`, `config_missing`.
+        BridgeError: `bad_config`, `config_missing`, `log_unwritable`.
     """
     loaded = settings.load(file, folder=folder)
     if not quiet:
@@ -129,6 +130,10 @@ def load(file: Path | None, *, folder: bool = True, quiet: bool = False) -> sett
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter("mcp-bridge: %(levelname)s: %(message)s"))
     logging.basicConfig(level=loaded.settings.log_level.upper(), handlers=[handler])
+    if loaded.settings.log_file is not None:
+        from mcp_bridge.cli.log_file import log_to  # noqa: PLC0415  (few have one)
+
+        log_to(loaded.settings.log_file)
     if loaded.settings.log_level != "debug":
         # A server's broken line is that server's: the SDK would log it whole, with whatever is in it.
         logging.getLogger("mcp").setLevel(logging.CRITICAL)

@@ -249,7 +249,9 @@ def explain(
 
         arguments = inputs.json_object(args, "--args")
         if step is not None and program is None:
-            raise BridgeError("bad_argument", "--step is a program's: name that with --program.")
+            raise BridgeError(
+                "bad_argument", "--step is a program's.", hint="Name that, too: --program NAME --step ID."
+            )
         loaded = common.load(config or ctx.obj)
         read = _read(loaded)
         servers, listed, _ = anyio.run(_tools, common.configure(config or ctx.obj), start)
