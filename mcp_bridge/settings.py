@@ -462,7 +462,8 @@ def _from_validation(exc: ValidationError, file: Path | None, environ: Mapping[s
     # Of a table, the key in it.
     path = tuple(str(part) for part in first["loc"][: 2 if key in NESTED else 1])
     # What a validator of ours says is a sentence by itself.
-    said = first["msg"].removeprefix("Value error, ")
+    unknown = first["type"] == "extra_forbidden"
+    said = "there is no such setting" if unknown else first["msg"].removeprefix("Value error, ")
     message = f"{'.'.join(path)}: {said}" if key else said
     for short in (key.upper(), *(alias for alias, name in ENV_ALIASES.items() if name == key)):
         variable = ENV_PREFIX + short

@@ -404,7 +404,7 @@ def test_a_nested_bridge_is_refused(setup):
         ("execution list --json >/dev/full", 1, "output_unwritable"),
         ("version >&-", 0, ""),
         ("execution list <&- >&-", 0, ""),
-        ("audit export - | head -c 1", 0, "{"),
+        ("policy show --json | head -c 1", 0, "{"),
     ],
 )
 def test_a_stream_that_is_closed_or_full_ends_in_no_traceback(setup, tmp_path, line, status, words):
@@ -465,8 +465,14 @@ def test_a_log_file_is_put_aside_when_it_is_large_and_others_words_begin_no_line
 def test_doctor_finds_a_working_sandbox(configure, tmp_path):
     setup = configure(client_configs=True)
     (setup.home / ".mcp.json").write_text('{\n"mcpServers": [\n')
-    ended = setup.run("doctor", "--json")
+    (setup.home / ".cursor").mkdir()
+    (setup.home / ".cursor/mcp.json").write_text('{"mcpServers": {"mine": {"command": "uvx"}}}')
+    ended = setup.run("doctor", "--json", env={"SSL_CERT_DIR": "/nowhere"})
     report = json.loads(ended.stdout)
+    assert b".mcp.json" not in ended.stderr, "it is named once"
+    messages = {row["code"]: row["message"] for row in report["findings"]}
+    assert "SSL_CERT_DIR is /nowhere, which is no folder" in messages["certificates"]
+    assert "doesn't read: mine" in messages["client_not_read"]
     assert ended.returncode == 0
     assert report["ok"] is True
     assert report["engine"] in {"podman", "docker"}

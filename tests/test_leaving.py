@@ -76,9 +76,10 @@ def test_images_that_are_not_in_force_are_removed_and_one_in_use_is_named(machin
     container = podman("create", used, "/hello")
     said = run("image", "prune", status=1)
     assert f"removed {old}" in said
-    assert f"{used} is in use: end what runs in it, and prune again." in said
+    assert f"image_left: {used} could not be removed: " in said
+    assert "End what uses it, and try again." in said
     podman("rm", container)
-    assert json.loads(run("image", "prune", "--json")) == {"removed": [used], "in_use": []}
+    assert json.loads(run("image", "prune", "--json")) == {"removed": [used], "left": []}
     assert run("image", "prune") == "No image to remove.\n"
     assert f"removed {wanted}" in run("image", "prune", "--all")
     assert podman("images", "--format", "{{.Repository}}") == "localhost/not-ours"

@@ -44,6 +44,7 @@ def doctor(config: Path | None, *, as_json: bool) -> int:
             names = f" Left out: {', '.join(file.servers)}." if file.servers else ""
             find("warning", file.code, f"{file.message}{names}", file.hint)
         findings += [finding.record() for finding in surroundings.findings(os.environ)]
+        _servers(configuration, find)
         with console.status("Probing the container engine…"):
             prepared = anyio.run(_prepare, configuration)
         findings += [finding.record() for finding in prepared.report.findings]
@@ -52,7 +53,6 @@ def doctor(config: Path | None, *, as_json: bool) -> int:
         with console.status("Running a script…"):
             milliseconds = anyio.run(_try, configuration, find)
         find("ok", "script", f"A script ran in a fresh container in {milliseconds:.0f} ms.")
-        _servers(configuration, find)
     except BridgeError as exc:
         for found in exc.details.get("findings", []):
             findings.append(found)

@@ -35,19 +35,24 @@ class Engine(NamedTuple):
     images: tuple[ImageInfo, ...]
 
 
-async def engines(settings: Settings) -> list[Engine]:
-    """Those that the settings allow, and that answer; others have nothing that could be removed now."""
+async def engines(settings: Settings) -> tuple[list[Engine], list[EngineName]]:
+    """Those that the settings allow, and that answer; and the names of those that are installed and don't."""
     from mcp_bridge.sandbox.engine_info import EngineInfo, engine_info  # noqa: PLC0415
     from mcp_bridge.sandbox.image import list_images  # noqa: PLC0415
 
     names: tuple[EngineName, ...] = ("podman", "docker") if settings.runtime == "auto" else (settings.runtime,)
-    found = []
+    found: list[Engine] = []
+    silent: list[EngineName] = []
     for name in names:
         path = shutil.which(name)
-        info = await engine_info(name, path) if path else None
+        if path is None:
+            continue
+        info = await engine_info(name, path)
         if isinstance(info, EngineInfo):
             found.append(Engine(info.choice, tuple(await list_images(*info.choice.invocation))))
-    return found
+        elif info.code != "engine_alias":
+            silent.append(name)
+    return found, silent
 
 
 # --- image prune ---
@@ -72,42 +77,46 @@ def prune(loaded: Loaded, *, everything: bool, as_json: bool) -> int:
     wanted = image.image_reference(image.ImageRequest(settings.profile, tuple(settings.packages)))
     kept = set() if everything else {wanted, settings.image}
 
-    async def work() -> tuple[list[ImageInfo], list[str]]:
-        gone, used = [], []
-        for engine in await engines(settings):
+    async def work() -> tuple[list[ImageInfo], list[tuple[str, str]]]:
+        gone, left = [], []
+        for engine in (await engines(settings))[0]:
             chosen = [one for one in engine.images if one.reference not in kept]
-            removed, left = await _remove_images(engine.choice, chosen)
-            gone += removed
-            used += left
-        return gone, used
+            done, failed = await _remove_images(engine.choice, chosen)
+            gone += done
+            left += failed
+        return gone, left
 
-    gone, used = anyio.run(work)
+    gone, left = anyio.run(work)
     if as_json:
-        print_json({"removed": [one.reference for one in gone], "in_use": used})
+        print_json({"removed": [one.reference for one in gone], "left": [reference for reference, _ in left]})
     else:
         for one in gone:
             showing.tell(f"removed {one.reference}, {one.size / 1e6:.0f} MB")
-        if not gone and not used:
+        if not gone and not left:
             showing.tell("No image to remove.")
-        for reference in used:
-            showing.say(f"mcp-bridge: {reference} is in use: end what runs in it, and prune again.")
-    return common.FAILED if used else common.OK
+        _tell_left(left)
+    return common.FAILED if left else common.OK
 
 
-async def _remove_images(choice: RuntimeChoice, images: Sequence[ImageInfo]) -> tuple[list[ImageInfo], list[str]]:
-    """Those that were removed, and the names of those that are in use."""
+def _tell_left(left: Sequence[tuple[str, str]]) -> None:
+    for reference, why in left:
+        showing.say(f"mcp-bridge: image_left: {reference} could not be removed: {why} End what uses it, and try again.")
+
+
+async def _remove_images(choice: RuntimeChoice, images: Sequence[ImageInfo]) -> tuple[list[ImageInfo], list[tuple[str, str]]]:
+    """Those that were removed, and of the others their names and what the engine says."""
     from mcp_bridge.sandbox.image import remove_image  # noqa: PLC0415
 
     command, arguments = choice.invocation
-    removed, used = [], []
+    removed, left = [], []
     for one in images:
         try:
             await remove_image(command, one.reference, arguments)
-        except BridgeError:
-            used.append(one.reference)
+        except BridgeError as exc:
+            left.append((one.reference, exc.message))
         else:
             removed.append(one)
-    return removed, used
+    return removed, left
 
 
 # --- uninstall ---
@@ -117,6 +126,7 @@ class _Found(NamedTuple):
     """What there is to remove."""
 
     engines: list[Engine]
+    silent: list[EngineName]
     containers: list[tuple[Engine, str]]
     caches: list[Path]
     state: list[Path]
@@ -145,14 +155,13 @@ def uninstall(loaded: Loaded, *, state: bool, yes: bool) -> int:
     if told and not yes and not _agreed(state=state):
         showing.say("mcp-bridge: nothing was removed.")
         return common.REFUSED
-    used = anyio.run(_remove, found, state)
-    for reference in used:
-        showing.say(f"mcp-bridge: {reference} is in use, and was left: end what runs in it, and try again.")
+    left = anyio.run(_remove, found, state)
+    _tell_left(left)
     with suppress(OSError):
         directory.rmdir()
     for line in _left(found, loaded, state=state):
         showing.tell(common.one_line(line))
-    return common.FAILED if used else common.OK
+    return common.FAILED if left else common.OK
 
 
 async def _look(settings: Settings) -> _Found:
@@ -160,7 +169,7 @@ async def _look(settings: Settings) -> _Found:
     from mcp_bridge.sandbox.engine import OWNER_LABEL  # noqa: PLC0415
     from mcp_bridge.sandbox.owner import Owner  # noqa: PLC0415
 
-    found = await engines(settings)
+    found, silent = await engines(settings)
     orphans = []
     with tempfile.TemporaryDirectory(prefix="mcp-bridge-uninstall-") as scratch:
         for engine in found:
@@ -174,7 +183,7 @@ async def _look(settings: Settings) -> _Found:
     caches = [path for path in entries if _is_one_of(path.name, CACHES)]
     state = [path for path in entries if path not in caches and _is_one_of(path.name, _state_names())]
     strange = [path for path in entries if path not in caches and path not in state]
-    return _Found(found, orphans, caches, state, strange)
+    return _Found(found, silent, orphans, caches, state, strange)
 
 
 def _state_names() -> tuple[str, ...]:
@@ -219,8 +228,8 @@ def _described(found: _Found, directory: Path, *, state: bool) -> Iterator[str]:
         yield f"With the keys in {directory} goes all that is recorded: what isn't in a backup is lost for good."
 
 
-async def _remove(found: _Found, state: bool) -> list[str]:  # noqa: FBT001
-    """Remove it; the names of images that are in use.
+async def _remove(found: _Found, state: bool) -> list[tuple[str, str]]:  # noqa: FBT001
+    """Remove it; of the images that can't be, their names and why.
 
     Raises:
         BridgeError: `uninstall_failed`: a file that can't be removed; as the engine.
@@ -230,9 +239,9 @@ async def _remove(found: _Found, state: bool) -> list[str]:  # noqa: FBT001
     with tempfile.TemporaryDirectory(prefix="mcp-bridge-uninstall-") as scratch:
         for engine, container in found.containers:
             await CliEngine(engine.choice, Path(scratch)).remove(container)
-    used = []
+    left = []
     for engine in found.engines:
-        used += (await _remove_images(engine.choice, engine.images))[1]
+        left += (await _remove_images(engine.choice, engine.images))[1]
     for path in [*found.caches, *(found.state if state else ())]:
         try:
             if path.is_dir() and not path.is_symlink():
@@ -245,12 +254,14 @@ async def _remove(found: _Found, state: bool) -> list[str]:  # noqa: FBT001
                 f"{exc.filename or path} can't be removed: {exc.strerror}.",
                 hint="See to its owner and mode, and run `mcp-bridge uninstall` again.",
             ) from None
-    return used
+    return left
 
 
 def _left(found: _Found, loaded: Loaded, *, state: bool) -> Iterator[str]:
     """What is still there, and the command that removes it."""
     directory = loaded.settings.state_dir
+    for name in found.silent:
+        yield f"left: the images of {name}, if it has any: it doesn't answer. `mcp-bridge doctor` says why."
     if found.state and not state:
         yield f"left: {directory}, the record with its keys. `mcp-bridge uninstall --state` removes it, too."
     for path in found.strange:

@@ -297,7 +297,8 @@ def _tool(asked: str, servers: Mapping[str, str], listed: Mapping[str, Sequence[
 
     if "." not in asked:
         # As in a program's step: a tool of the operator's.
-        if not any(asked in {tool.name, tool.alias} for tool in listed[LOCAL]):
+        known = [name for tool in listed[LOCAL] for name in (tool.name, tool.alias)]
+        if asked not in known and not nearest(asked, known):
             raise _no_tool(asked, servers)
         asked = f"{LOCAL}.{asked}"
     server, name = split(asked, servers)

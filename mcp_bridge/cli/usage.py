@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
 from typer.core import TyperGroup
 
 from mcp_bridge.cli import common
@@ -27,8 +28,8 @@ INSTEAD = {
     "eval": "Write `mcp-bridge run -c CODE`.",
     "call": "A tool is called by a script: `mcp-bridge run -c 'from mcp.servers import SERVER; await SERVER.TOOL()'`.",
     "config": "The configuration is a file: `mcp-bridge doctor` says which one is read.",
-    "init": "There is nothing to begin with: `claude mcp add bridge -- mcp-bridge` puts it behind Claude Code.",
-    "install": "`claude mcp add bridge -- mcp-bridge` puts it behind Claude Code.",
+    "init": "There is nothing to begin with: `claude mcp add --scope user bridge -- mcp-bridge` puts it behind Claude Code.",
+    "install": "`claude mcp add --scope user bridge -- mcp-bridge` puts it behind Claude Code.",
     "add": "A server is a table [servers.NAME] of the configuration; `mcp-bridge doctor` says which file is read.",
     "logs": "`mcp-bridge execution list` has what was run; log_file in the configuration has what is logged.",
     "history": "Write `mcp-bridge execution list`.",
@@ -92,6 +93,8 @@ class Commands(TyperGroup):
                 ),
                 common.FAILED,
             )
+        except typer.Abort:
+            status = common.INTERRUPTED
         except Exception as exc:
             # The parser's own type of error has moved between the versions of typer; its methods haven't.
             if not hasattr(exc, "format_message"):
@@ -103,24 +106,30 @@ class Commands(TyperGroup):
         if type(exc).__name__ == "NoArgsIsHelpError":
             exc.show()
             return common.USAGE
-        command, path = self._meant(words)
+        command, path, word = self._meant(words)
         # What the parser has as possibilities is said with what to write.
         said = exc.message if hasattr(exc, "possibilities") else exc.format_message()
         message = common.one_line(said).replace("Value error, ", "").partition(" Did you mean")[0].strip()
         ended = message if message.endswith((".", "?", "!")) else f"{message}."
-        hint = common.one_line(self._hint(exc, command, path, words))
+        hint = common.one_line(self._hint(exc, command, path, word))
         return common.complain(BridgeError("usage", ended, hint=hint))
 
-    def _meant(self, words: Sequence[str]) -> tuple[Any, str]:
-        """The command that the words lead to, and its own words."""
-        command, path = self, ["mcp-bridge"]
+    def _meant(self, words: Sequence[str]) -> tuple[Any, str, str]:
+        """The command that the words lead to, its own words, and the first word after them that is no option."""
+        command, path, takes_value = self, "mcp-bridge", False
         for word in words:
-            further = getattr(command, "commands", {}).get(word)
-            if further is not None:
-                command, path = further, [*path, word]
-        return command, " ".join(path)
+            if takes_value:
+                takes_value = False
+            elif word.startswith("-"):
+                named = [param for param in command.params if word in param.opts]
+                takes_value = any(not getattr(param, "is_flag", False) for param in named)
+            elif (further := getattr(command, "commands", {}).get(word)) is None:
+                return command, path, word
+            else:
+                command, path = further, f"{path} {word}"
+        return command, path, ""
 
-    def _hint(self, exc: Any, command: Any, path: str, words: Sequence[str]) -> str:
+    def _hint(self, exc: Any, command: Any, path: str, word: str) -> str:
         option = getattr(exc, "option_name", None)
         known = getattr(command, "commands", {})
         if hasattr(exc, "possibilities") and isinstance(option, str):
@@ -130,9 +139,7 @@ class Commands(TyperGroup):
                 if option in param.opts:
                     return f"Write `{path} {option} {param.metavar or 'VALUE'}`{_meaning(param)}"
         if known:
-            # The word after the commands: the first that is none, and no option.
-            others = [word for word in words if not word.startswith("-")][len(path.split()) - 1 :]
-            return _for_unknown_command(others[0] if others else "", list(known), path)
+            return _for_unknown_command(word, list(known), path)
         param = getattr(exc, "param", None)
         if param is not None and getattr(param, "param_type_name", "") == "option":
             return f"Write `{path} {param.opts[0]} {param.metavar or 'VALUE'}`{_meaning(param)}"
@@ -161,9 +168,9 @@ def _for_unknown_command(word: str, known: list[str], path: str) -> str:
     if word.endswith(".py") or Path(word).is_file():
         return f"Write `mcp-bridge run {word}`."
     within = " ".join([*path.split()[1:], word])
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.7)
-    if not close and (instead := INSTEAD.get(within)):
+    if instead := INSTEAD.get(within):
         return instead
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     if not close and any(char in word for char in "()=\n"):
         return "Code goes after -c: write `mcp-bridge run -c CODE`."
     listed = f"Commands: {', '.join(sorted(known))}. `{path} --help` describes them."
@@ -180,7 +187,9 @@ def _usage(command: Any, path: str) -> str:
     arguments = [param for param in command.params if param.param_type_name == "argument"]
     required = [param for param in command.params if param.param_type_name == "option" and param.required]
     words = [f"{param.opts[0]} {param.metavar or 'VALUE'}" for param in required]
-    words += [str(param.metavar or str(param.name).upper()) for param in arguments]
+    for param in arguments:
+        word = str(param.metavar or str(param.name).upper())
+        words.append(word if param.required or word.startswith("[") else f"[{word}]")
     return " ".join([path, *words])
 
 
