@@ -404,7 +404,9 @@ def _named(explicit: Path | None, environ: Mapping[str, str]) -> Path | None:
         whose = "--config" if explicit else "MCP_BRIDGE_CONFIG"
         raise BridgeError(
             "config_missing",
-            f"{named} is a folder, and no configuration file." if named.is_dir() else f"There is no configuration file {named}.",
+            f"{named} is a folder, and no configuration file."
+            if named.is_dir()
+            else f"There is no configuration file {named}.",
             hint=f"{whose} names it. Name the file itself, such as {named / FILE_NAME if named.is_dir() else FILE_NAME}.",
             file=str(named),
         )

@@ -1,4 +1,4 @@
-"""What the bridge has made is removed when somebody asks for that, and nothing else is; with an engine's store of its own."""
+"""What the bridge has made is removed when somebody asks for that, and nothing else is; in a store of its own."""
 
 import io
 import json
@@ -95,7 +95,8 @@ def test_uninstall_removes_what_was_made_and_says_what_is_left(machine):
     (machine / "config/mcp-bridge/config.toml").write_text("timeout = 5")
     (machine / "home/.claude.json").write_text(json.dumps({"mcpServers": {"bridge": {"command": "mcp-bridge"}}}))
     imported(machine, f"{image.REPOSITORY}:base-old")
-    dead = podman("create", f"--label={OWNER_LABEL}={host_id()}:{NO_PROCESS}:1", f"{image.REPOSITORY}:base-old", "/hello")
+    label = f"--label={OWNER_LABEL}={host_id()}:{NO_PROCESS}:1"
+    dead = podman("create", label, f"{image.REPOSITORY}:base-old", "/hello")
     entries = {path.name for path in state.iterdir()}
 
     said = run("uninstall", status=4)

@@ -28,7 +28,7 @@ INSTEAD = {
     "eval": "Write `mcp-bridge run -c CODE`.",
     "call": "A tool is called by a script: `mcp-bridge run -c 'from mcp.servers import SERVER; await SERVER.TOOL()'`.",
     "config": "The configuration is a file: `mcp-bridge doctor` says which one is read.",
-    "init": "There is nothing to begin with: `claude mcp add --scope user bridge -- mcp-bridge` puts it behind Claude Code.",
+    "init": "`claude mcp add --scope user bridge -- mcp-bridge` puts it behind Claude Code.",
     "install": "`claude mcp add --scope user bridge -- mcp-bridge` puts it behind Claude Code.",
     "add": "A server is a table [servers.NAME] of the configuration; `mcp-bridge doctor` says which file is read.",
     "logs": "`mcp-bridge execution list` has what was run; log_file in the configuration has what is logged.",
@@ -69,7 +69,7 @@ _FEW = 3
 class Commands(TyperGroup):
     """All commands; a wrong use is answered in one line: `mcp-bridge: usage: what is wrong. What to write`."""
 
-    def main(self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
+    def main(self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]  # noqa: E501
         """Parse and run, and leave with the exit status."""
         if not standalone_mode:
             return super().main(args, standalone_mode=False, **extra)
