@@ -159,9 +159,7 @@ class Settings(BaseModel):
         Field(description="What is logged to standard error"),
     ] = "warning"
 
-    log_file: Annotated[
-        Path | None, Field(description="A file that is logged to as well")
-    ] = None
+    log_file: Annotated[Path | None, Field(description="A file that is logged to as well")] = None
 
     ledger: Annotated[LedgerConfig, Field(description="What is kept of executions; a table of the file")] = (
         LedgerConfig()
@@ -384,7 +382,7 @@ def _permits(key: str, own: dict[str, Any]) -> bool:
 
 
 def _anchored(table: dict[str, Any], base: Path) -> dict[str, Any]:
-    """The same with `log_file` and the files of `[[ledger.publish]]` taken from the folder of the file that has them."""
+    """The same with `log_file` and the files of `[[ledger.publish]]` taken from the folder of their own file."""
     if "log_file" in table:
         table = table | {"log_file": str(base / Path(table["log_file"]).expanduser())}
     ledger = table.get("ledger", {})
@@ -407,7 +405,7 @@ def _named(explicit: Path | None, environ: Mapping[str, str]) -> Path | None:
             f"{named} is a folder, and no configuration file."
             if named.is_dir()
             else f"There is no configuration file {named}.",
-            hint=f"{whose} names it. Name the file itself, such as {named / FILE_NAME if named.is_dir() else FILE_NAME}.",
+            hint=f"{whose} names it. Name a file, such as {named / FILE_NAME if named.is_dir() else FILE_NAME}.",
             file=str(named),
         )
     return named

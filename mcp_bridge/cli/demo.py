@@ -104,7 +104,9 @@ def demo(config: Path | None) -> int:
     if [record.status for record in records] != expected:
         console.print("\nThe demonstration did not go as it should.", style="red")
         return common.FAILED
-    console.print("\nThat was the demonstration. This puts the bridge behind Claude Code, in whatever folder you are:\n")
+    console.print(
+        "\nThat was the demonstration. This puts the bridge behind Claude Code, in whatever folder you are:\n"
+    )
     sys.stdout.write(f"{shlex.join(['claude', 'mcp', 'add', '--scope', 'user', 'bridge', '--', *own_command()])}\n")
     sys.stdout.flush()
     return common.OK

@@ -62,7 +62,9 @@ def json_object(text: str | None, option: str) -> dict[str, Any]:
     """
     value = {} if text is None else json_value(text, option)
     if not isinstance(value, dict):
-        raise BridgeError("bad_argument", f"{option}: it is no object.", hint=f"Write names and values: {option} '{{\"name\": 1}}'.")
+        raise BridgeError(
+            "bad_argument", f"{option}: it is no object.", hint=f"Write names and values: {option} '{{\"name\": 1}}'."
+        )
     return value
 
 

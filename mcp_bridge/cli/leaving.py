@@ -103,7 +103,9 @@ def _tell_left(left: Sequence[tuple[str, str]]) -> None:
         showing.say(f"mcp-bridge: image_left: {reference} could not be removed: {why} End what uses it, and try again.")
 
 
-async def _remove_images(choice: RuntimeChoice, images: Sequence[ImageInfo]) -> tuple[list[ImageInfo], list[tuple[str, str]]]:
+async def _remove_images(
+    choice: RuntimeChoice, images: Sequence[ImageInfo]
+) -> tuple[list[ImageInfo], list[tuple[str, str]]]:
     """Those that were removed, and of the others their names and what the engine says."""
     from mcp_bridge.sandbox.image import remove_image  # noqa: PLC0415
 

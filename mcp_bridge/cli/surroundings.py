@@ -86,7 +86,7 @@ def _proxies(environ: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "proxy",
-            f"There is a proxy, and NO_PROXY lacks {' and '.join(missing)}: what is on this machine is asked through it.",
+            f"There is a proxy, and NO_PROXY lacks {' and '.join(missing)}: this machine itself is asked through it.",
             f"Set NO_PROXY and no_proxy to {','.join(sorted({*exempt, *_LOOPBACK} - {''}))}.",
         )
 

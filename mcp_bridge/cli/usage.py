@@ -69,7 +69,7 @@ _FEW = 3
 class Commands(TyperGroup):
     """All commands; a wrong use is answered in one line: `mcp-bridge: usage: what is wrong. What to write`."""
 
-    def main(self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]  # noqa: E501
+    def main(self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
         """Parse and run, and leave with the exit status."""
         if not standalone_mode:
             return super().main(args, standalone_mode=False, **extra)

@@ -244,7 +244,9 @@ def spec_from_toml(name: str, table: Mapping[str, Any], file: str | Path) -> Ser
     command, url = reader.text("command"), reader.text("url")
     if kind == "stdio":
         if not command:
-            raise reader.error("command", "is missing.", 'Give the executable that starts the server, such as command = "uvx".')
+            raise reader.error(
+                "command", "is missing.", 'Give the executable that starts the server, such as command = "uvx".'
+            )
         if url is not None:
             raise reader.error("url", "has no meaning for a stdio server.", 'Set type = "http".')
     else:
