@@ -8,6 +8,7 @@ import fnmatch
 import hmac
 import io
 import itertools
+import json
 import os
 import random
 import shutil
@@ -29,12 +30,14 @@ from mcp_bridge.bridge import age, archive, restore
 from mcp_bridge.bridge import backup as backups
 from mcp_bridge.bridge.backup import OLD_KEY
 from mcp_bridge.bridge.keep import FOLDERS, Files, Memories
+from mcp_bridge.cli.people import who
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.program import parse
 from mcp_bridge.kernel.values import canonical
 from mcp_bridge.ledger import audit, rotation
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.opening import KEY_FILE, PUBLIC_KEY_FILE
+from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.restoring import PLACING, RESTORING
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.sealing import MasterKey
@@ -216,7 +219,21 @@ def test_what_is_restored_goes_on(till, kind):
     said = till.run("restore", file, *options, stdin=stdin).out
     assert "Executions that can go on: 1 suspended" in said
     assert not (till.state / RESTORING).exists()
+    with open_ledger(till.path) as ledger:
+        *before, last = ledger.entries()
+    assert f"Its log says so in entry {len(before)}." in said
+    told = json.loads(last.payload)
+    assert (last.leaf.kind, last.leaf.execution) == ("loss", "ledger")
+    assert isinstance(told.pop("made", None), float) is (kind != "ledger alone")
+    assert told == {"has": len(before), "by": who(), "restored": True}
     goes_on(till, kind)
+    (loss,) = till.run("audit", "verify", "--json").json["losses"]
+    assert (loss["entry"], loss["restored"], loss["had"]) == (len(before), True, None)
+    words = f"from a backup of its first {len(before)} entries: what came later isn't in it"
+    assert words in till.run("audit", "verify").out
+    # Whoever has an export alone is told as well, without any payload of an execution.
+    till.run("audit", "export", till.folder / "export")
+    assert words in till.run("audit", "verify", till.folder / "export", "--key", till.key).out
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -1098,9 +1115,21 @@ def outcome(file, into, means):
     except BridgeError as exc:
         assert not into.exists()
         return exc.code
-    found = {str(path.relative_to(into)): path.read_bytes() for path in into.rglob("*") if path.is_file()}
+    found = contents(into)
     shutil.rmtree(into)
     return found
+
+
+def contents(folder):
+    """The bytes of what is in a directory; of a ledger that was restored, what was before the one entry that says so."""
+    found = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    if found.get(folder / FILE_NAME):
+        # It leaves no journal there, as whoever reads would.
+        with closing(sqlite3.connect(f"{(folder / FILE_NAME).as_uri()}?immutable=1", uri=True)) as connection:
+            kinds, entries = zip(*connection.execute("SELECT kind, entry FROM entries ORDER BY sequence"), strict=True)
+        assert (kinds.count("loss"), kinds[-1]) == (1, "loss"), kinds
+        found[folder / FILE_NAME] = b"".join(entries[:-1])
+    return {str(path.relative_to(folder)): data for path, data in found.items()}
 
 
 REFUSED = {"backup_damaged", "backup_unusable", "backup_newer", "wrong_passphrase", "wrong_identity"}
@@ -1313,10 +1342,6 @@ def with_what_another_has_left(into):
         (into / name).write_bytes(data)
 
 
-def contents(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["passphrase", "without keys"])
 def test_a_restore_that_died_is_done_again_or_was_done(small, kind):
@@ -1336,7 +1361,8 @@ def test_a_restore_that_died_is_done_again_or_was_done(small, kind):
                 break
             assert ended == -signal.SIGKILL
             if (into / FILE_NAME).exists():
-                assert {name: (into / name).read_bytes() for name in reference} == reference
+                placed = {name: data for name, data in contents(into).items() if not name.startswith(RESTORING)}
+                assert placed == reference
                 assert not OF_ANOTHER.keys() & {path.name for path in into.iterdir()}
             else:
                 if (into / RESTORING).exists():

@@ -262,7 +262,7 @@ def _continued(connection: sqlite3.Connection, directory: Path, master: MasterKe
         raise damaged("its head is another log's")
 
     def load(wanted: str) -> Signer:
-        return _signer(directory, origin, wanted)
+        return own_signer(directory, origin, wanted)
 
     take_next_key(connection, directory)
     signer = load(vkey)
@@ -270,7 +270,7 @@ def _continued(connection: sqlite3.Connection, directory: Path, master: MasterKe
     return Log(master, origin, signer, load, position)
 
 
-def _signer(directory: Path, origin: str, vkey: str) -> Signer:
+def own_signer(directory: Path, origin: str, vkey: str) -> Signer:
     """The key that the log is signed with.
 
     Raises:
@@ -306,7 +306,7 @@ def own_vkey(path: Path) -> str:
     for again in (True, False):
         with open_ledger(path) as ledger:
             try:
-                return _signer(path.parent, ledger.origin, ledger.vkey).vkey
+                return own_signer(path.parent, ledger.origin, ledger.vkey).vkey
             except BridgeError:
                 # Who only reads has no lock: the key may have been rotated since the head was read.
                 if not again:
