@@ -45,7 +45,7 @@ from mcp_bridge.ledger.signing import Signer
 from mcp_bridge.ledger.trust import MAX_KEYS
 from mcp_bridge.ledger.witness_files import KEY_FILE as WITNESS_KEY
 from mcp_bridge.ledger.witness_files import STATE_FILE as WITNESS_STATE
-from mcp_bridge.ledger.witness_files import open_files
+from mcp_bridge.ledger.witness_files import Cosigned, WitnessHead, open_files, private_key
 from mcp_bridge.policy.secret_stores import SecretFile
 from mcp_bridge.private_files import place
 
@@ -821,11 +821,18 @@ def test_a_witness_comes_with_its_key_or_not_at_all(till):
     state = till.state
     open_files(state)[1].close()
     key = (state / WITNESS_KEY).read_bytes()
+    # How much it knew is asked of what stayed where it was, and not of what a person restores.
+    with closing(WitnessHead(state / WITNESS_STATE, private_key(state / WITNESS_KEY))) as record:
+        record.advance(record.position({"a log": Cosigned(7, bytes(32))}, 0))
+    head = (state / "witness.head").read_bytes()
     whole, _, stdin = made(till, "passphrase")
     bare, _, _ = made(till, "without keys", "bare")
     put_away(till)
+    state.mkdir(mode=0o700)
+    (state / "witness.head").write_bytes(head)
     assert till.run("restore", whole, "--json", stdin=stdin).json["witness"] is True
     assert (state / WITNESS_KEY).read_bytes() == key
+    open_files(state)[1].close()
     with closing(sqlite3.connect(state / WITNESS_STATE)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     shutil.rmtree(state)
@@ -1332,8 +1339,8 @@ for line in sys.stdin:
 """For each line a restore in a process of its own, which is killed as it comes to so many a step."""
 
 
-OF_ANOTHER = {"ledger.head": b"mine", PUBLIC_KEY_FILE: b"mine, too"}
-"""What is beside a ledger that somebody has moved away."""
+OF_ANOTHER = {"ledger.head": b"mine", PUBLIC_KEY_FILE: b"mine, too", "witness.head": b"and this"}
+"""What is beside a ledger and a witness that somebody has moved away."""
 
 
 def with_what_another_has_left(into):
