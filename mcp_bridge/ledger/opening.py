@@ -56,7 +56,14 @@ ALWAYS_LOOKED_OVER_BYTES = 8 << 20
 """A file up to this size is looked over whenever the first process opens it, which takes some 20 ms at most."""
 
 MAX_LOOKED_OVER_BYTES = 1 << 30
-"""A file up to this size, after a process was killed that used it: that takes some 3 s, and more from a slow disk."""
+"""A file up to this size, after a process was killed that used it: that takes some 3 s, and more from a slow disk. Of a
+larger one everything is looked over but what `_BULK` names."""
+
+_BULK = ("payloads", "pieces")
+"""Tables that take the most room, and tell nobody what has been done: what isn't found in them is an error."""
+
+_CHECKS_TABLES = (3, 33)
+"""The version of SQLite that can look over one table (sqlite.org/pragma.html#pragma_integrity_check)."""
 
 _LOST = (
     "Without it the log can't go on as the same signer's. If it is lost for good: mcp-bridge audit rotate-key --lost."
@@ -155,11 +162,17 @@ def look_first(path: Path, position: PositionFile, *, alone: bool = False, accep
 def _look_over(connection: sqlite3.Connection, path: Path) -> None:
     """Have SQLite look at the structure of a small file, and of a larger one whose last process was killed."""
     size, left = (_size(path.with_name(f"{path.name}{suffix}")) for suffix in ("", "-wal"))
-    if size + left > (MAX_LOOKED_OVER_BYTES if left else ALWAYS_LOOKED_OVER_BYTES):
+    if size + left <= (MAX_LOOKED_OVER_BYTES if left else ALWAYS_LOOKED_OVER_BYTES):
+        checks = ["1"]
+    elif left and sqlite3.sqlite_version_info >= _CHECKS_TABLES:
+        tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
+        checks = [f"'{name}'" for (name,) in tables if name not in _BULK and name.isidentifier()]
+    else:
         return
-    (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
-    if verdict != "ok":
-        raise damaged(f"SQLite finds: {verdict}")
+    for check in checks:
+        (verdict,) = connection.execute(f"PRAGMA integrity_check({check})").fetchone()
+        if verdict != "ok":
+            raise damaged(f"SQLite finds: {verdict}")
 
 
 def _size(path: Path) -> int:
