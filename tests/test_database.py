@@ -263,7 +263,7 @@ async def test_a_task_that_is_cancelled_amid_opening_or_closing_leaves_nothing_o
     """By the task's own `cancel`, which no shield of a scope holds off."""
     async with Database(tmp_path / FILE_NAME):
         pass
-    begun, goes_on = threading.Event(), threading.Event()
+    before, begun, goes_on = set(threading.enumerate()), threading.Event(), threading.Event()
 
     def held(work):
         def done(*arguments):
@@ -307,4 +307,4 @@ async def test_a_task_that_is_cancelled_amid_opening_or_closing_leaves_nothing_o
     with pytest.raises(asyncio.CancelledError):
         await working
     assert not [path for path in map(os.path.realpath, Path("/proc/self/fd").iterdir()) if str(tmp_path) in path]
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("mcp-bridge-")]
+    assert not {thread for thread in threading.enumerate() if thread.name.startswith("mcp-bridge-")} - before

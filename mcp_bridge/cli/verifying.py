@@ -389,6 +389,8 @@ def _loss_lines(facts: dict[str, Any]) -> list[str]:
         when = showing.moment(row["time"])
         if row["restored"]:
             told = f"restored {when} from a backup of its first {row['entry']} entries: what came later isn't in it"
+        elif row["restored"] is None:
+            told = f"its end was lost, or it was restored from a backup, {when}: {row['entry']} entries were left"
         else:
             had = "" if row["had"] is None else f"; it had {row['had']}"
             told = f"its end was lost: {row['entry']} entries were left{had}; that was accepted {when}"

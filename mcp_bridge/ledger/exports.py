@@ -57,13 +57,13 @@ class Lost(NamedTuple):
     Attributes:
         entry: The number of the entry that says so: those before it are what was left.
         time: When that was accepted, or the backup restored, in seconds since 1970.
-        restored: Whether a backup was restored. If not, or where the payload isn't shown, the end was lost.
+        restored: Whether a backup was restored; if not, the end was lost. None where the payload isn't shown.
         had: How many entries it had had; None where the entry doesn't say.
     """
 
     entry: int
     time: float
-    restored: bool
+    restored: bool | None
     had: int | None
 
 
@@ -451,7 +451,8 @@ def _lost(sequence: int, time: int, payload: bytes | None) -> Lost:
     if payload is not None and len(payload) <= _MAX_LOSS_BYTES:
         with suppress(ValueError, RecursionError):
             said = json.loads(payload)
-    said = said if isinstance(said, dict) else {}
+    if not isinstance(said, dict):
+        return Lost(sequence, time / 1e6, None, None)
     had = said.get("had")
     return Lost(sequence, time / 1e6, said.get("restored") is True, had if type(had) is int and had >= 0 else None)
 

@@ -166,7 +166,9 @@ def _look_over(connection: sqlite3.Connection, path: Path) -> None:
         checks = ["1"]
     elif left and sqlite3.sqlite_version_info >= _CHECKS_TABLES:
         tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
-        checks = [f"'{name}'" for (name,) in tables if name not in _BULK and name.isidentifier()]
+        # By the schema's own word, which may be damaged.
+        names = {name for (name,) in tables if isinstance(name, str) and name.isidentifier()}
+        checks = [f"'{name}'" for name in sorted(names.difference(_BULK))]
     else:
         return
     for check in checks:

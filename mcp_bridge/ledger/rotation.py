@@ -203,7 +203,7 @@ def note_restore(path: Path, master: str | Sequence[str], by: str, made: float |
         with open_ledger(path) as ledger:
             own = master_of(ledger.connection, path.parent, master)
             signer = own_signer(path.parent, ledger.origin, ledger.vkey)
-        # No record beside it: that would be one of the directory in which it is made.
+        # How far it has come is taken down where it is opened, in its place.
         log = Log(own, signer.name, signer, lambda _: signer, PositionFile(path, leaves=True))
         with closing(connect(path)) as connection:
             found = run(connection, log, work)

@@ -315,7 +315,7 @@ def _look_first(key: Path, state: Path, head: WitnessHead) -> None:
     forgot = BridgeError(
         "witness_forgot",
         f"{key} is there, and what it has cosigned, {state}, isn't: every log could be rolled back.",
-        hint=f"Restore {STATE_FILE} from its newest backup; or move {KEY_FILE} away, to begin as another witness.",
+        hint=f"Put {STATE_FILE} back as it was; or move {KEY_FILE} away, to begin as another witness.",
     )
     if not state.exists():
         raise forgot
@@ -340,7 +340,7 @@ def unusable(path: Path, why: object) -> BridgeError:
     return BridgeError(
         "witness_unusable",
         f"What the witness has cosigned, {path}, can't be used: {why}.",
-        hint="Mend the disk, or restore the newest backup. An older one lets a log be rolled back to that time.",
+        hint="Mend the disk, or put the file back as it was, with its -wal file. A copy that knows less is refused.",
     )
 
 

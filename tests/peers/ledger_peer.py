@@ -520,7 +520,7 @@ def _export(data, keys, kept, now):
 def _is_restored(payload):
     try:
         said = json.loads(payload or "null")
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(said, dict) and said.get("restored") is True
 
