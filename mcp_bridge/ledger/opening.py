@@ -56,7 +56,7 @@ ALWAYS_LOOKED_OVER_BYTES = 8 << 20
 """A file up to this size is looked over whenever the first process opens it, which takes some 20 ms at most."""
 
 MAX_LOOKED_OVER_BYTES = 1 << 30
-"""A file up to this size, after a process was killed that used it: that takes some 3 s, and more from a slow disk. Of a
+"""A file up to this size, after a process was killed that used it: that takes 3 to 5 s, and more from a slow disk. Of a
 larger one everything is looked over but what `_BULK` names."""
 
 _BULK = ("payloads", "pieces")
