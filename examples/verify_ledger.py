@@ -141,7 +141,7 @@ def verify(file, given=None, outside=()):  # by the known keys; by None of them,
     if (header := line()) == b"c2sp.org/tlog-proof@v1":
         return verify_proof(header + b"\n" + file.read(MAX_PROOF), given, outside)
     _, origin, size = fields(header, {"format": "mcp-code-bridge-ledger/1", "origin": NAME, "size": int}).values()
-    known, heads, peaks, keys, latest, clock, last, current = dict(given or {}), {}, [], [], {}, 0, 0, ""
+    known, heads, peaks, keys, losses, latest, clock, last, current = dict(given or {}), {}, [], [], [], {}, 0, 0, ""
     trusted, until, cosigned, new = {by for by in known.values() if by[::2] == (origin, 1)}, {}, {}, None
     roots = bytearray(hashlib.sha256(b"").digest())  # of 0 entries, of 1, and so on
     for sequence in range(size):
@@ -158,6 +158,7 @@ def verify(file, given=None, outside=()):  # by the known keys; by None of them,
             until[new] = sequence + (event == "rotated")  # the key before signs nothing of more entries
             keys.append((sequence, event, new := add_key(known, current)))
             check(new[::2] == (origin, 1) and new not in until and len(keys) <= 1000, f"entry {sequence} names a wrong key")
+        losses += [f"; entry {sequence}: its end was lost, or a backup was restored"] * (leaf["kind"] == "loss")
         while sequence & 1:
             digest, sequence = node(peaks.pop(), digest), sequence >> 1
         peaks.append(digest)
@@ -174,7 +175,7 @@ def verify(file, given=None, outside=()):  # by the known keys; by None of them,
     check(signed, "the last checkpoint is signed by no trusted key of the log itself")
     list(map(checkpoint, outside))
     lost = (f"; a key was replaced as lost with entry {at}" for at, event, _ in keys if event == "lost")
-    return "".join([f"{size} entries of {origin}", *lost, *cosigned.values()])
+    return "".join([f"{size} entries of {origin}", *losses, *lost, *cosigned.values()])
 
 def main():
     parser = argparse.ArgumentParser(description="Verify a ledger's export or .tlog-proof file.")
@@ -186,8 +187,7 @@ def main():
         for given in options.key:
             keys = pathlib.Path(given).read_text("utf-8").split() if os.path.exists(given) else [given.strip()]
             check([add_key(known, key) for key in keys], f"there is no key in {given}")
-        kept = [pathlib.Path(name).read_bytes().decode(errors="replace") for name in options.checkpoint]
-        notes = [note for text in kept for note in notes_in(text)]
+        notes = [n for name in options.checkpoint for n in notes_in(str(pathlib.Path(name).read_bytes(), errors="replace"))]
         with open(options.file, "rb") as file:
             try:
                 found = ascii(verify(file, known or None, notes))[1:-1]  # a stranger may have named the log

@@ -8,6 +8,7 @@ import fnmatch
 import hmac
 import io
 import itertools
+import json
 import os
 import random
 import shutil
@@ -29,12 +30,14 @@ from mcp_bridge.bridge import age, archive, restore
 from mcp_bridge.bridge import backup as backups
 from mcp_bridge.bridge.backup import OLD_KEY
 from mcp_bridge.bridge.keep import FOLDERS, Files, Memories
+from mcp_bridge.cli.people import who
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.program import parse
 from mcp_bridge.kernel.values import canonical
 from mcp_bridge.ledger import audit, rotation
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.opening import KEY_FILE, PUBLIC_KEY_FILE
+from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.restoring import PLACING, RESTORING
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.sealing import MasterKey
@@ -42,7 +45,7 @@ from mcp_bridge.ledger.signing import Signer
 from mcp_bridge.ledger.trust import MAX_KEYS
 from mcp_bridge.ledger.witness_files import KEY_FILE as WITNESS_KEY
 from mcp_bridge.ledger.witness_files import STATE_FILE as WITNESS_STATE
-from mcp_bridge.ledger.witness_files import open_files
+from mcp_bridge.ledger.witness_files import Cosigned, WitnessHead, open_files, private_key
 from mcp_bridge.policy.secret_stores import SecretFile
 from mcp_bridge.private_files import place
 
@@ -216,7 +219,21 @@ def test_what_is_restored_goes_on(till, kind):
     said = till.run("restore", file, *options, stdin=stdin).out
     assert "Executions that can go on: 1 suspended" in said
     assert not (till.state / RESTORING).exists()
+    with open_ledger(till.path) as ledger:
+        *before, last = ledger.entries()
+    assert f"Its log says so in entry {len(before)}." in said
+    told = json.loads(last.payload)
+    assert (last.leaf.kind, last.leaf.execution) == ("loss", "ledger")
+    assert isinstance(told.pop("made", None), float) is (kind != "ledger alone")
+    assert told == {"has": len(before), "by": who(), "restored": True}
     goes_on(till, kind)
+    (loss,) = till.run("audit", "verify", "--json").json["losses"]
+    assert (loss["entry"], loss["restored"], loss["had"]) == (len(before), True, None)
+    words = f"from a backup of its first {len(before)} entries: what came later isn't in it"
+    assert words in till.run("audit", "verify").out
+    # Whoever has an export alone is told as well, without any payload of an execution.
+    till.run("audit", "export", till.folder / "export")
+    assert words in till.run("audit", "verify", till.folder / "export", "--key", till.key).out
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -804,11 +821,18 @@ def test_a_witness_comes_with_its_key_or_not_at_all(till):
     state = till.state
     open_files(state)[1].close()
     key = (state / WITNESS_KEY).read_bytes()
+    # How much it knew is asked of what stayed where it was, and not of what a person restores.
+    with closing(WitnessHead(state / WITNESS_STATE, private_key(state / WITNESS_KEY))) as record:
+        record.advance(record.position({"a log": Cosigned(7, bytes(32))}, 0))
+    head = (state / "witness.head").read_bytes()
     whole, _, stdin = made(till, "passphrase")
     bare, _, _ = made(till, "without keys", "bare")
     put_away(till)
+    state.mkdir(mode=0o700)
+    (state / "witness.head").write_bytes(head)
     assert till.run("restore", whole, "--json", stdin=stdin).json["witness"] is True
     assert (state / WITNESS_KEY).read_bytes() == key
+    open_files(state)[1].close()
     with closing(sqlite3.connect(state / WITNESS_STATE)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     shutil.rmtree(state)
@@ -1098,9 +1122,21 @@ def outcome(file, into, means):
     except BridgeError as exc:
         assert not into.exists()
         return exc.code
-    found = {str(path.relative_to(into)): path.read_bytes() for path in into.rglob("*") if path.is_file()}
+    found = contents(into)
     shutil.rmtree(into)
     return found
+
+
+def contents(folder):
+    """The bytes of what is in a directory; of a ledger that was restored, what was before the one entry that says so."""
+    found = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    if found.get(folder / FILE_NAME):
+        # It leaves no journal there, as whoever reads would.
+        with closing(sqlite3.connect(f"{(folder / FILE_NAME).as_uri()}?immutable=1", uri=True)) as connection:
+            kinds, entries = zip(*connection.execute("SELECT kind, entry FROM entries ORDER BY sequence"), strict=True)
+        assert (kinds.count("loss"), kinds[-1]) == (1, "loss"), kinds
+        found[folder / FILE_NAME] = b"".join(entries[:-1])
+    return {str(path.relative_to(folder)): data for path, data in found.items()}
 
 
 REFUSED = {"backup_damaged", "backup_unusable", "backup_newer", "wrong_passphrase", "wrong_identity"}
@@ -1303,18 +1339,14 @@ for line in sys.stdin:
 """For each line a restore in a process of its own, which is killed as it comes to so many a step."""
 
 
-OF_ANOTHER = {"ledger.head": b"mine", PUBLIC_KEY_FILE: b"mine, too"}
-"""What is beside a ledger that somebody has moved away."""
+OF_ANOTHER = {"ledger.head": b"mine", PUBLIC_KEY_FILE: b"mine, too", "witness.head": b"and this"}
+"""What is beside a ledger and a witness that somebody has moved away."""
 
 
 def with_what_another_has_left(into):
     into.mkdir(mode=0o700)
     for name, data in OF_ANOTHER.items():
         (into / name).write_bytes(data)
-
-
-def contents(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.timeout(300)
@@ -1336,7 +1368,8 @@ def test_a_restore_that_died_is_done_again_or_was_done(small, kind):
                 break
             assert ended == -signal.SIGKILL
             if (into / FILE_NAME).exists():
-                assert {name: (into / name).read_bytes() for name in reference} == reference
+                placed = {name: data for name, data in contents(into).items() if not name.startswith(RESTORING)}
+                assert placed == reference
                 assert not OF_ANOTHER.keys() & {path.name for path in into.iterdir()}
             else:
                 if (into / RESTORING).exists():

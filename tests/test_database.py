@@ -2,15 +2,20 @@
 
 import asyncio
 import itertools
+import os
 import sqlite3
+import threading
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager
+from pathlib import Path
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 from tampered_fixtures import Writer, execution
 
+from mcp_bridge.bridge.service import open_bridge
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import database as database_module
 from mcp_bridge.ledger.database import Database
@@ -19,6 +24,7 @@ from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore, SavedProgram
 from mcp_bridge.ledger.transaction import commit
+from mcp_bridge.settings import Settings
 
 
 @pytest.fixture
@@ -249,3 +255,56 @@ async def test_what_fails_on_opening_leaves_nothing_open(tmp_path, monkeypatch, 
     for connection in opened:
         with pytest.raises(sqlite3.ProgrammingError, match="closed"):
             connection.execute("SELECT 1")
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks at what the process has open, as Linux shows it")
+@pytest.mark.parametrize("amid", ["opening to write", "opening to read", "opening the bridge", "closing"])
+async def test_a_task_that_is_cancelled_amid_opening_or_closing_leaves_nothing_open(tmp_path, monkeypatch, amid):
+    """By the task's own `cancel`, which no shield of a scope holds off."""
+    async with Database(tmp_path / FILE_NAME):
+        pass
+    before, begun, goes_on = set(threading.enumerate()), threading.Event(), threading.Event()
+
+    def held(work):
+        def done(*arguments):
+            result = work(*arguments)
+            begun.set()
+            goes_on.wait()
+            return result
+
+        return done
+
+    look = database_module.open_looking
+
+    @contextmanager
+    def looking(path):
+        with look(path) as opened:
+            begun.set()
+            goes_on.wait()
+            yield opened
+
+    if amid == "opening to read":
+        monkeypatch.setattr(database_module, "open_looking", looking)
+    elif amid == "closing":
+        monkeypatch.setattr(database_module.threading.Thread, "join", held(threading.Thread.join))
+    else:
+        monkeypatch.setattr(database_module, "_open_both", held(database_module._open_both))
+
+    async def work():
+        if amid == "opening the bridge":
+            async with open_bridge(Settings(state_dir=tmp_path), []):
+                pass
+        else:
+            async with Database(tmp_path / FILE_NAME, owner="me", reading=amid == "opening to read"):
+                pass
+
+    working = asyncio.create_task(work())
+    await anyio.to_thread.run_sync(begun.wait)
+    for _ in range(3):
+        working.cancel()
+        await asyncio.sleep(0)
+    goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    assert not [path for path in map(os.path.realpath, Path("/proc/self/fd").iterdir()) if str(tmp_path) in path]
+    assert not {thread for thread in threading.enumerate() if thread.name.startswith("mcp-bridge-")} - before

@@ -426,6 +426,21 @@ async def test_a_command_that_is_not_in_the_image_is_a_failed_start(runner: Runn
     assert "no-such-command" in caught.value.details["output"]
 
 
+async def test_what_a_client_that_was_killed_had_begun_to_start_is_ended(runner: Runner) -> None:
+    if not runner.engine.has_monitors:
+        pytest.skip("this engine's client starts nothing itself")
+    spec = runner.spec(FOREVER)
+    process = await runner.engine.start(spec)
+    while not cli_engine._text_of(process._folder / cli_engine.MONITOR_NAME):  # noqa: ASYNC110  (of a file there is no event)
+        await anyio.sleep(0.001)
+    process._child._process.kill()
+    await process._child.wait()
+    await process.aclose()
+    assert spec.name not in await names(runner.engine)
+    # The monitor has it among its arguments; what it watches is its child.
+    assert (await anyio.run_process(["pgrep", "--full", spec.name], check=False)).returncode == 1
+
+
 async def test_an_unknown_oci_runtime_is_no_runtime(runner: Runner, sandbox_state_dir: Path) -> None:
     choice = runner.engine.choice
     name = "mcp-bridge-no-such-runtime"

@@ -24,6 +24,7 @@ from ledger_fixtures import (
     witness,
 )
 
+from mcp_bridge.cli import verifying
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import audit, codec, disclosures, exports, notes, proofs, signing, trust
 from mcp_bridge.ledger.notes import Checkpoint
@@ -54,6 +55,31 @@ def refused(data, code, vkeys=(FIRST,), against=(), line=None):
 def accepted(data, vkeys=(FIRST,), against=()):
     assert small_says(data, vkeys, against) is None
     return verify(data, vkeys, against)
+
+
+@pytest.mark.parametrize(
+    ("payload", "says", "words"),
+    [
+        (b'{"by":"anna","has":4,"restored":true}', (True, None), "from a backup of its first 4 entries"),
+        (b'{"by":"anna","had":9,"has":4}', (False, 9), "its end was lost: 4 entries were left; it had 9;"),
+        (b'{"by":"anna","has":4}', (False, None), "its end was lost: 4 entries were left;"),
+        (b'{"had":-1,"restored":"true"}', (False, None), "its end was lost: 4 entries were left;"),
+        (b'{"had":true,"restored":1}', (False, None), "its end was lost: 4 entries were left;"),
+        (b"[" * 60_000, (None, None), "its end was lost, or it was restored from a backup"),
+        (b'{"restored":true}' + b" " * (64 << 10), (None, None), "its end was lost, or it was restored from a backup"),
+        (None, (None, None), "its end was lost, or it was restored from a backup"),
+    ],
+)
+def test_a_log_that_says_what_it_lacks_is_told_of_and_refuted_by_no_way_of_saying_it(payload, says, words):
+    log = simple(3)
+    log.append(kind="loss", execution=codec.LEDGER, payload=payload or b"{}", disclose=payload is not None)
+    log.append(kind="loss", execution="e1")
+    log.checkpoint()
+    found = accepted(log.export())
+    (loss,) = found.losses
+    assert (loss.entry, (loss.restored, loss.had)) == (4, says)
+    (line,) = verifying._loss_lines({"losses": [loss._asdict()]})
+    assert words in line
 
 
 def test_a_verdict_says_what_was_found():

@@ -18,7 +18,7 @@ from crash_fixtures import tool
 from ledger_looks import look
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger import position, rotation
+from mcp_bridge.ledger import opening, position, rotation
 from mcp_bridge.ledger.audit import verify_file
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.entries import Entry
@@ -177,6 +177,32 @@ async def test_an_index_that_was_damaged_is_found_before_anything_is_looked_up_b
     data[4096 * (root - 1) + 4] -= 1
     (state / FILE_NAME).write_bytes(data)
     assert await error_of(state) == "ledger_damaged"
+
+
+@pytest.mark.parametrize("index", ["sqlite_autoindex_programs_1", "pieces_by_name"])
+async def test_what_tells_what_was_done_is_looked_over_after_a_kill_in_a_file_of_any_size(tmp_path, monkeypatch, index):
+    async def settle(database):
+        await ProgramStore(database).save_program("local", saved(1))
+        await SqliteRecorder(database).append(Entry("outcome", "e0", {"value": [f"{n}" * 40 for n in range(99)]}))
+        with closing(sqlite3.connect(database.path)) as connection:
+            assert connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
+            (damaged.root,) = connection.execute(
+                "SELECT rootpage FROM sqlite_schema WHERE name = ?", (index,)
+            ).fetchone()
+        await SqliteRecorder(database).append(Entry("intent", "e1", {"number": 9}))
+
+    state = await crashed(tmp_path, settle)
+    damaged(state / FILE_NAME)
+    monkeypatch.setattr(opening, "MAX_LOOKED_OVER_BYTES", 0)
+    assert await error_of(state) == ("ledger_damaged" if index != "pieces_by_name" else None)
+
+
+def damaged(path):
+    """An index's page has one entry fewer (sqlite.org/fileformat.html, section 1.6)."""
+    data = bytearray(path.read_bytes())
+    assert data[4096 * (damaged.root - 1) + 4]
+    data[4096 * (damaged.root - 1) + 4] -= 1
+    path.write_bytes(data)
 
 
 @pytest.mark.parametrize("statement", ["DELETE FROM entries WHERE sequence = 2", "UPDATE entries SET entry = {}"])

@@ -11,10 +11,12 @@ import threading
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import pytest
 from registered_fixtures import fault, one, own_declarations, registry  # noqa: F401
 
 import mcp_bridge
+from mcp_bridge import offload
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.registered import calling, threads
 
@@ -186,6 +188,29 @@ async def test_an_answer_given_while_cleaning_up_counts():
             return "captured after all"
 
     assert (await one(f).call("f")).value == "captured after all"
+
+
+async def test_what_an_async_tool_has_answered_in_time_waits_for_its_turn_beyond_it():
+    @mcp_bridge.tool(timeout=0.05)
+    async def f():
+        return ["x"] * (offload.LARGE_VALUES + 1)
+
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def elses():
+        begun.set()
+        goes_on.wait()
+
+    async with anyio.create_task_group() as tasks:
+        # Somebody else's large work is on the thread that the answer needs.
+        tasks.start_soon(offload.on_thread, elses)
+        await anyio.to_thread.run_sync(begun.wait)
+
+        asyncio.get_running_loop().call_later(0.3, goes_on.set)
+        try:
+            assert len((await one(f).call("f")).value) == offload.LARGE_VALUES + 1
+        finally:
+            goes_on.set()
 
 
 async def test_cancelling_the_caller_cancels_the_tool_and_waits_for_its_clean_up():

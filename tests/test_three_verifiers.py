@@ -180,6 +180,23 @@ def _tell(story):  # noqa: PLR0915  (a long story, told once)
     story.run()
     story.accept("lost and rotated", story.export(), third)
     story.refuse("lost and rotated", story.export(), second, kept=noted)
+    desk.run("backup", "--without-keys", "backup")
+    story.run()
+    later = ledger_peer.notes_in(story.said("checkpoint") + "\n")
+    desk.state.rename(desk.folder / "away")
+    story.restored = desk.run("restore", "backup", "--keys", "away", "--json").json["entry"]
+    story.run()
+    story.accept("restored", story.export(), third, kept=noted)
+    story.refuse("restored", story.export(), third, kept=later)
+
+
+def test_what_a_log_lacks_by_its_own_word_all_three_tell(story):
+    (case,) = [each for each in story.genuine if each.kind == "restored"]
+    found = exports.verify_export(io.BytesIO(case.data), [Verifier.parse(vkey) for vkey in case.vkeys])
+    assert [(loss.entry, loss.restored) for loss in found.losses] == [(story.restored, True)]
+    assert ledger_peer.verify(case.data, case.vkeys).losses == ((story.restored, True),)
+    said = small().verify(io.BytesIO(case.data))
+    assert f"; entry {story.restored}: its end was lost, or a backup was restored" in said
 
 
 def test_a_kind_of_entry_is_one_to_all_three_and_to_the_page():

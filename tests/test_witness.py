@@ -474,6 +474,119 @@ def test_what_is_wrong_with_its_files_is_said_and_nothing_is_overwritten(tmp_pat
     assert {path: path.read_bytes() for path in files} == files
 
 
+def killed(folder):
+    """What a witness that was killed has left, which had cosigned three checkpoints; a copy, made while it was in use."""
+    live = folder / "live"
+    live.mkdir()
+    with open_witness(live, [Log(0).verifier]) as witness:
+        for old, new in ((0, 3), (3, 7), (7, 20)):
+            assert witness.add_checkpoint(growth(Log(new), old)).status == 200
+        return shutil.copytree(live, folder / "left", ignore=shutil.ignore_patterns("*-shm"))
+
+
+def asked(folder, log):
+    """The status that a log of 50 entries gets, which begins where the witness says that it is."""
+    with open_witness(folder, [Log(0).verifier]) as witness:
+        size = int(witness.add_checkpoint(growth(log, 49)).body)
+        return witness.add_checkpoint(growth(log, size)).status
+
+
+FORK = Log(50, fork=1)
+"""Another history under the same key."""
+
+
+@pytest.mark.parametrize("left", [0, 100, 32 + 4120, -1, "the last commit", "the first"])
+def test_a_witness_that_was_killed_cosigns_nothing_where_its_journal_has_lost_something(tmp_path, left):
+    folder = killed(tmp_path)
+    journal = folder / f"{witness_files.STATE_FILE}-wal"
+    data = bytearray(journal.read_bytes())
+    if isinstance(left, str):
+        data[-2000 if left == "the last commit" else 2000] ^= 1
+    journal.write_bytes(data if isinstance(left, str) else data[:left])
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(BridgeError) as caught:
+        asked(folder, FORK)
+    assert caught.value.code in {"witness_behind", "witness_forgot"}
+    assert caught.value.hint
+    kept = {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.endswith("-shm")}
+    assert kept == before, "what was refused was changed"
+
+
+@pytest.mark.parametrize("there", ["older", "empty", "row", "index"])
+def test_a_witness_cosigns_nothing_by_a_state_that_knows_less_than_it_did(tmp_path, there):
+    with open_witness(tmp_path, [Log(0).verifier]) as witness:
+        witness.add_checkpoint(growth(Log(3), 0))
+    path = tmp_path / witness_files.STATE_FILE
+    older = path.read_bytes()
+    with open_witness(tmp_path, [Log(0).verifier]) as witness:
+        assert witness.add_checkpoint(growth(Log(7), 3)).status == 200
+    data = bytearray(path.read_bytes())
+    if there == "older":
+        data = older
+    elif there == "empty":
+        data = b""
+    elif there == "row":
+        # The root: what looks like growth from it is another history.
+        data[data.index(base64.b64decode(Log(7).note().split("\n")[2]))] ^= 1
+    else:
+        with sqlite3.connect(path) as database:
+            (page,) = database.execute(
+                "SELECT rootpage FROM sqlite_schema WHERE name = 'sqlite_autoindex_cosigned_1'"
+            ).fetchone()
+        database.close()
+        # How many entries its page has: none (sqlite.org/fileformat.html, section 1.6).
+        data[4096 * (page - 1) + 4] -= 1
+    path.write_bytes(data)
+    with pytest.raises(BridgeError) as caught:
+        asked(tmp_path, FORK)
+    code = {"empty": "witness_forgot", "index": "witness_unusable"}.get(there, "witness_behind")
+    assert caught.value.code == code
+
+
+def test_what_a_witness_knew_is_no_longer_asked_of_what_has_begun_as_another(tmp_path):
+    folder = killed(tmp_path)
+    for name in (witness_files.KEY_FILE, witness_files.STATE_FILE, f"{witness_files.STATE_FILE}-wal"):
+        (folder / name).unlink()
+    with open_witness(folder, [Log(0).verifier]) as witness:
+        assert witness.add_checkpoint(growth(Log(3), 0)).status == 200
+    # And it is of that one from here on.
+    (folder / witness_files.STATE_FILE).write_bytes(b"")
+    with pytest.raises(BridgeError) as caught:
+        asked(folder, FORK)
+    assert caught.value.code == "witness_forgot"
+
+
+def test_a_witness_of_before_there_was_a_record_goes_on_and_has_one_then(tmp_path):
+    folder = killed(tmp_path)
+    (folder / witness_files.HEAD_FILE).unlink()
+    assert asked(folder, Log(50)) == 200
+    assert (folder / witness_files.HEAD_FILE).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_record_that_was_changed_is_told_and_one_that_a_power_cut_has_left_counts_for_nothing(tmp_path):
+    folder = killed(tmp_path)
+    head = folder / witness_files.HEAD_FILE
+    data = bytearray(head.read_bytes())
+    data[-400] ^= 1
+    head.write_bytes(data)
+    with pytest.raises(BridgeError) as caught:
+        asked(folder, FORK)
+    assert caught.value.code == "witness_head_damaged"
+    head.write_bytes(bytes(len(data)))
+    assert asked(folder, Log(50)) == 200
+
+
+def test_nothing_is_cosigned_that_can_not_be_taken_down(tmp_path, post, witness, caplog):
+    witness._state._head.close()
+    (tmp_path / witness_files.HEAD_FILE).unlink()
+    (tmp_path / witness_files.HEAD_FILE).mkdir()
+    answer = post(growth(Log(3), 0))
+    assert (answer.status_code, "\u2014" in answer.text) == (503, False)
+    assert "witness.head" in caplog.text
+    (tmp_path / witness_files.HEAD_FILE).rmdir()
+    assert post(growth(Log(7), 3)).status_code == 200
+
+
 @pytest.mark.parametrize("statement", ["UPDATE cosigned SET size = 1", "DELETE FROM cosigned"])
 def test_its_file_refuses_to_go_back(tmp_path, witness, statement):
     witness.add_checkpoint(growth(Log(3), 0))

@@ -60,9 +60,9 @@ CREDENTIALS = (secret_stores.FILE_NAME, witness_files.KEY_FILE)
 DATABASES = (FILE_NAME, witness_files.STATE_FILE)
 """What is copied by SQLite. `FOLDERS` are the rest of what is in a backup."""
 
-OF_THIS_LEDGER = ("ledger.head", PUBLIC_KEY_FILE)
-"""Files that tell of the ledger beside them how far it had come, and its public key: in no backup, removed where one is
-restored, and made anew when that is opened."""
+OF_THIS_LEDGER = ("ledger.head", PUBLIC_KEY_FILE, witness_files.HEAD_FILE)
+"""Files that tell of the ledger beside them how far it had come, and its public key, and of the witness how much it
+knows: in no backup, removed where one is restored, and made anew when that is opened."""
 
 WORK = ".backup"
 """In the state directory: what a backup that is being made, or was killed, has copied and not encrypted yet."""

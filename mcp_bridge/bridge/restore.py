@@ -77,6 +77,7 @@ class Means:
         keys: A directory with keys that are not in the backup.
         lost: Names of keys that are lost for good.
         verifiers: The log's public keys that are trusted; None for the one whose private key comes with it.
+        by: Who restores it, as its log will say.
     """
 
     passphrase: Callable[[], str]
@@ -84,6 +85,7 @@ class Means:
     keys: Path | None = None
     lost: frozenset[str] = frozenset()
     verifiers: Sequence[Verifier] | None = None
+    by: str = "restore"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,7 @@ class Restored:
         apart: The names of keys that it needs, and that were not there.
         lost: The names of keys that were lost, and that it goes on without.
         has_witness: Whether a witness's state is in it.
+        entry: The number of the entry by which its log says that it was restored; None where that was only tried.
     """
 
     origin: str
@@ -114,6 +117,7 @@ class Restored:
     apart: tuple[str, ...]
     lost: tuple[str, ...]
     has_witness: bool
+    entry: int | None = None
 
     def record(self) -> dict[str, Any]:
         """The same as JSON."""
@@ -129,6 +133,7 @@ class Restored:
             "missing": list(self.apart),
             "lost": list(self.lost),
             "witness": self.has_witness,
+            "entry": self.entry,
         }
 
 
@@ -159,12 +164,14 @@ def restore(file: Path, directory: Path, master: str | Sequence[str], means: Mea
             _put_keys(staging, found, master)
             lost = KEY_FILE in means.lost
             vkey = rotation.replace_lost_key(staging / FILE_NAME, master) if lost else None
+            # Before it is in its place: a restore that was done has said so, once, whenever its process was killed.
+            entry = rotation.note_restore(staging / FILE_NAME, master, means.by, found.restored.made)
             _settle(staging, directory)
         except OSError as exc:
             raise BridgeError(
                 "restore_failed", f"{directory} can't be restored: {exc.strerror}.", hint="Nothing has changed."
             ) from None
-        return replace(found.restored, vkey=vkey or found.restored.vkey)
+        return replace(found.restored, vkey=vkey or found.restored.vkey, entry=entry)
 
 
 def check(file: Path, directory: Path, master: str | Sequence[str], means: Means) -> Restored:

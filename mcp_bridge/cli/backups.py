@@ -12,6 +12,7 @@ import typer
 from mcp_bridge.cli import common, inputs, showing, verifying
 from mcp_bridge.cli.opening import finish, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
+from mcp_bridge.cli.people import who
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -116,7 +117,8 @@ def restore(
 ) -> None:
     """Make a state directory from a backup, and verify it. The directory must have nothing of what is in it.
 
-    What happened after the backup was made isn't known to what is restored, and can happen again.
+    What happened after the backup was made isn't known to what is restored, and can happen again. The restored log says
+    who has restored it, and from when: `audit verify` tells.
     """
 
     def work() -> int:
@@ -129,6 +131,7 @@ def restore(
             keys,
             frozenset(lost or ()),
             verifying.read_keys(key),
+            who(),
         )
         do = restoring.check if check else restoring.restore
         found = do(file, settings.state_dir, settings.ledger.master_key, means)
@@ -230,6 +233,7 @@ def _lines(found: Restored, file: Path, into: Path | None) -> list[str]:
     if found.apart:
         lines.append(f"Not in it, and needed to restore it (--keys): {', '.join(found.apart)}")
     if into is not None:
+        lines.append(f"Its log says so in entry {found.entry}.")
         if "references.key" in found.lost:
             lines.append(
                 "Without references.key nobody can tell what idempotency keys of version 0.1.0 were given for: what is"

@@ -325,6 +325,7 @@ def _facts(found: Verdict, keys: Sequence[Verifier] | None) -> dict[str, Any]:
         "witnesses": [{"key": one.by.vkey, "time": one.time, "size": one.size} for one in found.newest_cosigned],
         "silent": _silent(keys, [one.by for one in found.newest_cosigned]),
         "lost": [{"entry": entry, "key": old, "by": new} for entry, old, new in found.lost],
+        "losses": [one._asdict() for one in found.losses],
     }
 
 
@@ -378,7 +379,23 @@ def verdict_lines(facts: dict[str, Any]) -> list[str]:
         lines += [f"payload: {line}" for line in facts["payload"].split("\n")]
     elif "payload" in facts:
         lines.append("its payload is not in the proof: it was withheld, or is erased")
-    return [*lines, *_missing_lines(facts), *_key_lines(facts), *_elsewhere_lines(facts)]
+    return [*lines, *_loss_lines(facts), *_missing_lines(facts), *_key_lines(facts), *_elsewhere_lines(facts)]
+
+
+def _loss_lines(facts: dict[str, Any]) -> list[str]:
+    """Of what the log had recorded, and has no more, by its own word."""
+    lines = []
+    for row in facts.get("losses", ()):
+        when = showing.moment(row["time"])
+        if row["restored"]:
+            told = f"restored {when} from a backup of its first {row['entry']} entries: what came later isn't in it"
+        elif row["restored"] is None:
+            told = f"its end was lost, or it was restored from a backup, {when}: {row['entry']} entries were left"
+        else:
+            had = "" if row["had"] is None else f"; it had {row['had']}"
+            told = f"its end was lost: {row['entry']} entries were left{had}; that was accepted {when}"
+        lines.append(f"{told} (entry {row['entry']} says so)")
+    return lines
 
 
 def _missing_lines(facts: dict[str, Any]) -> list[str]:

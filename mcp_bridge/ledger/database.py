@@ -39,7 +39,7 @@ from mcp_bridge.ledger.reading import master_of, open_looking
 from mcp_bridge.ledger.transaction import Append, Statement, commit, posted, run
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -138,11 +138,19 @@ class Database:
 
     async def __aenter__(self) -> Self:
         try:
+            await _to_its_end(self._open())
+        except asyncio.CancelledError:
+            await _to_its_end(self._close())
+            raise
+        return self
+
+    async def _open(self) -> None:
+        try:
             if self._reading:
                 opened = await anyio.to_thread.run_sync(self._place.enter_context, open_looking(self._path))
                 self._master = await anyio.to_thread.run_sync(master_of, opened, self._path.parent, self._source)
                 self._reader = _Worker(opened, "reader")
-                return self
+                return
             writer, self._log, reader = await anyio.to_thread.run_sync(
                 _open_both, self._path, self._source, self._owner
             )
@@ -161,30 +169,31 @@ class Database:
             try:
                 self._presence = Presence(self._path.parent, self._owner)
             except BaseException:
-                await self.__aexit__(None, None, None)
+                await self._close()
                 raise
-        return self
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with anyio.CancelScope(shield=True):
-            try:
-                await self.flush()
-            except BridgeError as failure:
-                log_failure(logger, failure, "the last entries were not recorded")
-            # Whoever comes now would wait for threads that have ended.
-            self._failure = self._failure or BridgeError("not_recorded", "The record of executions is closed.")
-            if self._lazily is not None:
-                self._lazily.cancel()
-            for worker in (self._writer, self._reader):
-                if worker is not None:
-                    await worker.close()
-            if self._log is not None:
-                self._log.position.close()
-            self._place.close()
-            if self._presence is not None:
-                self._presence.leave()
+        await _to_its_end(self._close())
+
+    async def _close(self) -> None:
+        try:
+            await self.flush()
+        except BridgeError as failure:
+            log_failure(logger, failure, "the last entries were not recorded")
+        # Whoever comes now would wait for threads that have ended.
+        self._failure = self._failure or BridgeError("not_recorded", "The record of executions is closed.")
+        if self._lazily is not None:
+            self._lazily.cancel()
+        for worker in (self._writer, self._reader):
+            if worker is not None:
+                await worker.close()
+        if self._log is not None:
+            self._log.position.close()
+        self._place.close()
+        if self._presence is not None:
+            self._presence.leave()
 
     @property
     def path(self) -> Path:
@@ -550,6 +559,25 @@ def _open_both(
         log.position.close()
         writer.close()
         raise
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Do work to its end, whatever cancels the task that waits for it, and let it be cancelled then.
+
+    A scope's shield holds off scopes alone. A task's own `cancel` would leave a thread behind that opens a file, and
+    nobody who has what it opens, and closes it.
+    """
+    with anyio.CancelScope(shield=True):
+        task, cancelled = asyncio.create_task(work), None
+        while not task.done():
+            try:
+                await asyncio.wait((task,))
+            except asyncio.CancelledError as exc:
+                cancelled = exc
+    if cancelled is not None:
+        # Its error, if it has one, is nobody's any more.
+        raise cancelled from task.exception()
+    task.result()
 
 
 class _Worker:

@@ -21,7 +21,7 @@ Kind = Literal[
     "erasure",  # payloads were made unreadable
     "key",  # the key that checkpoints are signed with from here on, the first one or another
     "clock",  # a person has accepted a clock that had gone back
-    "loss",  # a person has accepted that the log ends before what had been recorded
+    "loss",  # a person goes on although the log ends before what had been recorded, or has restored a backup of it
     "end",
 ]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -42,6 +42,29 @@ PROGRESS_ENTRIES = 1 << 10
 
 _MAX_ERASURE_BYTES = 4 << 20
 """Of an entry that says what was erased: a longer one is not looked into, since reading it could fill the memory."""
+
+
+_MAX_LOSSES = 1000
+"""That are told of one file."""
+
+_MAX_LOSS_BYTES = 64 << 10
+"""Of an entry that says what was lost: a longer one is not looked into."""
+
+
+class Lost(NamedTuple):
+    """A log's word that it lacks what came after an entry.
+
+    Attributes:
+        entry: The number of the entry that says so: those before it are what was left.
+        time: When that was accepted, or the backup restored, in seconds since 1970.
+        restored: Whether a backup was restored; if not, the end was lost. None where the payload isn't shown.
+        had: How many entries it had had; None where the entry doesn't say.
+    """
+
+    entry: int
+    time: float
+    restored: bool | None
+    had: int | None
 
 
 class Cosigned(NamedTuple):
@@ -79,6 +102,7 @@ class Verdict:
         cosigned: What the known witnesses have cosigned, in the order of the sizes.
         lost: The keys that were replaced as lost: the number of the entry that says so, the key, and the one in its
             place, which nobody who trusts the key before has to trust.
+        losses: Where the log lacks what had been recorded.
     """
 
     origin: str
@@ -95,6 +119,7 @@ class Verdict:
     compared: int
     cosigned: tuple[Cosigned, ...]
     lost: tuple[tuple[int, str, str], ...] = ()
+    losses: tuple[Lost, ...] = ()
 
     @property
     def witnesses(self) -> tuple[tuple[Verifier, int], ...]:
@@ -205,6 +230,7 @@ class _Reader:
         self._disclosed = 0
         self._undisclosed: Counter[str] = Counter()
         self._erased: set[str] = set()
+        self._losses: list[Lost] = []
 
     def read(self, against: Sequence[str]) -> Verdict:
         with self._at_line():
@@ -262,6 +288,7 @@ class _Reader:
             compared=len(against),
             cosigned=tuple(cosigned),
             lost=tuple(self._keys.lost),
+            losses=tuple(self._losses),
         )
 
     def _untrusted(self, signers: Iterable[tuple[Verifier, int | None]]) -> BridgeError:
@@ -320,6 +347,8 @@ class _Reader:
             self._undisclosed[leaf.execution] += 1
         elif leaf.kind == "erasure" and leaf.execution == codec.LEDGER:
             self._erased.update(self._heads.keys() & _erased_by(disclosed.payload))
+        if leaf.kind == "loss" and leaf.execution == codec.LEDGER and len(self._losses) < _MAX_LOSSES:
+            self._losses.append(_lost(sequence, leaf.time, disclosed.payload))
         if self._picked is not None and self._picked.sequence == sequence:
             self._picked.leaf, self._picked.disclosed = leaf, disclosed
 
@@ -414,6 +443,18 @@ def _erased_by(payload: bytes) -> set[str]:
     except (ValueError, KeyError, TypeError, RecursionError):
         return set()
     return {one for one in executions if isinstance(one, str)} if isinstance(executions, list) else set()
+
+
+def _lost(sequence: int, time: int, payload: bytes | None) -> Lost:
+    """What an entry says of a loss; that there was one is its kind's word."""
+    said: Any = None
+    if payload is not None and len(payload) <= _MAX_LOSS_BYTES:
+        with suppress(ValueError, RecursionError):
+            said = json.loads(payload)
+    if not isinstance(said, dict):
+        return Lost(sequence, time / 1e6, None, None)
+    had = said.get("had")
+    return Lost(sequence, time / 1e6, said.get("restored") is True, had if type(had) is int and had >= 0 else None)
 
 
 def _lines(source: IO[bytes] | Iterable[bytes]) -> Iterator[bytes]:

@@ -56,7 +56,14 @@ ALWAYS_LOOKED_OVER_BYTES = 8 << 20
 """A file up to this size is looked over whenever the first process opens it, which takes some 20 ms at most."""
 
 MAX_LOOKED_OVER_BYTES = 1 << 30
-"""A file up to this size, after a process was killed that used it: that takes some 3 s, and more from a slow disk."""
+"""A file up to this size, after a process was killed that used it: that takes 3 to 5 s, and more from a slow disk. Of a
+larger one everything is looked over but what `_BULK` names."""
+
+_BULK = ("payloads", "pieces")
+"""Tables that take the most room, and tell nobody what has been done: what isn't found in them is an error."""
+
+_CHECKS_TABLES = (3, 33)
+"""The version of SQLite that can look over one table (sqlite.org/pragma.html#pragma_integrity_check)."""
 
 _LOST = (
     "Without it the log can't go on as the same signer's. If it is lost for good: mcp-bridge audit rotate-key --lost."
@@ -155,11 +162,19 @@ def look_first(path: Path, position: PositionFile, *, alone: bool = False, accep
 def _look_over(connection: sqlite3.Connection, path: Path) -> None:
     """Have SQLite look at the structure of a small file, and of a larger one whose last process was killed."""
     size, left = (_size(path.with_name(f"{path.name}{suffix}")) for suffix in ("", "-wal"))
-    if size + left > (MAX_LOOKED_OVER_BYTES if left else ALWAYS_LOOKED_OVER_BYTES):
+    if size + left <= (MAX_LOOKED_OVER_BYTES if left else ALWAYS_LOOKED_OVER_BYTES):
+        checks = ["1"]
+    elif left and sqlite3.sqlite_version_info >= _CHECKS_TABLES:
+        tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
+        # By the schema's own word, which may be damaged.
+        names = {name for (name,) in tables if isinstance(name, str) and name.isidentifier()}
+        checks = [f"'{name}'" for name in sorted(names.difference(_BULK))]
+    else:
         return
-    (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
-    if verdict != "ok":
-        raise damaged(f"SQLite finds: {verdict}")
+    for check in checks:
+        (verdict,) = connection.execute(f"PRAGMA integrity_check({check})").fetchone()
+        if verdict != "ok":
+            raise damaged(f"SQLite finds: {verdict}")
 
 
 def _size(path: Path) -> int:
@@ -262,7 +277,7 @@ def _continued(connection: sqlite3.Connection, directory: Path, master: MasterKe
         raise damaged("its head is another log's")
 
     def load(wanted: str) -> Signer:
-        return _signer(directory, origin, wanted)
+        return own_signer(directory, origin, wanted)
 
     take_next_key(connection, directory)
     signer = load(vkey)
@@ -270,7 +285,7 @@ def _continued(connection: sqlite3.Connection, directory: Path, master: MasterKe
     return Log(master, origin, signer, load, position)
 
 
-def _signer(directory: Path, origin: str, vkey: str) -> Signer:
+def own_signer(directory: Path, origin: str, vkey: str) -> Signer:
     """The key that the log is signed with.
 
     Raises:
@@ -306,7 +321,7 @@ def own_vkey(path: Path) -> str:
     for again in (True, False):
         with open_ledger(path) as ledger:
             try:
-                return _signer(path.parent, ledger.origin, ledger.vkey).vkey
+                return own_signer(path.parent, ledger.origin, ledger.vkey).vkey
             except BridgeError:
                 # Who only reads has no lock: the key may have been rotated since the head was read.
                 if not again:

@@ -77,7 +77,9 @@ class PositionError(BridgeError):
 
 
 class PositionFile:
-    """The record beside a ledger's file. Belongs to one thread; several processes may have one each.
+    """The record beside a ledger's file. Belongs to one thread at a time; several processes may have one each.
+
+    A witness has one as well (`witness_files.WitnessHead`), which says the same in its own words.
 
     Args:
         ledger: The ledger's file.
@@ -118,11 +120,7 @@ class PositionFile:
         except FileNotFoundError:
             return
         except OSError as exc:
-            raise BridgeError(
-                "database_unusable",
-                f"{self.path}, which says how far the ledger had come, can't be read: {exc.strerror}.",
-                hint="See to what it is, and to its owner and mode.",
-            ) from None
+            raise self.unreadable(exc) from None
         self._take(data)
 
     def _take(self, data: bytes) -> None:
@@ -130,13 +128,7 @@ class PositionFile:
         if self._known is None and data:
             boot = boot_id()
             if boot and f'"boot":"{boot}"'.encode() in data:
-                raise BridgeError(
-                    "ledger_head_damaged",
-                    f"{self.path}, which says how far the ledger had come, was changed.",
-                    hint="Whether the ledger is whole isn't known: what it no longer knows of would be done again, so"
-                    " nothing is done. Put the state directory back from a copy. If nothing is missing, or you have"
-                    f" made sure of what is: {_ACCEPT}.",
-                )
+                raise self.changed()
             logger.warning("%s can't be read, as after a power cut; it counts for nothing", self.path)
 
     @property
@@ -210,6 +202,33 @@ class PositionFile:
             return self._known
         raise BridgeError("nothing_is_lost", f"{self._ledger} is as far as {self.path.name} says.")
 
+    def unreadable(self, exc: OSError) -> BridgeError:
+        """The error of a record that can't be read."""
+        return BridgeError(
+            "database_unusable",
+            f"{self.path}, which says how far the ledger had come, can't be read: {exc.strerror}.",
+            hint="See to what it is, and to its owner and mode.",
+        )
+
+    def changed(self) -> BridgeError:
+        """The error of a record that somebody has changed."""
+        return BridgeError(
+            "ledger_head_damaged",
+            f"{self.path}, which says how far the ledger had come, was changed.",
+            hint="Whether the ledger is whole isn't known: what it no longer knows of would be done again, so"
+            " nothing is done. Put the state directory back from a copy. If nothing is missing, or you have"
+            f" made sure of what is: {_ACCEPT}.",
+        )
+
+    def unwritten(self, exc: OSError) -> BridgeError:
+        """The error of a commit that is on the disk, and can't be taken down."""
+        return PositionError(
+            "not_recorded",
+            f"The record of executions is written, and how far it has come can't be, to {self.path}: {exc.strerror}.",
+            hint="What was written last stays: look before you ask for it again. See to the disk, and to the owner"
+            " and mode of the file. Then start again.",
+        )
+
     def behind(self, found: str) -> BridgeError:
         """The error of a ledger that was further than it is."""
         size = 0 if self._known is None else self._known.size
@@ -245,13 +264,7 @@ class PositionFile:
                 with suppress(OSError):
                     fcntl.flock(self._fd, fcntl.LOCK_UN)
         except OSError as exc:
-            raise PositionError(
-                "not_recorded",
-                f"The record of executions is written, and how far it has come can't be, to {self.path}:"
-                f" {exc.strerror}.",
-                hint="What was written last stays: look before you ask for it again. See to the disk, and to the owner"
-                " and mode of the file. Then start again.",
-            ) from None
+            raise self.unwritten(exc) from None
         self._known, self._accepts = position, False
 
     def _write(self, position: Position) -> None:

@@ -1,4 +1,7 @@
-"""Entries of what a person has done about the log: another key, a clock that was put back, an end that is lost."""
+"""Entries of what a person has done about the log: another key, a clock that was put back, an end that is lost.
+
+An end is lost that a person accepts as lost, and one that isn't in the backup which they restore.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ from mcp_bridge.ledger.opening import (
     connect,
     look_first,
     open_to_write,
+    own_signer,
     own_vkey,
     take_next_key,
     write_entries,
@@ -168,12 +172,44 @@ def accept_loss(path: Path, master: str | Sequence[str], by: str) -> Loss:
                 has = log.checkpoint().size
                 lost = {"had": had.size, "root": had.root.hex(), "log": had.origin} if had is not None else {}
                 entry = posted(Entry("loss", LEDGER, {"has": has, "by": by, **lost}))
-                # No clock is accepted before the loss is.
-                entry.time = max(entry.time, log.time)
-                write_entries(transaction.connection, log, [entry])
+                _append_loss(transaction, entry)
                 return Loss(None if had is None else had.size, has)
 
             return run(connection, log, work)
+    except (sqlite3.Error, OSError) as exc:
+        raise unusable(path, exc) from None
+
+
+def note_restore(path: Path, master: str | Sequence[str], by: str, made: float | None) -> int:
+    """Have a ledger that was restored say so, before it is in its place; the number of the entry.
+
+    Args:
+        path: The file, with its keys beside it, which nobody uses yet. It has no journal when this returns.
+        master: Where the master key is.
+        by: Who restores it.
+        made: When its backup was made, in seconds since 1970; None where nobody knows.
+
+    Raises:
+        BridgeError: `key_missing`, `key_unusable`, `ledger_damaged`, `database_unusable`.
+    """
+
+    def work(transaction: Transaction) -> int:
+        has = transaction.log.checkpoint().size
+        when = {} if made is None else {"made": made}
+        _append_loss(transaction, posted(Entry("loss", LEDGER, {"has": has, "by": by, "restored": True, **when})))
+        return has
+
+    try:
+        with open_ledger(path) as ledger:
+            own = master_of(ledger.connection, path.parent, master)
+            signer = own_signer(path.parent, ledger.origin, ledger.vkey)
+        # How far it has come is taken down where it is opened, in its place.
+        log = Log(own, signer.name, signer, lambda _: signer, PositionFile(path, leaves=True))
+        with closing(connect(path)) as connection:
+            found = run(connection, log, work)
+            # The file alone is put in its place. Who closes a connection isn't told what can't be written into it.
+            connection.execute("PRAGMA journal_mode = DELETE")
+            return found
     except (sqlite3.Error, OSError) as exc:
         raise unusable(path, exc) from None
 
@@ -229,6 +265,12 @@ def _write_next(directory: Path, seed: bytes) -> None:
         write_private(directory / NEXT_KEY_FILE, seed, durable=True)
     except OSError as exc:
         raise BridgeError("key_unusable", f"{directory / NEXT_KEY_FILE} can't be made: {exc.strerror}.") from None
+
+
+def _append_loss(transaction: Transaction, entry: Posted) -> None:
+    # No clock is accepted before the loss is.
+    entry.time = max(entry.time, transaction.log.time)
+    write_entries(transaction.connection, transaction.log, [entry])
 
 
 def _append(transaction: Transaction, event: KeyEvent, not_before: int = 0) -> None:

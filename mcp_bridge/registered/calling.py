@@ -14,7 +14,7 @@ import inspect
 import logging
 import traceback
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
@@ -55,6 +55,12 @@ class Called:
 
     value: Any = None
     pending: bool = False
+
+
+class _Returned(NamedTuple):
+    """What a tool's own code has returned."""
+
+    value: Any
 
 
 class RegisteredTool:
@@ -115,11 +121,18 @@ class RegisteredTool:
         except BaseException as error:  # noqa: BLE001 - see the module's first lines
             return self._raised(error)
 
-    async def _run_async(self, keywords: dict[str, Any]) -> Called | BridgeError:
+    async def _run_async(self, keywords: dict[str, Any]) -> _Returned | BridgeError:
         try:
             result = self.declaration.function(**keywords)
-            value = await result if inspect.isawaitable(result) else result
-            return await off_loop(value, self._converted, value)
+            return _Returned(await result if inspect.isawaitable(result) else result)
+        except BaseException as error:  # noqa: BLE001 - see the module's first lines
+            return self._raised(error)
+
+    def _taken(self, value: Any) -> Called | BridgeError:
+        try:
+            # Serializers are the operator's code as well.
+            with printing.as_tool():
+                return self._converted(value)
         except BaseException as error:  # noqa: BLE001 - see the module's first lines
             return self._raised(error)
 
@@ -152,14 +165,16 @@ class RegisteredTool:
         except asyncio.CancelledError:
             await self._stop(task)
             raise
-        if task.done():
-            return task.result()
-        await self._stop(task)
-        if task.done() and not task.cancelled() and isinstance(task.result(), Called):
-            return task.result()  # late as it is: its effect has taken place
-        return self._timed_out(limit, still_running=not task.done())
+        in_time = task.done()
+        if not in_time:
+            await self._stop(task)
+        outcome = task.result() if task.done() and not task.cancelled() else None
+        if isinstance(outcome, _Returned):
+            # Late as it may be: its effect has taken place. The tool's time is over: what is large waits for its turn.
+            return await off_loop(outcome.value, self._taken, outcome.value)
+        return outcome if in_time and outcome else self._timed_out(limit, still_running=not task.done())
 
-    async def _stop(self, task: asyncio.Task[Called | BridgeError]) -> None:
+    async def _stop(self, task: asyncio.Task[_Returned | BridgeError]) -> None:
         """Cancel a task and see to its end, for a while. After that not even the event loop's end waits for it."""
         task.cancel()
         try:

@@ -14,9 +14,11 @@ import json
 import os
 import random
 import shutil
+import signal
 import sys
 import time
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -40,7 +42,6 @@ from mcp_bridge.sandbox.tool import ToolResult, disk_full, run_tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from anyio.abc import ByteReceiveStream, ByteSendStream
 
@@ -91,6 +92,9 @@ _INHERITED = (
 """What a `run` client may have of our environment: it lives as long as the sandbox; our keys are not its business."""
 
 MONITOR_NAME = "monitor.pid"
+MONITOR_SECONDS = 2.0
+"""For a container's monitor to leave, once that was removed."""
+
 OOM_NAME = "oom"
 """What podman's monitor leaves in the directory that it works in, when the control group was out of memory."""
 
@@ -442,6 +446,12 @@ class CliProcess(SandboxProcess):
         """By id, and by name for a container that never got to tell its id."""
         with contextlib.suppress(BridgeError):
             await self._engine.remove(self._read_id() or self._name)
+        if self._engine.has_monitors and _text_of(file := self._folder / MONITOR_NAME):
+            # One that has seen its container end tidies up, and leaves.
+            with anyio.move_on_after(MONITOR_SECONDS) as waiting:
+                await self._monitor_ended()
+            if waiting.cancelled_caught:
+                _end_monitor(file, self._name)
 
     async def _kill(self, container_id: str) -> bool:
         """Whether the client ended after a kill: then the engine has removed the container as well."""
@@ -490,6 +500,23 @@ class CliProcess(SandboxProcess):
         with anyio.move_on_after(EXIT_SECONDS):
             await _drain(self._stderr)
         return start_failure(self._engine.name, bytes(self._tail).decode(errors="replace"))
+
+
+def _end_monitor(file: Path, name: str) -> None:
+    """End a container's monitor, and what that has begun to start.
+
+    A client that is killed between the two doesn't say that they are there: the engine removes a container of which it
+    knows no process, and both would wait for ever.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        pid = int(_text_of(file))
+        # The number may be another process's by now.
+        if name.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+            return
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for process in (*map(int, children), pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
 
 
 def _changed(file: Path) -> float:

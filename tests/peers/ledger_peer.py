@@ -438,6 +438,8 @@ class Verified:
     """Whether a key that the reader trusts has signed; if not, it only agrees with itself."""
     cosigned: dict
     """Of each trusted witness that has cosigned: the size of the largest checkpoint that it has."""
+    losses: tuple = ()
+    """Of each loss that the log tells of: how many entries were left, and whether a backup was restored."""
 
 
 def verify(data, vkeys=(), kept=(), now=None):
@@ -470,7 +472,7 @@ def _export(data, keys, kept, now):
 
     entries, notes = lines[1 : size + 1], lines[size + 1 :]
     need(len(entries) == size and notes, "lines are missing")
-    leaves, heads, events, before = [], {}, [], None
+    leaves, heads, events, losses, before = [], {}, [], [], None
     for sequence, line in enumerate(entries):
         need(set(line) == {"entry", "payload", "salt"} and isinstance(line["entry"], str), "a line is no entry")
         entry = parse_entry(line["entry"])
@@ -484,6 +486,8 @@ def _export(data, keys, kept, now):
         before = entry["time"]
         if entry["kind"] == "key":
             events.append((sequence, line["payload"]))
+        if entry["kind"] == "loss" and entry["execution"] == LEDGER:
+            losses.append((sequence, _is_restored(line["payload"])))
         leaves.append(leaf_hash(line["entry"].encode()))
         heads[entry["execution"]] = leaves[-1].hex()
 
@@ -503,14 +507,22 @@ def _export(data, keys, kept, now):
         history.signers(note, _held(note, tree, origin).size, trusted, now)
 
     if not keys:
-        return Verified(origin, size, authentic=False, cosigned={})
+        return Verified(origin, size, authentic=False, cosigned={}, losses=tuple(losses))
     # Who trusts a key trusts the one that it has handed over to, by signing the checkpoint that has the rotation.
     for rotation, old, new in history.rotations:
         if old in trusted and old in signed.get(rotation, ()):
             trusted.add(new)
     if not trusted & signed[size]:
         raise Refused(RETIRED if trusted & history.keys else "no key that is trusted has signed")
-    return Verified(origin, size, authentic=True, cosigned=cosigned)
+    return Verified(origin, size, authentic=True, cosigned=cosigned, losses=tuple(losses))
+
+
+def _is_restored(payload):
+    try:
+        said = json.loads(payload or "null")
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(said, dict) and said.get("restored") is True
 
 
 def _held(note, tree, origin):
