@@ -68,7 +68,8 @@ def serve(
     """Serve MCP on standard input and output (the default)."""
     from mcp_bridge.cli.serve import serve as work  # noqa: PLC0415
 
-    raise typer.Exit(work(config or ctx.obj, programs=tools == "programs"))
+    # Without a command it is called with the context of the whole.
+    raise typer.Exit(work(config or ctx.obj, programs=tools == "programs", bare=ctx.parent is None))
 
 
 @app.command(epilog="Examples:\n\nmcp-bridge run -c 'print(6 * 7)'\n\nmcp-bridge run --key order-7 pay.py")

@@ -76,7 +76,12 @@ class PolicySnapshot(BaseModel):
     def compiled(self) -> CompiledRules:
         """The rules, ready to be asked; no part of the data."""
         pins = {program.name: program.hash for program in self.programs}
-        return CompiledRules(self.rules, pins, len(self.floor.rules) + 1 if self.floor else 1)
+        return CompiledRules(self.rules, pins, self._beneath + 1)
+
+    @property
+    def _beneath(self) -> int:
+        """How many rules there are in the floors beneath."""
+        return len(self.floor.rules) + self.floor._beneath if self.floor else 0  # noqa: SLF001 - of the same class
 
     @functools.cached_property
     def may_deny(self) -> bool:
