@@ -25,7 +25,8 @@ from mcp_bridge.cli.servers import servers
 
 app = typer.Typer(
     name="mcp-bridge",
-    help="One MCP tool, run_python, in front of every other MCP server. Without a command it serves on stdio.",
+    help="One MCP tool, run_python, in front of every other MCP server. Without a command it serves on stdio; at a "
+    "terminal, where no client is, it says what to type.",
     pretty_exceptions_enable=False,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -18,7 +18,7 @@ import anyio
 
 from mcp_bridge.bridge.service import open_bridge
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.offload import on_thread
+from mcp_bridge.offload import on_waiting_thread
 from mcp_bridge.settings import Settings
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class Keeper:
             await self._wanted.wait()
             self._wanted = anyio.Event()
             if not self._left.is_set():
-                found = await on_thread(configured, self._source)
+                found = await on_waiting_thread(configured, self._source)
 
     def leave(self) -> None:
         """Close the bridge, as soon as it has no calls any more."""
@@ -211,7 +211,7 @@ class Keeper:
         """Notice what has changed since the bridge was opened, before a call is made under it."""
         assert self._bridge is not None  # noqa: S101 - its only caller has looked
         async with self._looking:
-            change = await on_thread(self._source.change)
+            change = await on_waiting_thread(self._source.change)
             if isinstance(change, BridgeError):
                 self._source.complain(change)
                 self._news = [BROKEN.format(f"[{change.code}] {_for_the_agent(change)}")]
