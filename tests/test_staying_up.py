@@ -13,10 +13,11 @@ from pathlib import Path
 
 import anyio
 import pytest
-from bridge_fixtures import COMMAND, DEADLINE_SECONDS
+from bridge_fixtures import COMMAND, DEADLINE_SECONDS, toml
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
+from sandbox_fixtures import RUNTIME
 from servers.specs import faulty
 
 from mcp_bridge.bridge.governance import snapshot_of, written_policies
@@ -372,6 +373,33 @@ async def test_a_rule_that_is_taken_out_holds_until_a_restart(configure):
         assert text(await call(client, ECHO)) == "'x'"
 
 
+async def test_of_a_folder_that_is_trusted_no_longer_nothing_can_be_called(setup, tmp_path):
+    here = tmp_path / "checkout"
+    (here / "tools").mkdir(parents=True)
+    (here / "tools" / "theirs.py").write_text(TOOL.format("fine"))
+    (here / "mcp-bridge.toml").write_text(toml({}, [faulty()]) + '[tools]\npath = ["tools"]\n')
+    env = setup.env | {
+        "MCP_BRIDGE_STATE_DIR": str(setup.state_dir),
+        "MCP_BRIDGE_RUNTIME": RUNTIME,
+        "MCP_BRIDGE_CLIENT_CONFIGS": "false",
+    }
+
+    def trust(*arguments):
+        subprocess.run([COMMAND, "trust", *arguments], env=env, cwd=here, check=True, capture_output=True)
+
+    trust("--yes")
+    code = "from mcp import runtime\nprint(sorted(runtime.discovered_servers()))"
+    parameters = StdioServerParameters(command=COMMAND, env=env, cwd=here)
+    async with Client(parameters, mode="legacy") as client:
+        assert text(await call(client, code)) == "['faulty', 'local']"
+        module = here / "tools" / "theirs.py"
+        module.write_text(TOOL.format("fine") + "# looked at by nobody\n")
+        result = text(await call(client, code))
+        assert result.startswith("['faulty', 'local']\n["), "what was trusted is what is loaded"
+        trust("--revoke")
+        assert text(await call(client, code)).startswith("[]")
+
+
 # --- what is noticed of a folder's files, and of clients' ---
 
 
@@ -413,10 +441,10 @@ def test_a_file_that_is_no_longer_what_was_trusted_takes_no_server_away_but_revo
     found = files.change()
     assert isinstance(found, Change)
     assert found.differs
-    assert found.servers == {"theirs", "project"}, "what runs is what was trusted"
+    assert found.servers == {"theirs", "project", "local"}, "what runs is what was trusted"
     assert files.change() is None
     trust("--revoke")
-    assert files.change().servers == frozenset()
+    assert files.change().servers == {"local"}, "the operator's own tools, if there are any"
 
 
 def test_clients_files_are_watched_and_what_is_of_no_concern_in_them_changes_nothing(folder):
@@ -427,7 +455,7 @@ def test_clients_files_are_watched_and_what_is_of_no_concern_in_them_changes_not
         (home / ".claude.json").write_text(json.dumps({"numStartups": count}))
         assert files.change() is None
     (home / ".claude.json").write_text(json.dumps({"mcpServers": {"new": {"command": "true"}}}))
-    assert files.change().servers == {"theirs", "project", "new"}
+    assert files.change().servers == {"theirs", "project", "new", "local"}
     # A client that is writing it: its servers stay.
     files = Files(None)
     files.configure()

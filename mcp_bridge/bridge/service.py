@@ -114,7 +114,7 @@ class Bridge:
         self._governance = governance
         self._began_under = governance.snapshot
         self._withdrawn: frozenset[str] = frozenset()
-        """The servers that have been taken out of the configuration since."""
+        """The servers that have been taken out of the configuration since, `LOCAL` among them."""
         self._database = database
         self.catalog.add_local(governance.registry.listing().tools)
         self._places = anyio.Semaphore(settings.max_concurrent)
@@ -125,10 +125,10 @@ class Bridge:
         """From now on hold what begins to what the configuration has become, too: never to less than at the start.
 
         Args:
-            servers: The names of the servers that there still are.
+            servers: The names of the servers that there still are; `LOCAL` for the operator's own tools.
             policy: What decides, by the configuration as it is.
         """
-        self._withdrawn = frozenset(self.fleet.servers) - servers
+        self._withdrawn = frozenset({*self.fleet.servers, LOCAL}) - servers
         started = self._began_under
         snapshot = started if policy.hash == started.hash else over(started, policy)
         self._governance = replace(self._governance, snapshot=snapshot)
@@ -549,7 +549,7 @@ class Bridge:
             for name, server in self.fleet.servers.items()
             if server.spec.enabled and name not in self._withdrawn
         }
-        if self._governance.registry.tools:
+        if self._governance.registry.tools and LOCAL not in self._withdrawn:
             everything[LOCAL] = LOCAL
         if servers is None:
             return everything

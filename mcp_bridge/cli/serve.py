@@ -75,7 +75,7 @@ class Files:
 
         A server stays of which the file can't be read now, or isn't what was trusted: what is running is what was.
         """
-        from mcp_bridge.bridge.governance import snapshot_of, written_policies  # noqa: PLC0415
+        from mcp_bridge.bridge.governance import LOCAL, snapshot_of, written_policies  # noqa: PLC0415
         from mcp_bridge.server.keeper import Change  # noqa: PLC0415
 
         started = self._configuration
@@ -92,15 +92,19 @@ class Files:
         except BridgeError as exc:
             same, self._last = str(exc) == self._last, str(exc)
             return None if same else exc
-        self._stamps = {path: stamps.get(path, _stamp(path)) for path in self._watched(loaded)}
+        # Those of the start, too: what has become another's may become again what was trusted.
+        watched = (*self._watched(started.loaded), *self._watched(loaded))
+        self._stamps = {path: stamps[path] if path in stamps else _stamp(path) for path in watched}
         meaning = _meaning(loaded, found.servers)
         if meaning == self._last:
             return None
-        self._last = meaning
+        self._last, self._said = meaning, ""
         over = (*loaded.passed_over, *found.passed_over)
         unsure = {row.file for row in found.problems} | {row.file for row in over if row.code != "untrusted_file"}
         servers = {name for name, spec in found.servers.items() if spec.enabled}
         servers |= {name for name, spec in started.discovery.servers.items() if spec.source in unsure}
+        if not any(_brings_tools(layer) and str(layer.file) not in unsure for layer in _gone(started.loaded, loaded)):
+            servers.add(LOCAL)
         return Change(frozenset(servers), policy, meaning != _meaning(started.loaded, started.discovery.servers))
 
     def complain(self, error: BridgeError) -> None:
@@ -137,6 +141,16 @@ def _stamp(path: Path) -> object:
     except OSError as exc:
         return exc.errno
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
+
+
+def _gone(before: settings.Loaded | None, now: settings.Loaded) -> Iterator[settings.Layer]:
+    """What a folder's file had said that isn't trusted any more, or isn't there."""
+    trusted = {layer.file for layer in now.layers if layer.trusted}
+    return (layer for layer in (before.layers if before else ()) if layer.trusted and layer.file not in trusted)
+
+
+def _brings_tools(layer: settings.Layer) -> bool:
+    return "tools" in layer.tables
 
 
 def _meaning(loaded: settings.Loaded | None, servers: dict[str, Any]) -> object:

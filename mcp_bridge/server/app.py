@@ -84,7 +84,7 @@ class _Open:
     async def bridge(self) -> Bridge:
         return self._bridge
 
-    def aliases(self) -> list[str]:
+    def aliases(self) -> list[str] | None:
         return self._bridge.aliases()
 
     def news(self) -> list[str]:

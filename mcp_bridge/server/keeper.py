@@ -67,7 +67,7 @@ class Change:
     """What the configuration's files say now that they say something else than before.
 
     Attributes:
-        servers: The names of the servers that they still have.
+        servers: The names of the servers that they still have, `local` for the operator's tools among them.
         policy: What decides, by them.
         differs: Whether they say anything else than when the bridge was opened.
     """
@@ -105,6 +105,14 @@ def configured(source: Source) -> Configured | BridgeError:
         return exc
     except Exception:
         logger.exception("the configuration could not be read")
+        return INTERNAL_ERROR
+
+
+def _changed(source: Source) -> Change | BridgeError | None:
+    try:
+        return source.change()
+    except Exception:
+        logger.exception("the configuration could not be looked at")
         return INTERNAL_ERROR
 
 
@@ -156,9 +164,9 @@ class Keeper:
         news, self._news = self._news, []
         return news
 
-    def aliases(self) -> list[str]:
-        """What scripts call the servers, as far as they are known."""
-        return self._bridge.aliases() if self._bridge is not None else []
+    def aliases(self) -> list[str] | None:
+        """What scripts call the servers; None while that isn't known."""
+        return self._bridge.aliases() if self._bridge is not None else None
 
     async def first(self) -> None:
         """Wait for the first attempt, for as long as a client can be kept waiting."""
@@ -209,17 +217,21 @@ class Keeper:
 
     async def _look(self) -> None:
         """Notice what has changed since the bridge was opened, before a call is made under it."""
-        assert self._bridge is not None  # noqa: S101 - its only caller has looked
-        async with self._looking:
-            change = await on_waiting_thread(self._source.change)
-            if isinstance(change, BridgeError):
-                self._source.complain(change)
-                self._news = [BROKEN.format(f"[{change.code}] {_for_the_agent(change)}")]
-            elif change is not None:
-                self._bridge.restrict(change.servers, change.policy)
-                self._news = [CHANGED] if change.differs else []
-                if change.differs:
-                    logger.warning("%s", CHANGED)
+        # To its end: what was found is told once, and a call that is taken back meanwhile mustn't lose it.
+        with anyio.CancelScope(shield=True):
+            async with self._looking:
+                self._take_in(await on_waiting_thread(_changed, self._source))
+
+    def _take_in(self, change: Change | BridgeError | None) -> None:
+        assert self._bridge is not None  # noqa: S101 - only a bridge that is open is looked after
+        if isinstance(change, BridgeError):
+            self._source.complain(change)
+            self._news = [BROKEN.format(f"[{change.code}] {_for_the_agent(change)}")]
+        elif change is not None:
+            self._bridge.restrict(change.servers, change.policy)
+            self._news = [CHANGED] if change.differs else []
+            if change.differs:
+                logger.warning("%s", CHANGED)
 
 
 def _for_the_agent(error: BridgeError) -> BridgeError:

@@ -32,6 +32,9 @@ MAX_ERROR_CHARS = 400
 DATA_PACKAGES = "numpy, pandas, scipy, scikit-learn, matplotlib, pillow"
 
 
+BEHIND = "MCP servers are behind it; runtime.discovered_servers() lists them"
+
+
 def tool(settings: Settings) -> types.Tool:
     """The one tool. Its schema is written by hand: every token of it is paid in every conversation."""
     return types.Tool(
@@ -54,13 +57,15 @@ def tool(settings: Settings) -> types.Tool:
     )
 
 
-def instructions(settings: Settings, servers: Sequence[str]) -> str:
+def instructions(settings: Settings, servers: Sequence[str] | None) -> str:
     """A paragraph that teaches the tool, and the names of the servers behind it.
 
     Args:
         settings: For what the image has, and where answers are cut.
-        servers: Aliases of the servers.
+        servers: Aliases of the servers; None if they aren't known yet.
     """
+    if servers is None:
+        return _taught(settings, BEHIND)
     names = _names(servers)
     behind = f"These MCP servers are behind it: {names}" if names else "No MCP server is configured behind it yet"
     return _taught(settings, behind)
@@ -78,7 +83,7 @@ def unready(settings: Settings, error: BridgeError) -> str:
     return _taught(
         settings,
         f"When this server was started, {TOOL} could run nothing: {escaped(shown)}\n"
-        "Tell your user; once that is mended, the next call works. MCP servers are behind it",
+        f"Tell your user; once that is mended, the next call works. {BEHIND}",
     )
 
 
