@@ -258,6 +258,27 @@ async def test_an_engine_that_comes_later_is_found(setup, tmp_path):
         assert text(await call(client, "6 * 7")) == "42"
 
 
+async def test_a_ledger_that_somebody_holds_keeps_no_client_waiting(setup, tmp_path):
+    """The server answers before it is opened; the call that comes meanwhile waits for that, and runs."""
+    assert setup.run("run", "-c", "1").returncode == 0
+    connection = sqlite3.connect(setup.state_dir / "ledger.sqlite", isolation_level=None, check_same_thread=False)
+    connection.execute("BEGIN IMMEDIATE")
+    async with connected(setup, "legacy", tmp_path / "errors") as client:
+        assert client.instructions.startswith("MCP servers are behind it; runtime.discovered_servers() lists them.")
+        assert len((await client.list_tools()).tools) == 1
+        async with anyio.create_task_group() as tasks:
+            found = []
+
+            async def one():
+                found.append(text(await call(client)))
+
+            tasks.start_soon(one)
+            await client.list_tools()
+            assert not found
+            connection.close()
+        assert found[0].startswith("[empty_code] ")
+
+
 # --- what still ends ---
 
 
@@ -371,6 +392,17 @@ async def test_a_rule_that_is_taken_out_holds_until_a_restart(configure):
     setup.config.write_text(whole)
     async with setup.client() as client:
         assert text(await call(client, ECHO)) == "'x'"
+
+
+async def test_a_call_that_is_taken_back_loses_no_change(configure):
+    setup = configure(faulty())
+    async with setup.wire() as wire:
+        await wire.initialize()
+        assert "'x'" in json.dumps(await wire.answer(await wire.call(ECHO)))
+        setup.config.write_text(setup.config.read_text() + DENIES)
+        number = await wire.call(ECHO)
+        await wire.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}})
+        assert "policy denies" in json.dumps(await wire.answer(await wire.call(ECHO)))
 
 
 async def test_of_a_folder_that_is_trusted_no_longer_nothing_can_be_called(setup, tmp_path):

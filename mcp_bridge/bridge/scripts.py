@@ -38,7 +38,7 @@ from mcp_bridge.policy.references import is_alike
 from mcp_bridge.sandbox.owner import owner_label
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from mcp_bridge.bridge.gate import Gate
     from mcp_bridge.bridge.keep import ArtifactWriter
@@ -129,6 +129,8 @@ class Scripts:
         self._surroundings = surroundings
         self._keys = Keys(key, old_key)
         self.policy_hash = policy_hash
+        self.alike_policies: Mapping[str, int] = {}
+        """As `recovery.spent`."""
         self._retry_failed = retry_failed
         self._under_way: dict[str, anyio.Event] = {}
 
@@ -306,11 +308,11 @@ class Scripts:
             gate = self._surroundings.gate(known.id, job)
             if gate.allowance is not None:
                 gate.allowance.stored = await self.store.recorded_bytes(known.id)
-            gate.adopt_script(await self.store.values(known.id), spent(history, self.policy_hash))
+            gate.adopt_script(await self.store.values(known.id), spent(history, self.policy_hash, self.alike_policies))
             for execution in driven(history):
                 # What they have used was of the script's limits.
                 of_program = await self.recorder.read(execution)
-                gate.adopt(execution, {}, recovery.spent(of_program, self.policy_hash))
+                gate.adopt(execution, {}, recovery.spent(of_program, self.policy_hash, self.alike_policies))
             # Now: no call passes another that waits for it while it is compared with what is recorded.
             await gate.projector()
             script = self._script(known.id, gate, known.key, Past(history))

@@ -113,6 +113,8 @@ class Bridge:
         self._tasks = tasks
         self._governance = governance
         self._began_under = governance.snapshot
+        self._were_in_force: dict[str, int] = {}
+        """As `recovery.spent` has those that are alike: what every policy of this bridge lies over is the first one."""
         self._withdrawn: frozenset[str] = frozenset()
         """The servers that have been taken out of the configuration since, `LOCAL` among them."""
         self._database = database
@@ -132,7 +134,9 @@ class Bridge:
         started = self._began_under
         snapshot = started if policy.hash == started.hash else over(started, policy)
         self._governance = replace(self._governance, snapshot=snapshot)
-        self.programs.policy_hash = self.scripts.policy_hash = snapshot.hash
+        self._were_in_force |= dict.fromkeys((started.hash, snapshot.hash), started.count)
+        for part in (self.programs, self.scripts):
+            part.policy_hash, part.alike_policies = snapshot.hash, self._were_in_force
 
     def measured(self) -> Measured:
         """How large the ledger is."""

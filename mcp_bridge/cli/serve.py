@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mcp_bridge import settings
 from mcp_bridge.cli import common
@@ -15,6 +15,7 @@ from mcp_bridge.workspace.content import CONFIG_NAME, PROJECT_NAME, real_folder
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from mcp_bridge.downstream.discovery import Discovery
     from mcp_bridge.server.keeper import Change, Configured
 
 AT_A_TERMINAL = """\
@@ -63,7 +64,7 @@ class Files:
         stamps = _stamps(_files(self._named))
         found = common.configure(self._named)
         common.refuse_nesting(found)
-        self._configuration, self._last = found, _meaning(found.loaded, found.discovery.servers)
+        self._configuration, self._last = found, _meaning(found.loaded, found.discovery)
         # What was changed since the stamps were taken is seen at the first look.
         self._stamps = _stamps(self._watched(found.loaded)) | stamps
         return Configured(
@@ -95,17 +96,16 @@ class Files:
         # Those of the start, too: what has become another's may become again what was trusted.
         watched = (*self._watched(started.loaded), *self._watched(loaded))
         self._stamps = {path: stamps[path] if path in stamps else _stamp(path) for path in watched}
-        meaning = _meaning(loaded, found.servers)
+        meaning = _meaning(loaded, found)
         if meaning == self._last:
             return None
         self._last, self._said = meaning, ""
-        over = (*loaded.passed_over, *found.passed_over)
-        unsure = {row.file for row in found.problems} | {row.file for row in over if row.code != "untrusted_file"}
+        unsure = _unsure(loaded, found)
         servers = {name for name, spec in found.servers.items() if spec.enabled}
         servers |= {name for name, spec in started.discovery.servers.items() if spec.source in unsure}
         if not any(_brings_tools(layer) and str(layer.file) not in unsure for layer in _gone(started.loaded, loaded)):
             servers.add(LOCAL)
-        return Change(frozenset(servers), policy, meaning != _meaning(started.loaded, started.discovery.servers))
+        return Change(frozenset(servers), policy, meaning != _meaning(started.loaded, started.discovery))
 
     def complain(self, error: BridgeError) -> None:
         """Say on standard error what is wrong, once."""
@@ -153,10 +153,17 @@ def _brings_tools(layer: settings.Layer) -> bool:
     return "tools" in layer.tables
 
 
-def _meaning(loaded: settings.Loaded | None, servers: dict[str, Any]) -> object:
+def _unsure(loaded: settings.Loaded, found: Discovery) -> frozenset[str]:
+    """The files that can't be read, or aren't what was trusted: what they took away by that, they didn't mean to."""
+    over = (*loaded.passed_over, *found.passed_over)
+    broken = {problem.file for problem in found.problems}
+    return frozenset(broken | {row.file for row in over if row.code != "untrusted_file"})
+
+
+def _meaning(loaded: settings.Loaded | None, found: Discovery) -> object:
     """What is compared: clients write into their files all the time, and mostly not what matters here."""
     assert loaded is not None  # noqa: S101 - `configure` has it
-    return loaded.settings, loaded.layers, servers
+    return loaded.settings, loaded.layers, found.servers, _unsure(loaded, found)
 
 
 def serve(config: Path | None, *, programs: bool = False, bare: bool = False) -> int:

@@ -76,12 +76,12 @@ class PolicySnapshot(BaseModel):
     def compiled(self) -> CompiledRules:
         """The rules, ready to be asked; no part of the data."""
         pins = {program.name: program.hash for program in self.programs}
-        return CompiledRules(self.rules, pins, self._beneath + 1)
+        return CompiledRules(self.rules, pins, self.count - len(self.rules) + 1)
 
     @property
-    def _beneath(self) -> int:
-        """How many rules there are in the floors beneath."""
-        return len(self.floor.rules) + self.floor._beneath if self.floor else 0  # noqa: SLF001 - of the same class
+    def count(self) -> int:
+        """How many rules there are, those of the floors beneath among them."""
+        return len(self.rules) + (self.floor.count if self.floor else 0)
 
     @functools.cached_property
     def may_deny(self) -> bool:

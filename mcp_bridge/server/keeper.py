@@ -45,6 +45,8 @@ NOT_OPEN_YET = BridgeError(
     hint="Call again; if that lasts, another process may hold its ledger: see its log, or `mcp-bridge doctor`.",
 )
 
+MEND = "Nothing was run. Tell your user; once it is mended, the next call works, and nothing has to be restarted."
+
 CHANGED = (
     "mcp-bridge's configuration has changed since it was started. What that takes away holds from now on; what it adds "
     "or alters holds once mcp-bridge is started again"
@@ -212,7 +214,9 @@ class Keeper:
 
     def _failed(self, error: BridgeError) -> None:
         self._source.complain(error)
-        self.error = _for_the_agent(error)
+        told = _for_the_agent(error)
+        hint = f"{told.hint} {MEND}" if told.hint else MEND
+        self.error = BridgeError(told.code, told.message, hint=hint, **told.details)
         self._tried.set()
 
     async def _look(self) -> None:

@@ -78,7 +78,7 @@ def unready(settings: Settings, error: BridgeError) -> str:
         settings: As `instructions`, as far as they are known.
         error: What is wrong.
     """
-    what = f"[{error.code}] {error}"
+    what = f"[{error.code}] {error.message}"
     shown = what if len(what) <= MAX_ERROR_CHARS else what[:MAX_ERROR_CHARS] + "…"
     return _taught(
         settings,
