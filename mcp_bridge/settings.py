@@ -393,11 +393,16 @@ def _anchored(table: dict[str, Any], base: Path) -> dict[str, Any]:
     return table | {"ledger": ledger | {"publish": targets}} if targets else table
 
 
-def _named(explicit: Path | None, environ: Mapping[str, str]) -> Path | None:
+def named_file(explicit: Path | None, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The file that somebody has named, by `--config` or in the environment, whether it is there or not."""
     named = explicit or (Path(environ[ENV_PREFIX + "CONFIG"]) if environ.get(ENV_PREFIX + "CONFIG") else None)
+    return named.expanduser() if named else None
+
+
+def _named(explicit: Path | None, environ: Mapping[str, str]) -> Path | None:
+    named = named_file(explicit, environ)
     if named is None:
         return None
-    named = named.expanduser()
     if not named.is_file():
         whose = "--config" if explicit else "MCP_BRIDGE_CONFIG"
         raise BridgeError(

@@ -69,6 +69,23 @@ async def test_scripts_that_take_turns_at_a_program_share_its_limit(opened, poli
         assert statuses == ["success"] * 3 + ["skipped"] * 5
 
 
+async def test_a_policy_that_changes_while_it_serves_begins_no_count_anew(opened, tmp_path):
+    steps = [row for number in range(5) for row in (rest(number), call(number))]
+    limited = {"rules": [{"tools": ["local.work"], "effect": "allow", "max_calls": 3}]}
+    async with opened(policy=limited) as bridge:
+        run = await bridge.programs.start({"steps": steps}, {}, None, "local", bridge._gate("0", bridge._narrow(None)))
+        record = await left(bridge, run)
+        for number in range(5):
+            more = [{"tools": [f"other{number}.*"], "effect": "deny"}] if number % 2 else []
+            changed = load_governance({"policy": {"rules": more + limited["rules"]}}, None, tmp_path, tmp_path)
+            bridge.restrict(frozenset({"local"}), changed.snapshot)
+            gate = bridge._gate(str(number + 1), bridge._narrow(None))
+            run = await bridge.programs.resume(run.execution, Resume(1), "local", gate)
+            record = await left(bridge, run)
+        statuses = [row["status"] for row in record["steps"] if row["id"].startswith("work")]
+        assert statuses == ["success"] * 3 + ["skipped"] * 2
+
+
 @pytest.mark.parametrize("steps", [[call(1)], [{"id": "say", "type": "llm", "prompt": "Well?"}]])
 async def test_who_goes_on_with_its_own_program_counts_nothing_twice(opened, steps):
     model = {"provider": "scripted", "default_answer": "yes"}
@@ -115,3 +132,5 @@ def test_calls_by_the_rules_of_another_policy_are_not_counted():
     ]
     assert spent(entries, "new")["made"] == {2: 2}
     assert spent(entries, "new")["usage"]["calls"] == 3
+    assert spent(entries, "new", {"old": 2})["made"] == {2: 3}, "its rules up to this one are the same"
+    assert spent(entries, "new", {"old": 1})["made"] == {2: 2}

@@ -250,7 +250,6 @@ def test_complaints_logs_and_lists_print_no_controls(monkeypatch, capsys):
 # --- where --config is given ---
 
 COMMANDS = [
-    ("serve",),
     ("run", "-c", "1"),
     ("doctor",),
     ("demo",),
@@ -288,12 +287,16 @@ def test_config_is_taken_before_and_after_a_command_and_the_later_wins(command, 
 
 def test_the_fast_way_in_is_for_no_arguments_and_serve_alone(monkeypatch):
     served = []
-    monkeypatch.setattr("mcp_bridge.cli.serve.serve", lambda config, **_: served.append(config) or 0)
-    for arguments in ([], ["serve"], ["serve", "--config", "x"], ["--config", "x", "serve"], ["--config", "x"]):
+    monkeypatch.setattr(
+        "mcp_bridge.cli.serve.serve", lambda config, **options: served.append((config, options["bare"])) or 0
+    )
+    later = ["--config", "y", "serve", "--config", "x"]
+    for arguments in ([], ["serve"], ["serve", "--config", "x"], ["--config", "x", "serve"], later, ["--config", "x"]):
         monkeypatch.setattr(sys, "argv", ["mcp-bridge", *arguments])
         with pytest.raises(SystemExit):
             cli.main()
-    assert served == [None, None, *[Path("x")] * 3]
+    x = Path("x")
+    assert served == [(None, True), (None, False), (x, False), (x, False), (x, False), (x, True)]
 
 
 # --- bad input ---

@@ -690,9 +690,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("more", "words"), BROKEN, ids=[words[-1] for _, words in BROKEN])
-@pytest.mark.parametrize(
-    "command", [("run", "-c", "1"), ("serve",), ("program", "run", "clean")], ids=lambda words: words[0]
-)
+@pytest.mark.parametrize("command", [("run", "-c", "1"), ("program", "run", "clean")], ids=lambda words: words[0])
 def test_what_is_wrong_with_it_is_a_usage_error_with_file_and_line(desk, command, more, words):
     desk.configure(more)
     ended = desk.says(*command, code=common.USAGE, words=words)
@@ -701,9 +699,7 @@ def test_what_is_wrong_with_it_is_a_usage_error_with_file_and_line(desk, command
         assert re.search(r"line \d+", ended.err)
 
 
-@pytest.mark.parametrize(
-    "command", [("run", "-c", "1"), ("serve",), ("program", "run", "clean")], ids=lambda words: words[0]
-)
+@pytest.mark.parametrize("command", [("run", "-c", "1"), ("program", "run", "clean")], ids=lambda words: words[0])
 def test_tools_and_programs_that_cannot_be_loaded_are_usage_errors(desk, command):
     module = desk.write(f"tools/wrong_{uuid.uuid4().hex}.py", "import mcp_bridge\n\nraise ValueError('not today')\n")
     desk.says(*command, code=common.USAGE, words=["bad_tools", f"{module}, line 3", "not today"])
@@ -732,9 +728,8 @@ def test_commands_that_need_no_tools_work_beside_broken_ones(desk):
 def test_serving_offers_tools_for_programs_when_asked_to(desk, monkeypatch):
     served = []
 
-    async def serve_stdio(settings, specs, governance, *, programs, missing):
-        assert missing == ()
-        served.append((governance is not None, programs))
+    async def serve_stdio(_source, first, *, programs):
+        served.append((first.governance is not None, programs))
 
     monkeypatch.setattr("mcp_bridge.server.app.serve_stdio", serve_stdio)
     desk.run("serve")

@@ -651,6 +651,11 @@ async def test_the_command_without_options_serves_too(setup):
 
 async def test_a_bridge_started_by_a_bridge_refuses(setup):
     async with setup.wire(env={"MCP_BRIDGE_NESTED": "1"}) as wire:
+        await wire.initialize()
+        answer = await wire.answer(await wire.call("1"))
+        assert answer["result"]["content"][0]["text"].startswith("[nested_bridge] ")
+        assert children(wire.pid) == []
+        wire.process.stdin.close()
         assert await wire.ended(20) == 4
         assert "nested_bridge" in await wire.errors()
     async with setup.wire(env={"MCP_BRIDGE_NESTED": "1", "MCP_BRIDGE_ALLOW_SELF_SERVER": "1"}) as wire:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.bridge.lookalikes import skeleton
@@ -136,8 +137,17 @@ class WrittenPolicy:
     layer: Layer
 
 
-def written_policies(layers: Sequence[Layer], strangers: AbstractSet[str] = frozenset()) -> tuple[WrittenPolicy, ...]:
+def written_policies(
+    layers: Sequence[Layer],
+    strangers: AbstractSet[str] = frozenset(),
+    loaded: Mapping[str, Program] = MappingProxyType({}),
+) -> tuple[WrittenPolicy, ...]:
     """The policies of all layers, with the programs that their rules may name, and without tools.
+
+    Args:
+        layers: As `settings.Loaded.layers`.
+        strangers: The servers that the folder configures, and not the user.
+        loaded: The programs that a bridge has already: its rules are about these, whatever their files say by now.
 
     Raises:
         BridgeError: `bad_config`, `bad_program`, `folder_changed`.
@@ -157,7 +167,7 @@ def written_policies(layers: Sequence[Layer], strangers: AbstractSet[str] = froz
             policy = policy.model_copy(update={"trust_hints": hints})
         if "programs" in layer.tables:
             programs = {**programs, **_programs(layer, programs)}
-        hashes = {name: program.hash for name, program in programs.items()}
+        hashes = {name: program.hash for name, program in {**programs, **loaded}.items()}
         found.append(WrittenPolicy(policy, source, freeze(policy, hashes, source), programs, layer))
     return tuple(found)
 

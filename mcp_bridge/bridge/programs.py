@@ -83,6 +83,8 @@ class Programs(ProgramLibrary):
         super().__init__(store, operators)
         self.recorder = recorder
         self.policy_hash = policy_hash
+        self.alike_policies: Mapping[str, int] = {}
+        """As `recovery.spent`."""
         self.retry_failed = False
         """Whether a key whose execution has failed may be used for another attempt."""
         self.denied_steps: Callable[[Program, Origin], Awaitable[list[DeniedStep]]] | None = None
@@ -379,7 +381,7 @@ class Programs(ProgramLibrary):
         history = await self.recorder.read(stored.id)
         effects.records(stored.id)
         values = await self.store.values(stored.id)
-        effects.adopt(stored.id, values, spent(history, self.policy_hash))
+        effects.adopt(stored.id, values, spent(history, self.policy_hash, self.alike_policies))
         machine = await off_loop(stored.state, _restored, stored, stored.state)
         doubtful = replay(machine, stored.state, history)
         origin = stored.origin

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.kernel.events import Cancel, IllegalEventError, Outcome, Redo, Resume, Usage
 from mcp_bridge.policy.budgets import Amounts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from mcp_bridge.kernel.events import Event
     from mcp_bridge.kernel.machine import Machine
@@ -80,12 +81,13 @@ def replay(machine: Machine, state: bytes, entries: Sequence[Recorded]) -> set[i
     return doubtful & machine.waiting.keys()
 
 
-def spent(entries: Sequence[Recorded], policy: str) -> dict[str, Any]:
+def spent(entries: Sequence[Recorded], policy: str, alike: Mapping[str, int] = MappingProxyType({})) -> dict[str, Any]:
     """What an execution has used of its limits, as `Budget.adopt` takes it.
 
     Args:
         entries: All of the execution's.
         policy: The hash of the policy that it goes on under: the rules of another have other numbers.
+        alike: From the hashes of other policies to how many of their first rules are that one's first rules, too.
     """
     amounts = [Amounts()]
     made: dict[int, int] = {}
@@ -100,8 +102,9 @@ def spent(entries: Sequence[Recorded], policy: str) -> dict[str, Any]:
         elif row.entry.kind == "intent" and payload["kind"] == "tool":
             called.add(payload.get("effect"))
             amounts.append(Amounts(calls=1, bytes=len(json.dumps(payload.get("sent", payload["arguments"])))))
-            for rule in payload.get("rules", ()) if row.entry.policy == policy else ():
-                made[rule] = made.get(rule, 0) + 1
+            for rule in payload.get("rules", ()):
+                if row.entry.policy == policy or rule <= alike.get(row.entry.policy, 0):
+                    made[rule] = made.get(rule, 0) + 1
         elif row.entry.kind == "outcome" and "effect" in payload:
             usage = payload.get("usage") or {"total_tokens": 0, "cost_usd": 0}
             asked.pop(payload["effect"], None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
@@ -224,12 +225,13 @@ def failure(error: BridgeError, *, raw: bool = True) -> dict[str, Any]:
     return told | {"details": details} if details else told
 
 
-def spent(entries: Sequence[Recorded], policy: str) -> dict[str, Any]:
+def spent(entries: Sequence[Recorded], policy: str, alike: Mapping[str, int] = MappingProxyType({})) -> dict[str, Any]:
     """What a script's own calls have used of its limits, as `Budget.adopt` takes it.
 
     Args:
         entries: All of the execution's.
         policy: The hash of the policy that it goes on under: the rules of another have other numbers.
+        alike: As `recovery.spent`.
     """
     amounts = [Amounts()]
     made: dict[int, int] = {}
@@ -237,8 +239,9 @@ def spent(entries: Sequence[Recorded], policy: str) -> dict[str, Any]:
         payload = row.entry.payload
         if row.entry.kind == "intent" and payload["kind"] == "tool":
             amounts.append(Amounts(calls=1, bytes=len(json.dumps(payload.get("sent", payload["arguments"])))))
-            for rule in payload.get("rules", ()) if row.entry.policy == policy else ():
-                made[rule] = made.get(rule, 0) + 1
+            for rule in payload.get("rules", ()):
+                if row.entry.policy == policy or rule <= alike.get(row.entry.policy, 0):
+                    made[rule] = made.get(rule, 0) + 1
         elif row.entry.kind == "outcome" and payload["status"] == "ok" and payload.get("kind") == "tool":
             amounts.append(Amounts(bytes=len(json.dumps(payload["value"]))))
     counted = [amount.counted() for amount in amounts]

@@ -38,7 +38,7 @@ from mcp_bridge.policy.references import is_alike
 from mcp_bridge.sandbox.owner import owner_label
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from mcp_bridge.bridge.gate import Gate
     from mcp_bridge.bridge.keep import ArtifactWriter
@@ -128,7 +128,9 @@ class Scripts:
         self._principal = principal
         self._surroundings = surroundings
         self._keys = Keys(key, old_key)
-        self._policy_hash = policy_hash
+        self.policy_hash = policy_hash
+        self.alike_policies: Mapping[str, int] = {}
+        """As `recovery.spent`."""
         self._retry_failed = retry_failed
         self._under_way: dict[str, anyio.Event] = {}
 
@@ -306,11 +308,11 @@ class Scripts:
             gate = self._surroundings.gate(known.id, job)
             if gate.allowance is not None:
                 gate.allowance.stored = await self.store.recorded_bytes(known.id)
-            gate.adopt_script(await self.store.values(known.id), spent(history, self._policy_hash))
+            gate.adopt_script(await self.store.values(known.id), spent(history, self.policy_hash, self.alike_policies))
             for execution in driven(history):
                 # What they have used was of the script's limits.
                 of_program = await self.recorder.read(execution)
-                gate.adopt(execution, {}, recovery.spent(of_program, self._policy_hash))
+                gate.adopt(execution, {}, recovery.spent(of_program, self.policy_hash, self.alike_policies))
             # Now: no call passes another that waits for it while it is compared with what is recorded.
             await gate.projector()
             script = self._script(known.id, gate, known.key, Past(history))
@@ -469,13 +471,13 @@ class Scripts:
                 self._under_way.pop(execution).set()
 
     def _script(self, execution: str, gate: Gate, key: str | None, past: Past | None = None) -> ScriptRun:
-        script = ScriptRun(execution, self.store, self.recorder, gate, self._policy_hash, past, key=key)
+        script = ScriptRun(execution, self.store, self.recorder, gate, self.policy_hash, past, key=key)
         gate.script = script
         script.room = gate.room
         return script
 
     def _entry(self, kind: Any, execution: str, payload: dict[str, Any]) -> Entry:
-        return Entry(kind, execution, payload, None, self._policy_hash)
+        return Entry(kind, execution, payload, None, self.policy_hash)
 
 
 class _Runs(NamedTuple):

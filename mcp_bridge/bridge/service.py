@@ -11,7 +11,7 @@ import logging
 import secrets
 import time
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore, StoredExecution
 from mcp_bridge.offload import off_loop
+from mcp_bridge.policy.snapshot import over
 from mcp_bridge.private_files import state_directory
 from mcp_bridge.sandbox.cli_engine import CliEngine
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, Engine, Limits, SandboxProcess, SandboxSpec
@@ -47,6 +48,7 @@ from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from anyio.abc import TaskGroup
 
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
     from mcp_bridge.models.sampling import Sampler
     from mcp_bridge.policy.budgets import Usages
     from mcp_bridge.policy.call import Origin
+    from mcp_bridge.policy.snapshot import PolicySnapshot
     from mcp_bridge.sandbox.flags import RuntimeChoice
     from mcp_bridge.sandbox.probe_report import ProbeReport
     from mcp_bridge.settings import Settings
@@ -109,11 +112,31 @@ class Bridge:
         """What has held up this bridge's event loop."""
         self._tasks = tasks
         self._governance = governance
+        self._began_under = governance.snapshot
+        self._were_in_force: dict[str, int] = {}
+        """As `recovery.spent` has those that are alike: what every policy of this bridge lies over is the first one."""
+        self._withdrawn: frozenset[str] = frozenset()
+        """The servers that have been taken out of the configuration since, `LOCAL` among them."""
         self._database = database
         self.catalog.add_local(governance.registry.listing().tools)
         self._places = anyio.Semaphore(settings.max_concurrent)
         self._preparing = anyio.Lock()
         self._prepared: Prepared | None = None
+
+    def restrict(self, servers: AbstractSet[str], policy: PolicySnapshot) -> None:
+        """From now on hold what begins to what the configuration has become, too: never to less than at the start.
+
+        Args:
+            servers: The names of the servers that there still are; `LOCAL` for the operator's own tools.
+            policy: What decides, by the configuration as it is.
+        """
+        self._withdrawn = frozenset({*self.fleet.servers, LOCAL}) - servers
+        started = self._began_under
+        snapshot = started if policy.hash == started.hash else over(started, policy)
+        self._governance = replace(self._governance, snapshot=snapshot)
+        self._were_in_force |= dict.fromkeys((started.hash, snapshot.hash), started.count)
+        for part in (self.programs, self.scripts):
+            part.policy_hash, part.alike_policies = snapshot.hash, self._were_in_force
 
     def measured(self) -> Measured:
         """How large the ledger is."""
@@ -525,8 +548,12 @@ class Bridge:
 
     def _narrow(self, servers: Sequence[str] | None) -> dict[str, str]:
         """Configured names with aliases; the argument can only leave servers out."""
-        everything = {name: server.alias for name, server in self.fleet.servers.items() if server.spec.enabled}
-        if self._governance.registry.tools:
+        everything = {
+            name: server.alias
+            for name, server in self.fleet.servers.items()
+            if server.spec.enabled and name not in self._withdrawn
+        }
+        if self._governance.registry.tools and LOCAL not in self._withdrawn:
             everything[LOCAL] = LOCAL
         if servers is None:
             return everything

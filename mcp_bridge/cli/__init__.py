@@ -15,7 +15,7 @@ def main() -> None:
         # What clients run, and wait for: it needs no option parser, which costs an eighth of the whole start.
         from mcp_bridge.cli.serve import serve  # noqa: PLC0415
 
-        sys.exit(serve(None))
+        sys.exit(serve(None, bare=not arguments))
     from mcp_bridge.cli.app import app  # noqa: PLC0415
 
     app()

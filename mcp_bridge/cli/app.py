@@ -27,7 +27,8 @@ from mcp_bridge.cli.usage import Commands
 app = typer.Typer(
     name="mcp-bridge",
     cls=Commands,
-    help="One MCP tool, run_python, in front of every other MCP server. Without a command it serves on stdio.",
+    help="One MCP tool, run_python, in front of every other MCP server. Without a command it serves on stdio; at a "
+    "terminal, where no client is, it says what to type instead.",
     pretty_exceptions_enable=False,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -79,7 +80,8 @@ def serve(
     """Serve MCP on standard input and output (the default)."""
     from mcp_bridge.cli.serve import serve as work  # noqa: PLC0415
 
-    raise typer.Exit(work(config or ctx.obj, programs=tools == "programs"))
+    # Without a command it is called with the context of the whole.
+    raise typer.Exit(work(config or ctx.obj, programs=tools == "programs", bare=ctx.parent is None))
 
 
 @app.command(epilog="Examples:\n\nmcp-bridge run -c 'print(6 * 7)'\n\nmcp-bridge run --key order-7 pay.py")

@@ -102,7 +102,8 @@ class _Formatter(logging.Formatter):
 class Configuration(NamedTuple):
     """The settings, the file they came from, the servers, and the operator's word if there is any in a file.
 
-    `passed_over` has the folder's files that take no part; `floor` is the user's own file beneath a folder's.
+    `passed_over` has the folder's files that take no part; `floor` is the user's own file beneath a folder's;
+    `loaded` is what the files say, undecoded.
     """
 
     settings: settings.Settings
@@ -111,6 +112,7 @@ class Configuration(NamedTuple):
     governance: Governance | None = None
     passed_over: tuple[PassedOver, ...] = ()
     floor: Path | None = None
+    loaded: settings.Loaded | None = None
 
 
 def load(file: Path | None, *, folder: bool = True, quiet: bool = False) -> settings.Loaded:
@@ -221,7 +223,7 @@ def configure(file: Path | None, *, quiet: bool = False) -> Configuration:
         governance = govern(loaded.layers, loaded.settings.state_dir, strangers(loaded, found))
     passed_over = (*loaded.passed_over, *found.passed_over)
     floor = loaded.layers[0].file if len(loaded.layers) > 1 else None
-    return Configuration(loaded.settings, loaded.file, found, governance, passed_over, floor)
+    return Configuration(loaded.settings, loaded.file, found, governance, passed_over, floor, loaded)
 
 
 def refuse_nesting(configuration: Configuration | settings.Loaded) -> None:

@@ -76,7 +76,12 @@ class PolicySnapshot(BaseModel):
     def compiled(self) -> CompiledRules:
         """The rules, ready to be asked; no part of the data."""
         pins = {program.name: program.hash for program in self.programs}
-        return CompiledRules(self.rules, pins, len(self.floor.rules) + 1 if self.floor else 1)
+        return CompiledRules(self.rules, pins, self.count - len(self.rules) + 1)
+
+    @property
+    def count(self) -> int:
+        """How many rules there are, those of the floors beneath among them."""
+        return len(self.rules) + (self.floor.count if self.floor else 0)
 
     @functools.cached_property
     def may_deny(self) -> bool:

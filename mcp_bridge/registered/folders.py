@@ -11,6 +11,7 @@ bytes are those that the user has trusted. Nothing compiled is taken from there,
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import sys
@@ -104,6 +105,20 @@ class _Finder:
 
 
 _finder = _Finder()
+
+
+def forget() -> None:
+    """Have every module of the folders imported anew, from what is in them by then.
+
+    Only for a process that holds none of their tools: what is imported twice is there twice.
+    """
+    folders = [Path(folder) for folder in _finder.folders]
+    for name, module in list(sys.modules.items()):
+        origin = getattr(module, "__file__", None)
+        if origin and any(Path(origin).is_relative_to(folder) for folder in folders):
+            del sys.modules[name]
+    _finder.folders = []
+    importlib.invalidate_caches()
 
 
 class Folders:

@@ -155,8 +155,12 @@ def _import_failed(name: str, error: BaseException, frames: list[traceback.Frame
     if isinstance(error, ModuleNotFoundError):
         hint = "Install it in the environment that mcp-bridge runs in."
     shown = "".join(traceback.format_list(frames)).splitlines()
-    failure = bad_tool(place, f"module {name!r} can't be imported: {problem}".rstrip("."), hint, module=name)
+    failed = f"module {name!r} can't be imported"
+    failure = bad_tool(place, f"{failed}: {problem}".rstrip("."), hint, module=name)
     failure.private["traceback"] = shown
+    if not isinstance(error, SyntaxError | ModuleNotFoundError):
+        # What a module says, with a password in an address for one, isn't for an agent.
+        failure.private["message"] = bad_tool(place, f"{failed}: {type(error).__name__}", None).message
     return failure
 
 

@@ -18,21 +18,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcp_bridge import __version__
 from mcp_bridge.bridge.live import LiveOutput
-from mcp_bridge.bridge.service import open_bridge
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import on_thread
 from mcp_bridge.server import displays, process, render
-from mcp_bridge.server.presentation import TOOL, instructions, tool
+from mcp_bridge.server.keeper import INTERNAL_ERROR, kept
+from mcp_bridge.server.presentation import TOOL, instructions, tool, unready
 from mcp_bridge.server.questions import Conversations, Questions
 from mcp_bridge.server.stdio import stdio_transport
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from mcp_bridge.bridge.governance import Governance
     from mcp_bridge.bridge.record import ExecutionRecord
     from mcp_bridge.bridge.service import Bridge
-    from mcp_bridge.downstream.spec import ServerSpec
+    from mcp_bridge.server.keeper import Configured, Keeper, Source
     from mcp_bridge.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -52,8 +51,6 @@ LEAST_SHOWN_CHARS = 300
 RECORD_META = "mcp-code-bridge/record"
 
 CONVERSATIONS = "conversations"
-
-INTERNAL_ERROR = BridgeError("internal_error", "The bridge met an internal error; its log has the details.")
 
 
 class RunArguments(BaseModel):
@@ -75,15 +72,38 @@ async def _conversations(_: Server[dict[str, Any]]) -> AsyncIterator[dict[str, A
         tasks.cancel_scope.cancel()
 
 
+class _Open:
+    """A bridge that somebody else keeps open, as a `Keeper` has it."""
+
+    error: BridgeError | None = None
+
+    def __init__(self, bridge: Bridge) -> None:
+        self._bridge = bridge
+        self.settings = bridge.settings
+
+    async def bridge(self) -> Bridge:
+        return self._bridge
+
+    def aliases(self) -> list[str] | None:
+        return self._bridge.aliases()
+
+    def news(self) -> list[str]:
+        return []
+
+
 def build_server(bridge: Bridge, *, programs: bool = False) -> Server[dict[str, Any]]:
     """The server over a bridge; with `programs` there are tools for programs beside the one."""
+    return _server(_Open(bridge), programs=programs)
+
+
+def _server(keeper: Keeper | _Open, *, programs: bool) -> Server[dict[str, Any]]:
     # What isn't offered isn't loaded.
     offered = importlib.import_module("mcp_bridge.server.program_tools") if programs else None
 
     async def list_tools(
         _: ServerRequestContext[dict[str, Any]], __: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[tool(bridge.settings), *(offered.tools() if offered else ())])
+        return types.ListToolsResult(tools=[tool(keeper.settings), *(offered.tools() if offered else ())])
 
     async def call_tool(
         ctx: ServerRequestContext[dict[str, Any]], params: types.CallToolRequestParams
@@ -93,10 +113,15 @@ def build_server(bridge: Bridge, *, programs: bool = False) -> Server[dict[str, 
             raise MCPError(types.INVALID_PARAMS, f"There is no tool {name!r}; the one tool is {TOOL}.")
 
         async def work(questions: Questions) -> types.CallToolResult:
-            if offered and name != TOOL:
-                result: types.CallToolResult = await offered.call(bridge, name, arguments, questions)
-                return result
-            return await _run(bridge, ctx, questions, arguments)
+            if offered is None or name == TOOL:
+                return await _run(keeper, ctx, questions, arguments)
+            try:
+                bridge = await keeper.bridge()
+            except BridgeError as exc:
+                refused: types.CallToolResult = offered.refused(exc, keeper.settings)
+                return refused
+            result: types.CallToolResult = await offered.call(bridge, name, arguments, questions)
+            return result
 
         conversations: Conversations = ctx.lifespan_context[CONVERSATIONS]
         return await conversations.call(ctx, params, work)
@@ -106,6 +131,7 @@ def build_server(bridge: Bridge, *, programs: bool = False) -> Server[dict[str, 
     ) -> types.ReadResourceResult:
         from mcp_bridge.server import resources  # noqa: PLC0415  (most clients read none)
 
+        bridge = await _opened(keeper)
         try:
             contents = await resources.read(bridge, str(params.uri))
         except BridgeError as exc:
@@ -117,7 +143,7 @@ def build_server(bridge: Bridge, *, programs: bool = False) -> Server[dict[str, 
     ) -> types.ListResourcesResult:
         from mcp_bridge.server import resources  # noqa: PLC0415
 
-        return types.ListResourcesResult(resources=await resources.listed(bridge))
+        return types.ListResourcesResult(resources=await resources.listed(await _opened(keeper)))
 
     async def list_templates(
         _: ServerRequestContext[dict[str, Any]], __: types.PaginatedRequestParams | None
@@ -129,7 +155,7 @@ def build_server(bridge: Bridge, *, programs: bool = False) -> Server[dict[str, 
     return Server(
         "mcp-code-bridge",
         version=__version__,
-        instructions=instructions(bridge.settings, bridge.aliases()),
+        instructions=_instructions(keeper),
         lifespan=_conversations,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
@@ -139,26 +165,42 @@ def build_server(bridge: Bridge, *, programs: bool = False) -> Server[dict[str, 
     )
 
 
-async def serve_stdio(
-    settings: Settings,
-    specs: Sequence[ServerSpec],
-    governance: Governance | None = None,
-    *,
-    programs: bool = False,
-    missing: tuple[str, ...] = (),
-) -> None:
-    """Serve until standard input ends, or SIGTERM or SIGINT comes; then leave nothing running."""
+async def _opened(keeper: Keeper | _Open) -> Bridge:
+    """The bridge, for a request that isn't a call: what is wrong is the protocol's error."""
+    try:
+        return await keeper.bridge()
+    except BridgeError as exc:
+        raise MCPError(types.INTERNAL_ERROR, f"[{exc.code}] {exc}", {"code": exc.code}) from None
+
+
+def _instructions(keeper: Keeper | _Open) -> str:
+    if keeper.error is not None:
+        return unready(keeper.settings, keeper.error)
+    return instructions(keeper.settings, keeper.aliases())
+
+
+async def serve_stdio(source: Source, first: Configured | BridgeError, *, programs: bool = False) -> BridgeError | None:
+    """Serve until standard input ends, or SIGTERM or SIGINT comes; then leave nothing running.
+
+    Args:
+        source: The configuration's files.
+        first: What was read of them already, or why that can't be done.
+        programs: As `build_server`.
+
+    Returns:
+        Why nothing could be run, if that is so at the end.
+    """
     process.share()
-    async with open_bridge(settings, specs, governance, missing=missing) as bridge:
-        server = build_server(bridge, programs=programs)
+    async with kept(source, first, _prepare_ahead) as keeper:
+        server = _server(keeper, programs=programs)
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_end_on_signal, scope)
-                tasks.start_soon(_prepare_ahead, bridge)
                 tasks.start_soon(process.give_back)
                 async with stdio_transport() as (read, write):
                     await server.run(read, write, server.create_initialization_options())
                 scope.cancel()
+    return keeper.error
 
 
 async def _end_on_signal(scope: anyio.CancelScope) -> None:
@@ -242,12 +284,15 @@ class _Reporter:
 
 
 async def _run(
-    bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], questions: Questions, arguments: dict[str, Any]
+    keeper: Keeper | _Open, ctx: ServerRequestContext[dict[str, Any]], questions: Questions, arguments: dict[str, Any]
 ) -> types.CallToolResult:
     try:
+        bridge = await keeper.bridge()
         request = RunArguments.model_validate(arguments)
     except ValidationError as exc:
-        return _refused(bridge, ctx, _bad_arguments(exc))
+        return _refused(keeper.settings, ctx, _bad_arguments(exc))
+    except BridgeError as exc:
+        return _refused(keeper.settings, ctx, exc)
     reporter = _Reporter(questions)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(reporter.report)
@@ -265,13 +310,14 @@ async def _run(
                 live=LiveOutput(reporter.printed, LIVE_SECONDS) if _wants_progress(ctx) else None,
                 news=reporter.notify,
             )
+            record.notices += keeper.news()
             result = _answer(bridge, ctx, record)
         except BridgeError as exc:
-            result = _refused(bridge, ctx, exc)
+            result = _refused(bridge.settings, ctx, exc)
         except Exception:
             # A fault of ours goes to the operator's log; out of a task group the client would get only its wrapping.
             logger.exception("running a script failed")
-            result = _refused(bridge, ctx, INTERNAL_ERROR)
+            result = _refused(bridge.settings, ctx, INTERNAL_ERROR)
         tasks.cancel_scope.cancel()
     return result
 
@@ -290,9 +336,9 @@ def _bad_arguments(exc: ValidationError) -> BridgeError:
     )
 
 
-def _refused(bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], error: BridgeError) -> types.CallToolResult:
+def _refused(settings: Settings, ctx: ServerRequestContext[dict[str, Any]], error: BridgeError) -> types.CallToolResult:
     result = types.CallToolResult(content=[types.TextContent(text=render.refusal(error))], is_error=True)
-    mode = bridge.settings.structured
+    mode = settings.structured
     record = {"status": "refused", "error": error.record()}
     if mode == "always" or (mode == "auto" and not render.shows_structured_content(_client(ctx))):
         result.structured_content = record

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import mcp_types as types
 
-from mcp_bridge.bridge.shown import exactly
+from mcp_bridge.bridge.shown import escaped, exactly
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mcp_bridge.errors import BridgeError
     from mcp_bridge.settings import Settings
 
 TOOL = "run_python"
@@ -25,7 +26,13 @@ ALWAYS_LOAD = {"anthropic/alwaysLoad": True}
 MAX_NAMES_CHARS = 500
 """Names of servers in the instructions; Claude Code cuts all of these at 2,048 characters."""
 
+MAX_ERROR_CHARS = 400
+"""Of what is wrong, in the instructions: a call is answered with all of it."""
+
 DATA_PACKAGES = "numpy, pandas, scipy, scikit-learn, matplotlib, pillow"
+
+
+BEHIND = "MCP servers are behind it; runtime.discovered_servers() lists them"
 
 
 def tool(settings: Settings) -> types.Tool:
@@ -50,15 +57,37 @@ def tool(settings: Settings) -> types.Tool:
     )
 
 
-def instructions(settings: Settings, servers: Sequence[str]) -> str:
+def instructions(settings: Settings, servers: Sequence[str] | None) -> str:
     """A paragraph that teaches the tool, and the names of the servers behind it.
 
     Args:
         settings: For what the image has, and where answers are cut.
-        servers: Aliases of the servers.
+        servers: Aliases of the servers; None if they aren't known yet.
     """
+    if servers is None:
+        return _taught(settings, BEHIND)
     names = _names(servers)
     behind = f"These MCP servers are behind it: {names}" if names else "No MCP server is configured behind it yet"
+    return _taught(settings, behind)
+
+
+def unready(settings: Settings, error: BridgeError) -> str:
+    """The same while nothing can be run: what is wrong comes first, and servers aren't known.
+
+    Args:
+        settings: As `instructions`, as far as they are known.
+        error: What is wrong.
+    """
+    what = f"[{error.code}] {error.message}"
+    shown = what if len(what) <= MAX_ERROR_CHARS else what[:MAX_ERROR_CHARS] + "…"
+    return _taught(
+        settings,
+        f"When this server was started, {TOOL} could run nothing: {escaped(shown)}\n"
+        f"Tell your user; once that is mended, the next call works. {BEHIND}",
+    )
+
+
+def _taught(settings: Settings, behind: str) -> str:
     return (
         f"{behind}. {TOOL} is the way to all of them, and to computing: one script can find tools, call them, "
         "loop, filter and compare, and prints only what you need to see.\n"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.bridge.service import Bridge
     from mcp_bridge.server.questions import Questions
+    from mcp_bridge.settings import Settings
 
 LEAST_SHARE = 50
 PART_CHARS = 20
@@ -172,11 +173,20 @@ async def call(bridge: Bridge, name: str, arguments: dict[str, Any], questions: 
             message = f"there is no such argument; there are: {', '.join(model.model_fields) or 'none'}"
         answer = {"error": f"{where}: {message}.", "code": "bad_arguments"}
     except BridgeError as exc:
-        answer = {"error": str(exc), "code": exc.code, **exc.details}
-    limit = bridge.settings.max_output_chars
+        return refused(exc, bridge.settings)
+    return _answered(answer, bridge.settings)
+
+
+def refused(error: BridgeError, settings: Settings) -> types.CallToolResult:
+    """What answers a call that wasn't begun."""
+    return _answered({"error": str(error), "code": error.code, **error.details}, settings)
+
+
+def _answered(answer: dict[str, Any], settings: Settings) -> types.CallToolResult:
+    limit = settings.max_output_chars
     text = json.dumps(answer, ensure_ascii=False)
     result = types.CallToolResult(content=[], is_error=answer.get("error") is not None)
-    if bridge.settings.structured == "always" or 2 * len(text) <= limit:
+    if settings.structured == "always" or 2 * len(text) <= limit:
         result.structured_content = answer
     result.content.append(types.TextContent(text=text if len(text) <= limit else _shortened(answer, limit)))
     return result
