@@ -501,6 +501,7 @@ async def test_when_the_client_goes_away_the_run_ends_and_the_process_with_it(se
         assert len(await setup.containers(wire.pid)) == 1
         wire.process.stdin.close()
         assert await wire.ended(10) == 0
+        assert wire.answers == {}, "nobody is there who would read one"
         assert await setup.containers(wire.pid) == []
         assert "Traceback" not in await wire.errors()
 
