@@ -191,6 +191,21 @@ peers() {
     echo "$want" >"$root/.installed"
 }
 
+# Clients written in Python; LangChain's adapter needs an older SDK than the others have.
+python_clients() {
+    local name root lock want
+    for name in agents langchain; do
+        root=.cache/clients/$name lock=requirements/clients-$name.txt
+        want=$("$PYTHON" --version)-$(fingerprint "$lock")
+        ! is_done "$root/.installed" "$want" || continue
+        say "real MCP clients (those of $lock), into .cache/clients"
+        rm -rf "$root"
+        uv venv --quiet --python "$PYTHON" "$root"
+        uv pip install --quiet --python "$root/bin/python" --require-hashes -r "$lock"
+        echo "$want" >"$root/.installed"
+    done
+}
+
 # LiteLLM, in an environment of its own too: it is an extra, and half a gigabyte.
 litellm() {
     local root=.cache/litellm lock=requirements/litellm.txt want
@@ -211,7 +226,7 @@ mkdir -p .cache/bin .cache/tools
 case ${1:-} in
 check) steps=(uv_tool "environment dev") ;;
 demo) steps=(uv_tool engine "environment runtime" node_tool servers) ;;
-test) steps=(uv_tool engine compiler browser "environment dev" node_tool servers clients peers litellm) ;;
+test) steps=(uv_tool engine compiler browser "environment dev" node_tool servers clients python_clients peers litellm) ;;
 *) stop "usage: scripts/setup.sh check|demo|test" ;;
 esac
 for step in "${steps[@]}"; do

@@ -24,12 +24,13 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from mcp import Client
 from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
 from servers.specs import faulty
 
 from mcp_bridge.bridge.keep import Files
 from mcp_bridge.bridge.record import ExecutionRecord
 from mcp_bridge.downstream.spec import ServerSpec
-from mcp_bridge.server import render
+from mcp_bridge.server import render, stdio
 from mcp_bridge.server.app import build_server
 from mcp_bridge.settings import Settings
 
@@ -501,8 +502,35 @@ async def test_when_the_client_goes_away_the_run_ends_and_the_process_with_it(se
         assert len(await setup.containers(wire.pid)) == 1
         wire.process.stdin.close()
         assert await wire.ended(10) == 0
+        assert wire.answers == {}, "nobody is there who would read one"
         assert await setup.containers(wire.pid) == []
         assert "Traceback" not in await wire.errors()
+
+
+async def test_at_the_end_of_input_what_is_done_is_answered_and_what_was_under_way_is_not():
+    def closed(number):
+        error = types.ErrorData(code=types.CONNECTION_CLOSED, message="Connection closed")
+        return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=number, error=error))
+
+    def done(number):
+        return SessionMessage(types.JSONRPCResponse(jsonrpc="2.0", id=number, result={}))
+
+    read_send, read_receive = anyio.create_memory_object_stream(0)
+    write_send, write_receive = anyio.create_memory_object_stream(0)
+    reading, writing = os.pipe()
+    with read_receive, write_receive:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stdio._write, writing, write_receive, read_send)
+            # As on a signal: the client is there. What is taken has been written when the next is.
+            await write_send.send(closed(1))
+            await write_send.send(done(2))
+            read_send.close()
+            await write_send.send(closed(3))
+            await write_send.send(done(4))
+            write_send.close()
+    os.close(writing)
+    with os.fdopen(reading) as lines:
+        assert [json.loads(line)["id"] for line in lines] == [1, 2, 4]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])

@@ -204,9 +204,22 @@ async def test_an_answer_to_20_megabytes_printed_is_small(tmp_path, client, mode
     assert f"of 20000000 characters cut; runtime.output({EXECUTION!r}) has all of it" in result.content[0].text
 
 
-async def test_a_megabyte_is_whole_for_programs_where_the_operator_says_so_and_the_model_would_not_read_it(tmp_path):
+@pytest.mark.parametrize("client", ["claude-code", "codex-mcp-client", "fastmcp"])
+async def test_a_client_that_shows_structured_content_instead_of_the_text_gets_none(tmp_path, client):
+    error = {"code": "script_error", "traceback": "Traceback"}
+    for record in (ExecutionRecord(EXECUTION, value="5"), ExecutionRecord(EXECUTION, "error", error=error)):
+        result = await called(record, tmp_path, client)
+        assert result.structured_content is None
+        assert result.meta[RECORD]["status"] == record.status
+        assert [block.text for block in result.content] == ["Traceback" if record.error else "5"]
+
+
+@pytest.mark.parametrize("client", ["some-client", "fastmcp"])
+async def test_a_megabyte_is_whole_for_programs_where_the_operator_says_so_and_the_model_would_not_read_it(
+    tmp_path, client
+):
     record = ExecutionRecord(EXECUTION, stdout=b"x" * (1 << 20))
-    assert (await called(record, tmp_path, structured="always")).structured_content["stdout"] == "x" * (1 << 20)
+    assert (await called(record, tmp_path, client, structured="always")).structured_content["stdout"] == "x" * (1 << 20)
     result = await called(record, tmp_path, "claude-code", structured="always")
     assert len(result.model_dump_json()) < 100_000
 

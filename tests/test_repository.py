@@ -124,6 +124,22 @@ def test_the_lock_satisfies_what_pyproject_asks_for(lock, wanted):
         assert requirement.specifier.contains(versions[canonicalize_name(requirement.name)]), requirement
 
 
+@pytest.mark.parametrize(
+    ("lock", "package", "name"),
+    [
+        ("agents", "fastmcp-slim", "fastmcp"),
+        ("agents", "pydantic-ai-slim", "pydantic-ai"),
+        ("agents", "openai-agents", "openai-agents"),
+        ("langchain", "langchain-mcp-adapters", "langchain-mcp-adapters"),
+    ],
+)
+def test_the_readme_tells_of_the_versions_of_clients_that_the_tests_try(lock, package, name):
+    (pin,) = (pin for pin in locked(REPOSITORY / "requirements" / f"clients-{lock}.txt") if pin.name == package)
+    version = str(pin.specifier).removeprefix("==")
+    assert f"\n| {name} {version.rpartition('.')[0]} |" in (REPOSITORY / "README.md").read_text()
+    assert re.search(rf"\b{package}(\[[\w,]+\])?=={re.escape(version)}\b", (REPOSITORY / "Makefile").read_text())
+
+
 def test_the_development_lock_holds_the_same_versions_as_the_runtime_lock():
     # A marker may differ: what a platform doesn't need at run time it may need for the tests.
     names = ("runtime.txt", "dev.txt")

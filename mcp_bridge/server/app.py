@@ -362,13 +362,13 @@ def _answer(bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], record: E
     if text:
         content.insert(0, types.TextContent(text=text))
     result = types.CallToolResult(content=content, is_error=is_error)
-    shows = render.shows_structured_content(client)
     if settings.structured == "always":
-        result.structured_content = answer.record(limit if shows else render.RECORD_CHARS)
+        is_read = render.shows_structured_content(client, for_certain=True)
+        result.structured_content = answer.record(limit if is_read else render.RECORD_CHARS)
     elif settings.structured == "auto":
         used = sum(len(block.text) for block in content if isinstance(block, types.TextContent))
         made, is_whole = answer.record_within(limit - used)
-        if is_whole and not shows:
+        if is_whole and not render.shows_structured_content(client):
             result.structured_content = made
         else:
             # A part of a record isn't to be shown instead of the text.

@@ -28,6 +28,10 @@ text (its issues 55677 and 79944 on GitHub), Codex too (as anomalyco/opencode's 
 same), OpenAI's others besides it. They get the record as `_meta`, which no model sees. Others may, too, so they get no
 more of both together than `max_output_chars`."""
 
+SHARES_ITS_NAME = ("fastmcp",)
+"""The name of fastmcp's client, in programs as in pydantic-ai, which shows structured content instead of the text, and
+that of an error as JSON within JSON. They get the record as `_meta`, unless the operator wants it always."""
+
 SHOWS_ERRORS_WHOLE = ("gemini-cli",)
 """Clients that show the whole result, images in base64 and all, as JSON where it is an error."""
 
@@ -48,9 +52,10 @@ RECORD_CHARS = 4 << 20
 OUTPUTS = ("stdout", "stderr", "value")
 
 
-def shows_structured_content(client: str | None) -> bool:
-    """Whether this client is known to put structured content before the model."""
-    return client is not None and client.lower().startswith(SHOWS_STRUCTURED)
+def shows_structured_content(client: str | None, *, for_certain: bool = False) -> bool:
+    """Whether this client is known to put structured content before the model; `for_certain`, whoever uses it."""
+    names = SHOWS_STRUCTURED if for_certain else SHOWS_STRUCTURED + SHARES_ITS_NAME
+    return client is not None and client.lower().startswith(names)
 
 
 def shows_errors_whole(client: str | None) -> bool:

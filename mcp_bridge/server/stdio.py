@@ -120,6 +120,9 @@ async def _write(
     read_send: MemoryObjectSendStream[SessionMessage | Exception],
 ) -> None:
     async for message in receive:
+        if _is_of_the_end(message.message) and read_send.statistics().open_send_streams == 0:
+            # Nobody is there who would read it, and clients with the SDK 1.x end with an exception where it comes.
+            continue
         data = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
         try:
             # In a thread: a client that doesn't read must not stop the executions of others, nor the heartbeats.
@@ -128,6 +131,11 @@ async def _write(
             logger.debug("the client is gone: %s", exc)
             read_send.close()
             return
+
+
+def _is_of_the_end(message: types.JSONRPCMessage) -> bool:
+    """Whether it is the SDK's answer to a request that was under way when the connection ended."""
+    return isinstance(message, types.JSONRPCError) and message.error.code == types.CONNECTION_CLOSED
 
 
 def _write_all(fd: int, data: bytes) -> None:
