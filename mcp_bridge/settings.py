@@ -11,11 +11,13 @@ something in the user's own file, the folder's can bound further, and not raise.
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import platformdirs
@@ -74,6 +76,10 @@ PERMISSIONS = ("client_configs", "allow_self_server")
 """Settings that are off if the user's own file has them off, whatever a folder's says."""
 
 
+MAX_ID = (1 << 32) - 2
+"""Of a user or a group: the number above stands for none (chown(2))."""
+
+
 def _listed(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
@@ -82,6 +88,8 @@ def _user(value: Any) -> Any:
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if isinstance(text, str) and not re.fullmatch(r"[1-9]\d*(:\d+)?", text, re.ASCII):
         raise ValueError("must be the number of a user, or of a user and a group, such as 1000 or 1000:1000; never 0")
+    if isinstance(text, str) and max(map(int, text.split(":"))) > MAX_ID:
+        raise ValueError(f"is over {MAX_ID}, the highest number that a user or a group can have")
     return text
 
 
@@ -150,6 +158,10 @@ class Settings(BaseModel):
         BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),
         Field(description="What is logged to standard error"),
     ] = "warning"
+
+    log_file: Annotated[
+        Path | None, Field(description="A file that is logged to as well")
+    ] = None
 
     ledger: Annotated[LedgerConfig, Field(description="What is kept of executions; a table of the file")] = (
         LedgerConfig()
@@ -317,7 +329,9 @@ def _layer(found: _Raw) -> tuple[Layer, dict[str, Any]]:
     known = list(Settings.model_fields)
     for key in table:
         if key not in Settings.model_fields:
-            raise _bad(f"there is no setting {key!r}", file, key, hint=_nearest(key, [*known, "servers", *TABLES]))
+            servers = key.replace("_", "").lower() == "mcpservers"
+            hint = "Write [servers.NAME]." if servers else _nearest(key, [*known, "servers", *TABLES])
+            raise _bad(f"there is no setting {key!r}", file, key, hint=hint)
     return Layer(file, file.absolute().parent, servers, tables, found.content), table
 
 
@@ -370,7 +384,9 @@ def _permits(key: str, own: dict[str, Any]) -> bool:
 
 
 def _anchored(table: dict[str, Any], base: Path) -> dict[str, Any]:
-    """The same with the files of `[[ledger.publish]]` taken from the folder of the file that names them."""
+    """The same with `log_file` and the files of `[[ledger.publish]]` taken from the folder of the file that has them."""
+    if "log_file" in table:
+        table = table | {"log_file": str(base / Path(table["log_file"]).expanduser())}
     ledger = table.get("ledger", {})
     targets = [
         target | {"file": str(base / Path(target["file"]).expanduser())} if "file" in target else target
@@ -385,10 +401,11 @@ def _named(explicit: Path | None, environ: Mapping[str, str]) -> Path | None:
         return None
     named = named.expanduser()
     if not named.is_file():
+        whose = "--config" if explicit else "MCP_BRIDGE_CONFIG"
         raise BridgeError(
             "config_missing",
-            f"There is no configuration file {named}.",
-            hint="It was named by --config or MCP_BRIDGE_CONFIG.",
+            f"{named} is a folder, and no configuration file." if named.is_dir() else f"There is no configuration file {named}.",
+            hint=f"{whose} names it. Name the file itself, such as {named / FILE_NAME if named.is_dir() else FILE_NAME}.",
             file=str(named),
         )
     return named
@@ -398,7 +415,8 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         data = file.read_bytes()
     except OSError as exc:
-        raise BridgeError("bad_config", f"{file} can't be read: {exc.strerror}.", file=str(file)) from None
+        hint = "See to its owner and mode, or name another file with --config."
+        raise BridgeError("bad_config", f"{file} can't be read: {exc.strerror}.", hint=hint, file=str(file)) from None
     return _parsed(data, file)
 
 
@@ -406,13 +424,15 @@ def _parsed(data: bytes, file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(data.decode("utf-8"))
     except UnicodeDecodeError:
-        raise BridgeError("bad_config", f"{file} is not UTF-8 text.", file=str(file)) from None
+        hint = "Save it as UTF-8."
+        raise BridgeError("bad_config", f"{file} is not UTF-8 text.", hint=hint, file=str(file)) from None
     except RecursionError:
         raise BridgeError("bad_config", f"{file}: not TOML: it nests too deeply.", file=str(file)) from None
     except tomllib.TOMLDecodeError as exc:
         found = re.search(r"line (\d+)", str(exc))
         line = int(found[1]) if found else None
-        raise BridgeError("bad_config", f"{file}: not TOML: {exc}.", file=str(file), line=line) from None
+        hint = 'Write NAME = VALUE, with text in quotes ("text"), and tables as [servers.NAME].'
+        raise BridgeError("bad_config", f"{file}: not TOML: {exc}.", hint=hint, file=str(file), line=line) from None
 
 
 def _from_environment(environ: Mapping[str, str], known: list[str]) -> dict[str, Any]:
@@ -445,9 +465,53 @@ def _from_validation(exc: ValidationError, file: Path | None, environ: Mapping[s
     said = first["msg"].removeprefix("Value error, ")
     message = f"{'.'.join(path)}: {said}" if key else said
     for short in (key.upper(), *(alias for alias, name in ENV_ALIASES.items() if name == key)):
-        if environ.get(ENV_PREFIX + short):
-            return BridgeError("bad_config", f"{ENV_PREFIX}{short}: {said}.", variable=ENV_PREFIX + short)
-    return _bad(message, file, *path)
+        variable = ENV_PREFIX + short
+        if environ.get(variable):
+            return BridgeError("bad_config", f"{variable}: {said}.", hint=_example(path, variable), variable=variable)
+    if not key:
+        return _bad(message, file, hint="Raise the one, or lower the other.")
+    return _bad(message, file, *path, hint=_example(path))
+
+
+EXAMPLES: Mapping[str, Any] = MappingProxyType(
+    {
+        "image": "localhost/my-image:1",
+        "packages": ["python-dateutil"],
+        "memory": "512m",
+        "tmp_size": "64m",
+        "workspace_size": "128m",
+        "max_output_size": "32m",
+        "max_artifact_size": "64m",
+        "max_call_size": "256m",
+        "state_dir": "/home/me/mcp-bridge-state",
+        "log_file": "/home/me/mcp-bridge.log",
+        "ledger.max_size": "4g",
+        "ledger.max_run_size": "512m",
+        "ledger.max_files_size": "1g",
+        "ledger.min_free": "256m",
+        "ledger.subject_fields": ["customer"],
+        "ledger.publish": [{"file": "/mnt/elsewhere/checkpoints.txt"}],
+    }
+)
+"""What to write where the default says too little of the form."""
+
+
+def _example(path: tuple[str, ...], variable: str | None = None) -> str:
+    """What to write for a setting; in the environment, where a variable is named."""
+    model: Any = Settings if len(path) == 1 else Settings.model_fields[path[0]].annotation
+    field = model.model_fields.get(path[-1])
+    if field is None:
+        return _nearest(path[-1], list(model.model_fields))
+    value = EXAMPLES.get(".".join(path), field.default)
+    if isinstance(value, BaseModel):
+        return f"Write a table: [{path[-1]}]."
+    if variable is not None:
+        text = ",".join(value) if isinstance(value, list) else str(value).lower() if isinstance(value, bool) else value
+        return f"Write {variable}={text}: {field.description}."
+    written = json.dumps(value)
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        written = "[{ " + ", ".join(f"{name} = {json.dumps(each)}" for name, each in value[0].items()) + " }]"
+    return f"Write {path[-1]} = {written}: {field.description}."
 
 
 def _bad(message: str, file: Path | None, *path: str, hint: str | None = None) -> BridgeError:

@@ -5,8 +5,10 @@ import json
 import logging
 import os
 import re
+import shlex
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from typer.testing import CliRunner
 
 from mcp_bridge import __version__, cli
 from mcp_bridge.bridge.record import ExecutionRecord
-from mcp_bridge.cli import common, doctor, run, servers
+from mcp_bridge.cli import common, doctor, log_file, run, servers
 from mcp_bridge.cli.app import app
 from mcp_bridge.downstream.discovery import Discovery, Problem, Skipped
 from mcp_bridge.downstream.spec import ServerSpec
@@ -237,7 +239,7 @@ def test_complaints_logs_and_lists_print_no_controls(monkeypatch, capsys):
         ]
 
     found = Discovery(skipped=[Skipped(EVIL, EVIL, EVIL)], problems=[Problem("x", EVIL, None, EVIL)])
-    monkeypatch.setattr(common, "configure", lambda _: common.Configuration(Settings(), None, found))
+    monkeypatch.setattr(common, "configure", lambda _, **__: common.Configuration(Settings(), None, found))
     monkeypatch.setattr(servers, "_rows", rows)
     shown = CliRunner().invoke(app, ["servers", "list"], env={"COLUMNS": "1000"})
     assert shown.exit_code == 0
@@ -391,6 +393,72 @@ def test_a_nested_bridge_is_refused(setup):
     assert (ended.returncode, json.loads(ended.stdout)["error"]["code"]) == (4, "nested_bridge")
 
 
+# --- standard streams that aren't there ---
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "words"),
+    [
+        ("run - <&-", 2, "empty_code: There is no code to run."),
+        ("version >/dev/full", 1, "output_unwritable: Standard output can't be written: No space left on device."),
+        ("execution list --json >/dev/full", 1, "output_unwritable"),
+        ("version >&-", 0, ""),
+        ("execution list <&- >&-", 0, ""),
+        ("audit export - | head -c 1", 0, "{"),
+    ],
+)
+def test_a_stream_that_is_closed_or_full_ends_in_no_traceback(setup, tmp_path, line, status, words):
+    env = setup.env | {"MCP_BRIDGE_STATE_DIR": str(tmp_path / "state"), "MCP_BRIDGE_CONFIG": str(setup.config)}
+    ended = subprocess.run(["bash", "-c", f"{COMMAND} {line}"], env=env, capture_output=True, timeout=60, check=False)
+    said = (ended.stdout + ended.stderr).decode()
+    assert ended.returncode == status, said
+    assert words in said
+    assert "Traceback" not in said
+
+
+def test_a_database_is_never_opened_in_the_place_of_a_closed_stream(setup, tmp_path):
+    """What a child writes to its standard error would go into it."""
+    env = setup.env | {"MCP_BRIDGE_STATE_DIR": str(tmp_path / "state")}
+    look = "import os; from mcp_bridge.cli.streams import hold_streams; hold_streams(); hold_streams(); "
+    look += "assert os.open('/dev/null', os.O_RDONLY) > 2; "
+    look += "assert os.get_inheritable(0) and os.get_inheritable(2); print(os.readlink('/proc/self/fd/2'))"
+    ended = subprocess.run(
+        ["bash", "-c", f'{sys.executable} -c "{look}" <&- 2>&-'], env=env, capture_output=True, timeout=60, check=True
+    )
+    assert ended.stdout == b"/dev/null\n"
+
+
+def test_what_is_logged_is_in_the_file_that_is_configured_too(configure, tmp_path):
+    setup = configure(log_file="bridge.log", log_level="info")
+    env = {"MCP_BRIDGE_STATE_DIR": str(tmp_path / "state")}
+    assert b"a ledger begins" in setup.run("execution", "list", env=env).stderr
+    file = tmp_path / "bridge.log"
+    assert file.stat().st_mode & 0o777 == 0o600
+    (line,) = (line for line in file.read_text().splitlines() if "a ledger begins" in line)
+    assert re.match(r"\d{4}-\d\d-\d\d [\d:,]+ \d+ WARNING mcp_bridge\.cli\.opening: ", line)
+    setup = configure(log_file=str(tmp_path))
+    says(setup.run("execution", "list", env=env), 2, "log_unwritable", str(tmp_path), "Is a directory")
+
+
+def test_a_log_file_is_put_aside_when_it_is_large_and_others_words_begin_no_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(log_file, "MAX_BYTES", 1000)
+    handler = log_file.LogFile(tmp_path / "bridge.log")
+    other = log_file.LogFile(tmp_path / "bridge.log")
+    handler.setFormatter(log_file._Lines("%(levelname)s: %(message)s"))
+    for number in range(100):
+        for each in (handler, other):
+            each.handle(logging.LogRecord("x", logging.INFO, "", 1, f"number {number}\nERROR: not one", (), None))
+    handler.close()
+    other.close()
+    text = (tmp_path / "bridge.log").read_text()
+    assert "number 99" in text
+    assert {path.name for path in tmp_path.iterdir()} == {"bridge.log", "bridge.log.1"}
+    assert all(path.stat().st_size < 1200 for path in tmp_path.iterdir())
+    handler.handle(logging.LogRecord("x", logging.INFO, "", 1, "a\nERROR: not one", (), None))
+    assert (tmp_path / "bridge.log").read_text().endswith("INFO: a\n    ERROR: not one\n")
+    handler.close()
+
+
 # --- the other commands ---
 
 
@@ -437,11 +505,15 @@ def test_servers_are_listed_with_what_is_wrong_and_what_was_left_out(configure, 
     listed = json.loads(ended.stdout)
     assert [row["name"] for row in listed["servers"]] == ["dead", "time"]
     assert {row["tools"] for row in listed["servers"]} <= {None, 2}, "nothing is started to list it"
+    # Named once, in the answer.
+    assert b".mcp.json" not in ended.stderr
     (problem,) = listed["problems"]
     assert problem["file"].endswith(".mcp.json")
     assert problem["line"]
     assert [(row["name"], row["file"].rpartition("/")[2]) for row in listed["skipped"]] == [("me", ".claude.json")]
-    started = json.loads(setup.run("servers", "list", "--start", "--json").stdout)
+    again = setup.run("servers", "list", "--start", "--json")
+    assert again.returncode == 1, "one that can't be started"
+    started = json.loads(again.stdout)
     rows = {row["name"]: row for row in started["servers"]}
     assert rows["time"]["tools"] == 2
     assert "at-all" in rows["dead"]["error"]
@@ -449,6 +521,24 @@ def test_servers_are_listed_with_what_is_wrong_and_what_was_left_out(configure, 
     shown = setup.run("servers", "list")
     assert shown.returncode == 0
     assert b"time" in shown.stdout
+
+
+def test_a_server_whose_tools_are_known_is_started_all_the_same(configure, tmp_path):
+    script = tmp_path / "server.py"
+    shutil.copy(Path(__file__).parent / "servers/faulty.py", script)
+    setup = configure(ServerSpec(name="mine", command=sys.executable, args=(str(script),)))
+    env = {"MCP_BRIDGE_STATE_DIR": str(tmp_path / "state")}
+    started = setup.run("servers", "list", "--start", "--json", env=env)
+    (row,) = json.loads(started.stdout)["servers"]
+    assert (started.returncode, row["state"]) == (0, "ready"), started.stderr
+    assert row["tools"]
+    script.write_text("raise SystemExit('it is broken now')")
+    (idle,) = json.loads(setup.run("servers", "list", "--json", env=env).stdout)["servers"]
+    assert idle["tools"] == row["tools"], "its tools are known"
+    again = setup.run("servers", "list", "--start", "--json", env=env)
+    (row,) = json.loads(again.stdout)["servers"]
+    assert (again.returncode, row["state"]) == (1, "failed")
+    assert "did not start" in row["error"]
 
 
 def test_no_server_at_all_is_no_error(setup):
@@ -502,7 +592,8 @@ def test_help_takes_no_word_in_brackets_for_markup():
 
 
 def test_version_is_told_by_both_names_of_the_command(setup):
-    assert setup.run("version").stdout.decode() == f"mcp-bridge {__version__}\n"
+    for asked in ("version", "--version", "-V"):
+        assert setup.run(asked, config=False).stdout.decode() == f"mcp-bridge {__version__}\n"
     facts = json.loads(setup.run("version", "--json").stdout)
     assert facts["version"] == __version__
     other = Path(sys.executable).parent / "mcp-code-bridge"
@@ -517,4 +608,8 @@ def test_the_demonstration_works(setup):
     shown = ended.stdout.decode()
     assert ended.returncode == 0, shown + ended.stderr.decode()
     assert "HISTORY.md" in shown
+    words = shlex.split(shown.splitlines()[-1])
+    assert words[:7] == ["claude", "mcp", "add", "--scope", "user", "bridge", "--"]
+    again = subprocess.run([*words[7:], "--version"], cwd="/", env={}, capture_output=True, timeout=60, check=True)
+    assert again.stdout.decode() == f"mcp-bridge {__version__}\n"
     assert "this should not have worked" not in shown.replace('print("this should not have worked")', "")

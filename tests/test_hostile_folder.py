@@ -105,6 +105,8 @@ COMMANDS = {
     "image build": ["--with", "evil"],
     "image list": [],
     "image inspect": [],
+    "image prune": [],
+    "uninstall": ["--yes"],
 }
 """Every command with arguments that take it past its options, but for those that wait for clients."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import stat
 import time
 from dataclasses import asdict, replace
@@ -15,6 +16,7 @@ import pytest
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox import engine_info as info_module
 from mcp_bridge.sandbox import probe as probe_module
+from mcp_bridge.sandbox import subordinate_ids
 from mcp_bridge.sandbox.engine_info import EngineInfo, engine_info
 from mcp_bridge.sandbox.flags import Enforced, RuntimeChoice
 from mcp_bridge.sandbox.probe import probe
@@ -328,13 +330,76 @@ async def test_no_rlimit_is_asked_for_above_our_own(fake_engine, monkeypatch) ->
     assert (info.choice.nofile_max, info.choice.nproc_max) == (200, 200)
 
 
-async def test_a_rootless_user_without_subordinate_ids_is_told_how_to_get_them(fake_engine, monkeypatch) -> None:
-    monkeypatch.setattr(info_module, "_has_ranges", lambda: False)
-    host = PODMAN_INFO["host"] | {"security": {"rootless": True}}
-    info = await described(fake_engine(PODMAN_INFO | {"host": host}))
-    (found,) = info.findings
+def rootless(size: int) -> dict[str, Any]:
+    mapped = [{"container_id": 0, "host_id": 1000, "size": 1}, {"container_id": 1, "host_id": 100000, "size": size}]
+    host = PODMAN_INFO["host"] | {"security": {"rootless": True}, "idMappings": {"uidmap": mapped[: 1 + bool(size)]}}
+    return PODMAN_INFO | {"host": host}
+
+
+@pytest.fixture
+def ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Puts lines into files that stand for /etc/subuid and /etc/subgid."""
+    files = (tmp_path / "subuid", tmp_path / "subgid")
+    monkeypatch.setattr(subordinate_ids, "FILES", files)
+
+    def write(*lines: str) -> None:
+        for file in files:
+            file.write_text("".join(f"{line}\n" for line in lines))
+
+    return write
+
+
+async def test_a_rootless_user_without_subordinate_ids_is_told_the_line_before_an_image_is_built(
+    fake_engine, ranges, tmp_path: Path
+) -> None:
+    ranges("somebody:100000:65536", "other:165536:10")
+    fake_engine(rootless(0))
+    with pytest.raises(BridgeError) as caught:
+        await probe(runtime="podman", state_dir=tmp_path / "state", ensure=never)
+    user = pwd.getpwuid(os.getuid()).pw_name
+    assert caught.value.hint == (
+        f"As root: `usermod --add-subuids 231072-296607 --add-subgids 231072-296607 {user}`, "
+        f"then as {user}: `podman system migrate`."
+    )
+    (found,) = caught.value.details["findings"]
+    assert (found["level"], found["code"]) == ("error", "no_subordinate_ids")
+
+
+async def test_an_engine_that_has_ids_to_give_is_believed_wherever_they_come_from(fake_engine, ranges) -> None:
+    ranges()
+    assert (await described(fake_engine(rootless(65536)))).choice.rootless
+
+
+async def test_a_podman_that_can_not_start_for_want_of_ids_says_so_in_our_words(
+    fake_engine, ranges, monkeypatch
+) -> None:
+    ranges(f"{os.getuid() + 1}:100000:65536")
+    monkeypatch.setattr(info_module.os, "getuid", lambda: 54321)
+    path = fake_engine("cannot set up namespace using newuidmap: exit status 1", status=125)
+    found = await engine_info("podman", str(path))
+    assert isinstance(found, Finding)
     assert found.code == "no_subordinate_ids"
-    assert "usermod" in (found.hint or "")
+    assert "The user 54321 has no ranges" in found.message
+
+
+async def test_a_user_with_ranges_and_without_newuidmap_is_told_what_to_install(fake_engine, ranges) -> None:
+    ranges(f"{os.getuid()}:100000:65536")
+    found = await engine_info("podman", str(fake_engine(rootless(0))))
+    assert isinstance(found, Finding)
+    assert (found.code, found.hint) == ("no_newuidmap", "Install it, on Debian: `apt-get install uidmap`.")
+
+
+@pytest.mark.parametrize(
+    ("lines", "first"),
+    [
+        ([], 100_000),
+        (["a:100000:65536"], 165_536),
+        (["a:100000:65536", "b:231072:65536"], 165_536),
+        (["a:0:4000000", "# b:4000000:1", "broken", "c:x:1"], 100_000 + 60 * 65_536),
+    ],
+)
+def test_a_range_that_is_free_touches_none_of_the_others(lines: list[str], first: int) -> None:
+    assert subordinate_ids.free_range(lines) == first
 
 
 # ---- the cache --------------------------------------------------------------------------------------------------

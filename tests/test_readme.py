@@ -1,4 +1,4 @@
-"""What the README says is so: its commands run, its table is the settings."""
+"""What the README and the pages in docs say is so: their commands run, the table is the settings."""
 
 import json
 import os
@@ -15,22 +15,33 @@ from mcp_bridge.settings import NESTED, Settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 README = (REPOSITORY / "README.md").read_text("utf-8")
+PAGES = [README, *(page.read_text("utf-8") for page in sorted((REPOSITORY / "docs").glob("*.md")))]
+
+WHEEL = f"mcp_code_bridge-{__version__}-py3-none-any.whl"
 
 ELSEWHERE = {
     "mcp-bridge ui": "tests/ui_fixtures.py",
     "make demo": "scripts/bare-debian-test.sh",
     "make test": ".ci/run",
-    f"claude mcp add bridge -- uvx --from ./dist/mcp_code_bridge-{__version__}-py3-none-any.whl mcp-bridge": (
-        "tests/test_clients.py"
-    ),
+    "apt-get install podman runc crun uidmap slirp4netns fuse-overlayfs catatonit": "scripts/setup.sh",
+    "uv tool install mcp-code-bridge": "tests/test_repository.py",
+    f"uv tool install ./dist/{WHEEL}": "tests/test_repository.py",
+    "uvx mcp-code-bridge --version": "tests/test_repository.py",
+    f"uvx --from /home/me/mcp-code-bridge/dist/{WHEEL} mcp-bridge --version": "tests/test_repository.py",
+    'claude mcp add --scope user bridge -- "$(command -v mcp-bridge)"': "tests/test_repository.py",
     "claude mcp list": "tests/test_clients.py",
+    "uv tool upgrade mcp-code-bridge": "tests/test_repository.py",
+    f"uv tool install --force ./dist/{WHEEL}": "tests/test_repository.py",
+    "mcp-bridge uninstall": "tests/test_leaving.py",
+    "claude mcp remove bridge": "tests/test_repository.py",
+    "uv tool uninstall mcp-code-bridge": "tests/test_repository.py",
 }
 """Commands that another file runs, since they need a machine or a client of their own."""
 
 
 def sequences():
     """The commands of each block, which belong together in their order."""
-    blocks = re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    blocks = [block for page in PAGES for block in re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)]
     return [[line for line in block.splitlines() if line.strip()] for block in blocks]
 
 
@@ -62,9 +73,15 @@ def test_the_commands_run_elsewhere_are_in_the_readme_and_where_they_are_said_to
         assert command.split()[0] in (REPOSITORY / place).read_text("utf-8")
 
 
+def test_what_a_page_has_installed_is_what_the_set_up_installs():
+    (command,) = (command for command in commands() if command.startswith("apt-get install "))
+    setup = (REPOSITORY / "scripts/setup.sh").read_text("utf-8")
+    assert re.search(r"^readonly ENGINE_PACKAGES=\((.*)\)$", setup, re.MULTILINE)[1] in command
+
+
 @pytest.mark.xdist_group("images")
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("sequence", here(), ids=lambda sequence: sequence[0])
+@pytest.mark.parametrize("sequence", [list(found) for found in dict.fromkeys(map(tuple, here()))], ids=lambda sequence: sequence[0])
 def test_every_command_of_the_readme_succeeds(sequence, environment):
     for command in sequence:
         result = subprocess.run(
@@ -127,6 +144,9 @@ def test_the_configuration_in_the_readme_is_valid(tmp_path):
     assert governance.model.name
     file.write_text(ledger)
     assert len(settings.load(file, environ={}).settings.ledger.publish) == 3
+    (logging,) = re.findall(r"^```toml\n(.*?)^```", "\n".join(PAGES[1:]), re.MULTILINE | re.DOTALL)
+    file.write_text(logging)
+    assert settings.load(file, environ={}).settings.log_file == Path("/home/me/mcp-bridge.log")
 
 
 def test_the_program_in_the_readme_is_valid():

@@ -14,13 +14,15 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from server_fixtures import cached
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 LOCKS = sorted((REPOSITORY / "requirements").glob("*.txt"))
 NODE_LOCKS = sorted((REPOSITORY / "requirements").glob("*/package-lock.json"))
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 GROUPS = PYPROJECT["dependency-groups"]
-DOCUMENTS = ("README.md", "PROGRAMS.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+PAGES = ("docs/install.md", "docs/troubleshooting.md")
+DOCUMENTS = ("README.md", "PROGRAMS.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", *PAGES)
 
 
 def run(*command, check=False, **options):
@@ -143,7 +145,7 @@ def test_no_file_mentions_where_this_checkout_is():
 def test_links_between_the_documents_lead_somewhere(document):
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", (REPOSITORY / document).read_text()):
         if "://" not in target and not target.startswith("mailto:"):
-            assert (REPOSITORY / target).exists(), target
+            assert (REPOSITORY / document).parent.joinpath(target).exists(), target
 
 
 def test_the_changelog_tells_of_this_version():
@@ -188,6 +190,8 @@ def test_every_command_in_a_document_exists(document, command):
 
 # --- the wheel
 
+one_wheel = pytest.mark.xdist_group("wheel")
+
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
@@ -200,6 +204,7 @@ def wheel(tmp_path_factory):
         yield archive
 
 
+@one_wheel
 def test_the_wheel_holds_the_package_and_the_image_and_nothing_else(wheel):
     names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     package = {
@@ -214,6 +219,7 @@ def test_the_wheel_holds_the_package_and_the_image_and_nothing_else(wheel):
     assert names == package | image
 
 
+@one_wheel
 def test_the_wheel_says_what_it_needs_and_offers_both_commands(wheel):
     (info,) = {name.split("/")[0] for name in wheel.namelist() if ".dist-info/" in name}
     metadata = Parser().parsestr(wheel.read(f"{info}/METADATA").decode())
@@ -226,6 +232,69 @@ def test_the_wheel_says_what_it_needs_and_offers_both_commands(wheel):
         ("mcp-bridge", "mcp_bridge.cli:main"),
         ("mcp-code-bridge", "mcp_bridge.cli:main"),
     ]
+
+
+@pytest.fixture
+def newcomer(tmp_path, wheel):
+    """`newcomer(COMMAND)`: what a new user's shell prints, in a checkout of theirs with a wheel in `dist`."""
+    home = tmp_path / "me"
+    checkout, tools = home / "mcp-code-bridge", home / "tools"
+    (checkout / "dist").mkdir(parents=True)
+    tools.mkdir()
+    built = shutil.copy(wheel.filename, checkout / "dist")
+    cache = run(uv(), "cache", "dir", check=True).stdout.strip()
+    # By its name it is asked of an index: here of this file, as of those that it needs the locked versions.
+    pins = [str(pin) for pin in locked(REPOSITORY / "requirements/runtime.txt")]
+    (home / "constraints.txt").write_text("\n".join([*pins, f"mcp-code-bridge @ file://{built}"]))
+    client = cached("clients/node_modules/@anthropic-ai/claude-code/cli-wrapper.cjs")
+    (tools / "claude").write_text(f'#!/bin/sh\nexec "{shutil.which("node")}" "{client}" "$@"\n')
+    (tools / "claude").chmod(0o755)
+    path = [home / ".local/bin", tools, Path(uv()).parent, *os.environ["PATH"].split(os.pathsep)]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MCP_BRIDGE_", "XDG_"))}
+    env = kept | {
+        "HOME": str(home),
+        "PATH": os.pathsep.join(str(place) for place in path if place != Path(sys.executable).parent),
+        "UV_CACHE_DIR": cache,
+        "UV_CONSTRAINT": str(home / "constraints.txt"),
+        "UV_PYTHON": sys.executable,
+        # No engine: the images of this machine are others'.
+        "MCP_BRIDGE_RUNTIME": "docker",
+        "DOCKER_HOST": "unix:///nowhere.sock",
+    }
+    if (config := Path.home() / ".config/uv/uv.toml").is_file():
+        env["UV_CONFIG_FILE"] = str(config)
+
+    def type_(command, cwd=checkout):
+        ended = run("bash", "-c", command.replace("/home/me", str(home)), cwd=cwd, env=env, stdin=subprocess.DEVNULL)
+        assert ended.returncode == 0, (command, ended.stdout, ended.stderr)
+        return ended.stdout + ended.stderr
+
+    type_.home = home
+    return type_
+
+
+@one_wheel
+@pytest.mark.timeout(300)
+def test_the_words_of_the_page_install_upgrade_and_remove(newcomer):
+    page = (REPOSITORY / "docs/install.md").read_text()
+    blocks = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    commands = [line for block in blocks for line in block.splitlines()]
+    version = f"mcp-bridge {re.search(r'mcp_code_bridge-([^-]+)-', page)[1]}"
+    told = {}
+    for command in commands:
+        if command.startswith("apt-get ") or command == "mcp-bridge doctor":
+            continue  # which need the system's rights, and an engine
+        folder = newcomer.home if command.startswith("claude ") else newcomer.home / "mcp-code-bridge"
+        told[command] = newcomer(f"{command} --yes" if command == "mcp-bridge uninstall" else command, cwd=folder)
+    assert {text.splitlines()[-1] for command, text in told.items() if "--version" in command} == {version}
+    assert re.search(r"^bridge: .*/me/\.local/bin/mcp-bridge .*Connected$", told["claude mcp list"], re.MULTILINE)
+    assert "Installed 2 executables: mcp-bridge, mcp-code-bridge" in told["uv tool install mcp-code-bridge"]
+    (forced,) = (text for command, text in told.items() if "--force" in command)
+    assert "mcp-code-bridge==" in forced, "it is installed anew"
+    assert "`claude mcp remove bridge` removes Claude Code's." in told["mcp-bridge uninstall"]
+    assert "bridge" not in json.loads((newcomer.home / ".claude.json").read_text()).get("mcpServers", {})
+    assert not list((newcomer.home / ".local/bin").glob("mcp*"))
+    assert not list((newcomer.home / ".local/share/uv/tools").glob("mcp*"))
 
 
 # --- the set-up scripts

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 
+from mcp_bridge.cli.streams import hold_streams
+
 
 def main() -> None:
     """The entry point of `mcp-bridge` and `mcp-code-bridge`."""
+    hold_streams()
     arguments = sys.argv[1:]
     if arguments in ([], ["serve"]):
         # What clients run, and wait for: it needs no option parser, which costs an eighth of the whole start.

@@ -22,9 +22,11 @@ from mcp_bridge.cli.policy import policy
 from mcp_bridge.cli.programs import programs
 from mcp_bridge.cli.secrets import secrets
 from mcp_bridge.cli.servers import servers
+from mcp_bridge.cli.usage import Commands
 
 app = typer.Typer(
     name="mcp-bridge",
+    cls=Commands,
     help="One MCP tool, run_python, in front of every other MCP server. Without a command it serves on stdio.",
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -45,10 +47,19 @@ for name, group in (
     app.add_typer(group, name=name)
 
 
+def _version(asked: bool) -> None:  # noqa: FBT001
+    if asked:
+        version()
+        raise typer.Exit
+
+
 @app.callback(invoke_without_command=True)
 def root(
     ctx: typer.Context,
     config: Config = None,
+    _: Annotated[  # noqa: FBT002
+        bool, typer.Option("--version", "-V", help="Show the version.", callback=_version, is_eager=True)
+    ] = False,
 ) -> None:
     """Take the options that come before a command."""
     ctx.obj = config
@@ -203,6 +214,22 @@ def doctor(ctx: typer.Context, config: Config = None, as_json: Json = False) -> 
     from mcp_bridge.cli.doctor import doctor as work  # noqa: PLC0415
 
     raise typer.Exit(work(config or ctx.obj, as_json=as_json))
+
+
+@app.command(epilog="Examples:\n\nmcp-bridge uninstall\n\nmcp-bridge uninstall --state --yes")
+def uninstall(
+    ctx: typer.Context,
+    state: Annotated[  # noqa: FBT002
+        bool, typer.Option("--state", help="Also the record with its keys, secrets, artifacts and memories, for good.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,  # noqa: FBT002
+    config: Config = None,
+) -> None:
+    """Remove what the bridge has made on this machine: containers, images, caches. Says what is left, and where."""
+    from mcp_bridge.cli import common, leaving  # noqa: PLC0415
+
+    # The folder has no say in what is removed.
+    finish(lambda: leaving.uninstall(common.load(config or ctx.obj, folder=False), state=state, yes=yes))
 
 
 @app.command()

@@ -16,6 +16,7 @@ from mcp_bridge.cli import common, showing
 
 if TYPE_CHECKING:
     from mcp_bridge.bridge.admission import Asker
+    from mcp_bridge.errors import BridgeError
 
 TERMINAL = "/dev/tty"
 
@@ -100,3 +101,23 @@ def _write(fd: int, text: str) -> None:
     view = memoryview(text.encode("utf-8", "backslashreplace"))
     while view:
         view = view[os.write(fd, view) :]
+
+
+def agreed(question: str, refusal: BridgeError) -> bool:
+    """Ask before something is done; no is what anything but a yes means.
+
+    Args:
+        question: What is asked.
+        refusal: What is raised where there is nobody to ask.
+
+    Raises:
+        BridgeError: That.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise refusal
+    sys.stdout.flush()
+    # What was typed before the question was read is no answer to it.
+    termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    sys.stdout.write(f"{question} [y/N] ")
+    sys.stdout.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}

@@ -43,6 +43,7 @@ USAGE_CODES = frozenset(
         "empty_code",
         "invalid_program",
         "key_conflict",
+        "log_unwritable",
         "nothing_to_trust",
         "reserved_name",
         "restore_exists",
@@ -59,9 +60,10 @@ USAGE_CODES = frozenset(
         "unknown_step",
         "unknown_tool",
         "unknown_trace",
+        "usage",
     }
 )
-REFUSED_CODES = frozenset({"already_decided", "denied", "nested_bridge", "not_asked"})
+REFUSED_CODES = frozenset({"already_decided", "bridge_at_work", "denied", "nested_bridge", "not_asked"})
 
 NESTED = "MCP_BRIDGE_NESTED"
 
@@ -111,21 +113,27 @@ class Configuration(NamedTuple):
     floor: Path | None = None
 
 
-def load(file: Path | None, *, folder: bool = True) -> settings.Loaded:
+def load(file: Path | None, *, folder: bool = True, quiet: bool = False) -> settings.Loaded:
     """Read the configuration alone, and begin to log: for commands that need neither servers nor the operator's tools.
 
     Args:
         file: The file that was named.
         folder: Whether the folder's file has a say: not where the command is about somebody's file.
+        quiet: Say nothing of the folder's files that take no part: the command shows them itself.
 
     Raises:
-        BridgeError: `bad_config`, `config_missing`.
+        BridgeError: `bad_config`, `config_missing`, `log_unwritable`.
     """
     loaded = settings.load(file, folder=folder)
-    notice(loaded.passed_over)
+    if not quiet:
+        notice(loaded.passed_over)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter("mcp-bridge: %(levelname)s: %(message)s"))
     logging.basicConfig(level=loaded.settings.log_level.upper(), handlers=[handler])
+    if loaded.settings.log_file is not None:
+        from mcp_bridge.cli.log_file import log_to  # noqa: PLC0415  (few have one)
+
+        log_to(loaded.settings.log_file)
     if loaded.settings.log_level != "debug":
         # A server's broken line is that server's: the SDK would log it whole, with whatever is in it.
         logging.getLogger("mcp").setLevel(logging.CRITICAL)
@@ -154,8 +162,12 @@ def notice_problems(problems: Iterable[Problem]) -> None:
             print(one_line(f"mcp-bridge: {problem.code}: {where}: {problem.message}"), file=sys.stderr)  # noqa: T201
 
 
-def discovered(loaded: settings.Loaded) -> Discovery:
+def discovered(loaded: settings.Loaded, *, quiet: bool = False) -> Discovery:
     """Find the servers.
+
+    Args:
+        loaded: The configuration.
+        quiet: Say nothing of files that can't be read: the command shows them itself.
 
     Raises:
         BridgeError: `bad_config`.
@@ -178,8 +190,9 @@ def discovered(loaded: settings.Loaded) -> Discovery:
         shelter=Path.home(),
         everywhere=not loaded.named,
     )
-    notice(found.passed_over)
-    notice_problems(found.problems)
+    if not quiet:
+        notice(found.passed_over)
+        notice_problems(found.problems)
     return found
 
 
@@ -188,14 +201,18 @@ def strangers(loaded: settings.Loaded, found: Discovery) -> frozenset[str]:
     return frozenset() if loaded.named else found.strangers
 
 
-def configure(file: Path | None) -> Configuration:
+def configure(file: Path | None, *, quiet: bool = False) -> Configuration:
     """Read the configuration, find the servers, load tools and programs.
+
+    Args:
+        file: The file that was named.
+        quiet: As `discovered`; also of the folder's files that take no part.
 
     Raises:
         BridgeError: `bad_config`, `config_missing`, `bad_tools`, `bad_program`.
     """
-    loaded = load(file)
-    found = discovered(loaded)
+    loaded = load(file, quiet=quiet)
+    found = discovered(loaded, quiet=quiet)
     governance = None
     if loaded.has_tables:
         # Where no file says anything, the bridge makes an empty one when it needs it: not on the way of `serve`.

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 import anyio
 from rich.console import Console
@@ -100,8 +104,24 @@ def demo(config: Path | None) -> int:
     if [record.status for record in records] != expected:
         console.print("\nThe demonstration did not go as it should.", style="red")
         return common.FAILED
-    console.print("\nThat was the demonstration. `claude mcp add bridge -- mcp-bridge` puts it behind Claude Code.")
+    console.print("\nThat was the demonstration. This puts the bridge behind Claude Code, in whatever folder you are:\n")
+    sys.stdout.write(f"{shlex.join(['claude', 'mcp', 'add', '--scope', 'user', 'bridge', '--', *own_command()])}\n")
+    sys.stdout.flush()
     return common.OK
+
+
+def own_command() -> list[str]:
+    """What starts this bridge again, in any directory.
+
+    An environment that `uvx` has made may be gone by then: it is asked for the same package again.
+    """
+    installed = Path(sys.executable).with_name("mcp-bridge")
+    if "archive-v0" not in installed.parts and installed.is_file():
+        return [str(installed)]
+    told = importlib.metadata.distribution("mcp-code-bridge").read_text("direct_url.json")
+    place = urlsplit(json.loads(told)["url"]) if told else urlsplit("")
+    package = unquote(place.path) if place.scheme == "file" else "mcp-code-bridge"
+    return ["uvx", "--from", package, "mcp-bridge"]
 
 
 def demo_servers(directory: Path) -> list[ServerSpec]:

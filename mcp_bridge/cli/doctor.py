@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
 from rich.console import Console
 
 from mcp_bridge.bridge.service import Prepared, not_enforced, open_bridge, prepare
-from mcp_bridge.cli import common
+from mcp_bridge.cli import common, surroundings
+from mcp_bridge.downstream.other_clients import other_clients
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.allowance import FULL
 from mcp_bridge.sizes import shown_size
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from mcp_bridge.ledger.allowance import Measured
     from mcp_bridge.ledger.config import LedgerConfig
 
@@ -36,12 +37,13 @@ def doctor(config: Path | None, *, as_json: bool) -> int:
     prepared: Prepared | None = None
     status = common.OK
     try:
-        configuration = common.configure(config)
+        configuration = common.configure(config, quiet=True)
         over = f", over your own, {configuration.floor}" if configuration.floor else ""
         find("ok", "configuration", f"Configuration: {configuration.file or 'no file, defaults'}{over}.")
         for file in configuration.passed_over:
             names = f" Left out: {', '.join(file.servers)}." if file.servers else ""
             find("warning", file.code, f"{file.message}{names}", file.hint)
+        findings += [finding.record() for finding in surroundings.findings(os.environ)]
         with console.status("Probing the container engine…"):
             prepared = anyio.run(_prepare, configuration)
         findings += [finding.record() for finding in prepared.report.findings]
@@ -106,10 +108,31 @@ def _servers(configuration: common.Configuration, find: Any) -> None:
     for problem in discovery.problems:
         where = f"{problem.file}, line {problem.line}" if problem.line else problem.file
         find("warning", "client_config", f"{where}: {problem.message}")
+    if configuration.settings.client_configs:
+        _other_clients(find)
     for spec in discovery.servers.values():
         if spec.problem:
             find("warning", "server", f"Server {spec.name} ({spec.source}): {spec.problem}")
     find("ok", "servers", f"{len(discovery.servers)} servers configured; `mcp-bridge servers list` shows them.")
+
+
+def _other_clients(find: Any) -> None:
+    for other in other_clients(Path.home()):
+        if other.problem:
+            find(
+                "warning",
+                "client_config",
+                f"{other.file} ({other.client}) {other.problem}.",
+                "Mend it, for its client.",
+            )
+            continue
+        names = ", ".join(other.servers[: common.MAX_NAMED]) + (", …" if len(other.servers) > common.MAX_NAMED else "")
+        find(
+            "warning",
+            "client_not_read",
+            f"{other.file} ({other.client}) lists servers that the bridge doesn't read: {names}.",
+            "Write those that belong behind the bridge into its configuration, as tables [servers.NAME].",
+        )
 
 
 def _facts(prepared: Prepared | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`mcp-bridge image build|list|inspect`."""
+"""`mcp-bridge image build|list|prune|inspect`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from mcp_bridge.cli import common
+from mcp_bridge.cli.opening import finish
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from mcp_bridge.sandbox import image
     from mcp_bridge.sandbox.flags import RuntimeChoice
 
-images = typer.Typer(help="Build and look at the sandbox's images.", no_args_is_help=True)
+images = typer.Typer(help="Build, look at and remove the sandbox's images.", no_args_is_help=True)
 
 T = TypeVar("T")
 
@@ -81,6 +82,21 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
         cells = (row.reference, row.profile, row.python, str(len(row.packages)), f"{row.size / 1e6:.0f} MB")
         table.add_row(*(Text(common.printable(cell)) for cell in cells))
     Console().print(table if rows else "No image yet: the first run builds one, or `mcp-bridge image build`.")
+
+
+@images.command(epilog="Examples:\n\nmcp-bridge image prune\n\nmcp-bridge image prune --all")
+def prune(
+    ctx: typer.Context,
+    everything: Annotated[  # noqa: FBT002
+        bool, typer.Option("--all", help="Also the one that is in force: the next run builds it again.")
+    ] = False,
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Remove the images that were built here and that the configuration doesn't use."""
+    from mcp_bridge.cli.leaving import prune as work  # noqa: PLC0415
+
+    finish(lambda: work(common.load(config or ctx.obj), everything=everything, as_json=as_json), as_json=as_json)
 
 
 @images.command()

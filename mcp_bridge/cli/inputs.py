@@ -62,7 +62,7 @@ def json_object(text: str | None, option: str) -> dict[str, Any]:
     """
     value = {} if text is None else json_value(text, option)
     if not isinstance(value, dict):
-        raise BridgeError("bad_argument", f"{option}: it is no object.", hint="Write names and values.")
+        raise BridgeError("bad_argument", f"{option}: it is no object.", hint=f"Write names and values: {option} '{{\"name\": 1}}'.")
     return value
 
 
@@ -78,7 +78,8 @@ def _read(name: str, option: str) -> str:
         return data.decode("utf-8-sig")
     except (OSError, ValueError) as exc:
         why = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8 text, or no file's name"
-        raise BridgeError("bad_argument", f"{option}: {name or 'the file'} can't be read: {why}.") from None
+        hint = f"Name a file that is there: {option} @FILE; @- is standard input."
+        raise BridgeError("bad_argument", f"{option}: {name or 'the file'} can't be read: {why}.", hint=hint) from None
 
 
 async def execution(store: ProgramStore, prefix: str) -> StoredExecution:

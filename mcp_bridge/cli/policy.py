@@ -8,6 +8,7 @@ import typer
 
 from mcp_bridge.bridge.names import tool_names
 from mcp_bridge.cli import common, inputs, showing
+from mcp_bridge.cli.common import MAX_NAMED
 from mcp_bridge.cli.opening import finish, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
@@ -248,7 +249,9 @@ def explain(
 
         arguments = inputs.json_object(args, "--args")
         if step is not None and program is None:
-            raise BridgeError("bad_argument", "--step is a program's: name that with --program.")
+            raise BridgeError(
+                "bad_argument", "--step is a program's.", hint="Name that, too: --program NAME --step ID."
+            )
         loaded = common.load(config or ctx.obj)
         read = _read(loaded)
         servers, listed, _ = anyio.run(_tools, common.configure(config or ctx.obj), start)
@@ -294,10 +297,12 @@ def _tool(asked: str, servers: Mapping[str, str], listed: Mapping[str, Sequence[
 
     if "." not in asked:
         # As in a program's step: a tool of the operator's.
+        if not any(asked in {tool.name, tool.alias} for tool in listed[LOCAL]):
+            raise _no_tool(asked, servers)
         asked = f"{LOCAL}.{asked}"
     server, name = split(asked, servers)
     if not name:
-        raise BridgeError("unknown_tool", f"{asked[:100]!r} is a server.", hint="Write SERVER.TOOL.")
+        raise _no_tool(asked, servers)
     if server not in listed:
         return ToolInfo(server=server, server_alias=servers[server], name=name, alias=derive(name))
     for attribute in ("name", "alias"):
@@ -305,8 +310,23 @@ def _tool(asked: str, servers: Mapping[str, str], listed: Mapping[str, Sequence[
             if getattr(tool, attribute) == name:
                 return tool
     close = nearest(name, [tool.name for tool in listed[server]])
-    hint = f"Did you mean {', '.join(close)}?" if close else None
+    hint = f"Did you mean {', '.join(close)}?" if close else "`mcp-bridge servers list --start` lists its tools anew."
     raise BridgeError("unknown_tool", f"The server {server!r} has no tool {name[:100]!r}.", hint=hint)
+
+
+def _no_tool(asked: str, servers: Mapping[str, str]) -> BridgeError:
+    """The error for what is no server's tool: a server's name, or a tool's alone."""
+    if asked.strip(".") in {*servers, *servers.values()}:
+        name = asked.strip(".")
+        return BridgeError(
+            "unknown_tool", f"{name!r} is a server.", hint=f"Write `mcp-bridge policy explain {name}.TOOL`."
+        )
+    names = ", ".join(sorted(servers)[:MAX_NAMED]) + (", …" if len(servers) > MAX_NAMED else "")
+    return BridgeError(
+        "unknown_tool",
+        f"There is no tool {asked[:100]!r}.",
+        hint=f"Write SERVER.TOOL, as in `mcp-bridge policy explain github.delete_repo`. Servers: {names}.",
+    )
 
 
 def _context(loaded: Loaded, name: str, path: str | None, tool: ToolInfo) -> StepContext:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+WAYS = "Write `mcp-bridge run FILE`, `mcp-bridge run -c 'print(6 * 7)'`, or `mcp-bridge run -` for standard input."
+"""How a script is given."""
+
 LIVE_SECONDS = 0.1
 """How often a terminal shows what a script has printed."""
 
@@ -60,23 +63,34 @@ def read_script(file: str | None, code: str | None) -> str:
     """The script's text.
 
     Raises:
-        BridgeError: `script_missing`: no file, no text, not UTF-8, or both a file and -c.
+        BridgeError: `script_missing`: no file, not UTF-8, or both a file and -c; `empty_code`.
     """
     if code is not None and file is not None:
-        raise BridgeError("script_missing", "Give either a file or -c, not both.")
-    if code is not None:
-        return code
-    if file is None and sys.stdin.isatty():
-        raise BridgeError("script_missing", "There is no script.", hint="Give a file, - for stdin, or -c CODE.")
+        raise BridgeError(
+            "script_missing",
+            "Give either a file or -c, not both.",
+            hint="Code goes in quotes: mcp-bridge run -c 'print(6 * 7)'.",
+        )
+    if code is None and file is None and sys.stdin.isatty():
+        raise BridgeError("script_missing", "There is no script.", hint=WAYS)
+    script = _read(file) if code is None else code
+    if not script.strip():
+        raise BridgeError("empty_code", "There is no code to run.", hint=WAYS)
+    return script
+
+
+def _read(file: str | None) -> str:
     try:
         if file in {None, "-"}:
             return sys.stdin.buffer.read().decode("utf-8")
         with open(str(file), "rb") as opened:  # noqa: PTH123
             return opened.read().decode("utf-8")
     except OSError as exc:
-        raise BridgeError("script_missing", f"{file} can't be read: {exc.strerror}.") from None
+        hint = "Name a file that holds the script; code itself goes after -c."
+        raise BridgeError("script_missing", f"{file} can't be read: {exc.strerror}.", hint=hint) from None
     except UnicodeDecodeError:
-        raise BridgeError("script_missing", f"{file or 'standard input'} is not UTF-8 text.") from None
+        hint = "A script is Python source, in UTF-8."
+        raise BridgeError("script_missing", f"{file or 'standard input'} is not UTF-8 text.", hint=hint) from None
 
 
 def run(

@@ -18,7 +18,9 @@ servers = typer.Typer(help="Look at the servers behind the bridge.", no_args_is_
 @servers.command("list")
 def list_(
     ctx: typer.Context,
-    start: Annotated[bool, typer.Option("--start", help="Start each one and count its tools.")] = False,  # noqa: FBT002
+    start: Annotated[  # noqa: FBT002
+        bool, typer.Option("--start", help="Start each one, and count its tools. Exit status 1 if one can't be used.")
+    ] = False,
     config: Config = None,
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
@@ -29,7 +31,8 @@ def list_(
     from rich.text import Text  # noqa: PLC0415
 
     try:
-        configuration = common.configure(config or ctx.obj)
+        configuration = common.configure(config or ctx.obj, quiet=True)
+        common.notice(configuration.passed_over)
         rows = anyio.run(_rows, configuration, start)
     except BridgeError as exc:
         raise typer.Exit(common.complain(exc)) from None
@@ -38,7 +41,7 @@ def list_(
     problems = [{"file": row.file, "line": row.line, "message": row.message} for row in found.problems]
     if as_json:
         sys.stdout.write(json.dumps({"servers": rows, "skipped": skipped, "problems": problems}) + "\n")
-        return
+        raise typer.Exit(_status(rows, start=start))
     console = Console()
     table = Table("server", "import as", "state", "tools", "configured in")
     for row in rows:
@@ -52,10 +55,18 @@ def list_(
             told = "\n".join(common.printable(line) for line in f"{row['name']}: {name}:{shown}".splitlines())
             console.print(told, style="dim", markup=False, highlight=False)
     for problem in problems:
-        console.print(common.printable(f"{problem['file']}: {problem['message']}"), style="yellow", markup=False)
+        where = f"{problem['file']}, line {problem['line']}" if problem["line"] else problem["file"]
+        console.print(common.printable(f"{where}: {problem['message']}"), style="yellow", markup=False)
     for row in skipped:
         left_out = f"{row['name']} in {row['file']} left out: {row['reason']}"
         console.print(common.printable(left_out), style="dim", markup=False)
+    raise typer.Exit(_status(rows, start=start))
+
+
+def _status(rows: list[dict[str, Any]], *, start: bool) -> int:
+    """The exit status: 1 where servers were to be started and one, that isn't switched off, can't be used."""
+    broken = [row for row in rows if row["error"] and row["state"] != "disabled"]
+    return common.FAILED if start and broken else common.OK
 
 
 async def _rows(configuration: common.Configuration, start: bool) -> list[dict[str, Any]]:  # noqa: FBT001
@@ -67,7 +78,8 @@ async def _rows(configuration: common.Configuration, start: bool) -> list[dict[s
     async with Fleet(configuration.discovery.servers.values(), environment=given) as fleet:
         catalog = Catalog(fleet, configuration.settings.state_dir)
         if start:
-            await catalog.search("", 1, wait=60.0)
+            # Those with a listing of an earlier start, too: what it says of today is nothing.
+            await catalog.start_all()
         return [
             {
                 "name": status.name,

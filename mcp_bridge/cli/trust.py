@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
-import termios
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge import settings
-from mcp_bridge.cli import common, showing
+from mcp_bridge.cli import asking, common, showing
 from mcp_bridge.cli.opening import print_json
+from mcp_bridge.downstream.discovery import without_servers
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.workspace.content import (
     CONFIG_NAME,
@@ -64,10 +63,19 @@ def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) ->
     """
     here = real_folder(folder)
     if not here.is_dir():
-        raise BridgeError("bad_argument", f"{folder} is no folder.")
+        raise BridgeError("bad_argument", f"{folder} is no folder.", hint="Write `mcp-bridge trust FOLDER`.")
     asked = [found for name in FILES if (found := _look(here / name)) is not None]
     if not asked:
-        raise BridgeError("nothing_to_trust", f"{here} has neither {CONFIG_NAME} nor {PROJECT_NAME}.")
+        raise BridgeError(
+            "nothing_to_trust",
+            f"{here} has neither {CONFIG_NAME} nor {PROJECT_NAME}.",
+            hint="Name the folder that has one: `mcp-bridge trust FOLDER`.",
+        )
+    for told in (why_empty for row in asked if (why_empty := _why_empty(row))):
+        if len(asked) == 1:
+            raise BridgeError("nothing_to_trust", told, hint="Then run `mcp-bridge trust` again.")
+        showing.say(common.one_line(f"mcp-bridge: nothing_to_trust: {told}"))
+    asked = [row for row in asked if _why_empty(row) is None]
     for row in asked:
         loaded.trust.refuse_within(row.content.file)
     show = showing.say if as_json else showing.tell
@@ -112,6 +120,14 @@ def _project(data: bytes, file: Path) -> dict[str, Any]:
     return project_table(table)
 
 
+def _why_empty(asked: _Asked) -> str | None:
+    """Why a `.mcp.json` has nothing that could be trusted; None of any other file."""
+    if asked.content.file.name != PROJECT_NAME:
+        return None
+    written = json.loads(asked.content.data.decode("utf-8-sig"))
+    return None if "mcpServers" in written else f"{asked.content.file}: {without_servers(written)}"
+
+
 def _described(asked: _Asked, loaded: settings.Loaded) -> Iterator[str]:
     """What a file would do, a line each; whatever is in it can't make other lines, or hide any."""
     content, table = asked
@@ -154,23 +170,17 @@ def _settings(prefix: str, table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _agreed() -> bool:
-    """Ask; no is what anything but a yes means.
+    """Ask.
 
     Raises:
         BridgeError: `not_asked`: there is nobody to ask.
     """
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise BridgeError(
-            "not_asked",
-            "Nothing was trusted: there is no terminal to ask in.",
-            hint="Run it in a terminal, or with --yes once you have looked at what is there.",
-        )
-    sys.stdout.flush()
-    # What was typed before the question was read is no answer to it.
-    termios.tcflush(sys.stdin, termios.TCIFLUSH)
-    sys.stdout.write("Trust exactly this content? A changed byte asks again. [y/N] ")
-    sys.stdout.flush()
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+    refusal = BridgeError(
+        "not_asked",
+        "Nothing was trusted: there is no terminal to ask in.",
+        hint="Run it in a terminal, or with --yes once you have looked at what is there.",
+    )
+    return asking.agreed("Trust exactly this content? A changed byte asks again.", refusal)
 
 
 def revoke(loaded: settings.Loaded, folder: Path) -> int:

@@ -109,6 +109,13 @@ class Catalog:
             self._ahead.add(name)
             self._fleet.start_soon(self._start_ahead, server)
 
+    async def start_all(self) -> None:
+        """Start every server that can be, a few at once; `servers` then says of each whether it works."""
+        async with anyio.create_task_group() as tasks:
+            for server in self._fleet.servers.values():
+                if refusal(server.spec) is None:
+                    tasks.start_soon(self._start_ahead, server)
+
     async def _start_ahead(self, server: DownstreamServer) -> None:
         try:
             async with self._places:

@@ -76,11 +76,12 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A configured server that was left out on purpose, and why."""
+    """A configured server that was left out on purpose, and why; `itself` where it is this bridge."""
 
     name: str
     file: str
     reason: str
+    itself: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +338,7 @@ def _project(
         return
     content = _parsed_json(data, file, found.problems)
     if content and "mcpServers" not in content:
-        found.problems.append(Problem("bad_client_config", str(file), None, _without_servers(content)))
+        found.problems.append(Problem("bad_client_config", str(file), None, without_servers(content)))
     status, reason, files = _trusted(file, data, content, trust)
     meant = not above or _is_the_users(file)
     unapproved = []
@@ -373,7 +374,7 @@ def _trusted(
     return ("trusted" if trust.agrees(whole) else "changed"), None, whole.files
 
 
-def _without_servers(content: Mapping[str, Any]) -> str:
+def without_servers(content: Mapping[str, Any]) -> str:
     """What is wrong with a project's file that has no `mcpServers`."""
     if isinstance(content.get("servers"), dict):
         return (
@@ -520,7 +521,9 @@ def discover(
             spec = replace(spec, problem=wrong)
         if not allow_self_server and spec.type == "stdio" and runs_itself(spec.command, spec.args):
             found.skipped.append(
-                Skipped(name, file, "it is this bridge; a bridge behind itself would start itself for ever.")
+                Skipped(
+                    name, file, "it is this bridge; a bridge behind itself would start itself for ever.", itself=True
+                )
             )
             continue
         # A file above the working directory is about other folders, too.

@@ -120,7 +120,7 @@ class _Table:
         self._file = file
 
     def error(self, key: str, message: str, hint: str | None = None) -> BridgeError:
-        return _error(self._file, message, hint, self._name, key)
+        return _error(self._file, message, hint or f"Write {key} = {_EXAMPLES[key]}.", self._name, key)
 
     def refuse_unknown(self, known: tuple[str, ...]) -> None:
         for key in self._table:
@@ -188,6 +188,22 @@ _KEYS = (
     "enabled",
 )
 
+_EXAMPLES = {
+    "type": '"stdio"',
+    "command": '"uvx"',
+    "args": '["mcp-server-git"]',
+    "env": '{ GITHUB_TOKEN = "${GITHUB_TOKEN}" }',
+    "env_pass": '["KUBECONFIG", "SSL_CERT_*"]',
+    "cwd": '"/home/me/project"',
+    "url": '"https://mcp.example.com/mcp"',
+    "headers": '{ Authorization = "Bearer ${TOKEN}" }',
+    "call_timeout": "60",
+    "start_timeout": "30",
+    "era": '"auto"',
+    "enabled": "true",
+}
+"""What to write, by key, in TOML."""
+
 _MEANT = {
     **dict.fromkeys(("bin", "cmd", "exe", "exec", "executable", "program"), "command"),
     **dict.fromkeys(("argv", "arguments", "parameters", "params"), "args"),
@@ -221,21 +237,22 @@ def spec_from_toml(name: str, table: Mapping[str, Any], file: str | Path) -> Ser
             type, or a server with neither a command nor a URL.
     """
     if not isinstance(table, dict):
-        raise _error(str(file), "must be a table.", None, name)
+        raise _error(str(file), "must be a table.", f"Write [servers.{name}].", name)
     reader = _Table(name, table, str(file))
     reader.refuse_unknown(_KEYS)
     kind = cast("ServerType", reader.choice("type", TYPES, "http" if "url" in table else "stdio"))
     command, url = reader.text("command"), reader.text("url")
     if kind == "stdio":
         if not command:
-            raise reader.error("command", "is missing.", "Give the executable that starts the server.")
+            raise reader.error("command", "is missing.", 'Give the executable that starts the server, such as command = "uvx".')
         if url is not None:
             raise reader.error("url", "has no meaning for a stdio server.", 'Set type = "http".')
     else:
         if not url:
             raise reader.error("url", f"is missing for a server of type {kind}.")
         if command is not None:
-            raise reader.error("command", f"has no meaning for a server of type {kind}.")
+            hint = 'Leave it out, or set type = "stdio" and leave out url.'
+            raise reader.error("command", f"has no meaning for a server of type {kind}.", hint)
     return ServerSpec(
         name=name,
         type=kind,

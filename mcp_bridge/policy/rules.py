@@ -86,11 +86,34 @@ class Source:
         return BridgeError(
             "bad_config",
             f"{where}{shown_place(path)}: {message}.",
-            hint=hint,
+            hint=hint or _example(path),
             file=self.file,
             line=line,
             key="policy" + "".join(names),
         )
+
+
+_EXAMPLES = {
+    "preset": '"read-only"',
+    "trust_hints": '["git"]',
+    "tools": '["github.delete_*"]',
+    "effect": '"deny"',
+    "programs": '["payment_pipeline"]',
+    "when": '"$amount <= 500"',
+    "max_calls": "1",
+    "name": '"no-deletes"',
+    "reason": '"ask the release team"',
+    "calls": "500",
+    "bytes": "1000000",
+    "model_tokens": "20000",
+    "model_cost_usd": "1.5",
+}
+"""What to write, by key, in TOML."""
+
+
+def _example(path: tuple[str | int, ...]) -> str | None:
+    key = str(path[-1]) if path else ""
+    return f"Write {key} = {_EXAMPLES[key]}." if key in _EXAMPLES else None
 
 
 NOWHERE = Source()
@@ -273,7 +296,7 @@ def _from_validation(error: ErrorDetails, source: Source) -> BridgeError:
         case "extra_forbidden":
             return source.error("there is no such key", *path, hint=nearest(key, _MODELS[tables].model_fields))
         case "missing":
-            return source.error(f"has no {key!r}", *path[:-1])
+            return source.error(f"has no {key!r}", *path[:-1], hint=_example(path))
         case "literal_error":
             hint = nearest(str(error["input"]), _CHOICES[key])
             return source.error(f"must be {context['expected']}", *path, hint=hint)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import resource
 import stat
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mcp_bridge.sandbox import subordinate_ids
 from mcp_bridge.sandbox.flags import RuntimeChoice
 from mcp_bridge.sandbox.probe_report import Finding
 from mcp_bridge.sandbox.tool import ToolResult, run_tool
@@ -76,6 +77,11 @@ async def engine_info(name: EngineName, path: str) -> EngineInfo | Finding:
 
 
 def _silent(name: EngineName, result: ToolResult, said: str) -> Finding:
+    if name == "podman" and os.getuid() != 0 and sys.platform == "linux" and not os.environ.get("CONTAINER_HOST"):
+        # The most frequent cause by far; its own words for it lead nowhere.
+        lacking = subordinate_ids.missing()
+        if lacking is not None:
+            return lacking
     hints = {
         "podman": "Run `podman info` and see; on macOS `podman machine start`; a rootless user needs ranges in "
         "/etc/subuid and /etc/subgid and the package uidmap.",
@@ -84,7 +90,9 @@ def _silent(name: EngineName, result: ToolResult, said: str) -> Finding:
     return Finding("error", "engine_silent", f"{name} does not work: {said or result.tail()}", hints[name])
 
 
-def _podman(path: str, facts: dict[str, Any], environment: Mapping[str, str], findings: list[Finding]) -> EngineInfo:
+def _podman(
+    path: str, facts: dict[str, Any], environment: Mapping[str, str], findings: list[Finding]
+) -> EngineInfo | Finding:
     host = facts["host"]
     rootless = bool(host["security"]["rootless"])
     remote = bool(host.get("serviceIsRemote"))
@@ -107,16 +115,9 @@ def _podman(path: str, facts: dict[str, Any], environment: Mapping[str, str], fi
                 "which removes this user's images and containers.",
             )
         )
-    if rootless and not remote and not _has_ranges():
-        findings.append(
-            Finding(
-                "error",
-                "no_subordinate_ids",
-                "This user has no ranges in /etc/subuid and /etc/subgid, so a sandbox can't have a user of its own.",
-                "As root: `usermod --add-subuids 100000-165535 --add-subgids 100000-165535 NAME`, "
-                "then `podman system migrate`.",
-            )
-        )
+    if rootless and not remote and not _maps_users(host) and (lacking := subordinate_ids.missing()):
+        # Before an image is built, which would fail by other words.
+        return lacking
     return EngineInfo(
         RuntimeChoice(
             engine="podman",
@@ -133,6 +134,12 @@ def _podman(path: str, facts: dict[str, Any], environment: Mapping[str, str], fi
         remote=remote,
         findings=tuple(findings),
     )
+
+
+def _maps_users(host: dict[str, Any]) -> bool:
+    """Whether the engine says that it has more than its own user to give to a sandbox."""
+    rows = (host.get("idMappings") or {}).get("uidmap") or ()
+    return sum(int(row["size"]) for row in rows) > 1
 
 
 def _docker(path: str, facts: dict[str, Any], findings: list[Finding]) -> EngineInfo:
@@ -198,27 +205,6 @@ def _systemd_session(*, rootless: bool) -> bool:
     if not rootless:
         return Path("/run/systemd/system").exists()
     return Path(os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}"), "systemd", "private").exists()
-
-
-def _has_ranges() -> bool:
-    user = pwd.getpwuid(os.getuid()).pw_name
-    names = {user, str(os.getuid())}
-    for path in (Path("/etc/subuid"), Path("/etc/subgid")):
-        try:
-            lines = path.read_text().splitlines()
-        except OSError:
-            return False
-        if not any(line.partition(":")[0] in names for line in lines):
-            # The ranges may come from a directory service.
-            return "subid:" in _nsswitch()
-    return True
-
-
-def _nsswitch() -> str:
-    try:
-        return Path("/etc/nsswitch.conf").read_text()
-    except OSError:
-        return ""
 
 
 def _hard(limit: int, most: int) -> int:

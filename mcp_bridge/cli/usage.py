@@ -1,0 +1,195 @@
+"""What is said to a wrong use of the command line: one line, with a code, and with what to write instead."""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from typer.core import TyperGroup
+
+from mcp_bridge.cli import common
+from mcp_bridge.cli.streams import discard_output
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+INSTEAD = {
+    "help": "Write `mcp-bridge --help`.",
+    "start": "`mcp-bridge serve` serves a client; `mcp-bridge run FILE` runs a script.",
+    "stop": "A bridge ends with the client that has started it.",
+    "list": "`mcp-bridge servers list` has the servers, `mcp-bridge execution list` what was run.",
+    "tools": "`mcp-bridge servers list --start` has the servers with the number of their tools.",
+    "exec": "Write `mcp-bridge run -c CODE`.",
+    "eval": "Write `mcp-bridge run -c CODE`.",
+    "call": "A tool is called by a script: `mcp-bridge run -c 'from mcp.servers import SERVER; await SERVER.TOOL()'`.",
+    "config": "The configuration is a file: `mcp-bridge doctor` says which one is read.",
+    "init": "There is nothing to begin with: `claude mcp add bridge -- mcp-bridge` puts it behind Claude Code.",
+    "install": "`claude mcp add bridge -- mcp-bridge` puts it behind Claude Code.",
+    "add": "A server is a table [servers.NAME] of the configuration; `mcp-bridge doctor` says which file is read.",
+    "logs": "`mcp-bridge execution list` has what was run; log_file in the configuration has what is logged.",
+    "history": "Write `mcp-bridge execution list`.",
+    "status": "Write `mcp-bridge doctor`.",
+    "check": "`mcp-bridge doctor` checks this machine, `mcp-bridge policy check` the policy.",
+    "build": "Write `mcp-bridge image build`.",
+    "prune": "Write `mcp-bridge image prune`.",
+    "clean": "`mcp-bridge image prune` removes images, `mcp-bridge uninstall` all that the bridge has made.",
+    "remove": "Write `mcp-bridge uninstall`.",
+    "update": "Write `uv tool upgrade mcp-code-bridge`.",
+    "upgrade": "Write `uv tool upgrade mcp-code-bridge`.",
+    "approve": "Write `mcp-bridge approvals approve ID`; `mcp-bridge approvals list` has the ids.",
+    "deny": "Write `mcp-bridge approvals deny ID`; `mcp-bridge approvals list` has the ids.",
+    "servers add": "Write a table [servers.NAME] into the configuration; `mcp-bridge doctor` says which file is read.",
+    "servers remove": "Remove its table from the configuration; `mcp-bridge servers list` says which file has it.",
+    "servers start": "Write `mcp-bridge servers list --start`.",
+    "servers show": "Write `mcp-bridge servers list`.",
+    "image rm": "Write `mcp-bridge image prune`.",
+    "image remove": "Write `mcp-bridge image prune`.",
+    "image pull": "No image is ever pulled. Write `mcp-bridge image build`.",
+    "policy deny": "A rule is a table [[policy.rules]] of the configuration; `mcp-bridge policy check` checks it.",
+    "policy allow": "A rule is a table [[policy.rules]] of the configuration; `mcp-bridge policy check` checks it.",
+    "policy set": "A rule is a table [[policy.rules]] of the configuration; `mcp-bridge policy check` checks it.",
+    "secret get": "A secret is never shown. `mcp-bridge secret set NAME` replaces it.",
+    "secret show": "A secret is never shown. `mcp-bridge secret set NAME` replaces it.",
+}
+"""What stands for a word that isn't a command, after the commands that it follows."""
+
+UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""Why what a command prints can't be written: the fault of the place that it is sent to."""
+
+
+_FEW = 3
+"""Commands that are named as those of an option: more are no help."""
+
+
+class Commands(TyperGroup):
+    """All commands; a wrong use is answered in one line: `mcp-bridge: usage: what is wrong. What to write`."""
+
+    def main(self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
+        """Parse and run, and leave with the exit status."""
+        if not standalone_mode:
+            return super().main(args, standalone_mode=False, **extra)
+        words = sys.argv[1:] if args is None else list(args)
+        try:
+            status = super().main(words, standalone_mode=False, **extra)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # Whoever was reading has enough. What is left must not be tried again when the interpreter ends.
+            discard_output()
+            status = common.FAILED
+        except OSError as exc:
+            if exc.errno not in UNWRITABLE or exc.filename is not None:
+                raise
+            discard_output()
+            status = common.complain(
+                BridgeError(
+                    "output_unwritable",
+                    f"Standard output can't be written: {exc.strerror}.",
+                    hint="Send it to another file, or make room there.",
+                ),
+                common.FAILED,
+            )
+        except Exception as exc:
+            # The parser's own type of error has moved between the versions of typer; its methods haven't.
+            if not hasattr(exc, "format_message"):
+                raise
+            status = self._complain(exc, words)
+        sys.exit(status if isinstance(status, int) else common.OK)
+
+    def _complain(self, exc: Any, words: Sequence[str]) -> int:
+        if type(exc).__name__ == "NoArgsIsHelpError":
+            exc.show()
+            return common.USAGE
+        command, path = self._meant(words)
+        # What the parser has as possibilities is said with what to write.
+        said = exc.message if hasattr(exc, "possibilities") else exc.format_message()
+        message = common.one_line(said).replace("Value error, ", "").partition(" Did you mean")[0].strip()
+        ended = message if message.endswith((".", "?", "!")) else f"{message}."
+        hint = common.one_line(self._hint(exc, command, path, words))
+        return common.complain(BridgeError("usage", ended, hint=hint))
+
+    def _meant(self, words: Sequence[str]) -> tuple[Any, str]:
+        """The command that the words lead to, and its own words."""
+        command, path = self, ["mcp-bridge"]
+        for word in words:
+            further = getattr(command, "commands", {}).get(word)
+            if further is not None:
+                command, path = further, [*path, word]
+        return command, " ".join(path)
+
+    def _hint(self, exc: Any, command: Any, path: str, words: Sequence[str]) -> str:
+        option = getattr(exc, "option_name", None)
+        known = getattr(command, "commands", {})
+        if hasattr(exc, "possibilities") and isinstance(option, str):
+            return self._for_unknown_option(option, command, path)
+        if isinstance(option, str):
+            for param in command.params:
+                if option in param.opts:
+                    return f"Write `{path} {option} {param.metavar or 'VALUE'}`{_meaning(param)}"
+        if known:
+            # The word after the commands: the first that is none, and no option.
+            others = [word for word in words if not word.startswith("-")][len(path.split()) - 1 :]
+            return _for_unknown_command(others[0] if others else "", list(known), path)
+        param = getattr(exc, "param", None)
+        if param is not None and getattr(param, "param_type_name", "") == "option":
+            return f"Write `{path} {param.opts[0]} {param.metavar or 'VALUE'}`{_meaning(param)}"
+        return f"Write `{_usage(command, path)}`{_example(command, path)}."
+
+    def _for_unknown_option(self, option: str, command: Any, path: str) -> str:
+        options = [name for param in command.params if param.param_type_name == "option" for name in param.opts]
+        if option in options:
+            return f"It goes after the command: `{path} {option}`."
+        elsewhere = [
+            f"`{where} {option}{f' {param.metavar}' if param.metavar else ''}`"
+            for where, other in _commands(self, "mcp-bridge")
+            for param in other.params
+            if option in param.opts
+        ]
+        if elsewhere and len(elsewhere) <= _FEW:
+            return f"It is an option of another command: {', '.join(elsewhere)}."
+        close = difflib.get_close_matches(option, options, n=1, cutoff=0.7)
+        if close:
+            metavar = next((param.metavar for param in command.params if close[0] in param.opts), None)
+            return f"Write `{path} {close[0]}{f' {metavar}' if metavar else ''}`. `{path} --help` has all options."
+        return f"Options of `{path}`: {', '.join(options)}."
+
+
+def _for_unknown_command(word: str, known: list[str], path: str) -> str:
+    if word.endswith(".py") or Path(word).is_file():
+        return f"Write `mcp-bridge run {word}`."
+    within = " ".join([*path.split()[1:], word])
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.7)
+    if not close and (instead := INSTEAD.get(within)):
+        return instead
+    if not close and any(char in word for char in "()=\n"):
+        return "Code goes after -c: write `mcp-bridge run -c CODE`."
+    listed = f"Commands: {', '.join(sorted(known))}. `{path} --help` describes them."
+    return f"Write `{path} {close[0]}`. `{path} --help` has all commands." if close else listed
+
+
+def _commands(group: Any, path: str) -> Iterator[tuple[str, Any]]:
+    yield path, group
+    for name, command in getattr(group, "commands", {}).items():
+        yield from _commands(command, f"{path} {name}")
+
+
+def _usage(command: Any, path: str) -> str:
+    arguments = [param for param in command.params if param.param_type_name == "argument"]
+    required = [param for param in command.params if param.param_type_name == "option" and param.required]
+    words = [f"{param.opts[0]} {param.metavar or 'VALUE'}" for param in required]
+    words += [str(param.metavar or str(param.name).upper()) for param in arguments]
+    return " ".join([path, *words])
+
+
+def _meaning(param: Any) -> str:
+    return f": {param.help}" if getattr(param, "help", None) else "."
+
+
+def _example(command: Any, path: str) -> str:
+    """The first example of a command's help."""
+    lines = (command.epilog or "").splitlines()
+    found = next((line for line in lines if line.startswith("mcp-bridge ")), None)
+    return f", such as `{found}`" if found else f"; `{path} --help` says more"
