@@ -25,7 +25,7 @@ SHOWN_LINES = 40  # of what a command prints
 
 HERE = Path(__file__).parent
 NOT_OURS = {"/proc", "/sys", "/dev", str(HERE)}
-CLAUDES = ("~/.claude", "~/.claude.json", "~/.cache/claude-cli-nodejs", "/tmp/claude-*")  # noqa: S108
+CLAUDES = ("~/.claude", "~/.claude.json", "~/.cache/claude-cli-nodejs", "/tmp/claude-*", "/tmp/cc-socks")  # noqa: S108
 CHECKOUT = "/home/me/mcp-code-bridge"  # what the page calls the folder that has dist/
 BY_HAND = ("mcp-bridge uninstall --state", "uv tool uninstall mcp-code-bridge", "uv cache clean mcp-code-bridge")
 
