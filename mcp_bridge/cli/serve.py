@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from mcp_bridge.server.keeper import Change, Configured
 
 AT_A_TERMINAL = """\
-mcp-bridge is an MCP server: a client (Claude Code, Cursor, …) starts it, and speaks to it on its standard input. It waits
-for one now, and at a terminal none will come. Press Ctrl-C, and type one of these instead:
+mcp-bridge is an MCP server: a client (Claude Code, Cursor, …) starts it, and speaks to it on its standard input. It
+waits for one now, and at a terminal none will come. Press Ctrl-C, and type one of these instead:
 
   mcp-bridge demo                  run an agent's code in a sandbox, without a client
   mcp-bridge doctor                see what works on this machine, and what to mend
