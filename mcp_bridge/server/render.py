@@ -28,8 +28,9 @@ text (its issues 55677 and 79944 on GitHub), Codex too (as anomalyco/opencode's 
 same), OpenAI's others besides it. They get the record as `_meta`, which no model sees. Others may, too, so they get no
 more of both together than `max_output_chars`."""
 
-SHOWS_ERRORS_WHOLE = ("gemini-cli",)
-"""Clients that show the whole result, images in base64 and all, as JSON where it is an error."""
+SHOWS_NO_IMAGE_OF_ERRORS = ("claude-code", "gemini-cli", "opencode")
+"""Clients that show no image of a failed call: Claude Code and opencode drop it without a word; Gemini CLI shows the
+whole result as JSON, base64 and all."""
 
 NOTHING = "(no output)"
 
@@ -53,9 +54,9 @@ def shows_structured_content(client: str | None) -> bool:
     return client is not None and client.lower().startswith(SHOWS_STRUCTURED)
 
 
-def shows_errors_whole(client: str | None) -> bool:
-    """Whether this client puts all of a failed call's result before the model."""
-    return client is not None and client.lower().startswith(SHOWS_ERRORS_WHOLE)
+def shows_images_of_errors(client: str | None) -> bool:
+    """Whether this client may put a failed call's images before the model as images."""
+    return client is None or not client.lower().startswith(SHOWS_NO_IMAGE_OF_ERRORS)
 
 
 class Answer:
