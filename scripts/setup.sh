@@ -174,7 +174,7 @@ clients() {
     stamp=${MCP_BRIDGE_TEST_CACHE:-.cache/servers}/.installed-clients
     want=$(fingerprint scripts/test-servers.sh requirements/node-clients/* requirements/node-many-servers/*)
     is_done "$stamp" "$want" && return
-    say "real MCP clients (the Inspector, Claude Code) and more servers, into .cache/servers"
+    say "real MCP clients (Claude Code, Codex, Gemini CLI, opencode, ...: 1.2 GB) and more servers, into .cache/servers"
     scripts/test-servers.sh clients >"$log" 2>&1 || { cat "$log" >&2 && stop "scripts/test-servers.sh failed"; }
     echo "$want" >"$stamp"
 }

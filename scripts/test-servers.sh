@@ -24,7 +24,8 @@ node_packages() {
     fi
 }
 
-# Claude Code is a binary of some 400 MB: the demonstration doesn't wait for it.
+# The clients are 1.2 GB, nearly all of it programs for this kind of machine (Codex and Claude Code 400 MB each, opencode 180):
+# the demonstration doesn't wait for them. Of opencode it is the program for any x86-64 Linux: its own package brings two.
 if [ "${1:-clients}" = clients ]; then
     node_packages clients node-clients
     # Servers that are started all at once, by tests alone.

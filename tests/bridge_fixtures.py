@@ -253,20 +253,18 @@ class Setup:
         await until(none_left, seconds)
 
 
-@pytest.fixture
-def bridge_state_dir(tmp_path, probed, image, sandbox_state_dir):
+def state_directory(folder, sandbox_state_dir):
     """A state directory that knows what the probe found, and nothing of other tests."""
-    directory = tmp_path / "bridge-state"
+    directory = folder / "bridge-state"
     directory.mkdir(mode=0o700)
     for report in sandbox_state_dir.glob("probe-*.json"):
         shutil.copy(report, directory)
     return directory
 
 
-@pytest.fixture
-def configure(tmp_path, engine, bridge_state_dir):
-    """Makes a `Setup`: `configure(SERVER…, setting=value…)`."""
-    home = tmp_path / "home"
+def setups(folder, engine, state_dir):
+    """Makes a `Setup` in a folder: `setups(…)(SERVER…, setting=value…)`."""
+    home = folder / "home"
     home.mkdir()
     env = {name: os.environ[name] for name in ("PATH", "USER", "LOGNAME", "XDG_RUNTIME_DIR") if name in os.environ}
     # Podman keeps a user's images there: HOME alone must not move them.
@@ -278,12 +276,24 @@ def configure(tmp_path, engine, bridge_state_dir):
     env |= {name: value for name, value in os.environ.items() if name.startswith(("DOCKER_", "CONTAINER"))}
 
     def make(*servers, **settings):
-        file = tmp_path / "mcp-bridge.toml"
-        base = {"state_dir": str(bridge_state_dir), "client_configs": False, "runtime": RUNTIME}
+        file = folder / "mcp-bridge.toml"
+        base = {"state_dir": str(state_dir), "client_configs": False, "runtime": RUNTIME}
         file.write_text(toml(base | settings, servers))
-        return Setup(file, bridge_state_dir, home, env, engine)
+        return Setup(file, state_dir, home, env, engine)
 
     return make
+
+
+@pytest.fixture
+def bridge_state_dir(tmp_path, probed, image, sandbox_state_dir):
+    """One test's."""
+    return state_directory(tmp_path, sandbox_state_dir)
+
+
+@pytest.fixture
+def configure(tmp_path, engine, bridge_state_dir):
+    """Makes the one test's `Setup`: `configure(SERVER…, setting=value…)`."""
+    return setups(tmp_path, engine, bridge_state_dir)
 
 
 @pytest.fixture

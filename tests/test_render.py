@@ -254,16 +254,17 @@ LEAST_RECORD = 80
 """An execution's id, status and exit code as JSON."""
 
 
-async def test_a_client_that_shows_failures_as_json_gets_no_image_with_them(tmp_path):
+@pytest.mark.parametrize("client", ["claude-code", "gemini-cli-mcp-client", "opencode"])
+async def test_a_client_that_shows_no_image_of_a_failure_is_told_of_it(tmp_path, client):
     image = {"image/png": base64.b64encode(MAGIC["image/png"].ljust(90_000, b"\0")).decode()}
     error = {"code": "script_error", "type": "E", "message": "boom", "line": 1, "traceback": "E: boom"}
     failed = ExecutionRecord(EXECUTION, "error", 1, error=error, displays=[image])
-    shown = await called(failed, tmp_path, "gemini-cli-mcp-client")
+    shown = await called(failed, tmp_path, client)
     assert [block.type for block in shown.content] == ["text", "text"]
     assert "image/png of 90000 bytes" in shown.content[1].text
     assert [block.type for block in (await called(failed, tmp_path)).content] == ["text", "image"]
     fine = ExecutionRecord(EXECUTION, displays=[image])
-    assert [block.type for block in (await called(fine, tmp_path, "gemini-cli-mcp-client")).content] == ["image"]
+    assert [block.type for block in (await called(fine, tmp_path, client)).content] == ["image"]
 
 
 async def test_no_output_is_said_only_where_there_is_none(tmp_path):

@@ -91,7 +91,7 @@ def test_every_locked_npm_package_has_one_version_and_its_hash_and_no_place(lock
         assert re.fullmatch(r"\d[\w.+-]*", package["version"]), place
         assert re.match(r"sha512-", package["integrity"]), place
         assert "resolved" not in package, place
-    for name, version in wanted["dependencies"].items():
+    for name, version in (wanted["dependencies"] | wanted.get("optionalDependencies", {})).items():
         assert content["packages"][f"node_modules/{name}"]["version"] == version
 
 

@@ -1,7 +1,8 @@
 """What a client is told of the one tool: its entry in the list, and the server's instructions.
 
 Every client's model pays for the entry in every conversation, so that is short. Instructions are sent once; clients
-that defer tools (Claude Code) show them where the entry isn't seen, others not at all: neither relies on the other.
+that defer tools (Claude Code) show them where the entry isn't seen, others beside it, some not at all: neither relies
+on the other.
 """
 
 from __future__ import annotations

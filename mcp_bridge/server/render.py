@@ -32,8 +32,9 @@ SHARES_ITS_NAME = ("fastmcp",)
 """The name of fastmcp's client, in programs as in pydantic-ai, which shows structured content instead of the text, and
 that of an error as JSON within JSON. They get the record as `_meta`, unless the operator wants it always."""
 
-SHOWS_ERRORS_WHOLE = ("gemini-cli",)
-"""Clients that show the whole result, images in base64 and all, as JSON where it is an error."""
+SHOWS_NO_IMAGE_OF_ERRORS = ("claude-code", "gemini-cli", "opencode")
+"""Clients that show no image of a failed call: Claude Code and opencode drop it without a word; Gemini CLI shows the
+whole result as JSON, base64 and all."""
 
 NOTHING = "(no output)"
 
@@ -58,9 +59,9 @@ def shows_structured_content(client: str | None, *, for_certain: bool = False) -
     return client is not None and client.lower().startswith(names)
 
 
-def shows_errors_whole(client: str | None) -> bool:
-    """Whether this client puts all of a failed call's result before the model."""
-    return client is not None and client.lower().startswith(SHOWS_ERRORS_WHOLE)
+def shows_images_of_errors(client: str | None) -> bool:
+    """Whether this client may put a failed call's images before the model as images."""
+    return client is None or not client.lower().startswith(SHOWS_NO_IMAGE_OF_ERRORS)
 
 
 class Answer:
