@@ -10,8 +10,7 @@ from clients.conversation import LIMIT, SCRIPTS, Place, program, recording
 from clients.matrix import MATRIX
 from server_fixtures import REPOSITORY
 
-# In one worker: each client has one conversation for all checks.
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("clients")]
+pytestmark = pytest.mark.timeout(300)
 
 FRAME_CHARS = 300
 """What a client puts around a text, at most."""
@@ -53,17 +52,6 @@ def test_the_readme_names_the_versions_that_are_tried():
 # --- one conversation of each client, looked at check by check ---
 
 
-@pytest.fixture(scope="module", params=MATRIX)
-def client(request, tmp_path_factory, engine, image, sandbox_state_dir):
-    """A client's row, and its conversation."""
-    folder = tmp_path_factory.mktemp(request.param)
-    configure = setups(folder, engine, state_directory(folder, sandbox_state_dir))
-    row = MATRIX[request.param]
-    # Until it is interrupted, the last script has to run, however busy the machine is.
-    setup = configure(recording(folder), max_output_chars=LIMIT, timeout=100)
-    return row, row.held(Place(setup, folder))
-
-
 def text_of(row, shown):
     """What the client was given, without what it has put around it."""
     found = re.fullmatch(row.frame, shown.texts[0] if row.record == "always" else shown.text, re.DOTALL)
@@ -71,8 +59,7 @@ def text_of(row, shown):
     return found[1]
 
 
-def test_lists_the_model_is_told_of_the_tool_and_what_it_takes(client):
-    row, seen = client
+def lists_the_model_is_told_of_the_tool_and_what_it_takes(row, seen):
     first = json.dumps(seen.sent[0])
     assert f'"name": "{row.says}"' in first
     assert row.revision in first
@@ -85,14 +72,12 @@ def test_lists_the_model_is_told_of_the_tool_and_what_it_takes(client):
     assert ("These MCP servers are behind it: recording. run_python is" in seen.told) == row.instructions
 
 
-def test_calls_the_model_is_shown_what_a_script_prints(client):
-    row, seen = client
+def calls_the_model_is_shown_what_a_script_prints(row, seen):
     assert text_of(row, seen.shown["calls"]) == "answered: {'text': 'from a script'}"
     assert not seen.shown["calls"].failed
 
 
-def test_errors_the_model_is_shown_the_traceback(client):
-    row, seen = client
+def errors_the_model_is_shown_the_traceback(row, seen):
     shown = seen.shown["errors"]
     assert "KeyError: 'a key'" in shown.text
     if row.record == "of errors":
@@ -102,8 +87,7 @@ def test_errors_the_model_is_shown_the_traceback(client):
     assert shown.failed == row.marks_errors
 
 
-def test_images_the_model_is_shown_images_and_told_where_it_is_not(client):
-    row, seen = client
+def images_the_model_is_shown_images_and_told_where_it_is_not(row, seen):
     shown = seen.shown["images"]
     assert "an image:" in shown.text
     assert row.image_note in shown.text
@@ -115,16 +99,14 @@ def test_images_the_model_is_shown_images_and_told_where_it_is_not(client):
     assert told == (not row.images_of_errors)
 
 
-def test_long_output_reaches_the_model_up_to_the_limit_with_what_reads_the_rest(client):
-    row, seen = client
+def long_output_reaches_the_model_up_to_the_limit_with_what_reads_the_rest(row, seen):
     text = text_of(row, seen.shown["long_output"])
     assert text.startswith("beginxxx")
     assert "runtime.output(" in text
     assert LIMIT - FRAME_CHARS < len(text) <= LIMIT
 
 
-def test_progress_is_asked_for_by_most_and_shown_by_some(client):
-    row, seen = client
+def progress_is_asked_for_by_most_and_shown_by_some(row, seen):
     calls = seen.sent_of("tools/call")
     assert len(calls) == len(SCRIPTS)
     assert {"progressToken" in call["params"].get("_meta", {}) for call in calls} == {row.asks_progress}
@@ -132,15 +114,13 @@ def test_progress_is_asked_for_by_most_and_shown_by_some(client):
     assert "all of it" in seen.shown["progress"].text
 
 
-def test_cancellation_leaves_no_container_and_no_process(client):
-    row, seen = client
+def cancellation_leaves_no_container_and_no_process(row, seen):
     assert seen.left == []
     cancelled = {message["params"]["requestId"] for message in seen.sent_of("notifications/cancelled")}
     assert (seen.sent_of("tools/call")[-1]["id"] in cancelled) == row.cancels
 
 
-def test_reached_the_model_is_no_more_than_the_limit_and_a_record_only_where_it_is_known(client):
-    row, seen = client
+def reached_the_model_is_no_more_than_the_limit_and_a_record_only_where_it_is_known(row, seen):
     everything = set(SCRIPTS) - {"cancellation"}
     assert set(seen.shown) == everything
     # A record that has to be shortened is no structured content.
@@ -148,3 +128,31 @@ def test_reached_the_model_is_no_more_than_the_limit_and_a_record_only_where_it_
     assert {name for name, shown in seen.shown.items() if "exit_code" in shown.text} == expected[row.record]
     for name, shown in seen.shown.items():
         assert len(shown.text) <= LIMIT + FRAME_CHARS, name
+
+
+CHECKS = (
+    lists_the_model_is_told_of_the_tool_and_what_it_takes,
+    calls_the_model_is_shown_what_a_script_prints,
+    errors_the_model_is_shown_the_traceback,
+    images_the_model_is_shown_images_and_told_where_it_is_not,
+    long_output_reaches_the_model_up_to_the_limit_with_what_reads_the_rest,
+    progress_is_asked_for_by_most_and_shown_by_some,
+    cancellation_leaves_no_container_and_no_process,
+    reached_the_model_is_no_more_than_the_limit_and_a_record_only_where_it_is_known,
+)
+
+
+@pytest.mark.parametrize("name", MATRIX)
+def test_one_conversation_of_a_client_passes_every_check(name, tmp_path, engine, image, sandbox_state_dir):
+    configure = setups(tmp_path, engine, state_directory(tmp_path, sandbox_state_dir))
+    row = MATRIX[name]
+    # Until it is interrupted, the last script has to run, however busy the machine is.
+    setup = configure(recording(tmp_path), max_output_chars=LIMIT, timeout=100)
+    seen = row.held(Place(setup, tmp_path))
+    failed = []
+    for check in CHECKS:
+        try:
+            check(row, seen)
+        except AssertionError as exc:
+            failed.append(f"{check.__name__}: {exc}")
+    assert not failed, "\n\n".join(failed)
