@@ -15,6 +15,7 @@ Rules that everything here keeps:
    the program, unless it has `next_step`, or is a condition, whose own target then goes on in the order of the list.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from mcp_bridge.kernel.conditions import ConditionError
@@ -98,6 +99,9 @@ class Machine:
 
     _work_left = MAX_WORK
     """Of the transition that is under way."""
+
+    _read: Callable[[str], Any]
+    """How the transition that is under way parses texts."""
 
     def __init__(self, program: Program, context: dict[str, Any] | None = None) -> None:
         self.rows: list[StepResult] = []
@@ -213,8 +217,12 @@ class Machine:
 
     # --- the transition function ---
 
-    def apply(self, event: Event) -> list[Effect]:
+    def apply(self, event: Event, read: Callable[[str], Any] | None = None) -> list[Effect]:
         """Take an event.
+
+        Args:
+            event: It.
+            read: Gives what `parsed` gives, which it may know already, of the text of a step with `parse`.
 
         Returns:
             What is to be done now.
@@ -225,6 +233,7 @@ class Machine:
         if self.level.status != "running":
             raise IllegalEventError("ended", f"the execution has ended: {self.level.status}")
         self.effects = []
+        self._read = read or parsed
         self._work_left = MAX_WORK
         if isinstance(event, Outcome):
             self._outcome(event)
@@ -349,7 +358,7 @@ class Machine:
         """The result of a step that has an output."""
         if task.step.parses and isinstance(value, str):
             try:
-                value = parsed(value)
+                value = self._read(value)
             except NotJSONError:
                 return self._failed(task, "not_json", f"the output is no JSON: {_beginning(value)}")
         return StepResult(task.path, "success", value, None, None, task.attempt - 1, task.usage)
