@@ -18,7 +18,7 @@ Rules that everything here keeps:
 from collections.abc import Callable
 from typing import Any
 
-from mcp_bridge.kernel.conditions import ConditionError
+from mcp_bridge.kernel.conditions import ConditionError, Reference
 from mcp_bridge.kernel.events import (
     PENDING,
     Cancel,
@@ -35,8 +35,8 @@ from mcp_bridge.kernel.events import (
 )
 from mcp_bridge.kernel.format import MAX_SECONDS
 from mcp_bridge.kernel.program import Program, Step
-from mcp_bridge.kernel.reasons import reason
-from mcp_bridge.kernel.references import Lookup, TextTooLongError, measured, quoted, written
+from mcp_bridge.kernel.reasons import counted_as_none, reason
+from mcp_bridge.kernel.references import MISSING, Lookup, TextTooLongError, measured, quoted, written
 from mcp_bridge.kernel.tasks import UNDO, Group, Leaf, Level, Nested, Task
 from mcp_bridge.kernel.values import NotJSONError, ValueFaultError, normal, parsed, same
 
@@ -44,7 +44,7 @@ MAX_ITEMS = 10_000
 """Longest list that a map step goes over."""
 
 MAX_REASONS = 100
-"""Conditions without an answer that a machine keeps a reason of."""
+"""Conditions of which a machine keeps why they had no answer, or had one with nothing."""
 
 MAX_USAGE = 10**15
 """Most tokens, or dollars, that one answer of a model may have taken."""
@@ -180,8 +180,8 @@ class Machine:
         """The error, with the reason of the condition that it ends in."""
         error = self.error
         for place, text in reversed(self.reasons.items()):
-            row = self.rows[place]
-            if error and row.error and row.status == "failed" and error.endswith(row.error):
+            row = self.rows[place] if place < len(self.rows) else None
+            if error and row and row.error and row.status == "failed" and error.endswith(row.error):
                 return f"{error}: {text}"
         return error
 
@@ -503,16 +503,32 @@ class Machine:
 
     def _decide(self, step: Step, level: Level, path: str) -> StepResult:
         assert step.condition is not None  # noqa: S101 - the validator's word
+        lookup = self._weighed(level.compared)
+        missing: list[Reference] = []
+
+        def looked_up(root: str, names: tuple[str, ...]) -> Any:
+            found = lookup(root, names)
+            if found is MISSING and (root, names) in equated:
+                missing.append((root, names))
+            return found
+
+        equated = step.condition.equated
         try:
-            target = step.then if step.condition.holds(self._weighed(level.compared)) else step.otherwise
+            target = step.then if step.condition.holds(looked_up) else step.otherwise
         except ConditionError as exc:
             status: StepStatus = "skipped" if step.on_error == "skip" else "failed"
             message = f"the condition {quoted(step.condition.text)} fails: {exc}"
-            if len(self.reasons) < MAX_REASONS and (text := reason(exc, level.compared)):
-                # Its row is the next one.
-                self.reasons[len(self.rows)] = text
+            self._tell(reason(exc, level.compared))
             return StepResult(path, status, None, message, "bad_condition")
+        if missing and level is self.level:
+            # Of another program the row tells how it ended.
+            self._tell(counted_as_none(missing, level.compared))
         return StepResult(path, "success", None if target is None else level.program.steps[target].id)
+
+    def _tell(self, why: str) -> None:
+        """Keep what is told of the condition whose row is the next one."""
+        if why and len(self.reasons) < MAX_REASONS:
+            self.reasons[len(self.rows)] = why
 
     def _start_group(self, group: Group) -> StepResult | None:
         self._set_deadline(group)
