@@ -20,7 +20,7 @@ from mcp_bridge import __version__
 from mcp_bridge.bridge.live import LiveOutput
 from mcp_bridge.bridge.service import open_bridge
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.offload import on_thread
+from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.server import displays, process, render
 from mcp_bridge.server.presentation import TOOL, instructions, tool
 from mcp_bridge.server.questions import Conversations, Questions
@@ -265,7 +265,8 @@ async def _run(
                 live=LiveOutput(reporter.printed, LIVE_SECONDS) if _wants_progress(ctx) else None,
                 news=reporter.notify,
             )
-            result = _answer(bridge, ctx, record)
+            # It may have to count and to keep all that was printed.
+            result = await off_loop([record.stdout, record.stderr, record.value], _answer, bridge, ctx, record)
         except BridgeError as exc:
             result = _refused(bridge, ctx, exc)
         except Exception:
