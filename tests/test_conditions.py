@@ -271,6 +271,53 @@ def test_a_comparison_of_two_kinds_says_what_each_is():
     assert len(why(f"$s{'.0' * 4000} > 1", 1)) < 100
 
 
+def counted(condition, output, context=None):
+    taken, machine = branch(condition, output, context)
+    rows = told_rows(machine)
+    assert all(row["status"] == "success" for row in rows)
+    text = "; ".join(row["why"] for row in rows if "why" in row)
+    assert dump(machine) == dump(restore(machine.program, dump(machine)))
+    assert "counts as" not in dump(machine).decode()
+    return taken, text
+
+
+def test_an_equality_with_nothing_is_false_and_says_so():
+    text = '[{"state": "paid"}]'
+    assert counted("$s.0.state == 'paid'", text) == (
+        "no",
+        f"$s.0.state counts as None: $s is the text '{text}', and has no 0: `parse: json` on that step makes a value of it",
+    )
+    assert counted("$s.state == 'paid'", {"status": "paid"}) == (
+        "no", "$s.state counts as None: $s is an object with 'status', and has no state"
+    )  # fmt: skip
+    nobody = "$nobody counts as None: there is no $nobody, neither in the context nor as a step that has an output"
+    for condition, taken in [
+        ("$nobody == 'x'", "no"),
+        ("'x' != $nobody", "yes"),
+        ("$nobody in ['x', 'y']", "no"),
+        ("$nobody not in ['x']", "yes"),
+        ("$s contains $nobody", "no"),
+        ("$nobody == 'x' or $nobody == 'y'", "no"),
+        ("not $nobody == $s", "yes"),
+    ]:
+        assert counted(condition, ["a"]) == (taken, nobody), condition
+    assert len(counted(f"$s{'.0' * 4000} == 1", 1)[1]) < 1000
+
+
+def test_who_asks_whether_something_is_there_is_told_nothing_of_it():
+    for condition in (
+        "$nobody == None",
+        "None != $s.a",
+        "$nobody",
+        "not $s.a",
+        "$nobody and $nobody.name == 'x'",
+        "$nobody == None or $nobody.name == 'x'",
+        "$s.b == 'x'",
+        "'$nobody' == 'x'",
+    ):
+        assert counted(condition, {"b": None})[1] == "", condition
+
+
 def test_comparisons_of_literals_alone_have_nothing_to_say():
     _, machine = branch("1 > 'a'", 1)
     assert (machine.reasons, machine.told_error) == ({}, machine.error)

@@ -856,6 +856,28 @@ async def test_who_reads_what_another_answer_had_to_cut_is_replayed_and_erased_w
         assert printed(reader) == "of the first\n of the first\n\n"
         store = bridge.programs.store
         assert await store.holders(first.execution) == [reader.execution]
+        bridge.files.save_output(reader.execution, "stdout.txt", "é€".encode() * 1000)
+        anywhere = await bridge.run(f"""
+from mcp_bridge.wire.messages import OutputRead
+ask = runtime.output.__wrapped__.__self__._ask
+for start in (4999, 5000, 1 << 61, -1, 1 << 62, 10**30, "0", 1.5):
+    try:
+        print(start, ask(OutputRead({reader.execution!r}, "stdout", start)))
+    except runtime.MCPError as exc:
+        print(start, exc.code)
+print(runtime.output({reader.execution!r})[1998:], repr(runtime.output({reader.execution!r})[5000:]))
+""")
+        assert lines(anywhere) == [
+            "4999 {'text': '\\\\xac', 'next': None}",
+            "5000 {'text': '', 'next': None}",
+            f"{1 << 61} {{'text': '', 'next': None}}",
+            "-1 unknown_output",
+            f"{1 << 62} unknown_output",
+            f"{10**30} bad_params",
+            "0 bad_params",
+            "1.5 bad_params",
+            "é€ ''",
+        ]
         assert (await bridge.replay_script(await store.execution(reader.execution))).difference is None
         await erase(bridge._database, bridge.files, "execution", first.execution, by="me", reason=None)
         assert (await store.execution(reader.execution)).status == "erased"

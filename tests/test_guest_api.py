@@ -161,7 +161,7 @@ await told(lambda: git.git_log(path="/x", count="5", max_count="5", limit=[1]))
 await told(lambda: git.git_log(7, max_count="5"))
 await told(lambda: runtime.call_tool("time", "convert_time", {"source": "UTC", "target": "UTC", "time": 12}))
 await told(lambda: odd.many(**{f"x{n}": n for n in range(100)}))
-await told(lambda: odd.many("a", "b", first="c", second={1, 2}))
+await told(lambda: odd.many("a", "b", first="c", second=object()))
 await told(lambda: odd.many(first="vault://ref/aaaaaaaaaaaaaaaa"))
 """
 

@@ -50,6 +50,37 @@ async def test_a_tools_image_is_an_image_however_it_is_shown_and_once(sandboxes,
     assert text == "" or f"<image/png, {image.size} bytes>" in text or "MCP logo" in text
 
 
+async def test_a_tools_image_that_is_printed_is_one_line_and_has_everything(sandboxes, everything_server):
+    record = await sandboxes.run(
+        """
+import base64, copy, json, pickle
+from mcp.servers import everything
+r = await everything.get_tiny_image()
+print(r)
+print(r[1], f"{r[1]}", str(r[0]) == r[0])
+raw = await everything.get_tiny_image.raw()
+print(raw["content"][1])
+data = base64.b64decode(r[1]["data"])
+print(data[:4], json.loads(json.dumps(r[1])) == dict(r[1]), pickle.loads(pickle.dumps(r)) == r, copy.deepcopy(r) == r)
+gzipped = await everything.gzip_file_as_resource(name="a.gz", data="data:text/plain,hello", outputType="resource")
+print(gzipped)
+r[1].pop("data")
+print(r[1])
+display(raw)
+""",
+        everything_server,
+    )
+    short = "<image/png, 4033 bytes; display(it) shows it, ['data'] is its base64>"
+    out = lines(record)
+    assert out[0] == f"[\"Here's the image you requested:\", {short}, 'The image above is the MCP logo.']"
+    assert out[1:3] == [f"{short} {short} True", short]
+    assert out[3] == "b'\\x89PNG' True True True"
+    assert "application/gzip" in out[4]
+    assert len(out[4]) < 200
+    assert out[5] == "{'type': 'image', 'mime_type': 'image/png'}"
+    assert kinds(record) == ["image/png"]
+
+
 async def test_what_stands_around_an_image_is_text_and_what_has_none_is_what_it_was(sandboxes, everything_server):
     record = await sandboxes.run(
         """
@@ -100,7 +131,10 @@ async def test_an_image_that_is_too_large_is_said_with_the_line_to_write(sandbox
     record = await sandboxes.run(f"display({large})\ndisplay([{large}])\n{large}\n")
     (shown,) = displays.checked(record.displays)
     assert isinstance(shown, displays.Text)
-    assert shown.text.startswith("[image/png of 5000008 bytes not shown: the limit is 4194304, and Pillow is not in")
+    assert shown.text.startswith(
+        "[image/png of 5000008 bytes not shown: the limit is 4194304, and Pillow, which scales, "
+    )
+    assert '(the operator\'s setting `profile = "data"` brings it)' in shown.text
     assert "open('/tmp/image', 'wb').write(DATA); artifact('/tmp/image')" in shown.text
     # Larger than a frame of the channel may be.
     record = await sandboxes.run("display(b'\\xff\\xd8\\xff' + bytes(20_000_000))\nprint('went on')", memory=512 << 20)

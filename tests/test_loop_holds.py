@@ -22,6 +22,7 @@ from mcp_bridge.bridge.loop_watch import Hold, LoopWatch
 from mcp_bridge.bridge.programs import Programs
 from mcp_bridge.downstream.fleet import Fleet
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.kernel import machine as machine_module
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.machine import Machine
 from mcp_bridge.kernel.program import parse
@@ -110,6 +111,25 @@ async def test_a_large_state_is_written_down_off_the_loop(monkeypatch, tmp_path)
         assert kept.state == state.dump(left.machine)
     assert all(threads)
     assert threading.get_ident() not in threads[0] + threads[1]
+
+
+@pytest.mark.parametrize("text", ["[" + "[], " * 10_000 + "[]]", "no JSON " * 10_000], ids=["JSON", "none"])
+async def test_a_large_text_is_parsed_off_the_loop_and_once(monkeypatch, tmp_path, text):
+    threads, on_loop = [noted(monkeypatch, module, "parsed") for module in (program_run, machine_module)]
+
+    async def give(_):
+        return {"value": text}
+
+    async with Database(tmp_path / FILE_NAME) as database, anyio.create_task_group() as tasks:
+        service = Programs(ProgramStore(database), SqliteRecorder(database), {}, tasks, b"k" * 16)
+        program = steps(step("a", parse="json"), step("b"))
+        ended = await service.start(program, {}, "one", "me", Tools(a=give))
+        record = await driven(service, ended)
+    first = record["steps"][0]
+    assert first.get("output", first.get("code")) == (json.loads(text) if text[0] == "[" else "not_json")
+    assert on_loop == []
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
 
 
 def test_the_tree_of_a_state_stays_as_it_is_when_the_machine_goes_on():

@@ -671,6 +671,72 @@ def test_nesting_of_any_depth_is_projected():
     assert shown == reference(CARD)
 
 
+AMEX = "378282246310005"
+
+
+class Full(MemoryReferences):
+    """References that are all taken."""
+
+    def put(self, value, subject=None):
+        raise BridgeError("too_many_references", "full")
+
+
+def test_a_json_document_in_a_text_stays_one():
+    text = json.dumps({"card": int(CARD), "note": f"of {CARD}", "of": [int(AMEX), [int(CARD)]], "n": 5, CARD: None})
+    asked = projector(secrets=granted(pin="86420135792468017"))
+    for form in (text, f"\n {text}\t", json.dumps(json.loads(text), indent=2)):
+        shown = asked.output(form)
+        card = reference(int(CARD))
+        assert json.loads(shown) == {
+            "card": card, "note": f"of {reference(CARD)}", "of": [reference(int(AMEX)), [card]], "n": 5, reference(CARD): None,
+        }  # fmt: skip
+        assert CARD not in shown
+        assert AMEX not in shown
+        assert asked.output(shown) is shown
+        assert asked.tool(json.loads(shown)["of"], TOOL) == [int(AMEX), [int(CARD)]]
+    assert json.loads(asked.output('{"pin":86420135792468017}')) == {"pin": "vault://secret/pin"}
+    assert json.loads(asked.output(f"[-{CARD}]")) == [f"-{reference(CARD)}"]
+    full = Projector(Secrets(), Full(), ALL.compiled())
+    assert json.loads(full.output(f"[{CARD}]")) == [REDACTED]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"card {CARD}",
+        f"[a link] of {CARD}",
+        f"{{'card': {CARD}}}",
+        f"{{card: {CARD}}}",
+        f'["cut {CARD}',
+        f"[{CARD}] and",
+    ],
+)
+def test_what_is_no_json_document_gets_no_quotes(text):
+    asked = projector()
+    assert asked.output(text) == text.replace(CARD, reference(CARD))
+
+
+@given(
+    st.recursive(
+        st.sampled_from([int(CARD), CARD, int(AMEX), -int(CARD), 1, 1.5, True, None, '\\ " [', f'" {CARD}', "é"]),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["a", "b", CARD]), inner),
+        max_leaves=20,
+    ).filter(lambda value: isinstance(value, (list, dict))),
+    st.sampled_from([None, 2]),
+)
+def test_any_json_document_in_a_text_stays_one_and_shows_no_more(value, indent):
+    asked = projector()
+    text = json.dumps(value, indent=indent)
+    shown = asked.output(text)
+    document = json.loads(shown)
+    assert CARD not in shown
+    assert AMEX not in shown
+    assert [type(leaf) for leaf in leaves(document) if leaf in (1, 1.5, True)] == [
+        type(leaf) for leaf in leaves(value) if leaf in (1, 1.5, True)
+    ]
+    assert asked.output(shown) is shown
+
+
 @pytest.mark.parametrize("value", [{"a": {1, 2}}, object(), [b"x"], {"a": (1, object())}])
 def test_what_is_no_json_is_a_fault_of_the_caller(value):
     with pytest.raises(TypeError):

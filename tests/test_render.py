@@ -4,6 +4,8 @@ import base64
 import json
 import os
 import tempfile
+import threading
+import tracemalloc
 from pathlib import Path
 
 import mcp_types as types
@@ -20,6 +22,7 @@ from mcp_bridge.bridge.record import ExecutionRecord
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.server import displays, render
 from mcp_bridge.server.app import build_server
+from mcp_bridge.server.printed import Printed
 from mcp_bridge.settings import Settings
 
 EXECUTION = "0123456789abcdef"
@@ -360,6 +363,75 @@ async def test_a_cut_output_is_read_part_by_part_as_a_resource(tmp_path):
         for name in (f"{EXECUTION}/stderr", f"{EXECUTION}/../x", f"{EXECUTION}/stdout?start=-1", "zz/stdout", "/"):
             with pytest.raises(MCPError, match="is kept of the execution"):
                 await client.read_resource(f"output://{name}")
+
+
+NOT_TEXT = b"\xff\xfe" + "é€𝄞".encode() * 500 + b"\xe2\x82" + bytes(range(256)) * 20 + "𝄞".encode()[:3]
+
+
+@pytest.mark.parametrize("data", [NOT_TEXT, NOT_TEXT[1:], NOT_TEXT[3:] * 3, b"\x80" * 5000, "€".encode() * 3000])
+def test_of_what_was_printed_no_more_is_decoded_than_is_shown(data):
+    whole, printed = data.decode("utf-8", "backslashreplace"), Printed(data)
+    assert (len(printed), str(printed)) == (len(whole), whole)
+    for count in (*range(40), 999, 1000, 1001, len(whole) - 1, len(whole), len(whole) + 5):
+        assert printed.first(count) == whole[:count]
+        assert printed.last(count) == whole[max(0, len(whole) - count) :]
+
+
+@given(st.binary(max_size=60))
+def test_the_length_of_what_was_printed_is_that_of_its_text(data):
+    assert len(Printed(data)) == len(data.decode("utf-8", "backslashreplace"))
+
+
+async def test_what_is_no_text_is_kept_as_its_bytes_and_answered_with_little_memory(tmp_path, monkeypatch):
+    data = os.urandom(4 << 20)
+    record = ExecutionRecord(EXECUTION, stdout=data)
+    threads, plain = [], render.Answer
+    monkeypatch.setattr(render, "Answer", lambda *given: (threads.append(threading.get_ident()), plain(*given))[1])
+    tracemalloc.start()
+    try:
+        shown = await called(record, tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < len(data)
+    finally:
+        tracemalloc.stop()
+    assert threading.get_ident() not in threads, "not on the event loop"
+    text = shown.content[0].text
+    assert f"of {len(Printed(data))} characters cut; runtime.output({EXECUTION!r}) has all of it" in text
+    assert (tmp_path / "outputs" / EXECUTION / "stdout.txt").read_bytes() == data
+    part, following = Files(tmp_path).read_output(EXECUTION, "stdout", 0, 1000)
+    assert text.startswith(part[:1000])
+    assert 0 < following <= 1000
+
+
+async def test_an_output_is_read_from_any_byte_of_it_and_from_no_other(tmp_path):
+    whole = "é€𝄞".encode() * 1000
+    Files(tmp_path).save_output(EXECUTION, "stdout.txt", whole)
+    Files(tmp_path).save_output(EXECUTION, "stderr.txt", NOT_TEXT)
+    uri = f"output://{EXECUTION}/stdout"
+    async with Client(build_server(Bridge(None, tmp_path, max_output_chars=1000))) as client:
+
+        async def read(address):
+            (contents,) = (await client.read_resource(address)).contents
+            return contents.text.partition("\n[… goes on: ")
+
+        async def read_on(address):
+            parts = []
+            while address:
+                text, _, following = await read(address)
+                assert len(text) <= 1000
+                parts.append(text)
+                address = following.removesuffix(" …]")
+            return "".join(parts)
+
+        assert await read_on(uri) == whole.decode()
+        for start in (1, 3, 4, 6, 8, len(whole) - 2):
+            # What is left of a character is shown as its bytes, and what follows is whole.
+            assert await read_on(f"{uri}?start={start}") == whole[start:].decode("utf-8", "backslashreplace")
+        assert await read_on(f"output://{EXECUTION}/stderr") == NOT_TEXT.decode("utf-8", "backslashreplace")
+        for start in (len(whole), len(whole) + 1, 10**14):
+            assert await read(f"{uri}?start={start}") == ("", "", "")
+        for start in (-1, 10**15, 1 << 62, 10**40, "", "1.5", "1e3", "+1", "%31", "٣", "0x1", "1&start=2"):
+            with pytest.raises(MCPError, match="is kept of the execution"):
+                await client.read_resource(f"{uri}?start={start}")
 
 
 # --- what a guest says that it shows ---

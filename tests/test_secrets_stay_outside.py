@@ -125,6 +125,14 @@ def customer() -> list[str]:
     return pathlib.Path({customer!r}).read_text().splitlines()
 
 @mcp_bridge.tool
+def order() -> str:
+    return '{{"card": 4111111111111111, "total": 61}}'
+
+@mcp_bridge.tool
+def is_paid(card: int) -> bool:
+    return card == 4111111111111111
+
+@mcp_bridge.tool
 def is_customers(text: str) -> bool:
     return text in pathlib.Path({customer!r}).read_text().splitlines()
 """
@@ -496,20 +504,27 @@ async def test_a_sensitive_value_is_a_reference_everywhere_but_at_a_tool(sandbox
 from mcp import programs
 from mcp.servers import local
 print(await local.customer(), await local.is_customers(text=(await local.customer())[0]))
+order = await local.order()
+print(order["total"], order["card"][:12], await local.is_paid(card=order["card"]))
 steps = [
+    {"id": "order", "type": "tool", "tool": "order", "parse": "json"},
+    {"id": "paid", "type": "tool", "tool": "is_paid", "args": {"card": "$order.card"}},
+    {"id": "is_paid", "type": "condition", "condition": "$paid and $order.total == 61", "then": "customer"},
     {"id": "customer", "type": "tool", "tool": "customer"},
     {"id": "same", "type": "condition", "condition": "'vault://ref/' in '$customer.0'", "then": "ask"},
     {"id": "ask", "type": "approval", "message": "Take $customer.0 of $customer.1?", "details": "$customer", "otherwise": "ask"},
     {"id": "wait", "type": "wait", "event": "go"},
     {"id": "right", "type": "tool", "tool": "is_customers", "args": {"text": "$customer.0"}},
 ]
-steps[2]["next_step"] = "wait"
+steps[3]["next_step"] = "same"
+steps[5]["next_step"] = "wait"
 trace = await programs.run({"steps": steps})
 print(trace.status, trace.trace_id)
 """)
-        first, second = lines(record)
+        first, in_text, second = lines(record)
         assert first.count("vault://ref/") == 2
         assert first.endswith(" True")
+        assert in_text == "61 vault://ref/ True"
         status, trace = second.split()
         assert status == "suspended"
         (asked,) = await seen.bridge.programs.store.approvals(trace)
@@ -521,6 +536,7 @@ print(trace.status, trace.trace_id)
         assert (ended["status"], ended["output"]) == ("success", True)
         for data in (*seen.frames, json.dumps(ended).encode(), json.dumps(record.to_json()).encode()):
             assert CARD.encode() not in data
+            assert CARD.replace(" ", "").encode() not in data
             assert MAIL.encode() not in data
         entries = await seen.bridge.programs.recorder.read(trace)
         assert CARD not in repr(entries)

@@ -22,9 +22,24 @@ ROWS = [row for rows in TABLE.values() for row in rows]
 
 AT_ONCE = 2
 
+ISSUE = tool(
+    "create_issue",
+    {
+        "title": STRING,
+        "labels": {"type": "array", "items": STRING},
+        "fields": {"type": "object"},
+        "dueDate": STRING,
+        "count": {"type": "integer"},
+        "price": {"type": "number"},
+        "draft": {"type": "boolean"},
+        "parent": STRING,
+    },
+    ["title"],
+)
+
 NEXT = re.compile(
     r"write|Write|[Uu]se |[Ss]end |[Pp]rint |Ask |a tool is |Maybe you meant|[Cc]all |put |[Ll]ine it up|[Ll]eave|nearest:|Did you|there are:|keys of|setting|"
-    r"expected|repo_path|max_count|`"
+    r"expected|It is |repo_path|max_count|`"
 )
 """Words by which an answer says what to do."""
 
@@ -32,7 +47,15 @@ NEXT = re.compile(
 @pytest.fixture
 def servers(git_server, time_server, everything_server, filesystem_server):
     thinking = echoing(tool("sequentialthinking", {"thought": STRING}, ["thought"]), name="sequential-thinking")
-    return git_server, time_server, everything_server, filesystem_server, thinking, faulty()
+    return (
+        git_server,
+        time_server,
+        everything_server,
+        filesystem_server,
+        thinking,
+        faulty(),
+        echoing(ISSUE, name="issues"),
+    )
 
 
 @pytest.mark.parametrize("section", TABLE)

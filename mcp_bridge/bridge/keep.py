@@ -159,16 +159,17 @@ class Files:
         return path
 
     def read_output(self, execution: str, name: str, start: int, count: int) -> tuple[str, int | None]:
-        """A part of an output that was kept whole.
+        r"""A part of an output that was kept whole.
 
         Args:
             execution: Whose.
             name: As it was saved, without its ending.
             start: The byte that it begins with.
-            count: The most bytes of it.
+            count: The most bytes of it, and characters.
 
         Returns:
-            Whole characters, and the byte after them, or None at the end.
+            Whole characters, and the byte after them, or None at the end. What is no UTF-8, such as the rest of a
+            character that begins before `start`, is written as `\xNN`.
 
         Raises:
             BridgeError: `unknown_output`.
@@ -176,15 +177,17 @@ class Files:
         if _EXECUTION.fullmatch(execution) and _OUTPUT.fullmatch(name) and 0 <= start < MAX_POSITION:
             try:
                 with (self._outputs / execution / f"{name}.txt").open("rb") as file:
-                    file.seek(start)
+                    # Systems differ in how far beyond a file's end they go.
+                    file.seek(min(start, os.fstat(file.fileno()).st_size))
                     data = file.read(count + 1)
             except OSError:
                 pass
             else:
-                more = len(data) > count
-                # A character that the end of the part cuts belongs to the next one.
-                part = data[:count].decode("utf-8", "replace") if not more else _whole_characters(data[:count])
-                return part, start + len(part.encode()) if more else None
+                part, taken = _whole_characters(data[:count], is_last=len(data) <= count)
+                if len(part) > count:
+                    # Of what is no text a byte takes four characters.
+                    part, taken = _whole_characters(data[: count // 4], is_last=False)
+                return part, start + taken if taken < len(data) else None
         raise BridgeError(
             "unknown_output",
             f"No output {name[:50]!r} is kept of the execution {execution[:50]!r}.",
@@ -277,9 +280,11 @@ def _changed(path: Path) -> float:
         return 0.0
 
 
-def _whole_characters(data: bytes) -> str:
-    """UTF-8 without the incomplete character at its end, if there is one."""
-    return codecs.getincrementaldecoder("utf-8")("replace").decode(data)
+def _whole_characters(data: bytes, *, is_last: bool) -> tuple[str, int]:
+    """UTF-8 as text, and how many bytes of it: what its end cuts of a character is left, if something comes after."""
+    decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+    text = decoder.decode(data, final=is_last)
+    return text, len(data) - len(decoder.getstate()[0])
 
 
 def _bytes_of(path: Path) -> int:

@@ -168,7 +168,7 @@ class _Replay:
             rows = [state.row_json(row) for row in self._machine.rows]
             _same(last, None, "steps", [row["id"] for row in record["steps"]], [row["id"] for row in rows])
             for told, row in zip(record["steps"], rows, strict=True):
-                # Why a condition had no answer is told beside what follows from the program.
+                # Why a condition had no answer, or which, is told beside what follows from the program.
                 kept = {name: value for name, value in told.items() if name != "why"}
                 _same(last, told["id"], "step", kept, row)
         if self._other is not None:

@@ -23,12 +23,12 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Cancel, Effect, IllegalEventError, Outcome, Resume
 from mcp_bridge.kernel.machine import IN_DOUBT
-from mcp_bridge.kernel.values import canonical
-from mcp_bridge.offload import off_loop
+from mcp_bridge.kernel.values import NotJSONError, canonical, parsed
+from mcp_bridge.offload import is_large, off_loop, on_thread
 from mcp_bridge.policy.references import renamed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from anyio.abc import TaskGroup
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from mcp_bridge.kernel.machine import Machine
     from mcp_bridge.kernel.program import Program
     from mcp_bridge.policy.references import Ids, Scalar
+
+    Read = Callable[[str], Any]
 
 logger = logging.getLogger(__name__)
 
@@ -235,7 +237,7 @@ class ProgramRun:
             outcome = approved
         else:
             outcome = Outcome(number, "denied", None, "denied", "a person has denied the call")
-        self._end(outcome)
+        self._end(outcome, await self._read(outcome))
 
     def begins(self, number: int) -> None:
         """A call is about to be made that can't be made again, if nobody hears of its outcome."""
@@ -327,15 +329,38 @@ class ProgramRun:
         """Let an effect happen and take its outcome; None if the machine wants it no more."""
         number = effect.id
         outcome: Outcome | None = None
+        read: Read | None = None
         with anyio.CancelScope() as scope:
             self._scopes[number] = scope
             try:
                 outcome = await self.effects.perform(self, effect, approved=self.approved.get(number))
+                read = await self._read(outcome)
             finally:
                 del self._scopes[number]
                 if outcome is None:
                     self._cut_off(effect)
-        return None if outcome is None else self._take(outcome)
+        return None if outcome is None else self._take(outcome, read)
+
+    async def _read(self, outcome: Outcome) -> Read | None:
+        """For an outcome's large text that its step parses: what the kernel's `parsed` gives, found off the loop."""
+        text, task = outcome.value, self.machine.waiting.get(outcome.effect)
+        if not isinstance(text, str) or task is None or not task.step.parses or not is_large(text):
+            return None
+        found: Any = None
+        failed: NotJSONError | None = None
+        # What has happened is taken, whoever doesn't want it any more.
+        with anyio.CancelScope(shield=True):
+            try:
+                found = await on_thread(parsed, text)
+            except NotJSONError as exc:
+                failed = exc
+
+        def read(_: str) -> Any:
+            if failed is not None:
+                raise failed
+            return found
+
+        return read
 
     def _cut_off(self, effect: Effect) -> None:
         """An effect has ended without an outcome: whoever asked has gone, or the machine wants it no more."""
@@ -347,17 +372,17 @@ class ProgramRun:
         elif wanted:
             self._offered[effect.id] = effect
 
-    def _take(self, outcome: Outcome) -> dict[str, Any]:
+    def _take(self, outcome: Outcome, read: Read | None = None) -> dict[str, Any]:
         """Apply an outcome; without a pause between that and its place in the order."""
-        outcome = self._end(outcome)
+        outcome = self._end(outcome, read)
         self._sequence += 1
         return {"sequence": self._sequence, **outcome_json(outcome)}
 
-    def _end(self, outcome: Outcome) -> Outcome:
+    def _end(self, outcome: Outcome, read: Read | None = None) -> Outcome:
         """Apply an outcome; what was applied: of one that no machine can take, that it failed."""
         if outcome.effect in self.machine.waiting or outcome.effect in self.machine.deadlines:
             try:
-                self._apply(outcome)
+                self._apply(outcome, read)
             except IllegalEventError as exc:
                 logger.warning("effect %s of %s: %s", outcome.effect, self.execution, exc)
                 outcome = Outcome(outcome.effect, "failed", code="bad_outcome", message="its outcome can't be taken")
@@ -366,9 +391,9 @@ class ProgramRun:
             self._journal.event(self, outcome, None)
         return outcome
 
-    def _apply(self, event: Event) -> None:
+    def _apply(self, event: Event, read: Read | None = None) -> None:
         step = self._step(event)
-        effects = self.machine.apply(event)
+        effects = self.machine.apply(event, read)
         self.moved, self._digest = True, None
         self._transitions += 1
         self._journal.event(self, event, effects, step)

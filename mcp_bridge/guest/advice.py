@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from mcp_bridge.guest import advice_names, advice_packages, advice_syntax, trees
 from mcp_bridge.guest.jsontext import JsonText
-from mcp_bridge.guest.proxies import ServerModule
+from mcp_bridge.guest.proxies import MCPError, PendingCall, ServerModule
 from mcp_bridge.guest.trees import Failure
 from mcp_bridge.guest.world import World
 
@@ -27,9 +27,15 @@ NO_NETWORK = (
 )
 
 SDK_ATTRIBUTES = frozenset(
-    {"content", "structuredContent", "structured_content", "isError", "is_error", "text", "data", "result", "output"}
-)
+    {
+        "content", "data", "isError", "is_error", "name", "output", "result", "results", "servers", "structuredContent",
+        "structured_content", "text", "tools",
+    }
+)  # fmt: skip
 """What the SDK's result objects have, and plain data doesn't."""
+
+OF_DICTS = frozenset({"get", "items", "keys", "pop", "update", "values"})
+"""What is asked of a dict, and text has not."""
 
 JAVASCRIPT_METHODS = {
     "length": "len({0})",
@@ -101,7 +107,7 @@ def _advice(exc: BaseException, world: World) -> str | None:
 def _wrong_type(case: Case) -> str | None:
     failure, said = case.failure, str(case.exc)
     kind = trees.kind(failure.node)
-    if "can't be used in 'await' expression" in said:
+    if "can't be used in 'await' expression" in said and "async_generator" not in said:
         return _awaited(failure, failure.inner("value") if kind == "Await" else failure)
     if "the JSON object must be str" in said:
         given = said.rpartition("not ")[2]
@@ -111,11 +117,33 @@ def _wrong_type(case: Case) -> str | None:
     if "context manager protocol" in said and "'ServerModule' object" in said:
         example = case.world.example
         return f"The servers are connected already: write `await {example}.TOOL(...)`, without `with`."
+    if "async_generator" in said:
+        return _async_generator(failure)
+    if "requires an object with __aiter__" in said and not said.endswith((" PendingCall", " coroutine")):
+        return "It is no asynchronous iterator: write `for`, without `async`."
+    if "asynchronous context manager protocol" in said:
+        return "It is no asynchronous context: write `with`, without `async`."
+    if "Passing coroutines is forbidden" in said:
+        return "It takes tasks: write `await asyncio.gather(*calls)` instead."
+    if said.startswith(tuple(f'can only concatenate str (not "{one}' for one in ("dict", "list", "int", "float"))):
+        return 'Write an f-string, `f"… {x}"`, or `str(x)`.'
     if kind == "Call":
         return _wrong_call(said, failure)
     if kind == "Subscript":
         return _wrong_subscript(said, failure)
     return None
+
+
+def _async_generator(failure: Failure) -> str:
+    node = failure
+    if trees.kind(node.node) in {"Await", "Subscript"}:
+        node = node.inner("value")
+    elif trees.kind(node.node) == "Call" and node.node.args and trees.kind(node.node.args[0]) == "Call":
+        # list(rows()), and the like.
+        node = node.of(node.node.args[0])
+    if node.text == "…":
+        return "It gives its items one by one: write `async for` in the place of `for`."
+    return f"It gives its items one by one: write `[x async for x in {node.text}]`, or `async for x in {node.text}:`."
 
 
 def _awaited(failure: Failure, operand: Failure) -> str | None:
@@ -140,6 +168,15 @@ def _wrong_call(said: str, failure: Failure) -> str | None:
     is_gather = function.text.rpartition(".")[2] == "gather"
     if is_gather and len(arguments) == 1 and trees.kind(arguments[0]) != "Starred":
         return f"It takes each call by itself: write `await {function.text}(*{failure.of(arguments[0]).text})`."
+    if arguments and said.startswith(
+        ("write() argument must be str, not dict", "write() argument must be str, not list")
+    ):
+        return f"Text is written: `import json`, then `{function.text}(json.dumps({failure.of(arguments[0]).text}))`."
+    if arguments and said == "a bytes-like object is required, not 'str'":
+        given = failure.of(arguments[0])
+        if trees.kind(given.node) == "Subscript" and getattr(given.node.slice, "value", None) in {"data", "blob"}:
+            return f"It is base64: `import base64`, then write `base64.b64decode({given.text})`."
+        return f"The file takes bytes: write `{given.text}.encode()`, or open it with `'w'`."
     return None
 
 
@@ -153,12 +190,40 @@ def _wrong_subscript(said: str, failure: Failure) -> str | None:
             return _parse_first(base.text, document)
         if (name := _json_text(failure)) is not None:
             return f"`{name}` is text that holds JSON: write `import json; {name} = json.loads({name})` before."
-        return f"`{base.text}` is text: `print({base.text})` shows it." if isinstance(value, str) else None
-    if said.startswith("list indices must be integers") and isinstance(value, list):
-        return f"`{base.text}` is a list of {len(value)}: write `{base.text}[0][{key}]`, or `for x in {base.text}:`."
+        if isinstance(value, str) and len(value) == 1 and trees.kind(base.node) == "Name":
+            a_loop = "a loop over text, as over `text.splitlines()`, gives no dicts"
+            return f"`{base.text}` is one character of a text: {a_loop}."
+        is_told = isinstance(value, str) or base.text != "…"
+        return f"`{base.text}` is text: `print({base.text})` shows it." if is_told else None
+    if said.startswith(("list indices must be integers", "tuple indices must be integers")):
+        return _no_key(base.text, value, failure) if isinstance(value, (list, tuple)) else None
+    if trees.kind(failure.node.slice) == "Slice" and isinstance(value, dict):
+        return _part_of(base.text, failure)
     if said.startswith(("'coroutine' object", "'PendingCall' object")):
         return f"It was never awaited: write `(await {base.text})[{key}]`." if trees.kind(base.node) == "Call" else None
     return None
+
+
+def _no_key(name: str, value: Any, failure: Failure) -> str:
+    """What to say of a key where an index is meant."""
+    key = getattr(failure.node.slice, "value", None)
+    what = f"`{name}` is a {'list' if isinstance(value, list) else 'tuple'} of {len(value)}"
+    having = [
+        place for place, item in enumerate(value[:MAX_KEYS]) if isinstance(item, dict) and dict.__contains__(item, key)
+    ]
+    if having:
+        return f"{what}: write `{name}[{having[0]}][{failure.of(failure.node.slice).text}]`, or `for x in {name}:`."
+    if value and isinstance(value[0], dict):
+        return f"{what}: write `for x in {name}:`. The keys of `{name}[0]`: {_keys(value[0])}."
+    return f"{what}: write `{name}[0][{failure.of(failure.node.slice).text}]`, or `for x in {name}:`."
+
+
+def _part_of(name: str, failure: Failure) -> str:
+    return f"`{name}` is a dict: for a part of its text write `str({name}){failure.text.removeprefix(name)}`."
+
+
+def _keys(value: dict[Any, Any]) -> str:
+    return _listed([repr(key)[:MAX_KEY_CHARS] for key in value]) or "none"
 
 
 def _document(text: str) -> Any:
@@ -190,22 +255,67 @@ def _wrong_attribute(case: Case) -> str | None:
         return None
     base = failure.inner("value").text if trees.kind(failure.node) == "Attribute" else "x"
     kind = type(obj)
-    if kind is dict and name in obj:
-        return f"It is a dict: write `{base}[{name!r}]`."
-    if isinstance(obj, JsonText) and isinstance(document := obj.document(), dict) and name in document:
-        return f"It is text that holds a JSON object: write `{base}[{name!r}]`."
-    if (kind in (dict, list) or isinstance(obj, str)) and name in SDK_ATTRIBUTES:
-        what = "text" if isinstance(obj, str) else kind.__name__
-        return f"A call gives plain data, not a result object: `{base}` is the {what} itself."
-    if (kind in (dict, list) or isinstance(obj, str)) and (python := JAVASCRIPT_METHODS.get(name)):
-        return f"In Python: `{python.format(base)}`."
     if kind is types.CoroutineType:
         return f"It was never awaited: write `(await {obj.__qualname__}(...)).{name}`."
     if kind is types.ModuleType and obj.__name__ in world.aliases:
         return f"`{base}` is Python's own module here; the MCP server's: `from mcp.servers import {obj.__name__}`."
-    if failure.is_innermost and (kind is types.ModuleType or kind in (str, list, dict)):
+    if (told := _of_ours(obj, name, base, world)) is not None:
+        return told
+    if isinstance(obj, str):
+        told = _of_text(obj, name, base)
+    elif kind is dict or issubclass(kind, list):
+        told = _of_data(obj, name, base)
+    if told is None and failure.is_innermost and kind in (types.ModuleType, str, list, dict):
         return trees.did_you_mean(name, dir(obj))
+    return told
+
+
+def _of_ours(obj: Any, name: str, base: str, world: World) -> str | None:
+    """Of what the bridge has made."""
+    if isinstance(obj, PendingCall):
+        if name in SDK_ATTRIBUTES:
+            return f"A call gives plain data, not a result object: write `await {base}`, without `.{name}`."
+        return f"It was never awaited: write `(await {base}).{name}`."
+    if isinstance(obj, MCPError):
+        return f"It has `.message`, `.code` and `.details`: `print({base}.code, {base}.message)` shows them."
+    if isinstance(obj, types.FunctionType):
+        server = str(obj.__module__).removeprefix("mcp.servers.")
+        if server in world.aliases:
+            described = f"await runtime.describe('{server}.{obj.__qualname__}', 'schema')"
+            return f"`{base}` is a function: call it, `await {base}(...)`. `{described}` tells all of it."
     return None
+
+
+def _of_text(text: str, name: str, base: str) -> str | None:
+    document = text.document() if isinstance(text, JsonText) else None
+    if isinstance(document, dict) and name in document:
+        return f"It is text that holds a JSON object: write `{base}[{name!r}]`."
+    if name in SDK_ATTRIBUTES:
+        return f"A call gives plain data, not a result object: `{base}` is the text itself."
+    if (python := JAVASCRIPT_METHODS.get(name)) is not None:
+        return f"In Python: `{python.format(base)}`."
+    if name == "decode":
+        return f"It is text already: write `{base}`."
+    if name in OF_DICTS:
+        if (document := _document(text)) is not None:
+            return _parse_first(base, document)
+        return f"`{base}` is text, and no JSON object: `print({base})` shows it."
+    return None
+
+
+def _of_data(data: Any, name: str, base: str) -> str | None:
+    kind = "dict" if isinstance(data, dict) else "list"
+    if kind == "dict" and name in data:
+        return f"It is a dict: write `{base}[{name!r}]`."
+    if name in SDK_ATTRIBUTES:
+        return f"A call gives plain data, not a result object: `{base}` is the {kind} itself."
+    if (python := JAVASCRIPT_METHODS.get(name)) is not None:
+        return f"In Python: `{python.format(base)}`."
+    if not hasattr(str, name):
+        return None
+    if kind == "dict":
+        return f"`{base}` is a dict, and no text. Its keys: {_keys(data)}; `str({base})` is its text."
+    return f"`{base}` is a list, and no text: write `for x in {base}:`, or `str({base})`."
 
 
 # --- containers ---
@@ -223,9 +333,11 @@ def _missing_key(case: Case) -> str | None:
     value = base.value()
     if isinstance(value, JsonText):
         value = value.document()
-    if type(value) is not dict:
+    if not isinstance(value, dict):
         return None
-    return f"The keys of `{base.text}`: {_listed([repr(key)[:MAX_KEY_CHARS] for key in value]) or 'none'}."
+    if trees.kind(failure.node.slice) == "Slice":
+        return _part_of(base.text, failure)
+    return f"The keys of `{base.text}`: {_keys(value)}."
 
 
 def _missing_item(case: Case) -> str | None:
@@ -236,6 +348,8 @@ def _missing_item(case: Case) -> str | None:
     value = base.value()
     if not isinstance(value, (list, tuple, str)):
         return None
+    if base.text == "sys.argv":
+        return "A script has no arguments: put the values into the script."
     count = len(value)
     return f"`{base.text}` has {count} items; the last is `{base.text}[-1]`." if count else f"`{base.text}` is empty."
 
@@ -274,12 +388,26 @@ def _is_writing(failure: Failure) -> bool:
     """Whether the expression opens a file to write it."""
     if trees.kind(failure.node) != "Call":
         return False
-    given = [*failure.node.args[1:2], *(word.value for word in failure.node.keywords if word.arg == "mode")]
+    function = failure.node.func
+    called = getattr(function, "attr", None) or getattr(function, "id", "")
+    if called != "open":
+        return called in {"mkdir", "touch", "write_bytes", "write_text"}
+    # A path's `open` has its mode first.
+    given = [*failure.node.args[:2], *(word.value for word in failure.node.keywords if word.arg == "mode")]
     modes = [str(one.value) for one in given if trees.kind(one) == "Constant"]
-    return any(set(mode) & set("wax") for mode in modes) or failure.last_function in {"write_text", "write_bytes"}
+    return any(len(mode) <= MODE_CHARS and set(mode) & set("wax") and set(mode) <= set("rwaxbt+") for mode in modes)
 
+
+MODE_CHARS = 4
 
 _PATHS = {"pathlib", "shutil", "<frozen os>", "os", "csv", "<frozen genericpath>", "fileinput", "sqlite3", "tarfile"}
+
+
+def _no_database(case: Case) -> str | None:
+    if type(case.exc).__name__ == "OperationalError" and "unable to open database file" in str(case.exc):
+        here = "Only /workspace and /tmp can be written, and no file of the host is here"
+        return f"{here}: write `sqlite3.connect('/tmp/data.db')`."
+    return None
 
 
 def _is_network(exc: Any) -> bool:
@@ -314,7 +442,7 @@ def _no_program(program: str, failure: Failure, world: World) -> str:
 
 def _no_input(case: Case) -> str | None:
     failure = case.failure
-    if trees.kind(failure.node) == "Call" and failure.inner("func").text == "input":
+    if trees.kind(failure.node) == "Call" and failure.inner("func").text in {"input", "getpass", "getpass.getpass"}:
         return "Nobody can answer here: put the value into the script."
     return None
 
@@ -341,8 +469,10 @@ def _no_loop(case: Case) -> str | None:
     return f"{why}: write `await {called}`."
 
 
-def _no_json(case: Case) -> str | None:
-    exc = case.exc
+def _wrong_value(case: Case) -> str | None:
+    exc, failure = case.exc, case.failure
+    if str(exc).startswith("a coroutine was expected, got <_Gathering") and trees.kind(failure.node) == "Call":
+        return f"Write `await {failure.of(failure.node.args[0]).text}`." if failure.node.args else None
     if type(exc).__name__ != "JSONDecodeError" or not isinstance(text := getattr(exc, "doc", None), str):
         return None
     if not text.strip():
@@ -358,5 +488,6 @@ _BY_TYPE: tuple[tuple[type[BaseException], Callable[[Case], str | None]], ...] =
     (OSError, _system),
     (EOFError, _no_input),
     (RuntimeError, _no_loop),
-    (ValueError, _no_json),
+    (ValueError, _wrong_value),
+    (Exception, _no_database),
 )

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from mcp_bridge.guest import lineage
 from mcp_bridge.wire import exits, jsonrpc
-from mcp_bridge.wire.errors import WireError
+from mcp_bridge.wire.errors import LocalMessageError, WireError
 from mcp_bridge.wire.framing import LineDecoder
 from mcp_bridge.wire.messages import NAMES, CallTaken, RequestCancel, encode_params, notification
 
@@ -123,7 +123,7 @@ class Channel:
         with self._write_lock:
             self._next_id += 1
             number = self._next_id
-        line = jsonrpc.encode(jsonrpc.Request(number, NAMES[type(params)], body))
+        line = _line(number, NAMES[type(params)], body)
         self._waiting[number] = take
         self._write(line)
         return number
@@ -179,6 +179,24 @@ class Channel:
                 os.close(fd)
             except OSError:
                 pass
+
+
+def _line(number: int, method: str, body: dict[str, Any]) -> bytes:
+    """A request, with Python's values in it as JSON has them."""
+    try:
+        return jsonrpc.encode(jsonrpc.Request(number, method, body))
+    except LocalMessageError as exc:
+        if exc.code != "not_json":
+            raise
+        from mcp_bridge.guest.plain import plain
+
+        try:
+            made = plain(body)
+        except RecursionError:
+            raise exc from None
+        except TypeError as told:
+            raise LocalMessageError(exc.code, f"the value can't be written as JSON: {told}") from None
+        return jsonrpc.encode(jsonrpc.Request(number, method, made))
 
 
 def _named(params: Any) -> Any:

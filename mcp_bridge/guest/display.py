@@ -6,6 +6,8 @@ import sys
 import types
 from typing import Any
 
+from mcp_bridge.guest import blocks
+from mcp_bridge.guest.blocks import IMAGE_TYPES
 from mcp_bridge.guest.channel import Channel
 from mcp_bridge.guest.output import Capture
 from mcp_bridge.guest.proxies import NotAwaitedError, ask, tell
@@ -23,13 +25,6 @@ RICH_METHODS = (
 )
 
 IMAGE_MAGIC = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
-
-IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-"""Whose text in a rich form is base64."""
-
-MAX_PICTURED_VALUES = 20_000
-MAX_PICTURED_DEPTH = 8
-"""How far a value is searched for images."""
 
 MAX_SAVED_BYTES = 64 << 20
 """Largest file of a figure that is known again when it is shown."""
@@ -168,7 +163,7 @@ class Pictured:
     """In the place of an image, in the text of what it was a part of."""
 
     def __init__(self, mime: str, body: str) -> None:
-        self._text = f"<{mime}, {_size(body)} bytes>"
+        self._text = f"<{mime}, {blocks.size(body)} bytes>"
 
     def __repr__(self) -> str:
         return self._text
@@ -180,12 +175,12 @@ def pictured(value: Any) -> tuple[Any, list[dict[str, Any]]]:
     Without an image it is the value itself.
     """
     images: list[dict[str, Any]] = []
-    left = MAX_PICTURED_VALUES
+    left = blocks.MAX_VALUES
 
     def looked_at(part: Any, depth: int) -> Any:
         nonlocal left
         left -= 1
-        if left < 0 or depth > MAX_PICTURED_DEPTH:
+        if left < 0 or depth > blocks.MAX_DEPTH:
             return part
         if (image := _image_block(part)) is not None:
             images.append(image)
@@ -222,8 +217,7 @@ def _image_block(part: Any) -> dict[str, Any] | None:
     """An image in a tool's result, whole or as `.raw` has it: `{mime_type | mimeType, data | blob}`."""
     if not isinstance(part, dict):
         return None
-    mime = part.get("mime_type") or part.get("mimeType")
-    body = part.get("data") or part.get("blob")
+    mime, body = blocks.mime(part), blocks.body(part)
     if isinstance(mime, str) and mime in IMAGE_TYPES and isinstance(body, str):
         return {mime: body}
     return None
@@ -231,13 +225,15 @@ def _image_block(part: Any) -> dict[str, Any] | None:
 
 def fitting(mime: str, body: str) -> dict[str, Any]:
     """An image in base64 as it can be sent: as it is, scaled down, or what to write instead; what was done is said."""
-    size = _size(body)
+    size = blocks.size(body)
     if size <= MAX_IMAGE_BYTES:
         return {mime: body}
     try:
         made, data, said = _scaled(binascii.a2b_base64(body))
     except Exception as exc:  # noqa: BLE001  (no Pillow here, or no image that it reads)
-        why = "Pillow is not in this image" if isinstance(exc, ImportError) else f"it can't be scaled down: {exc}"
+        why = f"it can't be scaled down: {exc}"
+        if isinstance(exc, ImportError):
+            why = 'Pillow, which scales, is not in the sandbox (the operator\'s setting `profile = "data"` brings it)'
         return {
             "text/plain": f"[{mime} of {size} bytes not shown: the limit is {MAX_IMAGE_BYTES}, and {why}. To keep it: "
             "open('/tmp/image', 'wb').write(DATA); artifact('/tmp/image'), with base64.b64decode(...) for a tool's]"
@@ -314,11 +310,6 @@ def rich_form(thing: Any) -> dict[str, Any] | None:
             if isinstance(shown, str):
                 return {mime: shown}
     return None
-
-
-def _size(body: str) -> int:
-    """The bytes behind a text in base64."""
-    return len(body) * 3 // 4 - body[-2:].count("=")
 
 
 def _base64(data: bytes) -> str:

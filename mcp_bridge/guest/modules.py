@@ -2,12 +2,12 @@
 
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from mcp_bridge.guest import runtime
 from mcp_bridge.guest.channel import Channel
-from mcp_bridge.guest.proxies import Calls, ServerModule, nearest
+from mcp_bridge.guest.proxies import CALLS, LISTS, Calls, ServerModule, nearest
 
 
 class Modules:
@@ -44,6 +44,8 @@ class Modules:
         sync.__getattr__ = self._later(sync)  # type: ignore[method-assign]
         root.servers, root.sync, root.runtime, root.tools = self.servers, sync, self.runtime, tools  # type: ignore[attr-defined]
         root.ToolError, root.MCPError = runtime.ToolError, runtime.MCPError  # type: ignore[attr-defined]
+        # As the SDK calls it.
+        root.McpError = runtime.MCPError  # type: ignore[attr-defined]
         sys.meta_path.insert(0, self)
 
     def names(self, servers: list[dict[str, Any]]) -> dict[str, Any]:
@@ -88,6 +90,8 @@ class Modules:
                 if tool and server in self._aliases:
                     tools = sys.modules[prefix + server].__dict__["__bridge__"]
                     return str(tools.unknown(tool))
+                if server in CALLS | LISTS and (line := runtime.usage(server, self._aliases)):
+                    return f"mcp.servers has no {server!r}; write: {line}"
                 return f"no MCP server {server!r}{nearest(server, self._aliases)}"
         example = self._aliases[0] if self._aliases else "NAME"
         parent, _, last = name.rpartition(".")
@@ -106,6 +110,8 @@ class Modules:
             return f"mcp has no {last!r}, but its runtime; write: from mcp.runtime import {last}"
         if parent == "mcp" and last not in OF_SDK and not last[:1].isupper():
             return f"mcp has no {last!r}, and there is no MCP server of that name{nearest(last, self._aliases)}"
+        if last.endswith("Error"):
+            return f"no {name!r}; a call that fails raises ToolError; write: from mcp import ToolError"
         return (
             f"no {name!r}: mcp is the bridge here, not the SDK, and the servers are connected; "
             f"write: from mcp.servers import {example}, then await {example}.TOOL(...)"
@@ -135,18 +141,17 @@ class Modules:
     def _server_package(
         self, name: str, servers: list[dict[str, Any]], calls: Calls, *, blocking: bool
     ) -> types.ModuleType:
-        package = self._package(name, "One module a server: " + (", ".join(self._aliases) or "none configured"))
+        package = ServerPackage(name, "One module a server: " + (", ".join(self._aliases) or "none configured"))
+        by_name: dict[str, ServerModule] = {}
+        package.__dict__["__bridge__"] = by_name, lambda wanted: self._unknown(f"{name}.{wanted}")
+        package.__path__ = []
+        sys.modules[name] = package
         for row in servers:
             full = f"{name}.{row['alias']}"
             module = ServerModule(full, row["name"], row["alias"], calls, blocking=blocking)
-            sys.modules[full] = module
+            sys.modules[full] = by_name[row["name"]] = module
             setattr(package, row["alias"], module)
         package.__all__ = list(self._aliases)  # type: ignore[attr-defined]
-
-        def missing(wanted: str) -> Any:
-            raise AttributeError(wanted if wanted.startswith("__") else self._unknown(f"{name}.{wanted}"))
-
-        package.__getattr__ = missing  # type: ignore[method-assign]
         return package
 
     def _saved_tool(self, name: str) -> Any:
@@ -158,6 +163,38 @@ class Modules:
         namespace: dict[str, Any] = {"__name__": f"mcp.tools.{name}"}
         exec(compile(source, f"/workspace/mcp.tools.{name}", "exec", dont_inherit=True), namespace)  # noqa: S102
         return namespace[name]
+
+
+class ServerPackage(types.ModuleType, Mapping[str, ServerModule]):
+    """`mcp.servers`: the servers as attributes by their aliases, and as a dict by their names, or their aliases.
+
+    Whatever a server is called, its module is found before a dict's methods.
+    """
+
+    def __getitem__(self, name: str) -> ServerModule:
+        by_name, unknown = self.__dict__["__bridge__"]
+        module = by_name.get(name) or (self.__dict__.get(name) if isinstance(name, str) else None)
+        if not isinstance(module, ServerModule):
+            raise KeyError(unknown(name))
+        return module
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.__dict__["__bridge__"][0])
+
+    def __len__(self) -> int:
+        return len(self.__dict__["__bridge__"][0])
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name if name.startswith("__") else self.__dict__["__bridge__"][1](name))
+
+    def __repr__(self) -> str:
+        return f"<MCP servers: {', '.join(self) or 'none configured'}>"
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
 
 OF_SDK = frozenset({"client", "server", "shared", "types", "stdio_client", "os", "cli"})

@@ -57,9 +57,10 @@ def _awaited(row: dict[str, Any]) -> str:
 
 
 class StepView:
-    """One step of a trace: `.id .status .output .error .code .retries .usage`.
+    """One step of a trace: `.id .status .output .error .code .retries .usage .why`.
 
-    `.status` is `success`, `failed`, `skipped` or `pending`; `.code` is the error's, such as `denied`.
+    `.status` is `success`, `failed`, `skipped` or `pending`; `.code` is the error's, such as `denied`; `.why` says
+    which references of a condition led nowhere.
     """
 
     def __init__(self, row: dict[str, Any]) -> None:
@@ -67,15 +68,17 @@ class StepView:
         self.status: str = row["status"]
         self.output: Any = row.get("output")
         self.error: str | None = row.get("error")
-        if self.error and row.get("why"):
-            self.error += f": {row['why']}"
+        self.why: str | None = row.get("why")
+        if self.error and self.why:
+            self.error += f": {self.why}"
         self.code: str | None = row.get("code")
         self.retries: int = row.get("retries", 0)
         self.usage: dict[str, Any] | None = row.get("usage")
 
     def __repr__(self) -> str:
         shown = f": {self.error}" if self.error else "" if self.output is None else f" → {self.output!r}"
-        return _short(f"{self.id} {self.status}{shown}")
+        why = f" ({self.why})" if self.why and not self.error else ""
+        return _short(f"{self.id} {self.status}{shown}{why}")
 
 
 class Trace:

@@ -1,12 +1,13 @@
 """`mcp.servers.<name>`: a tool as a function with the tool's true signature."""
 
 import sys
+import threading
 import types
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from typing import Any
 
-from mcp_bridge.guest import jsontext, runner
-from mcp_bridge.guest.arguments import spread
+from mcp_bridge.guest import blocks, jsontext, runner
+from mcp_bridge.guest.arguments import meant, spread
 from mcp_bridge.guest.channel import Channel, RequestError
 from mcp_bridge.wire.errors import LocalMessageError
 from mcp_bridge.wire.messages import CatalogCheck, CatalogTools, ToolCall
@@ -77,7 +78,7 @@ class Calls:
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
-        self._unawaited: dict[int, tuple[str, int]] = {}
+        self._unawaited: dict[int, tuple[str, int | None]] = {}
         self._forgotten: list[tuple[str, int | None]] = []
         self._serial = 0
 
@@ -89,7 +90,10 @@ class Calls:
         """A call that starts when it is awaited. `depth` finds the caller's frame, for its line."""
         self._serial += 1
         serial = self._serial
-        self._unawaited[serial] = (shown, sys._getframe(depth).f_lineno)  # noqa: SLF001
+        frame = sys._getframe(depth)  # noqa: SLF001
+        # A library may have called it: a pool of threads.
+        line = frame.f_lineno if frame.f_code.co_filename == runner.FILENAME else None
+        self._unawaited[serial] = (shown if _may_await() else f"{IN_THREAD}{shown}", line)
         return PendingCall(work, lambda: self._unawaited.pop(serial, None), shown)
 
     def call_blocking(self, request: ToolCall) -> Any:
@@ -163,9 +167,34 @@ def _is_unbegun(coroutine: Any) -> bool:
     return coroutine.cr_frame is not None and not coroutine.cr_suspended and not coroutine.cr_running
 
 
+IN_THREAD = "in a thread, "
+
+
+def _may_await() -> bool:
+    """Whether what is called now can be awaited where it is: not in a thread without an event loop."""
+    if threading.current_thread() is threading.main_thread():
+        return True
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None  # noqa: SLF001
+
+
 def _not_awaited(shown: str, line: int | None) -> str:
     where = "" if line is None else f"line {line}: "
-    return f"{where}{shown}(...) was never awaited, so it never ran; write: await {shown}(...)"
+    told = f"{where}{shown}(...) was never awaited, so it never ran; write: "
+    if shown.startswith(IN_THREAD):
+        name = shown.removeprefix(IN_THREAD)
+        module = name.partition(".")[0]
+        return told + (f"{name}_sync(...)" if module == "runtime" else f"from mcp.sync.servers import {module}")
+    return told + ("await asyncio.gather(...)" if _is_gathered(line) else f"await {shown}(...)")
+
+
+def _is_gathered(line: int | None) -> bool:
+    """Whether a line of the script gathers what it doesn't await."""
+    source = getattr(sys.modules.get("__main__"), "__loader__", None)
+    if line is None or not isinstance(source, runner.Source):
+        return False
+    text = source.code.split("\n")[line - 1 : line]
+    return any("asyncio.gather(" in one and "await" not in one for one in text)
 
 
 class PendingCall(Coroutine[Any, Any, Any]):
@@ -205,7 +234,7 @@ class PendingCall(Coroutine[Any, Any, Any]):
 
 
 def _value(result: Any, *, raw: bool) -> Any:
-    return result.get("raw") if raw else jsontext.of(result.get("value"))
+    return blocks.short(result.get("raw") if raw else jsontext.of(result.get("value")))
 
 
 def _tool_error(request: ToolCall, exc: RequestError | LocalMessageError) -> ToolError:
@@ -246,6 +275,8 @@ class _Tools:
         alias, rows = self._alias, list(self.rows())
         if name in CALLS:
             return f"{told}; write: await {alias}.TOOL(...){nearest('', rows)}"
+        if name.endswith(("Error", "Exception")):
+            return f"{told}; a call that fails raises ToolError; write: from mcp import ToolError"
         if name in LISTS:
             return f"{told}; write: dir({alias}), or await runtime.list_tools({self.server!r})"
         if _is_pythons(alias, name):
@@ -301,6 +332,19 @@ class ServerModule(types.ModuleType):
             raise KeyError(tools.unknown(name))
         return function
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.__dict__["__bridge__"].rows())
+
+    def __len__(self) -> int:
+        return len(self.__dict__["__bridge__"].rows())
+
+    def __bool__(self) -> bool:
+        # Not by the length: that would start the server.
+        return True
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.__dict__["__bridge__"].function(name) is not None
+
     def __dir__(self) -> list[str]:
         return sorted(self.__dict__["__bridge__"].rows())
 
@@ -309,7 +353,7 @@ class ServerModule(types.ModuleType):
 
 
 CALLS = frozenset({"call", "call_tool", "execute", "execute_tool", "invoke", "run", "run_tool", "use_tool"})
-LISTS = frozenset({"get_tools", "list_tools", "tools"})
+LISTS = frozenset({"functions", "get_tools", "items", "keys", "list", "list_tools", "tools", "values"})
 """What clients' sessions have, and a server here has not."""
 
 
@@ -358,7 +402,7 @@ def make_function(row: dict[str, Any], server: str, alias: str, calls: Calls, *,
     def request(args: tuple[Any, ...], kwargs: dict[str, Any], *, raw: bool) -> ToolCall:
         if not row["extra"]:
             args, kwargs = spread(params, args, kwargs)
-        return ToolCall(server, row["name"], bind(shown, row, args, kwargs, check), raw)
+        return ToolCall(server, row["name"], meant(params, bind(shown, row, args, kwargs, check)), raw)
 
     if blocking:
 

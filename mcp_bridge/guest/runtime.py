@@ -109,8 +109,47 @@ class Summary(dict[str, Any]):
     __str__ = __repr__
 
 
-class Match(dict[str, Any]):
+class Row(dict[str, Any]):
+    """A dict whose items are attributes, too; `description` is what it says of a tool, however that is called."""
+
+    called = ""
+    """The tool, as `describe` knows it."""
+
+    _described = "doc"
+
+    def __missing__(self, key: Any) -> Any:
+        if key == "description":
+            return self[self._described]
+        raise KeyError(self._unknown(key))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in self or name == "description":
+            return self[name]
+        raise AttributeError(self._unknown(name))
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """As a dict's, and what `[key]` knows besides."""
+        return self[key] if key in self or key == "description" else default
+
+    def _unknown(self, name: Any) -> str:
+        tool = self.called or self["name"]
+        if name in SCHEMAS:
+            return f"no {name!r} here; write: await runtime.describe({tool!r}, 'schema')"
+        if name in CALLS:
+            return f"no {name!r} here; write: await runtime.call_tool({tool!r}, {{...}})"
+        return f"no {name!r} here; there are: {', '.join(self)}"
+
+
+SCHEMAS = frozenset({"inputSchema", "input_schema", "outputSchema", "output_schema", "parameters", "schema"})
+"""How clients call a tool's schemas."""
+
+
+class Match(Row):
     """One found tool, as a dict; prints as its line."""
+
+    _described = "line"
 
     def __repr__(self) -> str:
         return str(self["line"])
@@ -126,9 +165,9 @@ def build(channel: Channel, calls: Calls, servers: list[dict[str, Any]]) -> type
     for name in _BLOCKING_TOO:
         blocking = getattr(functions, name)
         public[name] = _asynchronous(name, blocking, calls)
-        public[f"{name}_sync"] = blocking
+        public[f"{name}_sync"] = _telling(f"{name}_sync", blocking)
     for name in _PLAIN:
-        public[name] = public[f"{name}_sync"] = getattr(functions, name)
+        public[name] = public[f"{name}_sync"] = _telling(name, getattr(functions, name))
     public["call_tool"] = functions.call_tool_async
     public["call_tool_sync"] = functions.call_tool
     module.__dict__.update(public)
@@ -175,10 +214,18 @@ def unknown(name: str, known: list[str], aliases: list[str]) -> str:
     told = f"mcp.runtime has no {name!r}"
     if name in aliases:
         return f"{told}; write: from mcp.servers import {name}"
-    for meant, names in _MEANT.items():
-        if name in names:
-            return f"{told}; write: {USAGE[meant].format(aliases[0] if aliases else 'SERVER')}"
+    if (line := usage(name, aliases)) is not None:
+        return f"{told}; write: {line}"
     return f"{told}{nearest(name, [one for one in known if not one.endswith('_sync')])}"
+
+
+def usage(name: str, aliases: list[str]) -> str | None:
+    """The line with the function that is meant by a name, the runtime's own or another client's; None for no such."""
+    example = aliases[0] if aliases else "SERVER"
+    for meant, names in _MEANT.items():
+        if name == meant or name in names:
+            return USAGE[meant].format(example)
+    return None
 
 
 _BLOCKING_TOO = (
@@ -202,6 +249,7 @@ _PLAIN = ("discovered_servers", "list_loaded_server_metadata", "describe_server"
 
 def _asynchronous(name: str, blocking: Callable[..., Any], calls: Calls) -> Any:
     """The asynchronous form: the same logic on a thread, so that it neither blocks the loop nor is written twice."""
+    blocking = _telling(name, blocking)
 
     async def work(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         import asyncio
@@ -216,6 +264,33 @@ def _asynchronous(name: str, blocking: Callable[..., Any], calls: Calls) -> Any:
     call.__module__ = "mcp.runtime"
     call.__dict__[ASYNCHRONOUS] = True
     call.__wrapped__ = blocking  # type: ignore[attr-defined]  # inspect.signature follows it
+    return call
+
+
+def _telling(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that says how it is called where it is called otherwise.
+
+    Raises:
+        TypeError: It is; names the function as a script knows it.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except TypeError:
+            import inspect
+
+            signature = inspect.signature(function)
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as exc:
+                shown = signature.replace(return_annotation=inspect.Signature.empty)
+                raise TypeError(f"runtime.{name}(): {exc}. It is {name}{shown}") from None
+            raise
+
+    call.__name__ = call.__qualname__ = function.__name__
+    call.__doc__, call.__module__ = function.__doc__, "mcp.runtime"
+    call.__wrapped__ = function  # type: ignore[attr-defined]  # inspect.signature follows it
     return call
 
 
@@ -247,9 +322,21 @@ class _Functions:
         """A dict a server: `name`, `alias`, `status`, `tools` (a count or None), `error`."""
         return Rows(self._ask(CatalogServers())["servers"])
 
-    def list_tools(self, server: str) -> Rows:
-        """A dict a tool: `name`, `alias`, `params`, `returns`, `doc`."""
-        return Rows(self._ask(CatalogTools(server))["tools"])
+    def list_tools(self, server: str | None = None) -> Rows:
+        """A dict a tool: `name`, `alias`, `params`, `returns`, `doc`; without a server, of each, with `server`."""
+        if server is not None:
+            return self._tools(server)
+        # Starts those that have to be, at once, and tells of those that can't.
+        self._search("", 1, strict=False)
+        listed = [row for row in self._ask(CatalogServers())["servers"] if row["tools"] is not None]
+        return Rows(tool for row in listed for tool in self._tools(row["name"], server=row["alias"]))
+
+    def _tools(self, asked: str, **more: str) -> Rows:
+        found = self._ask(CatalogTools(asked))
+        rows = Rows(Row(more | tool) for tool in found["tools"])
+        for row in rows:
+            row.called = f"{found['alias']}.{row['alias']}"
+        return rows
 
     def search(self, query: str = "", limit: int = 10) -> Rows:
         """Tools of every server, best first; each has `server`, `tool`, `name` (`alias.tool`) and `line`."""

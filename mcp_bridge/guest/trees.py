@@ -93,10 +93,15 @@ class Failure(NamedTuple):
                 return base.__dict__.get(node.attr) if isinstance(base, types.ModuleType) else None
             case "Subscript" if kind(node.slice) == "Constant":
                 base, key = self.inner("value").value(), node.slice.value
-                if type(base) is dict and isinstance(key, str):
-                    return base.get(key)
-                if type(base) is list and type(key) is int and -len(base) <= key < len(base):
-                    return base[key]
+                # By the type's own: a class of the script's may do anything.
+                if issubclass(type(base), dict) and isinstance(key, str):
+                    return dict.get(base, key)
+                if (
+                    issubclass(type(base), list)
+                    and type(key) is int
+                    and -list.__len__(base) <= key < list.__len__(base)
+                ):
+                    return list.__getitem__(base, key)
         return None
 
 

@@ -74,6 +74,9 @@ _TOKENS = re.compile(
 _WORDS = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
 Comparison = Callable[[Any, Any], Any]
 
+_EQUATING = frozenset({"==", "!=", "in", "not in", "contains"})
+"""Comparisons that have an answer where a side of them leads nowhere."""
+
 _LONG_CHARS = 64 << 10
 
 
@@ -113,7 +116,7 @@ class Condition:
         ConditionSyntaxError: It is none.
     """
 
-    __slots__ = ("_node", "_truth", "roots", "text")
+    __slots__ = ("_node", "_truth", "equated", "roots", "text")
 
     def __init__(
         self, text: str, comparisons: Mapping[str, Comparison] = COMPARISONS, truth: Callable[[Any], bool] = bool
@@ -126,6 +129,8 @@ class Condition:
         self._node = parser.whole()
         self.roots = frozenset(parser.roots)
         """The first names of its references."""
+        self.equated = frozenset(parser.equated)
+        """Its references that stand beside anything but `None` where None is compared as well as any value."""
 
     def holds(self, lookup: Lookup) -> bool:
         """Whether it is true.
@@ -169,6 +174,7 @@ class _Parser:
         self._index = 0
         self._depth = 0
         self.roots: set[str] = set()
+        self.equated: set[Reference] = set()
 
     def whole(self) -> _Node:
         if not self._tokens:
@@ -223,7 +229,12 @@ class _Parser:
                 return left
             name = token.text
             self._index += 1
-        return _compare(name, self._comparisons[name], left, self._operand())
+        right = self._operand()
+        if name in _EQUATING:
+            for side, other in ((left, right), (right, left)):
+                if isinstance(side, _Reference) and other is not _NONE:
+                    self.equated.add((side.root, side.path))
+        return _compare(name, self._comparisons[name], left, right)
 
     def _operand(self) -> _Node:
         token = self._peek()
@@ -238,7 +249,8 @@ class _Parser:
             case "number":
                 return _constant(_number(token))
             case "word" if token.text in _WORDS:
-                return _constant(_WORDS[token.text])
+                value = _WORDS[token.text]
+                return _NONE if value is None else _constant(value)
         if token.text in {"(", "["}:
             self._depth += 1
             if self._depth > MAX_DEPTH:
@@ -338,6 +350,9 @@ def _number(token: _Token) -> int | float:
 
 def _constant(value: Any) -> _Node:
     return lambda _: value
+
+
+_NONE = _constant(None)
 
 
 def _nothing(_root: str, _path: tuple[str, ...]) -> Any:

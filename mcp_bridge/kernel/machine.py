@@ -15,9 +15,10 @@ Rules that everything here keeps:
    the program, unless it has `next_step`, or is a condition, whose own target then goes on in the order of the list.
 """
 
+from collections.abc import Callable
 from typing import Any
 
-from mcp_bridge.kernel.conditions import ConditionError, condition
+from mcp_bridge.kernel.conditions import ConditionError, Reference, condition
 from mcp_bridge.kernel.events import (
     PENDING,
     Cancel,
@@ -34,8 +35,8 @@ from mcp_bridge.kernel.events import (
 )
 from mcp_bridge.kernel.format import MAX_SECONDS
 from mcp_bridge.kernel.program import Program, Step
-from mcp_bridge.kernel.reasons import reason
-from mcp_bridge.kernel.references import SHORT_CHARS, Lookup, TextTooLongError, measured, quoted, written
+from mcp_bridge.kernel.reasons import counted_as_none, reason
+from mcp_bridge.kernel.references import MISSING, Lookup, TextTooLongError, measured, quoted, written
 from mcp_bridge.kernel.tasks import UNDO, Group, Leaf, Level, Nested, Task
 from mcp_bridge.kernel.values import NotJSONError, ValueFaultError, normal, parsed, same
 
@@ -43,7 +44,7 @@ MAX_ITEMS = 10_000
 """Longest list that a map step goes over."""
 
 MAX_REASONS = 100
-"""Conditions without an answer that a machine keeps a reason of."""
+"""Conditions of which a machine keeps why they had no answer, or had one with nothing."""
 
 MAX_USAGE = 10**15
 """Most tokens, or dollars, that one answer of a model may have taken."""
@@ -98,6 +99,9 @@ class Machine:
 
     _work_left = MAX_WORK
     """Of the transition that is under way."""
+
+    _read: Callable[[str], Any]
+    """How the transition that is under way parses texts."""
 
     def __init__(self, program: Program, context: dict[str, Any] | None = None) -> None:
         self.rows: list[StepResult] = []
@@ -176,8 +180,8 @@ class Machine:
         """The error, with the reason of the condition that it ends in."""
         error = self.error
         for place, text in reversed(self.reasons.items()):
-            row = self.rows[place]
-            if error and row.error and row.status == "failed" and error.endswith(row.error):
+            row = self.rows[place] if place < len(self.rows) else None
+            if error and row and row.error and row.status == "failed" and error.endswith(row.error):
                 return f"{error}: {text}"
         return error
 
@@ -213,8 +217,12 @@ class Machine:
 
     # --- the transition function ---
 
-    def apply(self, event: Event) -> list[Effect]:
+    def apply(self, event: Event, read: Callable[[str], Any] | None = None) -> list[Effect]:
         """Take an event.
+
+        Args:
+            event: It.
+            read: Gives what `parsed` gives, which it may know already, of the text of a step with `parse`.
 
         Returns:
             What is to be done now.
@@ -225,6 +233,7 @@ class Machine:
         if self.level.status != "running":
             raise IllegalEventError("ended", f"the execution has ended: {self.level.status}")
         self.effects = []
+        self._read = read or parsed
         self._work_left = MAX_WORK
         if isinstance(event, Outcome):
             self._outcome(event)
@@ -349,7 +358,7 @@ class Machine:
         """The result of a step that has an output."""
         if task.step.parses and isinstance(value, str):
             try:
-                value = parsed(value)
+                value = self._read(value)
             except NotJSONError:
                 return self._failed(task, "not_json", f"the output is no JSON: {_beginning(value)}")
         return StepResult(task.path, "success", value, None, None, task.attempt - 1, task.usage)
@@ -494,20 +503,34 @@ class Machine:
 
     def _decide(self, step: Step, level: Level, path: str) -> StepResult:
         assert step.condition is not None  # noqa: S101 - the validator's word
-        if len(step.condition) > SHORT_CHARS:
-            # It may have to be read anew each time.
-            self._work_left -= len(step.condition) // 500
+        # Read where it is needed: of a long one that may be anew each time.
+        self._work_left -= len(step.condition) // 500
+        read = condition(step.condition)
+        lookup = self._weighed(level.compared)
+        missing: list[Reference] = []
+
+        def looked_up(root: str, names: tuple[str, ...]) -> Any:
+            found = lookup(root, names)
+            if found is MISSING and (root, names) in read.equated:
+                missing.append((root, names))
+            return found
+
         try:
-            holds = condition(step.condition).holds(self._weighed(level.compared))
-            target = step.then if holds else step.otherwise
+            target = step.then if read.holds(looked_up) else step.otherwise
         except ConditionError as exc:
             status: StepStatus = "skipped" if step.on_error == "skip" else "failed"
             message = f"the condition {quoted(step.condition)} fails: {exc}"
-            if len(self.reasons) < MAX_REASONS and (text := reason(exc, level.compared)):
-                # Its row is the next one.
-                self.reasons[len(self.rows)] = text
+            self._tell(reason(exc, level.compared))
             return StepResult(path, status, None, message, "bad_condition")
+        if missing and level is self.level:
+            # Of another program the row tells how it ended.
+            self._tell(counted_as_none(missing, level.compared))
         return StepResult(path, "success", None if target is None else level.program.steps[target].id)
+
+    def _tell(self, why: str) -> None:
+        """Keep what is told of the condition whose row is the next one."""
+        if why and len(self.reasons) < MAX_REASONS:
+            self.reasons[len(self.rows)] = why
 
     def _start_group(self, group: Group) -> StepResult | None:
         self._set_deadline(group)

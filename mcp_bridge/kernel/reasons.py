@@ -1,11 +1,12 @@
-"""Why a comparison has no answer: what its references stand for, in words.
+"""Why a comparison has no answer, or had one with nothing: what its references stand for, in words.
 
 This is told and never part of a state, whose bytes have what they always had.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
-from mcp_bridge.kernel.conditions import ConditionError
+from mcp_bridge.kernel.conditions import ConditionError, Reference
 from mcp_bridge.kernel.references import MISSING, Lookup, quoted
 from mcp_bridge.kernel.values import NotJSONError, canonical, parsed
 
@@ -25,6 +26,19 @@ def reason(error: ConditionError, lookup: Lookup) -> str:
         lookup: What it was asked with.
     """
     return "; ".join(dict.fromkeys(_stands_for(root, path, lookup) for root, path in error.references))
+
+
+def counted_as_none(references: Iterable[Reference], lookup: Lookup) -> str:
+    """A sentence on each reference that leads nowhere, where a condition went on with None.
+
+    Args:
+        references: Those.
+        lookup: What it was asked with.
+    """
+    return "; ".join(
+        f"{_written(root, path[:_MAX_NAMES])} counts as None: {_stands_for(root, path, lookup)}"
+        for root, path in dict.fromkeys(references)
+    )
 
 
 def _stands_for(root: str, path: tuple[str, ...], lookup: Lookup) -> str:

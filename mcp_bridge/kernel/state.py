@@ -100,10 +100,12 @@ def row_json(row: StepResult) -> Json:
 
 
 def told_rows(machine: Machine) -> list[Json]:
-    """The rows of the trace as they are told: as JSON objects, with `why` where a condition had no answer."""
+    """The rows of the trace as they are told: as JSON objects, with what is told of conditions as `why`."""
     rows = [row_json(row) for row in machine.rows]
     for place, text in machine.reasons.items():
-        rows[place]["why"] = text
+        # A row of another program's step comes when that has ended.
+        if place < len(rows):
+            rows[place]["why"] = text
     return rows
 
 

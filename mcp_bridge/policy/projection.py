@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.policy.comparisons import Unknown
+from mcp_bridge.policy.json_texts import Numbers, is_document, quoted
 from mcp_bridge.policy.json_walk import TooDeepError, leaves, rebuild
 from mcp_bridge.policy.masking import Masker
 from mcp_bridge.policy.patterns import BUILT_IN, TooManyValuesError, find
@@ -98,7 +99,7 @@ class Projector:
         Args:
             value: JSON, keys of objects included, or bytes: those are looked at as UTF-8, and byte by byte if they
                 aren't UTF-8. In place of a number that holds a sensitive value stands a reference to all of it; one
-                that holds a secret becomes text.
+                that holds a secret becomes text. In a text that is a JSON document, too, which stays one.
         """
         return self._project(value, self._hidden, self._hidden_number, self._shows)
 
@@ -283,7 +284,9 @@ class Projector:
         return projected if sum(map(len, _texts(projected, self._least))) <= self._max_chars else OVERSIZE
 
     def _hidden(self, text: str) -> str:
-        return self._referred(self._masker.mask(text))
+        hidden = self._referred(self._masker.mask(text))
+        # In the place of a number in JSON it is a text, as in a value: so the document can still be read.
+        return quoted(hidden) if hidden is not text and is_document(text) else hidden
 
     def _shows(self, text: str) -> bool:
         return self._masker.mask(text) is not text or any(
@@ -311,8 +314,11 @@ class Projector:
     def _referred(self, text: str) -> str:
         """The text with references for what the patterns find outside of references."""
         pieces = list(self._pieces(text))
+        numbers: Numbers | None = Numbers(text)
         for _ in range(_MAX_PASSES):
-            parted = [part for text, finished in pieces for part in self._parted(text, finished=finished)]
+            parted = list(self._parted(pieces, numbers))
+            # What is found later has other neighbours than in the text.
+            numbers = None
             if len(parted) == len(pieces):
                 break
             pieces = parted
@@ -339,14 +345,18 @@ class Projector:
             done = end
         yield text[done:], False
 
-    def _parted(self, text: str, *, finished: bool) -> Iterator[tuple[str, bool]]:
-        done = 0
-        if not finished:
-            for span in find(self._patterns, text):
+    def _parted(self, pieces: list[tuple[str, bool]], numbers: Numbers | None) -> Iterator[tuple[str, bool]]:
+        """The pieces, with references for what is found in them; to numbers for those of a JSON document."""
+        at = 0
+        for text, finished in pieces:
+            done = 0
+            for span in () if finished else find(self._patterns, text):
                 yield text[done : span.start], False
-                yield self._put(text[span.start : span.end]), True
+                number = numbers.value(at + span.start, at + span.end) if numbers else None
+                yield self._put(text[span.start : span.end] if number is None else number), True
                 done = span.end
-        yield text[done:], finished
+            yield text[done:], finished
+            at += len(text)
 
     def _put(self, value: Scalar) -> str:
         try:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from mcp_bridge import __version__
 from mcp_bridge.bridge.live import LiveOutput
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.offload import on_thread
+from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.server import displays, process, render
 from mcp_bridge.server.keeper import INTERNAL_ERROR, kept
 from mcp_bridge.server.presentation import TOOL, instructions, tool, unready
@@ -311,7 +311,8 @@ async def _run(
                 news=reporter.notify,
             )
             record.notices += keeper.news()
-            result = _answer(bridge, ctx, record)
+            # It may have to count and to keep all that was printed.
+            result = await off_loop([record.stdout, record.stderr, record.value], _answer, bridge, ctx, record)
         except BridgeError as exc:
             result = _refused(bridge.settings, ctx, exc)
         except Exception:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mcp_bridge.bridge.record import GIVEN_BEFORE
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.server import displays
+from mcp_bridge.server.printed import Printed
 from mcp_bridge.wire.jsonrpc import MAX_DEPTH, depth_exceeds
 
 if TYPE_CHECKING:
@@ -78,10 +79,10 @@ class Answer:
         self._form = settings.output
         self._limit = settings.max_output_chars
         self._files = files
-        self._whole = {
-            "stdout": record.stdout.decode("utf-8", "backslashreplace"),
+        self._whole: dict[str, str | Printed] = {
+            "stdout": Printed(record.stdout),
             "value": record.value or "",
-            "stderr": record.stderr.decode("utf-8", "backslashreplace"),
+            "stderr": Printed(record.stderr),
             "error": error_text(record.error, None) if record.error else "",
         }
         self._kept: dict[str, str] = {}
@@ -102,10 +103,11 @@ class Answer:
         line, and many keep every answer for as long as the conversation. What was displayed is in the answer's blocks
         already; the record says what there was.
         """
-        out = self._record.to_json()
+        out = self._record.to_keep()
         for name in OUTPUTS:
-            if name in out and len(self._whole[name]) > whole:
-                out[name] = self._cut(name, self._limit)
+            if name in out:
+                is_long = len(self._whole[name]) > whole
+                out[name] = self._cut(name, self._limit) if is_long else str(self._whole[name])
         if self._notices:
             out["notices"] = self._notices
         if self._record.displays:
@@ -130,13 +132,12 @@ class Answer:
         record = self._record
         return {"execution": record.execution, "status": record.status, "exit_code": record.exit_code}, False
 
-    def where(self, name: str, whole: str) -> str:
+    def where(self, name: str, whole: str | Printed) -> str:
         """How to read all of what is cut, for the note about that; "" where it can't be kept."""
         if name not in self._kept:
             try:
-                self._files.save_output(
-                    self._record.execution, name + ".txt", whole.encode("utf-8", "backslashreplace")
-                )
+                data = whole.data if isinstance(whole, Printed) else whole.encode("utf-8", "backslashreplace")
+                self._files.save_output(self._record.execution, name + ".txt", data)
                 named = "" if name == "stdout" else f", {name!r}"
                 self._kept[name] = f"; runtime.output({self._record.execution!r}{named}) has all of it"
             except (BridgeError, OSError):
@@ -193,7 +194,7 @@ class Answer:
 
     def _brief(self, limit: int) -> dict[str, Any]:
         """The record with less of everything that may be long."""
-        out = self._record.to_json()
+        out = self._record.to_keep()
         if self._notices:
             out["notices"] = self._notices
         if self._record.displays:
@@ -232,7 +233,7 @@ class Answer:
 
     def _cut(self, name: str, limit: int) -> str:
         whole = self._whole[name]
-        return whole if len(whole) <= limit else cut(whole, limit, self.where(name, whole))
+        return str(whole) if len(whole) <= limit else cut(whole, limit, self.where(name, whole))
 
 
 def _json_chars(value: Any) -> int:
@@ -264,18 +265,22 @@ def _fitting(items: list[T], share: int) -> list[T]:
     return fitting
 
 
-def cut(whole: str, limit: int, where: str = "") -> str:
+def cut(whole: str | Printed, limit: int, where: str = "") -> str:
     """`whole`, or its two ends with a note between them when it is longer than `limit` characters.
 
     The note is within the limit, too, if that has room for it; else there is nothing but the note.
     """
     if len(whole) <= limit:
-        return whole
+        return str(whole)
     # As long as it can get.
     half = (limit - len(_note(len(whole), len(whole), where)) - 2) // 2
     if half <= 0:
         return _note(len(whole), len(whole), where)
-    return f"{whole[:half]}\n{_note(len(whole) - 2 * half, len(whole), where)}\n{whole[len(whole) - half :]}"
+    if isinstance(whole, Printed):
+        first, last = whole.first(half), whole.last(half)
+    else:
+        first, last = whole[:half], whole[-half:]
+    return f"{first}\n{_note(len(whole) - 2 * half, len(whole), where)}\n{last}"
 
 
 def _note(left_out: int, whole: int, where: str) -> str:

@@ -1,0 +1,86 @@
+"""What a tool gives beside text: images, sound and files, which print short and have everything all the same."""
+
+from collections.abc import Iterator
+from typing import Any
+
+IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+"""Images that can be shown."""
+
+MAX_DEPTH = 8
+MAX_VALUES = 20_000
+"""How far a value is searched for them."""
+
+
+_BASE64 = dict.fromkeys(map(ord, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"))
+
+
+class Block(dict[str, Any]):
+    """A dict with bytes in base64 in it, which prints as what they are."""
+
+    def __repr__(self) -> str:
+        if not _is_block(self):
+            # The script has changed it.
+            return dict.__repr__(self)
+        what = f"{mime(self)} {self['uri']}" if isinstance(self.get("uri"), str) else mime(self)
+        shown = "display(it) shows it, " if mime(self) in IMAGE_TYPES else ""
+        return f"<{what}, {size(body(self))} bytes; {shown}[{'data' if self.get('data') else 'blob'!r}] is its base64>"
+
+    __str__ = __repr__
+
+    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
+        # A copy in another process is a plain dict.
+        return dict, (dict(self),)
+
+
+Block.__module__ = "mcp"
+
+
+def mime(block: dict[str, Any]) -> Any:
+    """The type of a block, as `.raw` names it or not."""
+    return block.get("mime_type") or block.get("mimeType")
+
+
+def body(block: dict[str, Any]) -> Any:
+    """What a block holds, in base64."""
+    return block.get("data") or block.get("blob")
+
+
+def size(text: str) -> int:
+    """The bytes behind a text in base64."""
+    return len(text) * 3 // 4 - text[-2:].count("=")
+
+
+def short(value: Any) -> Any:
+    """A value that came as JSON, with those of its dicts that hold bytes as `Block`s."""
+    if _is_block(value):
+        return Block(value)
+    if not isinstance(value, (dict, list)):
+        return value
+    left = MAX_VALUES
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        following = []
+        for parent in level:
+            left -= len(parent)
+            if left < 0:
+                return value
+            for place, inner in _places(parent):
+                if isinstance(inner, (dict, list)):
+                    if _is_block(inner):
+                        parent[place] = Block(inner)
+                    else:
+                        following.append(inner)
+        level = following
+    return value
+
+
+def _places(parent: Any) -> Iterator[tuple[Any, Any]]:
+    return iter(list(parent.items())) if isinstance(parent, dict) else enumerate(parent)
+
+
+def _is_block(value: Any) -> bool:
+    if not isinstance(value, dict) or not isinstance(kind := mime(value), str) or kind.startswith("text/"):
+        return False
+    text = body(value)
+    # Of others' structured data `data` may be anything.
+    return isinstance(text, str) and len(text) % 4 == 0 and not text.rstrip("=").translate(_BASE64)
