@@ -18,6 +18,7 @@ pytest_plugins = [
     "sandbox_fixtures",
     "bridge_fixtures",
     "execution_fixtures",
+    "arena_fixtures",
     "cli_fixtures",
     "ui_fixtures",
     "crash_fixtures",

@@ -17,7 +17,7 @@ import anyio.to_thread
 import pytest
 from crash_fixtures import BOUNDED, LONG
 from execution_fixtures import printed, until
-from test_hostile import READY, Claimed, Silent, report, told
+from test_reports import READY, Claimed, Silent, report, told
 
 from mcp_bridge.bridge import approvals
 from mcp_bridge.bridge import execution as execution_module
