@@ -22,6 +22,7 @@ pytest_plugins = [
     "cli_fixtures",
     "ui_fixtures",
     "crash_fixtures",
+    "peer_fixtures",
 ]
 
 
