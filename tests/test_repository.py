@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from typer.testing import CliRunner
+
+from mcp_bridge.cli.app import app
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 LOCKS = sorted((REPOSITORY / "requirements").glob("*.txt"))
@@ -181,9 +184,8 @@ def test_every_make_target_in_a_document_exists(document):
     sorted({(document, command) for document in DOCUMENTS for command in typed(document, "mcp-bridge")}),
 )
 def test_every_command_in_a_document_exists(document, command):
-    main = "from mcp_bridge.cli import main; main()"
-    shown = run(sys.executable, "-c", main, command, "--help")
-    assert shown.returncode == 0, shown.stderr
+    shown = CliRunner().invoke(app, [command, "--help"])
+    assert shown.exit_code == 0, shown.stderr
 
 
 # --- the wheel
@@ -200,6 +202,7 @@ def wheel(tmp_path_factory):
         yield archive
 
 
+@pytest.mark.xdist_group("wheel")
 def test_the_wheel_holds_the_package_and_the_image_and_nothing_else(wheel):
     names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     package = {
@@ -214,6 +217,7 @@ def test_the_wheel_holds_the_package_and_the_image_and_nothing_else(wheel):
     assert names == package | image
 
 
+@pytest.mark.xdist_group("wheel")
 def test_the_wheel_says_what_it_needs_and_offers_both_commands(wheel):
     (info,) = {name.split("/")[0] for name in wheel.namelist() if ".dist-info/" in name}
     metadata = Parser().parsestr(wheel.read(f"{info}/METADATA").decode())
