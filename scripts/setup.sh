@@ -219,6 +219,19 @@ litellm() {
     echo "$want" >"$root/.installed"
 }
 
+# at_once STEP...: beside each other, since each waits for the network and for one processor. All come to their end.
+at_once() {
+    local step pid pids=() status=0
+    for step in "$@"; do
+        $step &
+        pids+=($!)
+    done
+    for pid in "${pids[@]}"; do
+        wait "$pid" || status=$?
+    done
+    return "$status"
+}
+
 mkdir -p .cache/bin .cache/tools
 # shellcheck source=scripts/environment.sh
 . scripts/environment.sh
@@ -226,7 +239,7 @@ mkdir -p .cache/bin .cache/tools
 case ${1:-} in
 check) steps=(uv_tool "environment dev") ;;
 demo) steps=(uv_tool engine "environment runtime" node_tool servers) ;;
-test) steps=(uv_tool engine compiler browser "environment dev" node_tool servers clients python_clients peers litellm) ;;
+test) steps=(uv_tool engine compiler browser "environment dev" node_tool "at_once servers clients python_clients peers litellm") ;;
 *) stop "usage: scripts/setup.sh check|demo|test" ;;
 esac
 for step in "${steps[@]}"; do

@@ -18,9 +18,11 @@ pytest_plugins = [
     "sandbox_fixtures",
     "bridge_fixtures",
     "execution_fixtures",
+    "arena_fixtures",
     "cli_fixtures",
     "ui_fixtures",
     "crash_fixtures",
+    "peer_fixtures",
 ]
 
 

@@ -158,7 +158,7 @@ def ended(out):
     return json.loads(out.read_text()) if code == 0 else None
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def source(tmp_path_factory):
     environment = os.environ
     if sys.platform == "linux":

@@ -1,12 +1,13 @@
 """The bridge in the test's own process, with real containers.
 
 The probe, the image and the engine are found once for all modules; each test opens a bridge of its own over the
-servers it wants, and no container may be left when it is closed.
+servers it wants, in a state directory of its own, and no container may be left when it is closed.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -42,9 +43,10 @@ class Sandboxes:
 
     @asynccontextmanager
     async def open(
-        self, *specs: ServerSpec, governance: Governance | None = None, **changes: Any
+        self, *specs: ServerSpec, governance: Governance | None = None, bounded: bool = True, **changes: Any
     ) -> AsyncIterator[Bridge]:
-        with anyio.fail_after(DEADLINE_SECONDS):
+        """A bridge; one that several tests share is bounded by theirs."""
+        with anyio.fail_after(DEADLINE_SECONDS if bounded else None):
             async with open_bridge(self.settings.model_copy(update=changes), specs, governance) as bridge:
                 bridge._prepared = self.prepared
                 yield bridge
@@ -69,10 +71,31 @@ class Sandboxes:
 
 
 @pytest.fixture(scope="session")
-def sandboxes(sandbox_state_dir: Path) -> Sandboxes:
-    """Bridges with the engine and the image of this host; fails where there is none."""
-    settings = Settings(state_dir=sandbox_state_dir, runtime=RUNTIME)
-    return Sandboxes(settings, anyio.run(prepare, settings))
+def prepared(sandbox_state_dir: Path) -> Prepared:
+    """The engine and the image of this host; fails where there is none."""
+    return anyio.run(prepare, Settings(state_dir=sandbox_state_dir, runtime=RUNTIME))
+
+
+@pytest.fixture(scope="module")
+def module_sandboxes(
+    prepared: Prepared, sandbox_state_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Sandboxes:
+    """Bridges for what a module's tests share."""
+    return _with_own_state(prepared, sandbox_state_dir, tmp_path_factory)
+
+
+@pytest.fixture
+def sandboxes(prepared: Prepared, sandbox_state_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Sandboxes:
+    """Bridges for one test: none sees what another's has recorded or kept."""
+    return _with_own_state(prepared, sandbox_state_dir, tmp_path_factory)
+
+
+def _with_own_state(prepared: Prepared, known: Path, factory: pytest.TempPathFactory) -> Sandboxes:
+    """Sandboxes with a state directory that knows what the probe found, and nothing else."""
+    state_dir = factory.mktemp("sandboxes")
+    for report in known.glob("probe-*.json"):
+        shutil.copy(report, state_dir)
+    return Sandboxes(Settings(state_dir=state_dir, runtime=RUNTIME), prepared)
 
 
 def printed(record: ExecutionRecord) -> str:

@@ -1049,6 +1049,8 @@ async def test_a_backup_of_what_is_in_use_is_whole_whatever_becomes_of_its_keys(
             await writer.start(ident)
             while not ended.is_set():
                 await writer.effect(ident)
+                # Always at work, and little enough to verify.
+                await asyncio.sleep(0.005)
             await writer.end(ident)
 
         async def rotate():
@@ -1056,6 +1058,8 @@ async def test_a_backup_of_what_is_in_use_is_whole_whatever_becomes_of_its_keys(
                 if ended.is_set():
                     break
                 await rotation.rotate_key(one)
+                # Some in each backup, and room for one in between.
+                await asyncio.sleep(0.05)
 
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(write(one, ASKED))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from generated_programs import NanoVM, run_here
+from generated_programs import run_here
 from kernel_driver import Script, drive
 from program_cases import CASES, NEEDED, SAME, llm, parallel, steps, tool
 from test_program_keeping import Tools, driven
@@ -25,13 +25,6 @@ from mcp_bridge.ledger.store import ProgramStore
 pytestmark = pytest.mark.usefixtures("whole_ledgers")
 
 COMPARED = ("status", "output", "steps", "asked")
-
-
-@pytest.fixture(scope="module")
-def nano_vm():
-    peer = NanoVM()
-    yield peer
-    peer.close()
 
 
 def plain(value):

@@ -114,21 +114,21 @@ def governed(folder, state_dir, text, **tables):
 
 
 @pytest.fixture(scope="module")
-def told(sandboxes, tmp_path_factory):
+def told(module_sandboxes, tmp_path_factory):
     """What came of every case."""
     folder = tmp_path_factory.mktemp("cases")
     (folder / "tools").mkdir()
     scripts = {name: case.job["script"] for name, case in CASES.items()}
     (folder / "tools" / "scripts.json").write_text(json.dumps(scripts))
     model = {"provider": "scripted", "answers": model_answers()}
-    governance = governed(folder, sandboxes.settings.state_dir, TOOLS, model=model)
+    governance = governed(folder, module_sandboxes.settings.state_dir, TOOLS, model=model)
     jobs = [
         {"name": name, "program": case.program, "context": case.context, "resumes": list(case.resumes)}
         for name, case in CASES.items()
     ]
 
     async def run():
-        async with sandboxes.open(governance=governance, max_calls=100_000) as bridge:
+        async with module_sandboxes.open(governance=governance, max_calls=100_000) as bridge:
             return lines(await bridge.run(SCRIPT.format(jobs=json.dumps(jobs)), timeout=100))
 
     return dict(zip(CASES, map(json.loads, anyio.run(run)), strict=True))
@@ -146,6 +146,8 @@ def in_order(case, calls):
     return sorted(tools, key=json.dumps) if at_once else tools
 
 
+# One worker's: what they share takes a dozen seconds.
+@pytest.mark.xdist_group("cases")
 @pytest.mark.parametrize("name", CASES)
 def test_case_in_a_container(told, name):
     case, result = CASES[name], told[name]

@@ -3,16 +3,8 @@
 from collections import Counter
 
 import pytest
-from generated_programs import CONTEXT, NanoVM, PeerJobs
+from generated_programs import CONTEXT, PeerJobs
 from program_differences import DIFFERENCES, compared, ours_of, steps_of
-
-
-@pytest.fixture(scope="module")
-def nano_vm():
-    peer = NanoVM()
-    yield peer
-    peer.close()
-
 
 JOBS = 4000
 BATCH = 500

@@ -3,11 +3,11 @@
 import asyncio
 import functools
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
-import time
 
 import anyio
 import pytest
@@ -142,9 +142,8 @@ async def test_a_real_server_killed_in_mid_call_serves_the_next_call(fixture, re
 
             tasks.start_soon(call)
             await anyio.sleep(0.1)
-            killed_at = time.monotonic()
             os.kill(pid, signal.SIGKILL)
-        assert time.monotonic() - killed_at < 2
+        # And not `tool_timeout`: it isn't waited for.
         assert errors[0].code == "server_died"
         assert errors[0].details["exit"] == "signal SIGKILL"
         assert len(await server.tools()) > 1
@@ -218,15 +217,14 @@ async def test_a_server_slower_than_the_probe_is_not_given_up():
 
 async def test_a_dead_server_says_why_and_delays_no_other():
     async with Fleet(
-        [faulty("dead", name="dead"), faulty("silent", name="silent", start_timeout=3), faulty()]
+        [faulty("dead", name="dead"), faulty("silent", name="silent", start_timeout=300), faulty()]
     ) as fleet:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(failure, fleet, "silent", "echo")
             error = await failure(fleet, "dead", "echo")
-            began = time.monotonic()
             assert await value(fleet, "faulty", "echo", {"text": "hi"}) == "hi"
-            assert time.monotonic() - began < 2
             assert "silent" in str([status for status in fleet.statuses() if status.state == "starting"])
+            tasks.cancel_scope.cancel()
         assert error.code == "server_start_failed"
         assert "exit code 3" in error.message
         assert error.private["stderr"] == ["cannot find my configuration"]
@@ -235,19 +233,18 @@ async def test_a_dead_server_says_why_and_delays_no_other():
 
 async def test_a_server_that_never_answers_fails_within_its_start_timeout():
     async with Fleet([faulty("silent", start_timeout=0.6)]) as fleet:
-        began = time.monotonic()
         error = await failure(fleet, "faulty", "echo")
-        assert time.monotonic() - began < 2
         assert (error.code, "not ready after 0.6 s" in error.message) == ("server_start_failed", True)
         assert "start_timeout" in error.hint
 
 
-async def test_a_caller_in_backoff_is_told_when_it_is_tried_again_and_does_not_wait():
+async def test_a_caller_in_backoff_is_told_when_it_is_tried_again_and_does_not_wait(monkeypatch):
+    # Longer than a test may take.
+    monkeypatch.setattr(supervisor_module, "BACKOFF_BASE", 600.0)
+    monkeypatch.setattr(supervisor_module, "BACKOFF_CAP", 600.0)
     async with Fleet([faulty("dead")]) as fleet:
         first = await failure(fleet, "faulty", "echo")
-        began = time.monotonic()
         second = await failure(fleet, "faulty", "echo")
-        assert time.monotonic() - began < 0.1
         assert (first.code, second.code, second.details["reason"]) == (
             "server_start_failed",
             "server_unavailable",
@@ -259,15 +256,17 @@ async def test_a_caller_in_backoff_is_told_when_it_is_tried_again_and_does_not_w
 
 
 async def test_backoff_doubles_up_to_its_cap(monkeypatch):
-    monkeypatch.setattr(supervisor_module, "BACKOFF_BASE", 0.05)
-    monkeypatch.setattr(supervisor_module, "BACKOFF_CAP", 0.15)
+    monkeypatch.setattr(supervisor_module, "BACKOFF_BASE", 1000.0)
+    monkeypatch.setattr(supervisor_module, "BACKOFF_CAP", 3000.0)
     waits = []
     async with Fleet([ServerSpec(name="s", command="/does/not/exist")]) as fleet:
         for _ in range(4):
             assert (await failure(fleet, "s", "x")).code == "server_start_failed"
             waits.append((await failure(fleet, "s", "x")).details["retry_in"])
-            await anyio.sleep(waits[-1] + 0.01)
-    assert [round(wait, 2) for wait in waits] == [0.05, 0.1, 0.15, 0.15]
+            # As if that time had passed.
+            fleet.server("s")._retry_at -= waits[-1]
+    # Some of it has passed by the time that it is told.
+    assert [math.ceil(wait / 1000) for wait in waits] == [1, 2, 3, 3]
 
 
 async def test_a_failed_server_works_once_what_it_lacked_is_there(monkeypatch, tmp_path):
@@ -423,13 +422,15 @@ async def test_servers_are_started_ahead_side_by_side_and_a_failure_is_told_to_w
 
 async def test_thirty_parallel_calls_run_at_the_same_time_and_get_their_own_answers():
     async with Fleet([faulty()]) as fleet:
-        await fleet.server("faulty").start()
-        began = time.monotonic()
-        slept = [value(fleet, "faulty", "sleep", {"seconds": 0.3}) for _ in range(30)]
-        echoed = [value(fleet, "faulty", "echo", {"text": str(number)}) for number in range(30)]
-        results = await asyncio.gather(*slept, *echoed)
-        assert time.monotonic() - began < 2
+        async with anyio.create_task_group() as tasks:
+            for _ in range(30):
+                tasks.start_soon(fleet.call_tool, "faulty", "hang")
+            slept = [value(fleet, "faulty", "sleep", {"seconds": 0.3}) for _ in range(30)]
+            echoed = [value(fleet, "faulty", "echo", {"text": str(number)}) for number in range(30)]
+            results = await asyncio.gather(*slept, *echoed)
+            tasks.cancel_scope.cancel()
         assert results == ["slept"] * 30 + [str(number) for number in range(30)]
+        assert len(json.loads(await value(fleet, "faulty", "cancelled"))) == 30
 
 
 async def test_an_unknown_tool_or_server_is_named_with_the_nearest():
@@ -473,9 +474,7 @@ async def test_an_answer_that_is_no_tool_result_is_an_error():
 async def test_a_call_that_times_out_is_cancelled_and_the_server_stays():
     async with Fleet([faulty()]) as fleet:
         pid = await value(fleet, "faulty", "pid")
-        began = time.monotonic()
-        error = await failure(fleet, "faulty", "sleep", {"seconds": 30}, timeout=0.2)
-        assert time.monotonic() - began < 1
+        error = await failure(fleet, "faulty", "sleep", {"seconds": 3000}, timeout=0.2)
         assert (error.code, error.details["timeout"]) == ("tool_timeout", 0.2)
         assert json.loads(await value(fleet, "faulty", "cancelled")) != []
         assert await value(fleet, "faulty", "pid") == pid
@@ -518,10 +517,8 @@ async def test_a_server_that_stops_reading_does_not_hold_up_its_callers():
     async with Fleet([faulty("stopped"), faulty(name="other")]) as fleet:
         await fleet.server("faulty").start()
         os.kill(fleet.server("faulty").status().pid, signal.SIGSTOP)
-        began = time.monotonic()
         text = "x" * 3_000_000
         errors = await asyncio.gather(*[failure(fleet, "faulty", "echo", {"text": text}, 0.5) for _ in range(4)])
-        assert time.monotonic() - began < 3
         assert {error.code for error in errors} == {"tool_timeout"}
         assert await value(fleet, "other", "echo", {"text": "hi"}) == "hi"
 
@@ -539,9 +536,8 @@ async def test_a_server_that_dies_in_mid_call_fails_that_call_at_once_and_serves
     async with Fleet([faulty()]) as fleet:
         for _ in range(3):
             assert await value(fleet, "faulty", "echo", {"text": "hi"}) == "hi"
-            began = time.monotonic()
             error = await failure(fleet, "faulty", "die")
-            assert time.monotonic() - began < 1
+            # And not `tool_timeout`: it isn't waited for.
             assert error.code == "server_died"
             assert error.private["stderr"][-1] == "dying as told"
             assert error.details["exit"] == "exit code 7"
@@ -554,15 +550,13 @@ async def test_a_first_early_death_costs_no_wait_and_a_series_does():
 
 
 async def test_a_death_is_noticed_while_a_grandchild_holds_the_pipes():
-    async with Fleet([faulty("grandchild", 30)]) as fleet:
+    async with Fleet([faulty("grandchild", 300)]) as fleet:
         server = fleet.server("faulty")
         await server.start()
         pid = server.status().pid
         grandchildren = children(pid)
         assert len(grandchildren) == 1
-        began = time.monotonic()
         assert (await failure(fleet, "faulty", "die")).code == "server_died"
-        assert time.monotonic() - began < 2
         await until(lambda: all(map(is_gone, grandchildren)))
 
 
@@ -658,7 +652,7 @@ async def test_an_idle_server_is_stopped_and_started_again_when_used():
 
 
 async def test_closing_ends_every_process_of_every_server_within_its_bound():
-    specs = [faulty("stubborn", name="stubborn"), faulty("grandchild", 60, name="parent"), faulty()]
+    specs = [faulty("stubborn", name="stubborn"), faulty("grandchild", 300, name="parent"), faulty()]
     async with Fleet(specs) as fleet:
         for spec in specs:
             await fleet.server(spec.name).start()
@@ -666,17 +660,15 @@ async def test_closing_ends_every_process_of_every_server_within_its_bound():
         for pid in list(pids):
             pids += children(pid)
         assert len(pids) == 4
-        began = time.monotonic()
-    assert time.monotonic() - began < 5
     assert all(map(is_gone, pids))
 
 
 async def test_closing_finishes_although_its_caller_is_cancelled():
     pids = []
-    with anyio.move_on_after(0.5):
+    with anyio.CancelScope() as scope:
         async with Fleet([faulty()]) as fleet:
             pids.append(int(await value(fleet, "faulty", "pid")))
-            await anyio.sleep(30)
+            scope.cancel()
     assert is_gone(pids[0])
 
 

@@ -310,9 +310,7 @@ async def test_a_client_that_hangs_in_creation_is_ended_and_its_container_remove
     fake.chmod(0o755)
     engine = CliEngine(replace(PODMAN, path=str(fake), global_args=()), tmp_path / "state")
     process = await engine.start(SPEC)
-    begin = time.monotonic()
     await process.aclose()
-    assert time.monotonic() - begin < 10
     assert process._child.returncode == -signal.SIGKILL
     assert (tmp_path / "calls").read_text().splitlines()[-1] == f"rm --force --time=0 {SPEC.name}"
 

@@ -26,6 +26,9 @@ from typer.testing import CliRunner
 
 from mcp_bridge.cli.app import app
 
+# One worker's, which starts the witness that they share.
+pytestmark = pytest.mark.xdist_group("foreign witness")
+
 LONG = bool(os.environ.get("MCP_BRIDGE_TEST_LONG"))
 
 LOGS = [f"foreign.example/log{number}" for number in range(100)]

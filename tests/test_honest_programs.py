@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from execution_fixtures import printed
-from generated_programs import NanoVM, run_here
+from generated_programs import run_here
 
 from mcp_bridge.bridge.governance import govern, load_governance
 from mcp_bridge.bridge.names import PRINCIPAL
@@ -17,13 +17,6 @@ from mcp_bridge.policy.globs import ToolNames
 from mcp_bridge.policy.rules import read
 from mcp_bridge.policy.snapshot import freeze, over
 from mcp_bridge.settings import Layer
-
-
-@pytest.fixture(scope="module")
-def nano_vm():
-    peer = NanoVM()
-    yield peer
-    peer.close()
 
 
 @asynccontextmanager

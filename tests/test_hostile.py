@@ -1,30 +1,19 @@
-"""Hostile code in the real sandbox: it ends itself alone, with a true status, while another run goes on unharmed."""
+"""Hostile code in the real sandbox: it ends itself alone, with a true status, while another run goes on unharmed.
 
-import asyncio
+All of it runs in one bridge, one after the other. What takes a bridge of its own is in `test_hostile_floods.py`.
+"""
+
 import json
-import logging
-import sys
-import time
-from pathlib import Path
-from types import SimpleNamespace
 
-import anyio
-import anyio.lowlevel
 import pytest
-from anyio.abc import ByteReceiveStream, ByteSendStream
-from execution_fixtures import Peak, Ticker, lines, printed
-from servers.specs import faulty
+from execution_fixtures import lines, printed
 
-from mcp_bridge.bridge import channel as channel_module
-from mcp_bridge.bridge import execution as execution_module
-from mcp_bridge.bridge.channel import ChannelLimits
-from mcp_bridge.bridge.execution import Execution, ExecutionLimits
 from mcp_bridge.bridge.keep import Files
 from mcp_bridge.bridge.record import ExecutionRecord
-from mcp_bridge.downstream.spec import ServerSpec
-from mcp_bridge.sandbox.engine import ExitStatus
 from mcp_bridge.server.render import Answer
 from mcp_bridge.settings import Settings
+
+pytestmark = pytest.mark.usefixtures("no_internal_errors")
 
 MEGABYTE = 1 << 20
 
@@ -49,34 +38,6 @@ def stay():
     while True: time.sleep(1)
 """
 """A script's way to the channel's descriptors: they are hidden, not out of reach."""
-
-VICTIM = """
-import asyncio
-from mcp.servers import faulty
-for number in range({turns}):
-    assert await faulty.echo(str(number)) == str(number)
-    await asyncio.sleep(0.02)
-print("unharmed")
-"""
-
-
-async def attacked(sandboxes, code, *, timeout=5, turns=12, **settings):  # noqa: ASYNC109
-    """The record of hostile code that ran beside a well-behaved script, which must not notice."""
-    async with sandboxes.open(faulty(), **settings) as bridge, asyncio.TaskGroup() as tasks:
-        victim = tasks.create_task(bridge.run(VICTIM.format(turns=turns), timeout=60))
-        hostile = tasks.create_task(bridge.run(code, timeout=timeout))
-    assert printed(victim.result()) == "unharmed\n"
-    record = hostile.result()
-    # Whatever the guest claimed, it can be written down.
-    json.dumps(record.to_json(), allow_nan=False).encode()
-    return record
-
-
-@pytest.fixture(autouse=True)
-def _no_internal_errors(caplog):
-    """Nothing that comes from a sandbox may be an internal error of the host."""
-    yield
-    assert [entry.getMessage() for entry in caplog.records if entry.levelno >= logging.ERROR] == []
 
 
 # --- what it can do to its own sandbox ---
@@ -103,49 +64,17 @@ RESOURCES = {
 
 
 @pytest.mark.parametrize("attack", RESOURCES)
-async def test_using_up_everything_ends_only_itself(sandboxes, attack):
+def test_using_up_everything_ends_only_itself(arena, attack):
     code, statuses = RESOURCES[attack]
-    record = await attacked(sandboxes, code, timeout=3 if "timeout" in statuses else 20)
+    record = arena.attacked(code, timeout=2 if statuses == {"timeout"} else 3 if "timeout" in statuses else 20)
     assert record.status in statuses, (record.status, record.error)
 
 
-async def test_a_full_tmpfs_is_an_error_that_the_script_sees(sandboxes):
-    record = await attacked(
-        sandboxes,
-        """
-import errno
-for path in ("/tmp/full", "/workspace/full", "/dev/shm/full"):
-    try:
-        with open(path, "wb") as file:
-            while True:
-                file.write(b"x" * (1 << 20))
-    except OSError as exc:
-        print(path, errno.errorcode[exc.errno], flush=True)
-print("goes on")
-""",
-        timeout=30,
-        memory=1 << 30,
-    )
-    assert lines(record)[:2] == ["/tmp/full ENOSPC", "/workspace/full ENOSPC"]
-    assert lines(record)[-1] == "goes on"
-
-
-async def test_who_dies_of_memory_leaves_nothing_among_what_is_kept(sandboxes, sandbox_state_dir):
+def test_who_dies_of_memory_leaves_nothing_among_what_is_kept(arena, sandbox_state_dir):
     before = {path.name for path in sandbox_state_dir.iterdir()}
-    record = await attacked(sandboxes, RESOURCES["ten gigabytes"][0], timeout=20)
+    record = arena.attacked(RESOURCES["ten gigabytes"][0], timeout=20)
     assert record.status == "out_of_memory"
     assert "oom" not in {path.name for path in sandbox_state_dir.iterdir()} - before
-
-
-async def test_a_tmpfs_fuller_than_the_memory_is_out_of_memory(sandboxes):
-    record = await attacked(
-        sandboxes,
-        "print('before', flush=True)\nwith open('/workspace/full', 'wb') as file:\n    while True: file.write(b'x' * (1 << 20))",
-        timeout=30,
-        memory=64 * MEGABYTE,
-    )
-    assert record.status in {"out_of_memory", "error"}
-    assert record.stdout == b"before\n"
 
 
 KILLS = {
@@ -179,9 +108,9 @@ KILLS = {
 
 
 @pytest.mark.parametrize("attack", KILLS)
-async def test_signals_and_daemons_stay_inside(sandboxes, attack):
+def test_signals_and_daemons_stay_inside(arena, attack):
     code, statuses = KILLS[attack]
-    record = await attacked(sandboxes, f"import os, signal\n{code}", timeout=2)
+    record = arena.attacked(f"import os, signal\n{code}", timeout=1 if statuses == {"timeout"} else 2)
     assert record.status in statuses, (record.status, record.error)
 
 
@@ -197,9 +126,9 @@ PROCESS_ONE = {
 
 
 @pytest.mark.parametrize("attack", PROCESS_ONE)
-async def test_attacks_on_process_one_end_this_sandbox_at_most(sandboxes, attack):
-    record = await attacked(
-        sandboxes, f"import os, time\nprint('before', flush=True)\n{PROCESS_ONE[attack]}\nprint('after')", timeout=4
+def test_attacks_on_process_one_end_this_sandbox_at_most(arena, attack):
+    record = arena.attacked(
+        f"import os, time\nprint('before', flush=True)\n{PROCESS_ONE[attack]}\nprint('after')", timeout=4
     )
     assert record.status in {"success", "error", "killed", "out_of_memory", "channel_closed", "timeout"}, record.error
     assert record.stdout.startswith(b"before\n")
@@ -207,8 +136,8 @@ async def test_attacks_on_process_one_end_this_sandbox_at_most(sandboxes, attack
         assert record.error["message"]
 
 
-async def test_process_one_is_out_of_the_scripts_reach(sandboxes):
-    record = await sandboxes.run("""
+def test_process_one_is_out_of_the_scripts_reach(arena):
+    record = arena.attacked("""
 import os
 for name in ("mem", "maps", "fd/0", "fd/2", "environ"):
     try:
@@ -219,13 +148,6 @@ for name in ("mem", "maps", "fd/0", "fd/2", "environ"):
 print(len(os.listdir("/proc/self/fd")) > 3, open("/proc/self/maps").read() != "")
 """)
     assert lines(record) == ["PermissionError"] * 5 + ["True True"]
-
-
-async def test_a_daemon_does_not_outlive_its_script(sandboxes):
-    async with sandboxes.open() as bridge:
-        record = await bridge.run("import os\nif os.fork() == 0:\n    while True: pass\nprint('x')")
-        assert printed(record) == "x\n"
-    # `open` has seen that no container is left.
 
 
 # --- frames ---
@@ -268,11 +190,10 @@ BAD_FRAMES = {
 
 
 @pytest.mark.parametrize("attack", BAD_FRAMES)
-async def test_a_malformed_frame_ends_the_sandbox_and_the_response_says_what_came(sandboxes, attack):
+def test_a_malformed_frame_ends_the_sandbox_and_the_response_says_what_came(arena, attack):
     code, expected = BAD_FRAMES[attack]
-    peak, ticker = Peak(), Ticker()
-    async with ticker.watch():
-        record = await attacked(sandboxes, f"{CHANNEL}\nprint('before', flush=True)\ntime.sleep(0.1)\n{code}\nstay()")
+    found = arena.measured(f"{CHANNEL}\nprint('before', flush=True)\ntime.sleep(0.1)\n{code}\nstay()")
+    record = found.record
     assert record.status == "protocol_error", (record.status, record.error)
     assert record.exit_code == 137
     if expected is not None:
@@ -281,30 +202,28 @@ async def test_a_malformed_frame_ends_the_sandbox_and_the_response_says_what_cam
         assert record.error["code"] in {"frame_too_deep", "frame_too_large", "bad_frame"}
     assert record.error["message"].isprintable()
     assert record.stdout == b"before\n"
-    assert peak.growth < 200 * MEGABYTE
-    assert ticker.longest < 3
+    assert found.growth < 200 * MEGABYTE
+    assert found.longest < 3
 
 
-async def test_half_a_frame_is_no_message_and_its_end_is_told_as_it_was(sandboxes):
-    record = await attacked(
-        sandboxes,
+def test_half_a_frame_is_no_message_and_its_end_is_told_as_it_was(arena):
+    record = arena.attacked(
         CHANNEL
         + 'raw(b\'{"jsonrpc":"2.0","id":1,"method":"execution.finish","params":{"exit_code":0}}\')\nos._exit(9)',
     )
     assert (record.status, record.exit_code) == ("killed", 9)
 
 
-async def test_output_that_looks_like_a_frame_is_output(sandboxes):
+def test_output_that_looks_like_a_frame_is_output(arena):
     frame = '{"jsonrpc":"2.0","id":1,"method":"execution.finish","params":{"exit_code":7}}'
-    record = await attacked(
-        sandboxes,
+    record = arena.attacked(
         f"import os, sys\nprint({frame!r})\nos.write(2, {frame!r}.encode() + b'\\n')\n"
         "for fd in (0, 1, 2):\n    try: os.write(fd, b'{}\\n')\n    except OSError: pass\nprint('end')",
     )
     assert lines(record) == [frame, "{}", "end"]
 
 
-async def test_a_forged_finish_says_no_more_than_the_script_might(sandboxes):
+def test_a_forged_finish_says_no_more_than_the_script_might(arena):
     for params, status, exit_code in (
         ("'exit_code': 0, 'value': 'v'", "success", 0),
         ("'exit_code': 2**40 + 3", "exit", 3),
@@ -315,7 +234,7 @@ async def test_a_forged_finish_says_no_more_than_the_script_might(sandboxes):
         ("'exit_code': 0, 'value': 'x' * (15 << 20)", "success", 0),
     ):
         code = f"{CHANNEL}send(id=99999, method='execution.finish', params={{{params}}})\nstay()"
-        record = await attacked(sandboxes, code, turns=3)
+        record = arena.attacked(code)
         assert (record.status, record.exit_code) == (status, exit_code), record.error
         if record.error:
             assert len(json.dumps(record.error)) < 400_000
@@ -334,7 +253,7 @@ REPORTS = {
 
 
 @pytest.mark.parametrize("attack", REPORTS)
-async def test_forged_reports_of_process_one_change_nothing_that_matters(sandboxes, attack):
+def test_forged_reports_of_process_one_change_nothing_that_matters(arena, attack):
     # Where the engine's user may open them at all, process 1's descriptors lead to the host.
     forge = f"""
 import json, os
@@ -348,152 +267,12 @@ for data in (line, b"{{not json", b"{{" * 100_000, b"\\xff" * 3_000_000, b"{{" +
     while view: view = view[os.write(fd, view):]
 print("done", flush=True)
 """
-    well = await attacked(sandboxes, forge, timeout=20)
+    well = arena.attacked(forge, timeout=20)
     assert printed(well) == "done\n"
-    died = await attacked(sandboxes, forge + "os._exit(5)", timeout=20)
+    died = arena.attacked(forge + "os._exit(5)", timeout=20)
     assert (died.status, died.exit_code) == ("killed", 5), died.error
     # What process 1 is taken to say of output is output, as the script might have printed it.
     assert died.stdout.startswith(b"done\n")
-
-
-class Pipe(ByteReceiveStream):
-    """Bytes to receive, then the end."""
-
-    def __init__(self, *chunks):
-        self._chunks = list(chunks)
-
-    async def receive(self, max_bytes=65536):
-        await anyio.lowlevel.checkpoint()
-        if not self._chunks:
-            raise anyio.EndOfStream
-        return self._chunks.pop(0)
-
-    async def aclose(self):
-        pass
-
-
-class Silent(Pipe):
-    """Bytes to receive, then nothing more."""
-
-    async def receive(self, max_bytes=65536):
-        if not self._chunks:
-            await anyio.sleep_forever()
-        return await super().receive(max_bytes)
-
-
-class Sink(ByteSendStream):
-    async def send(self, item):
-        await anyio.lowlevel.checkpoint()
-
-    async def aclose(self):
-        pass
-
-
-class Claimed:
-    """A container that says what a test has it say."""
-
-    def __init__(self, reports, stdout=b"", code=5):
-        self.stdin, self.stdout, self.stderr = Sink(), Pipe(stdout) if stdout else Pipe(), Pipe(*reports)
-        self._code = code
-
-    async def wait(self):
-        return ExitStatus(self._code)
-
-    async def aclose(self):
-        pass
-
-
-async def told(process, answer=None):
-    """The record of an execution in that container."""
-    limits = ExecutionLimits(60, 60, 5, 1 << 20, ChannelLimits(1, 10, 1000))
-    requests = SimpleNamespace(answer=answer, unbegun=None, on_hold=anyio.sleep_forever)
-    with anyio.fail_after(30):
-        return await Execution(process, "e", b"", limits, requests, None, time.monotonic()).run()
-
-
-def report(method, **params):
-    return json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode() + b"\n"
-
-
-READY = report("guest.ready", python="3.11.0")
-EXITED = report("init.exited", code=5, signal=0, oom_kills=0)
-
-CLAIMS = {
-    "nothing": [],
-    "junk before": [b"\xff" * 3_000_000, b"\n{" + b"x" * 3_000_000, b"\n", b"{" * 100_000 + b"\n", EXITED],
-    "deep": [b'{"jsonrpc":"2.0","method":' + b"[" * 500_000 + b"\n", EXITED],
-    "an endless number": [b'{"jsonrpc":"2.0","method":"init.exited","params":{"code":' + b"9" * 4000 + b',"signal":0,"oom_kills":0}}\n', EXITED],
-    "wrong types": [report("init.exited", code="5", signal=None, oom_kills=[]), EXITED],
-    "others' methods": [report("guest.ready", python="x"), report("progress.report", done=1), report("host.beat"), EXITED],
-    "an engine's own json": [b'{"level":"warning","msg":"something of runc"}\n', EXITED],
-    "an answer": [b'{"jsonrpc":"2.0","id":1,"result":{}}\n', EXITED],
-    "output without end": [*[report("output.write", stream="stdout", text="x" * 100_000)] * 1000, EXITED],
-    "output that is none": [report("output.write", stream="stdout", base64="*"), EXITED],
-    "the last word counts": [report("init.exited", code=0, signal=0, oom_kills=9), EXITED],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("claim", CLAIMS)
-async def test_whatever_comes_as_a_report_the_ending_is_told_as_it_was(claim):
-    record = await told(Claimed(CLAIMS[claim], READY))
-    if claim == "output without end":
-        assert record.status == "output_limit"
-        assert len(record.stdout) == 1 << 20
-    else:
-        assert (record.status, record.exit_code) == ("killed", 5), record.error
-    json.dumps(record.to_json(), allow_nan=False)
-
-
-@pytest.mark.parametrize("number", [2**62, -(2**62), 256, -1, 999])
-async def test_an_exit_that_no_process_can_have_is_told_within_bounds(number):
-    record = await told(Claimed([report("init.exited", code=number, signal=number, oom_kills=number)], READY))
-    assert record.status in {"killed", "out_of_memory", "channel_closed"}
-    assert 0 < record.exit_code < 256
-
-
-async def test_the_rest_of_the_output_follows_what_came_and_repeats_nothing():
-    sent = report("output.write", stream="stdout", text="one two ")
-    rest = [
-        report("output.write", stream="stdout", text="two three ", offset=4),
-        report("output.write", stream="stdout", text="four", offset=14),
-        report("output.write", stream="stderr", base64="ZXJy", offset=0),
-        EXITED,
-    ]
-    record = await told(Claimed(rest, READY + sent + b'{"half a frame'))
-    assert record.stdout == b"one two three four"
-    assert record.stderr == b"err"
-
-
-async def test_a_sandbox_that_says_nothing_more_is_given_up(monkeypatch):
-    monkeypatch.setattr(execution_module, "SILENCE_SECONDS", 0.2)
-    process = Claimed([], READY)
-    process.stdout = Silent(READY)
-    # The loop is held up for long, too: what is left to wait is then less than nothing.
-    asyncio.get_running_loop().call_later(0.05, time.sleep, 1.5)
-    record = await told(process)
-    assert (record.status, record.error["code"]) == ("channel_closed", "sandbox_silent")
-
-
-async def test_a_sandbox_that_we_do_not_read_is_not_taken_for_silent(monkeypatch):
-    monkeypatch.setattr(execution_module, "SILENCE_SECONDS", 0.2)
-    monkeypatch.setattr(channel_module, "MAX_QUEUED", 0)
-    released = anyio.Event()
-
-    async def answer(_request):
-        await released.wait()
-        return {}
-
-    calls = [
-        json.dumps({"jsonrpc": "2.0", "id": n, "method": "memory.list", "params": {}}).encode() + b"\n"
-        for n in (1, 2, 3)
-    ]
-    finish = json.dumps({"jsonrpc": "2.0", "id": 9, "method": "execution.finish", "params": {"exit_code": 0}}).encode()
-    process = Claimed([], READY)
-    process.stdout = Silent(READY, *calls, finish + b"\n")
-    # Silence for as long as it likes: what it says waits for us.
-    asyncio.get_running_loop().call_later(2, released.set)
-    record = await told(process, answer)
-    assert record.status == "success", record.error
 
 
 @pytest.mark.parametrize("form", ["compact", "toon", "json"])
@@ -504,158 +283,6 @@ def test_deep_json_that_was_printed_can_be_answered_in_every_form(tmp_path, form
         settings = Settings(output=form, max_output_chars=1_000_000)
         answer = Answer(record, settings, Files(tmp_path))
         assert answer.text().count("[") >= printed_.count("[")
-
-
-# --- floods ---
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [
-        "{'method': 'tool.call', 'params': {'server': 'faulty', 'tool': 'echo', 'arguments': {'text': 'x'}}}",
-        "{'method': 'tool.call', 'params': {'server': 'faulty', 'tool': 'hang', 'arguments': {}}}",
-        "{'method': 'catalog.tools', 'params': {'server': 'faulty'}}",
-        "{'method': 'catalog.search', 'params': {'query': 'echo text', 'limit': 100}}",
-        "{'method': 'catalog.describe', 'params': {'name': 'faulty.' * 100 + 'ehco'}}",
-        "{'method': 'memory.list', 'params': {}}",
-    ],
-    ids=["calls", "hanging", "catalog", "search", "describe", "memory"],
-)
-async def test_a_flood_of_requests_is_held_back_and_holds_nobody_up(sandboxes, request_, tmp_path):
-    peak, ticker = Peak(), Ticker()
-    async with ticker.watch():
-        record = await attacked(
-            sandboxes,
-            CHANNEL + f"for number in range(1, 100_001): send(id=number, **{request_})\nstay()",
-            timeout=4,
-            wall_timeout=4.0,
-            state_dir=tmp_path,
-        )
-    assert record.status in {"call_limit", "timeout"}, record.error
-    assert record.calls <= 10_000
-    assert peak.growth < 300 * MEGABYTE
-    assert ticker.longest < 3
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [
-        "{'method': 'tool.call', 'params': {'server': 'faulty', 'tool': 'hang', 'arguments': {'x': 'x' * (15 << 20)}}}",
-        "{'method': 'tool.call', 'params': {'server': 'x' * (15 << 20), 'tool': 'hang', 'arguments': {}}}",
-        "{'method': 'catalog.describe', 'params': {'name': '.' * (15 << 20)}}",
-        "{'method': 'catalog.search', 'params': {'query': 'echo ' * (3 << 20)}}",
-        "{'method': 'memory.save', 'params': {'key': 'k', 'value': 'x' * (15 << 20)}}",
-        "{'method': 'artifact.write', 'params': {'name': 'n', 'base64': 'A' * (15 << 20), 'first': True, 'last': False}}",
-    ],
-    ids=["arguments", "server", "describe", "search", "memory", "artifact"],
-)
-async def test_a_flood_of_huge_requests_is_held_back_and_holds_nobody_up(sandboxes, request_, tmp_path):
-    peak, ticker = Peak(), Ticker()
-    async with ticker.watch():
-        record = await attacked(
-            sandboxes,
-            CHANNEL
-            + f"body = json.dumps({{'jsonrpc': '2.0', 'id': 1, **{request_}}}).encode().split(b'\"id\": 1', 1)\n"
-            + "for number in range(1, 1000): raw(body[0] + b'\"id\": %d' % number + body[1] + b'\\n')\nstay()",
-            timeout=3,
-            wall_timeout=4.0,
-            state_dir=tmp_path,
-        )
-    assert record.status in {"call_limit", "timeout"}, record.error
-    assert peak.growth < 500 * MEGABYTE
-    assert ticker.longest < 3
-
-
-async def test_requests_that_take_long_to_answer_hold_nobody_up(sandboxes):
-    values = [{"a": number} for number in range(4000)]
-    unique = {"type": "object", "properties": {"x": {"type": "array", "uniqueItems": True}}}
-    node = {"type": "object", "properties": {"a": {"$ref": "#/$defs/n"}}, "required": ["z"]}
-    twice = {"properties": {"x": {"$ref": "#/$defs/n"}}, "type": "object", "$defs": {"n": {"anyOf": [node, node]}}}
-    tools = [{"name": "unique", "inputSchema": unique}, {"name": "twice", "inputSchema": twice}]
-    script = Path(__file__).parent / "servers" / "echoing.py"
-    slow = ServerSpec(name="slow", command=sys.executable, args=(str(script), json.dumps(tools)))
-    code = f"""
-import asyncio
-from mcp.servers import slow, faulty
-from mcp import runtime
-deep = {{}}
-for _ in range(40): deep = {{"a": deep}}
-calls = [slow.unique(x={values}) for _ in range(20)] + [slow.twice(x=deep) for _ in range(20)]
-calls += [runtime.list_tools("faulty") for _ in range(64)] + [runtime.describe("faulty", "schema") for _ in range(64)]
-calls += [runtime.search("tool value", 100) for _ in range(64)]
-results = await asyncio.gather(*calls, return_exceptions=True)
-print([str(result)[:40] for result in results[:20] if isinstance(result, Exception)])
-print({{result.code for result in results[20:40]}}, sum(isinstance(result, Exception) for result in results[40:]))
-"""
-    ticker = Ticker()
-    async with sandboxes.open(faulty("many", 989), slow) as bridge, asyncio.TaskGroup() as tasks:
-        # Listing, and whatever else is done once, is not what is measured.
-        await bridge.run("from mcp import runtime\nruntime.list_tools_sync('faulty'), runtime.list_tools_sync('slow')")
-        await bridge.run("from mcp import runtime\nruntime.search_sync('a'), runtime.describe_sync('faulty', 'schema')")
-        async with ticker.watch():
-            victim = tasks.create_task(bridge.run(VICTIM.format(turns=25), timeout=60))
-            record = await bridge.run(code, timeout=30)
-            await victim
-    assert printed(victim.result()) == "unharmed\n"
-    # What would take for ever to check isn't called.
-    assert printed(record) == "[]\n{'arguments_unchecked'} 0\n"
-    assert ticker.longest < 4
-
-
-async def test_answers_that_nobody_reads_do_not_gather_in_the_host(sandboxes, tmp_path):
-    peak = Peak()
-    record = await attacked(
-        sandboxes,
-        CHANNEL
-        + """
-from mcp import runtime
-runtime.save_memory_sync("big", "x" * (3 << 20))
-os.kill(os.getpid(), 0)
-# The runtime's own reader must not take the answers: it reads from another pipe now.
-r, w = os.pipe()
-os.dup2(r, READ)
-for number in range(1000, 3000): send(id=number, method="memory.load", params={"key": "big"})
-stay()
-""",
-        timeout=2,
-        wall_timeout=4.0,
-        state_dir=tmp_path,
-    )
-    assert record.status in {"timeout", "channel_closed"}, record.error
-    assert peak.growth < 400 * MEGABYTE
-
-
-@pytest.mark.parametrize(
-    ("frame", "statuses"),
-    [
-        ("{'method': 'output.write', 'params': {'stream': 'stdout', 'text': ''}}", {"timeout"}),
-        ("{'method': 'output.write', 'params': {'stream': 'stdout', 'text': 'ab'}}", {"timeout", "output_limit"}),
-        ("{'method': 'output.display', 'params': {'data': {'k' * 100_000: 'v'}}}", {"output_limit", "timeout"}),
-        ("{'method': 'progress.report', 'params': {'done': 1, 'message': 'm' * 100_000}}", {"timeout"}),
-        ("{'method': 'guest.ready', 'params': {'python': 'x' * 1000}}", {"timeout"}),
-        ("{'method': 'request.cancel', 'params': {'id': 5}}", {"timeout"}),
-    ],
-    ids=["empty", "small", "displays", "progress", "ready", "cancel"],
-)
-async def test_a_flood_of_notifications_takes_no_memory_and_holds_nobody_up(sandboxes, frame, statuses):
-    peak, ticker = Peak(), Ticker()
-    async with ticker.watch():
-        record = await attacked(
-            sandboxes,
-            CHANNEL
-            + f"data = (json.dumps({{'jsonrpc': '2.0', **{frame}}}) + '\\n').encode() * 50\nwhile True: raw(data)",
-            timeout=2,
-        )
-    assert record.status in statuses, record.error
-    assert peak.growth < 200 * MEGABYTE
-    assert ticker.longest < 3
-
-
-async def test_a_frame_that_comes_byte_by_byte_takes_no_more_than_its_size(sandboxes):
-    peak = Peak()
-    record = await attacked(sandboxes, CHANNEL + "while True: os.write(WRITE, b'xy')", timeout=3)
-    assert record.status in {"timeout", "protocol_error"}
-    assert peak.growth < 150 * MEGABYTE
 
 
 # --- the channel itself ---
@@ -676,9 +303,9 @@ DESCRIPTORS = {
 
 
 @pytest.mark.parametrize("attack", DESCRIPTORS)
-async def test_meddling_with_descriptors_ends_this_sandbox_at_most(sandboxes, attack):
+def test_meddling_with_descriptors_ends_this_sandbox_at_most(arena, attack):
     code, statuses = DESCRIPTORS[attack]
-    record = await attacked(sandboxes, f"import os\n{code}", timeout=2)
+    record = arena.attacked(f"import os\n{code}", timeout=1 if statuses == {"timeout"} else 2)
     assert record.status in statuses, (record.status, record.error)
 
 
@@ -714,9 +341,9 @@ SABOTAGE = {
 
 
 @pytest.mark.parametrize("attack", SABOTAGE)
-async def test_a_sabotaged_interpreter_ends_this_run_at_most(sandboxes, attack):
+def test_a_sabotaged_interpreter_ends_this_run_at_most(arena, attack):
     code, statuses = SABOTAGE[attack]
-    record = await attacked(sandboxes, f"import os\nos.write(1, b'before\\n')\n{code}", timeout=2, turns=10)
+    record = arena.attacked(f"import os\nos.write(1, b'before\\n')\n{code}", timeout=2)
     any_ = {"success", "error", "killed", "timeout", "channel_closed", "protocol_error", "exit", "out_of_memory"}
     assert record.status in (statuses or any_), (record.status, record.error)
     if record.status != "success":
@@ -751,34 +378,13 @@ SHOWN = {
 
 
 @pytest.mark.parametrize("attack", SHOWN)
-async def test_values_and_errors_made_to_break_the_report_are_reported(sandboxes, attack):
+def test_values_and_errors_made_to_break_the_report_are_reported(arena, attack):
     code, status = SHOWN[attack]
-    peak = Peak()
-    record = await attacked(sandboxes, code, timeout=10 if status != "timeout" else 2, turns=10)
+    found = arena.measured(code, timeout=10 if status != "timeout" else 1)
+    record = found.record
     assert status is None or record.status == status, (record.status, record.error)
     assert record.status in {"success", "error", "exit", "timeout", "out_of_memory"}, record.error
     assert len(record.to_json()) > 0
     if record.error:
         assert len(json.dumps(record.error)) < 500_000
-    assert peak.growth < 200 * MEGABYTE
-
-
-async def test_eight_attacks_at_once_leave_the_host_as_it_was(sandboxes):
-    codes = [
-        RESOURCES["a fork bomb"][0],
-        RESOURCES["ten gigabytes"][0],
-        "while True: print('x' * 1000)",
-        CHANNEL + "raw(b'[' * (1 << 20) + b'\\n')\nstay()",
-        CHANNEL + "for n in range(1, 99999): send(id=n, method='catalog.search', params={'query': 'echo'})\nstay()",
-        "import os\nos.closerange(0, 1024)",
-        "while True: pass",
-    ]
-    async with sandboxes.open(faulty(), max_concurrent=8, wall_timeout=8.0) as bridge, asyncio.TaskGroup() as tasks:
-        victim = tasks.create_task(bridge.run(VICTIM.format(turns=100), timeout=60))
-        attacks = [tasks.create_task(bridge.run(code, timeout=4)) for code in codes]
-    assert printed(victim.result()) == "unharmed\n"
-    statuses = [attack.result().status for attack in attacks]
-    # On a busy machine the time may be up before the harm is done.
-    for status, own in zip(statuses[1:4], ["out_of_memory", "output_limit", "protocol_error"], strict=True):
-        assert status in {own, "timeout"}
-    assert "success" not in statuses
+    assert found.growth < 200 * MEGABYTE

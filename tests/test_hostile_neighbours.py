@@ -13,9 +13,10 @@ import uuid
 
 import anyio
 import pytest
+from arena_fixtures import Victims
 from execution_fixtures import printed
 
-from benchmarks.attacks import ATTACKS, hostile_server, outcome, tally
+from benchmarks.attacks import ATTACKS, ENDED, hostile_server, outcome, tally
 from benchmarks.bridge import REPOSITORY, Bench, ours
 from benchmarks.hostile import Soak
 from mcp_bridge.bridge.governance import load_governance
@@ -28,17 +29,22 @@ LONG = bool(os.environ.get("MCP_BRIDGE_TEST_LONG"))
 SCALE = 1.0 if LONG else 0.02
 """Of the benchmark's sizes: the small ones show how an attack ends, the whole ones that it is stood."""
 
+IN_TURN = 1 if LONG else 5
+"""How many attacks share a bridge at most, one after the other."""
+
 NEVER = {"internal_error", "None", ""}
 """Codes that no attack may be answered with: they say that the bridge didn't foresee it."""
 
 VICTIM = """
+import asyncio, time
 from mcp.servers import good, local
-turns = 0
-while await local.goes_on() or turns < 5:
+began, turns = time.monotonic(), 0
+while turns < 5 or (time.monotonic() - began < 5 and await local.goes_on()):
     assert await good.echo(text=f"turn {turns}") == f"turn {turns}"
     assert (await local.audit(step="s"))["logged"]
     turns += 1
-print(turns)
+    progress(turns)
+    await asyncio.sleep(0.05)
 """
 
 TOOLS = """
@@ -61,7 +67,7 @@ def open_bridge(sandboxes, tmp_path):
     (tmp_path / "tools" / f"victims_{uuid.uuid4().hex}.py").write_text(TOOLS % str(tmp_path / "over"))
     tables = {"tools": {"path": ["tools"], "entry_points": False}}
 
-    def opened(servers):
+    def opened(servers, wall_timeout):
         specs = [ServerSpec(name="good", command=sys.executable, args=tuple(ours("honest")[1:]), cwd=str(REPOSITORY))]
         for name in servers:
             command = hostile_server(name, SCALE)
@@ -76,41 +82,61 @@ def open_bridge(sandboxes, tmp_path):
             "state_dir": state_dir,
             "max_artifact_size": 4 << 20,
             "max_output_size": 1 << 20,
-            "wall_timeout": 30.0,
+            "wall_timeout": wall_timeout,
         }
         return sandboxes.open(*specs, governance=governance, **settings)
 
     return opened
 
 
-@pytest.mark.parametrize("name", ATTACKS)
-async def test_an_attack_ends_with_a_stable_code_and_its_neighbour_does_not_notice(name, open_bridge, tmp_path, caplog):
-    attack = ATTACKS[name]
-    async with open_bridge(attack.servers) as bridge:
-        records = {}
+def _groups():
+    """Attacks that need the same servers, a few at a time; apart from them those that the host has to end."""
+    alike = {}
+    for name, attack in ATTACKS.items():
+        alike.setdefault((attack.servers, bool(attack.ends & ENDED)), []).append(name)
+    for (servers, ends), names in alike.items():
+        what = f"{'+'.join(servers) or 'no server'}, {'which end' if ends else 'without end'}"
+        for number, start in enumerate(range(0, len(names), IN_TURN), 1):
+            yield pytest.param(names[start : start + IN_TURN], id=f"{what}, {number}")
 
-        async def victim():
-            records["victim"] = await bridge.run(VICTIM, timeout=60)
 
+@pytest.mark.parametrize("names", list(_groups()))
+async def test_an_attack_ends_with_a_stable_code_and_its_neighbour_does_not_notice(
+    names, open_bridge, tmp_path, caplog
+):
+    first = ATTACKS[names[0]]
+    ends = bool(first.ends & ENDED)
+    # A flood's own time stands still while others take their turn: this ends it.
+    wall_timeout = 30 if ends else 15
+    async with open_bridge(first.servers, wall_timeout) as bridge:
+        victims = Victims(bridge, VICTIM)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(victim)
-            record = await bridge.run(attack.script(0, SCALE), timeout=20 if attack.ends & {"success", "error"} else 3)
+            tasks.start_soon(victims.live)
+            for name in names:
+                await victims.go_on()
+                record = await bridge.run(ATTACKS[name].script(0, SCALE), timeout=20 if ends else 3)
+                await victims.go_on()
+                judged(name, record)
+            victims.over = True
             (tmp_path / "over").touch()
+        assert victims.harmed is None, victims.harmed
         # The bridge still does what it is there for.
         assert printed(await bridge.run("from mcp.servers import good\nprint(await good.echo(text='still there'))"))
-    assert int(printed(records["victim"])) >= 5
-    told = outcome(record.to_json())
-    assert record.status in attack.ends, (told, record.error, record.stderr[-2000:])
-    codes = tally(record.stdout.decode())
-    assert not NEVER & codes.keys(), codes
-    assert all(re.fullmatch("[a-z_ ]+", code) for code in codes), codes
-    if record.status == "success":
-        assert codes, "it has tried nothing"
-    if record.error:
-        assert re.fullmatch("[a-z_]+", record.error["code"])
-    json.dumps(record.to_json(), allow_nan=False)
     # Nothing that comes from a guest or a server may be an internal error of the host.
     assert [entry.getMessage() for entry in caplog.records if entry.levelno >= logging.ERROR] == []
+
+
+def judged(name, record):
+    told = outcome(record.to_json())
+    assert record.status in ATTACKS[name].ends, (name, told, record.error, record.stderr[-2000:])
+    codes = tally(record.stdout.decode())
+    assert not NEVER & codes.keys(), (name, codes)
+    assert all(re.fullmatch("[a-z_ ]+", code) for code in codes), (name, codes)
+    if record.status == "success":
+        assert codes, f"{name}: it has tried nothing"
+    if record.error:
+        assert re.fullmatch("[a-z_]+", record.error["code"]), name
+    json.dumps(record.to_json(), allow_nan=False)
 
 
 async def test_the_benchmark_leaves_nothing_behind_and_no_call_of_the_victim_fails(sandbox_state_dir, tmp_path):

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
     from mcp_bridge.sandbox.cli_engine import CliEngine
 
+# One worker's: its tests look at what a few containers have found.
+pytestmark = pytest.mark.xdist_group("isolation")
+
 PROGRAMS = Path(__file__).parent / "sandbox_programs"
 MEBIBYTE = 1024 * 1024
 LIMITS = Limits(memory=256 * MEBIBYTE, pids=64, tmp=2 * MEBIBYTE, workspace=3 * MEBIBYTE, shm=MEBIBYTE, nofile=256)

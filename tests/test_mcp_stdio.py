@@ -10,7 +10,6 @@ import re
 import signal
 import struct
 import subprocess
-import time
 import zlib
 from pathlib import Path
 
@@ -163,9 +162,7 @@ async def test_each_way_to_end_is_told_as_what_it_is(setup):
         assert not fine.is_error
         assert fine.structured_content["status"] == "success"
 
-        began = time.monotonic()
         late = await run(client, "print('started')\nwhile True: pass", timeout=0.5)
-        assert time.monotonic() - began < 20
         assert late.is_error
         assert text(late).startswith("started\n[script_timeout] ")
         assert (late.structured_content["status"], late.structured_content["exit_code"]) == ("timeout", 124)

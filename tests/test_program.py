@@ -11,7 +11,6 @@ import types
 from pathlib import Path
 
 import pytest
-from generated_programs import NanoVM
 
 from mcp_bridge.kernel import format as form
 from mcp_bridge.kernel.program import (
@@ -836,13 +835,6 @@ THEIRS = [
         max_stalled_steps=7,
     ),
 ]
-
-
-@pytest.fixture(scope="module")
-def nano_vm():
-    peer = NanoVM()
-    yield peer
-    peer.close()
 
 
 @pytest.mark.parametrize("number", range(len(THEIRS)))

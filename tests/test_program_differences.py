@@ -4,17 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-from generated_programs import NanoVM
 from program_differences import DIFFERENCES, compared, ours_of
 
 REFERENCE = Path(__file__).resolve().parent.parent / "PROGRAMS.md"
-
-
-@pytest.fixture(scope="module")
-def nano_vm():
-    peer = NanoVM()
-    yield peer
-    peer.close()
 
 
 @pytest.mark.parametrize("name", DIFFERENCES)

@@ -1001,6 +1001,8 @@ async def test_the_end_is_not_held_up_by_a_target_that_hangs(monkeypatch, web, f
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(task.run)
             await asked.wait()
+            while task.states[file.id].status != "ok":  # noqa: ASYNC110 - nothing announces it
+                await anyio.sleep(0.01)
             task.close()
     assert task.states[file.id].status == "ok"
 

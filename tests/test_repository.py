@@ -15,6 +15,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from server_fixtures import cached
+from typer.testing import CliRunner
+
+from mcp_bridge.cli.app import app
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 LOCKS = sorted((REPOSITORY / "requirements").glob("*.txt"))
@@ -199,9 +202,8 @@ def test_every_make_target_in_a_document_exists(document):
     sorted({(document, command) for document in DOCUMENTS for command in typed(document, "mcp-bridge")}),
 )
 def test_every_command_in_a_document_exists(document, command):
-    main = "from mcp_bridge.cli import main; main()"
-    shown = run(sys.executable, "-c", main, command, "--help")
-    assert shown.returncode == 0, shown.stderr
+    shown = CliRunner().invoke(app, [command, "--help"])
+    assert shown.exit_code == 0, shown.stderr
 
 
 # --- the wheel

@@ -33,6 +33,9 @@ from mcp_bridge.ledger.entries import Kind
 from mcp_bridge.ledger.publishing_file import notes_in
 from mcp_bridge.ledger.signing import Verifier
 
+# One worker's, which writes the ledgers that they share.
+pytestmark = pytest.mark.xdist_group("verifiers")
+
 LONG = bool(os.environ.get("MCP_BRIDGE_TEST_LONG"))
 
 MUTANTS = 12_000 if LONG else 700

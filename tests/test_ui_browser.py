@@ -35,6 +35,9 @@ OPTIONS = (
     "--disable-component-update", "--disable-sync",
 )  # fmt: skip
 
+# For what a page shows in the end; a machine may be slow.
+expect.set_options(timeout=30_000)
+
 SHOTS = os.environ.get("MCP_BRIDGE_TEST_SCREENSHOTS")
 """A folder where the pages' pictures are put, for people to look at."""
 
