@@ -206,10 +206,10 @@ def after_the_call(tool: str) -> None:
 def before_the_outcome(tool: str) -> None:
     take = ProgramRun._take
 
-    def dying(self, outcome):
+    def dying(self, outcome, read=None):
         if self.machine.waiting[outcome.effect].effect.name == tool:
             die()
-        return take(self, outcome)
+        return take(self, outcome, read)
 
     ProgramRun._take = dying
 
@@ -217,9 +217,9 @@ def before_the_outcome(tool: str) -> None:
 def after_the_outcome(tool: str) -> None:
     take = ProgramRun._take
 
-    def dying(self, outcome):
+    def dying(self, outcome, read=None):
         ours = self.machine.waiting[outcome.effect].effect.name == tool
-        told = take(self, outcome)
+        told = take(self, outcome, read)
         if ours:
             die()
         return told
