@@ -409,7 +409,8 @@ def started(user, *arguments):
 def test_a_trusted_folder_takes_part_and_one_changed_byte_ends_that(trusting):
     user = trusting
     assert user.run("trust", "--yes").exit_code == 0
-    assert started(user, "servers", "list", "--start")[0] == 0
+    # They are started, and no MCP servers.
+    assert started(user, "servers", "list", "--start")[0] == 1
     assert set(user.checkout.marks) == {"tools/evil_package/deep.py", "evil.sh project", "evil.sh server"}
     user.checkout.mark.unlink()
     shown = user.json("policy show")
@@ -418,7 +419,7 @@ def test_a_trusted_folder_takes_part_and_one_changed_byte_ends_that(trusting):
     code = user.checkout.folder / "tools/evil_package/deep.py"
     code.write_text(code.read_text() + "#")
     status, out, err = started(user, "servers", "list", "--start")
-    assert (status, "changed_file" in err) == (0, True)
+    assert (status, "changed_file" in err) == (1, True)
     assert "evil" not in out
     # What .mcp.json names hasn't changed.
     assert set(user.checkout.marks) == {"evil.sh project"}

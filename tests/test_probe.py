@@ -241,6 +241,8 @@ async def test_a_profile_that_fails_for_another_reason_is_never_given_up(
 
 
 async def test_docker_serves_where_podman_does_not(fake_engine, monkeypatch, tmp_path: Path) -> None:
+    # Whether this user has some, and newuidmap, is another matter.
+    monkeypatch.setattr(subordinate_ids, "missing", lambda: None)
     fake_engine("", status=125)
     fake_engine(
         {"ServerVersion": "20.10.24", "DefaultRuntime": "runc", "CgroupVersion": "1", "Name": os.uname().nodename},

@@ -85,6 +85,7 @@ OTHER_VALUES = {
     "allow_self_server": ("1", True),
     "state_dir": ("/somewhere", Path("/somewhere")),
     "log_level": ("DEBUG", "debug"),
+    "log_file": ("/somewhere/log", Path("/somewhere/log")),
     "max_output_chars": ("5000", 5000),
     "env_pass": ("KUBECONFIG, SSL_CERT_*", ("KUBECONFIG", "SSL_CERT_*")),
 }

@@ -89,7 +89,7 @@ def _read(file: str | None) -> str:
         hint = "Name a file that holds the script; code itself goes after -c."
         raise BridgeError("script_missing", f"{file} can't be read: {exc.strerror}.", hint=hint) from None
     except UnicodeDecodeError:
-        hint = "A script is Python source, in UTF-8."
+        hint = "Give it Python source, in UTF-8."
         raise BridgeError("script_missing", f"{file or 'standard input'} is not UTF-8 text.", hint=hint) from None
 
 
