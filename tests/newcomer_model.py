@@ -3,33 +3,31 @@
 Prints its address, and ends with its standard input.
 """
 
+import json
 import re
 import sys
 
-from test_clients import ScriptedModel
+from clients import scripted_model
+
+TOOL = "mcp__bridge__run_python"
 
 
-class Repeating(ScriptedModel):
+class Repeating(scripted_model.ScriptedModel):
     """Asks for one call with the code between the marks of the prompt, and says what the tool has answered."""
 
-    def answer(self, request):
+    def next_call(self, api, request):
         # A conversation has one prompt and one call; Claude Code's own words are around them.
-        blocks = [block for message in request["messages"] for block in parts(message["content"])]
-        for block in blocks:
-            if block["type"] == "tool_result":
-                return {"type": "text", "text": "\n".join(part.get("text", "") for part in parts(block["content"]))}
-        for block in blocks if request.get("tools") else ():
-            if asked := re.search(r"<run>(.*?)</run>", block.get("text", ""), re.DOTALL):
-                return {"type": "tool_use", "id": "toolu_1", "name": self.tool, "input": {"code": asked[1]}}
-        return {"type": "text", "text": "done"}
-
-
-def parts(content):
-    """A message's content as blocks, which a text alone may stand for."""
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+        if shown := api.results(request):
+            scripted_model.DONE = shown[-1].text
+            return None, {}, 2
+        tool = next((tool for tool in api.tools(request) if tool.name == TOOL), None)
+        asked = re.search(r"<run>(.*?)</run>", json.dumps(request["messages"]))
+        if tool is None or asked is None:
+            return None, {}, 1
+        return tool, {"code": json.loads(f'"{asked[1]}"')}, 1
 
 
 if __name__ == "__main__":
-    with Repeating("mcp__bridge__run_python", "").served() as address:
+    with Repeating([]).served() as address:
         print(address, flush=True)
         sys.stdin.read()
