@@ -23,6 +23,7 @@ class Repeating(scripted_model.ScriptedModel):
         tool = next((tool for tool in api.tools(request) if tool.name == TOOL), None)
         asked = re.search(r"<run>(.*?)</run>", json.dumps(request["messages"]))
         if tool is None or asked is None:
+            scripted_model.DONE = "nothing to call" if asked else "nothing asked"
             return None, {}, 1
         return tool, {"code": json.loads(f'"{asked[1]}"')}, 1
 
