@@ -192,8 +192,11 @@ async def test_a_server_that_can_run_nothing_stays_up_says_why_and_goes_on_once_
             assert text(refused).startswith(f"[{code}] "), text(refused)
             assert all(word in text(refused) for word in words), text(refused)
             assert refused.structured_content["error"]["code"] == code
+        # Claude Code leaves out the tools of a server of which a list is an error.
+        assert (await client.list_resources()).resources == []
+        assert (await client.list_resource_templates()).resource_templates
         with pytest.raises(MCPError, match=code):
-            await client.list_resources()
+            await client.read_resource("program://schema")
         said = log.read_text()
         assert said.count(f"mcp-bridge: {code}: ") == 1, "for the client's log, once"
         assert SAID not in text(refused) + (client.instructions or "")

@@ -143,7 +143,12 @@ def _server(keeper: Keeper | _Open, *, programs: bool) -> Server[dict[str, Any]]
     ) -> types.ListResourcesResult:
         from mcp_bridge.server import resources  # noqa: PLC0415
 
-        return types.ListResourcesResult(resources=await resources.listed(await _opened(keeper)))
+        try:
+            bridge = await keeper.bridge()
+        except BridgeError:
+            # Claude Code leaves out a server's tools, too, where a list of it is an error: nobody would be told why.
+            return types.ListResourcesResult(resources=[])
+        return types.ListResourcesResult(resources=await resources.listed(bridge))
 
     async def list_templates(
         _: ServerRequestContext[dict[str, Any]], __: types.PaginatedRequestParams | None
