@@ -92,7 +92,8 @@ def test_uninstall_removes_what_was_made_and_says_what_is_left(machine):
     (state / "probe-abc.json").write_text("{}")
     (state / "notes.txt").write_text("mine")
     (machine / "config/mcp-bridge").mkdir(parents=True)
-    (machine / "config/mcp-bridge/config.toml").write_text("timeout = 5")
+    (machine / "config/mcp-bridge/config.toml").write_text(f"timeout = 5\nlog_file = '{machine}/bridge.log'")
+    (machine / "bridge.log").touch()
     (machine / "home/.claude.json").write_text(json.dumps({"mcpServers": {"bridge": {"command": "mcp-bridge"}}}))
     imported(machine, f"{image.REPOSITORY}:base-old")
     label = f"--label={OWNER_LABEL}={host_id()}:{NO_PROCESS}:1"
@@ -115,6 +116,7 @@ def test_uninstall_removes_what_was_made_and_says_what_is_left(machine):
     assert not left & {"catalog", "probe-abc.json"}
     assert f"left: {state}, the record with its keys. `mcp-bridge uninstall --state` removes it, too." in said
     assert f"left: {machine}/config/mcp-bridge/config.toml, your configuration." in said
+    assert f"left: {machine}/bridge.log, the log." in said
     assert "`claude mcp remove bridge`" in said
     assert "`uv tool uninstall mcp-code-bridge`" in said
 

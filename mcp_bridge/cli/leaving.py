@@ -271,6 +271,10 @@ def _left(found: _Found, loaded: Loaded, *, state: bool) -> Iterator[str]:
     for file in dict.fromkeys((user_file(), *(layer.file for layer in loaded.layers if layer.file))):
         if file.is_file():
             yield f"left: {file}, your configuration. Remove it by hand."
+    log = loaded.settings.log_file
+    for file in (log, log.with_name(f"{log.name}.1")) if log else ():
+        if file.is_file():
+            yield f"left: {file}, the log. Remove it by hand."
     for row in common.discovered(loaded, quiet=True).skipped:
         if row.itself:
             yield f"left: the entry {row.name!r} in {row.file}. `claude mcp remove {row.name}` removes Claude Code's."

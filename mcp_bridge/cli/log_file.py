@@ -64,7 +64,7 @@ def log_to(file: Path) -> None:
         raise BridgeError(
             "log_unwritable",
             f"log_file: {file} can't be written: {exc.strerror}.",
-            hint='Name a file in a folder that is there, such as log_file = "/tmp/mcp-bridge.log".',
+            hint='Name a file in a folder that is there, such as log_file = "~/mcp-bridge.log".',
         ) from None
     handler.setFormatter(_Lines(_FORMAT))
     root.addHandler(handler)
