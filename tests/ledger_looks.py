@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from mcp_bridge.ledger.audit import verify_file
 from mcp_bridge.ledger.entries import Entry
-from mcp_bridge.ledger.opening import KEY_FILE
+from mcp_bridge.ledger.key_files import KEY_FILE
 from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.recorder import recorded
 from mcp_bridge.ledger.schema import FILE_NAME

@@ -21,7 +21,7 @@ from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.notes import Checkpoint
 from mcp_bridge.ledger.published import PublishedLog
 from mcp_bridge.ledger.publisher import TargetState
-from mcp_bridge.ledger.publishing import Published
+from mcp_bridge.ledger.publishing_protocol import Published
 from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.sealing import MasterKey

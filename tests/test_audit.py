@@ -19,11 +19,11 @@ from tampered_fixtures import ASKED, ENDED, WAITING, Writer, verdict
 
 from mcp_bridge.cli import showing
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger import audit, opening, rotation
+from mcp_bridge.ledger import audit, key_files, rotation
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.exports import verify_export
-from mcp_bridge.ledger.opening import KEY_FILE, PUBLIC_KEY_FILE
+from mcp_bridge.ledger.key_files import KEY_FILE, PUBLIC_KEY_FILE
 from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.signing import Verifier
@@ -712,7 +712,7 @@ async def test_another_bridge_goes_on_with_the_new_key(tmp_path):
     assert verdict(path, [first], (), master) is None
     async with Database(path) as database:
         await Writer(database).start(WAITING)
-    assert not (tmp_path / opening.NEXT_KEY_FILE).exists()
+    assert not (tmp_path / key_files.NEXT_KEY_FILE).exists()
     assert verdict(path, [first], (), master) is None
 
 
@@ -725,7 +725,7 @@ async def test_a_rotation_that_died_before_its_key_was_in_its_place_loses_no_key
         died.calls += 1
         if died.calls == 2:
             raise BridgeError("died", "It died.")
-        opening.take_next_key(connection, directory)
+        key_files.take_next_key(connection, directory)
 
     async with Database(path) as database:
         first = database.log.signer.vkey
@@ -733,7 +733,7 @@ async def test_a_rotation_that_died_before_its_key_was_in_its_place_loses_no_key
             patch.setattr(rotation, "take_next_key", dying)
             with pytest.raises(BridgeError, match="died"):
                 await rotation.rotate_key(database)
-    assert (tmp_path / opening.NEXT_KEY_FILE).exists()
+    assert (tmp_path / key_files.NEXT_KEY_FILE).exists()
     async with Database(path) as database:
         await Writer(database).start(ASKED)
         second = database.log.signer.vkey

@@ -33,6 +33,7 @@ from mcp_bridge.kernel.events import Resume
 from mcp_bridge.kernel.program import parse
 from mcp_bridge.kernel.values import canonical
 from mcp_bridge.ledger import audit, opening, proofs
+from mcp_bridge.ledger.blind_indexes import key_mac
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.exports import verify_export
@@ -40,7 +41,6 @@ from mcp_bridge.ledger.reading import open_ledger
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.sealing import MasterKey
 from mcp_bridge.ledger.signing import Verifier
-from mcp_bridge.ledger.store import key_mac
 from mcp_bridge.settings import Settings
 
 CARDS = "4111 1111 1111 1111", "4242 4242 4242 4242"

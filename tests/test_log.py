@@ -18,8 +18,8 @@ from mcp_bridge.ledger.codec import LEDGER, MAX_TEXT_CHARS, decode, leaf_hash
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.entries import TOMBSTONE, Entry
 from mcp_bridge.ledger.erasure import erase
+from mcp_bridge.ledger.key_files import KEY_FILE, PUBLIC_KEY_FILE
 from mcp_bridge.ledger.notes import open_checkpoint
-from mcp_bridge.ledger.opening import KEY_FILE, PUBLIC_KEY_FILE
 from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.sealing import FILE_NAME as MASTER_FILE

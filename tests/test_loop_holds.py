@@ -31,6 +31,7 @@ from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.pieces import Snapshot, split
 from mcp_bridge.ledger.recorder import SqliteRecorder
+from mcp_bridge.ledger.run_allowance import Allowance
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore
 from mcp_bridge.offload import LARGE_VALUES
@@ -79,7 +80,7 @@ async def test_a_large_payload_is_encoded_by_the_thread_that_writes_in_its_place
 
 async def test_what_a_run_is_told_to_have_recorded_is_what_its_payloads_have(tmp_path):
     async with Database(tmp_path / FILE_NAME) as database:
-        run = database.allowance()
+        run = Allowance(database)
         run.counts("a")
         payloads = [{"value": list(range(MANY))}, {"value": [n / 7 for n in range(MANY)]}]
         await SqliteRecorder(database).append(*(Entry("outcome", "a", payload) for payload in payloads))

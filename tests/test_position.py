@@ -22,7 +22,8 @@ from mcp_bridge.ledger import opening, position, rotation
 from mcp_bridge.ledger.audit import verify_file
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.entries import Entry
-from mcp_bridge.ledger.opening import own_vkey, require_end
+from mcp_bridge.ledger.key_files import own_vkey
+from mcp_bridge.ledger.opening import require_end
 from mcp_bridge.ledger.overview import entries, newest
 from mcp_bridge.ledger.position import Position, PositionFile, position_of
 from mcp_bridge.ledger.reading import open_ledger

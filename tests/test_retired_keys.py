@@ -14,7 +14,7 @@ from published_log import Log as PublishedLog
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import codec, exports, notes
-from mcp_bridge.ledger.opening import KEY_FILE
+from mcp_bridge.ledger.key_files import KEY_FILE
 from mcp_bridge.ledger.publishing_file import publish_to_file
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.signing import Signer, Verifier

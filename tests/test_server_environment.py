@@ -11,7 +11,8 @@ from servers.specs import faulty
 from mcp_bridge import settings
 from mcp_bridge.bridge.governance import load_governance
 from mcp_bridge.bridge.server_environment import environment, shown_output, withheld
-from mcp_bridge.downstream.environment import MINIMAL, Environment, env_pass
+from mcp_bridge.downstream.env_pass import MINIMAL, env_pass
+from mcp_bridge.downstream.environment import Environment
 from mcp_bridge.downstream.fleet import Fleet
 from mcp_bridge.downstream.results import convert
 from mcp_bridge.downstream.spec import ServerSpec, spec_from_toml

@@ -10,12 +10,13 @@ from mcp_bridge.bridge.channel import step_aside
 from mcp_bridge.bridge.program_record import standing
 from mcp_bridge.bridge.script_waiting import execution_of
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.store import ERASED
+from mcp_bridge.ledger.schema import ERASED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mcp_bridge.ledger.store import KeySpace, ProgramStore, StoredExecution
+    from mcp_bridge.ledger.blind_indexes import KeySpace
+    from mcp_bridge.ledger.store import ProgramStore, StoredExecution
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")

@@ -22,7 +22,8 @@ from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Status as ProgramStatus
 from mcp_bridge.ledger import overview
 from mcp_bridge.ledger.entries import TOMBSTONE
-from mcp_bridge.ledger.store import ERASED, ProgramStore
+from mcp_bridge.ledger.schema import ERASED
+from mcp_bridge.ledger.store import ProgramStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,7 +11,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.machine import APPROVAL, IN_DOUBT
 from mcp_bridge.ledger.entries import TOMBSTONE
-from mcp_bridge.ledger.store import ERASED
+from mcp_bridge.ledger.schema import ERASED
 from mcp_bridge.sandbox.owner import Owner
 
 if TYPE_CHECKING:

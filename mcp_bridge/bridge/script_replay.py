@@ -17,7 +17,7 @@ from mcp_bridge.bridge.script_past import Past
 from mcp_bridge.bridge.script_run import OWN_END, ScriptRun
 from mcp_bridge.bridge.scripts import MAX_LOST, Begun, is_lost
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.store import ERASED
+from mcp_bridge.ledger.schema import ERASED
 from mcp_bridge.policy.budgets import Amounts
 from mcp_bridge.policy.references import is_alike
 

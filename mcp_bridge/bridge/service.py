@@ -34,6 +34,7 @@ from mcp_bridge.downstream.fleet import Fleet
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.recorder import SqliteRecorder
+from mcp_bridge.ledger.run_allowance import Allowance
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.store import ProgramStore, StoredExecution
 from mcp_bridge.offload import off_loop
@@ -501,7 +502,7 @@ class Bridge:
     ) -> Gate:
         from mcp_bridge.bridge.gate import Gate  # noqa: PLC0415
 
-        allowance = self._database.allowance()
+        allowance = Allowance(self._database)
         allowance.counts(execution)
         return Gate(
             execution,

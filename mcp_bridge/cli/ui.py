@@ -95,7 +95,7 @@ def _page_that_leads_to(url: str, directory: Path, *, wanted: bool) -> Iterator[
 
     Every user of the machine can see what a browser is started with, and with the address would have the token.
     """
-    from mcp_bridge.private_files import write_private  # noqa: PLC0415
+    from mcp_bridge.atomic_files import write_private  # noqa: PLC0415
 
     if not wanted or not (sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         yield

@@ -60,7 +60,7 @@ _FAULTS_NAMED = 20
 _FAULTS_ALIKE = 3
 _FAULTS_CHARS = 2_000
 
-# Beside so many, what can't be looked at any more makes no difference.
+# TableAudit so many, what can't be looked at any more makes no difference.
 _FAULTS_ENOUGH = 3
 
 # Faults that are looked at; wrong names that are told, and names among which what was meant is looked for.

@@ -33,7 +33,6 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter
 
 from mcp_bridge import __version__, fair_share
-from mcp_bridge.downstream import failures
 from mcp_bridge.downstream.aside import taken_back, tools_of, whole
 from mcp_bridge.downstream.listing_limits import MAX_PAGES, MAX_TOOLS, Gathered
 from mcp_bridge.downstream.tools import Listing, listing_from_wire
@@ -305,7 +304,7 @@ class Connection:
             return
         said = params.data if isinstance(params.data, str) else json.dumps(params.data, ensure_ascii=False)
         # As what it writes to stderr: the operator's log is masked.
-        failures.logger.info("server %r logs (%s): %s", self._spec.name, params.level, said)
+        logger.info("server %r logs (%s): %s", self._spec.name, params.level, said)
         for tell in list(self._listeners):
             tell(said if params.level == "info" else f"{params.level}: {said}")
 

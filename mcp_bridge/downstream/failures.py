@@ -196,7 +196,7 @@ def _slow_hint(spec: ServerSpec) -> str:
 def _too_large(failure: BaseException | None, connection: Connection) -> str:
     """The size and the limit of what it answered before it was ready, if it was that; else empty."""
     # Loaded already: a connection exists.
-    from mcp_bridge.downstream.connection import OversizedResult  # noqa: PLC0415
+    from mcp_bridge.downstream.transport import OversizedResult  # noqa: PLC0415
 
     data = getattr(failure, "data", None)
     if isinstance(data, OversizedResult):
@@ -226,7 +226,9 @@ async def call_failure(
 ) -> BridgeError:
     """What a call that raised means."""
     # Loaded already: a connection exists.
-    from mcp_bridge.downstream.connection import MCPError, OversizedResult  # noqa: PLC0415
+    from mcp.shared.exceptions import MCPError  # noqa: PLC0415
+
+    from mcp_bridge.downstream.transport import OversizedResult  # noqa: PLC0415
 
     what = f"{spec.name}.{tool.name}"
     if isinstance(cause, MCPError):

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from mcp_bridge.guest import advice_packages, trees
-from mcp_bridge.guest.runner import FILENAME
+from mcp_bridge.guest.source import FILENAME
 from mcp_bridge.guest.world import World
 
 MAX_LINE_CHARS = 500

@@ -14,6 +14,7 @@ from mcp_bridge.guest.display import Display
 from mcp_bridge.guest.modules import Modules
 from mcp_bridge.guest.output import Capture
 from mcp_bridge.guest.proxies import Calls
+from mcp_bridge.guest.source import Source
 from mcp_bridge.guest.unsent import Unsent
 from mcp_bridge.wire import exits
 from mcp_bridge.wire.errors import LocalMessageError, WireError
@@ -63,7 +64,7 @@ def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
     calls = Calls(channel)
     shower = Display(channel, capture)
     shower.max_value = start.max_value_bytes
-    source = runner.Source(start.code)
+    source = Source(start.code)
     lineage.begin()
     prepared = {
         "ctypes": output.unbuffer_c,

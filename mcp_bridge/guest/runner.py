@@ -9,7 +9,8 @@ import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-FILENAME = "<script>"
+from mcp_bridge.guest.source import FILENAME, Source
+
 USER_DIRECTORIES = ("/workspace/", "/tmp/")  # noqa: S108
 
 CO_COROUTINE = 0x80
@@ -33,25 +34,6 @@ class Outcome(NamedTuple):
     exit_code: int
     value: str | None = None
     error: dict[str, Any] | None = None
-
-
-class Source:
-    """The script's text, as a module's loader gives it."""
-
-    def __init__(self, code: str) -> None:
-        self.code = code
-
-    def get_source(self, name: str) -> str:  # noqa: ARG002
-        """The text."""
-        return self.code
-
-    def give_to_linecache(self) -> None:
-        """For tracebacks and `inspect`: linecache asks no loader about a name in angle brackets."""
-        import linecache
-
-        # Every line with its end, the last too: tracebacks place their carets by it.
-        lines = [line + "\n" for line in self.code.split("\n")]
-        linecache.cache[FILENAME] = (len(self.code), None, lines, FILENAME)
 
 
 def compile_script(code: str) -> types.CodeType:

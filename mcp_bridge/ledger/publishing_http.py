@@ -19,13 +19,13 @@ import httpx2
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.notes import open_checkpoint, split_note
-from mcp_bridge.ledger.publishing import Published, checkpoint_of, conflict, rolled_back
+from mcp_bridge.ledger.publishing_protocol import Published, checkpoint_of, conflict, rolled_back
 from mcp_bridge.ledger.signing import Verifier
 
 if TYPE_CHECKING:
     import ssl
 
-    from mcp_bridge.ledger.publishing import Source
+    from mcp_bridge.ledger.publishing_protocol import Source
     from mcp_bridge.ledger.targets import Target
 
 logger = logging.getLogger(__name__)

@@ -13,29 +13,22 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from mcp_bridge.atomic_files import write_private
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.audit import checkpoint
 from mcp_bridge.ledger.codec import LEDGER
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.failures import unusable
+from mcp_bridge.ledger.key_files import NEXT_KEY_FILE, own_signer, own_vkey, take_next_key
 from mcp_bridge.ledger.log import Log, Posted
 from mcp_bridge.ledger.notes import add_signature, checkpoint_text
-from mcp_bridge.ledger.opening import (
-    NEXT_KEY_FILE,
-    connect,
-    look_first,
-    open_to_write,
-    own_signer,
-    own_vkey,
-    take_next_key,
-    write_entries,
-)
+from mcp_bridge.ledger.opening import connect, look_first, open_to_write, write_entries
 from mcp_bridge.ledger.position import NOT_AS_FAR, PositionFile, read_head
 from mcp_bridge.ledger.reading import master_of, open_ledger
 from mcp_bridge.ledger.signing import Signer
 from mcp_bridge.ledger.transaction import posted, run
 from mcp_bridge.ledger.trust import MAX_KEYS, KeyEvent
-from mcp_bridge.private_files import KEY_BYTES, write_private
+from mcp_bridge.private_files import KEY_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,7 +21,7 @@ from mcp_bridge.downstream.results import is_wrapped
 from mcp_bridge.downstream.schema_types import resolve
 from mcp_bridge.registered.declaring import bad_tool
 from mcp_bridge.registered.pending import PENDING
-from mcp_bridge.registered.signatures import first_line, schema_of
+from mcp_bridge.registered.signatures import first_line, read_schema
 
 if TYPE_CHECKING:
     from mcp_bridge.registered.declaring import Declaration
@@ -80,7 +80,7 @@ class Results:
         hint = hints.get("return", Any)
         try:
             adapter: TypeAdapter[Any] = TypeAdapter(Any if hint is NoReturn else hint)
-            self.schema = _as_object(schema_of(adapter, serialized=True))
+            self.schema = _as_object(read_schema(adapter, serialized=True))
         except Exception as error:  # noqa: BLE001 - a foreign type's own schema hooks may raise anything
             raise bad_tool(
                 declaration.place,

@@ -170,7 +170,7 @@ def resolved_hints(declaration: Declaration) -> dict[str, Any]:
         ) from None
 
 
-def schema_of(adapter: TypeAdapter[Any], *, serialized: bool = False) -> dict[str, Any]:
+def read_schema(adapter: TypeAdapter[Any], *, serialized: bool = False) -> dict[str, Any]:
     """The JSON Schema of a type, as it is read or as it is written."""
     return adapter.json_schema(schema_generator=Schema, mode="serialization" if serialized else "validation")
 
@@ -189,7 +189,7 @@ def _compiled(
             )
     try:
         adapter = TypeAdapter(_collector(given, hints))
-        return adapter, schema_of(adapter)
+        return adapter, read_schema(adapter)
     except Exception as error:  # noqa: BLE001 - a foreign type's own schema hooks may raise anything
         culprit, cause = _culprit(given, hints, error)
         raise bad_tool(
@@ -203,7 +203,7 @@ def _compiled(
 def _culprit(given: list[inspect.Parameter], hints: dict[str, Any], error: Exception) -> tuple[str, Exception]:
     for param in given:
         try:
-            schema_of(TypeAdapter(_collector([param], hints)))
+            read_schema(TypeAdapter(_collector([param], hints)))
         except Exception as cause:  # noqa: BLE001 - as above
             return repr(param.name), cause
     return "its arguments", error

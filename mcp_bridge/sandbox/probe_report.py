@@ -8,13 +8,13 @@ import json
 import os
 import resource
 import shutil
-import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from mcp_bridge._version import __version__
+from mcp_bridge.atomic_files import write_private
 from mcp_bridge.sandbox.flags import Enforced, EngineName, RuntimeChoice
 
 Level = Literal["ok", "warning", "error"]
@@ -82,14 +82,7 @@ def store_report(path: Path, report: ProbeReport) -> None:
     """Put the report in its place at once, readable by its owner only; a full disk costs the next probe, no more."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix=".probe-", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(asdict(report), file)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        write_private(path, json.dumps(asdict(report)).encode())
         _prune(path.parent)
 
 
