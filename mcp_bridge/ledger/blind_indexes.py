@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from mcp_bridge.ledger.sealing import MasterKey
+    from mcp_bridge.ledger.storage.sealing import MasterKey
 
 FORGETTABLE = "v"
 """The prefix of the MAC of an idempotency key, or of a subject's name, that contains sensitive values."""

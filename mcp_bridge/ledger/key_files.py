@@ -9,10 +9,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from mcp_bridge.atomic_files import sync_directory, write_private
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.position import read_head
-from mcp_bridge.ledger.reading import open_ledger
-from mcp_bridge.ledger.sealing import damaged
-from mcp_bridge.ledger.signing import Signer, Verifier
+from mcp_bridge.ledger.log.reading import open_ledger
+from mcp_bridge.ledger.proofs.signing import Signer, Verifier
+from mcp_bridge.ledger.storage.position import read_head
+from mcp_bridge.ledger.storage.sealing import damaged
 from mcp_bridge.private_files import private_key
 
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.notes import parse_checkpoint, split_note
+from mcp_bridge.ledger.proofs.notes import parse_checkpoint, split_note
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mcp_bridge.ledger.notes import Checkpoint
-    from mcp_bridge.ledger.signing import Verifier
-    from mcp_bridge.ledger.targets import Target
+    from mcp_bridge.ledger.proofs.notes import Checkpoint
+    from mcp_bridge.ledger.proofs.signing import Verifier
+    from mcp_bridge.ledger.publish.targets import Target
 
 CONFLICT = "publish_conflict"
 """The code of an error that is an alarm: somebody else has seen another history than the one that is here."""

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import anyio
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.allowance import RESERVE_BYTES, RunUsage
+from mcp_bridge.ledger.log.quota import RESERVE_BYTES, RunUsage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from mcp_bridge.ledger.database import Database
+    from mcp_bridge.ledger.storage.database import Database
 
 MAX_OUTCOME_BYTES = 8 << 20
 """About the largest outcome of a call, by a server or by a tool of the operator's."""
