@@ -37,7 +37,9 @@ def test_it_is_short():
 def test_the_files_that_it_names_are_there(text):
     names = set(re.findall(r"`((?:mcp_bridge/|tests/)?[a-z_]+(?:/[a-z_]+)+(?:\.py)?)/?`", text))
     assert names
-    rooms = {name for row in re.findall(r"(?m)^\| [^|]+\| (`[^|]+) \|$", text) for name in re.findall(r"`([\w/]+)/`", row)}
+    rooms = {
+        name for row in re.findall(r"(?m)^\| [^|]+\| (`[^|]+) \|$", text) for name in re.findall(r"`([\w/]+)/`", row)
+    }
     for name in names - rooms:
         assert (REPOSITORY / name).exists() or (PACKAGE / name).exists() or (PACKAGE / f"{name}.py").exists(), name
 
