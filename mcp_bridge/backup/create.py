@@ -30,10 +30,10 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import FOLDERS, is_kept
 from mcp_bridge.file_locks import locked_directory
 from mcp_bridge.ledger.audit import audit
-from mcp_bridge.ledger.key_files import KEY_FILE, NEXT_KEY_FILE, PUBLIC_KEY_FILE, own_vkey
 from mcp_bridge.ledger.log.reading import open_ledger, require
 from mcp_bridge.ledger.proofs.signing import Signer, Verifier
 from mcp_bridge.ledger.storage import forgetting, sealing
+from mcp_bridge.ledger.storage.key_files import KEY_FILE, NEXT_KEY_FILE, PUBLIC_KEY_FILE, own_vkey
 from mcp_bridge.ledger.storage.position import PositionFile
 from mcp_bridge.ledger.storage.restoring import RESTORING
 from mcp_bridge.ledger.storage.schema import FILE_NAME

@@ -37,11 +37,11 @@ from mcp_bridge.executions.artifacts import FOLDERS, is_kept
 from mcp_bridge.file_locks import locked_directory
 from mcp_bridge.ledger.audit import audit
 from mcp_bridge.ledger.audit.table_audit import check_master
-from mcp_bridge.ledger.key_files import KEY_FILE, NEXT_KEY_FILE
 from mcp_bridge.ledger.log import rotation
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import sealing
+from mcp_bridge.ledger.storage.key_files import KEY_FILE, NEXT_KEY_FILE
 from mcp_bridge.ledger.storage.restoring import AWAY, PLACING, RESTORING, has_ledger, is_unfinished, put_back
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.witness import files as witness_files

@@ -120,10 +120,10 @@ def verify_here(
     import anyio  # noqa: PLC0415
 
     from mcp_bridge.ledger.audit.audit import published, verify_file  # noqa: PLC0415
-    from mcp_bridge.ledger.key_files import known_vkey  # noqa: PLC0415
     from mcp_bridge.ledger.log.reading import open_ledger  # noqa: PLC0415
     from mcp_bridge.ledger.proofs.signing import Verifier  # noqa: PLC0415
     from mcp_bridge.ledger.publish.look import FileLog, check_targets  # noqa: PLC0415
+    from mcp_bridge.ledger.storage.key_files import known_vkey  # noqa: PLC0415
     from mcp_bridge.ledger.storage.opening import require_end  # noqa: PLC0415
     from mcp_bridge.ledger.storage.position import PositionFile  # noqa: PLC0415
 

@@ -15,7 +15,7 @@ from mcp_bridge.ledger.storage.schema import ERASED
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mcp_bridge.ledger.blind_indexes import KeySpace
+    from mcp_bridge.ledger.storage.blind_indexes import KeySpace
     from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution
 
 T_co = TypeVar("T_co", covariant=True)

@@ -36,12 +36,12 @@ from mcp_bridge.executions.artifacts import FOLDERS, Files, Memories
 from mcp_bridge.kernel.program import parse
 from mcp_bridge.kernel.values import canonical
 from mcp_bridge.ledger.audit import audit
-from mcp_bridge.ledger.key_files import KEY_FILE, PUBLIC_KEY_FILE
 from mcp_bridge.ledger.log import rotation
 from mcp_bridge.ledger.log.key_history import MAX_KEYS
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.signing import Signer
 from mcp_bridge.ledger.storage.database import Database
+from mcp_bridge.ledger.storage.key_files import KEY_FILE, PUBLIC_KEY_FILE
 from mcp_bridge.ledger.storage.restoring import PLACING, RESTORING
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.sealing import MasterKey

@@ -12,10 +12,10 @@ import anyio.lowlevel
 import pytest
 from program_cases import steps
 from program_cases import tool as step
+from program_tools import Tools, driven
 from pydantic import AfterValidator
 from registered_fixtures import fault, one, own_declarations  # noqa: F401
 from servers.specs import faulty
-from test_program_keeping import Tools, driven
 
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.errors import BridgeError
@@ -28,10 +28,10 @@ from mcp_bridge.kernel import state
 from mcp_bridge.kernel.machine import Machine
 from mcp_bridge.kernel.program import parse
 from mcp_bridge.ledger.log import pieces
+from mcp_bridge.ledger.log.allowance import Allowance
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.pieces import Snapshot, split
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
-from mcp_bridge.ledger.run_allowance import Allowance
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.store import ProgramStore

@@ -6,11 +6,11 @@ import sqlite3
 from dataclasses import dataclass, field
 
 from mcp_bridge.ledger.audit.audit import verify_file
-from mcp_bridge.ledger.key_files import KEY_FILE
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.log.recorder import recorded
 from mcp_bridge.ledger.proofs.signing import Verifier
+from mcp_bridge.ledger.storage.key_files import KEY_FILE
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.sealing import FILE_NAME as MASTER_FILE
 from mcp_bridge.ledger.storage.sealing import MasterKey

@@ -167,7 +167,7 @@ def key(ctx: typer.Context, config: Config = None) -> None:
     """Print the public key of the log, for whoever is to verify what it signs."""
 
     def work() -> int:
-        from mcp_bridge.ledger.key_files import known_vkey  # noqa: PLC0415
+        from mcp_bridge.ledger.storage.key_files import known_vkey  # noqa: PLC0415
 
         showing.tell(known_vkey(verifying.ledger_file(common.load(config or ctx.obj).settings)))
         return common.OK
@@ -190,9 +190,9 @@ def consistency(
 
     def work() -> int:
         from mcp_bridge.ledger.audit import audit as auditing  # noqa: PLC0415
-        from mcp_bridge.ledger.key_files import known_vkey  # noqa: PLC0415
         from mcp_bridge.ledger.log.reading import open_ledger  # noqa: PLC0415
         from mcp_bridge.ledger.proofs.signing import Verifier  # noqa: PLC0415
+        from mcp_bridge.ledger.storage.key_files import known_vkey  # noqa: PLC0415
 
         settings = common.load(config or ctx.obj).settings
         (earlier,) = verifying.read_notes(old)[-1:]

@@ -13,13 +13,13 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mcp_bridge.downstream.env_pass import passes
+from mcp_bridge.downstream.configuration.env_pass import passes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mcp_bridge.downstream.configuration.env_pass import EnvPass
     from mcp_bridge.downstream.configuration.spec import ServerSpec
-    from mcp_bridge.downstream.env_pass import EnvPass
 
 OWN_PREFIX = "MCP_BRIDGE_"
 """Of the bridge's own variables."""

@@ -18,7 +18,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs import merkle
 from mcp_bridge.ledger.proofs.notes import open_checkpoint
-from mcp_bridge.ledger.publishing_protocol import CONFLICT, checkpoint_of, rolled_back
+from mcp_bridge.ledger.publish.protocol import CONFLICT, checkpoint_of, rolled_back
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mcp_bridge.ledger.publishing_protocol import Published, checkpoint_of, rolled_back
+from mcp_bridge.ledger.publish.protocol import Published, checkpoint_of, rolled_back
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
+    from mcp_bridge.ledger.publish.protocol import Source
     from mcp_bridge.ledger.publish.targets import Target
     from mcp_bridge.ledger.publish.to_file import FileRead
-    from mcp_bridge.ledger.publishing_protocol import Source
 
 
 async def publish(

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import anyio
 
 from mcp_bridge.errors import BridgeError, log_failure
+from mcp_bridge.ledger.publish.protocol import CONFLICT, checkpoint_of
 from mcp_bridge.ledger.publish.publish import publish
 from mcp_bridge.ledger.publish.targets import INTERVAL_SECONDS
-from mcp_bridge.ledger.publishing_protocol import CONFLICT, checkpoint_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
+    from mcp_bridge.ledger.publish.protocol import Published, Source
     from mcp_bridge.ledger.publish.targets import Target
     from mcp_bridge.ledger.publish.to_file import FileRead
-    from mcp_bridge.ledger.publishing_protocol import Published, Source
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.transaction import Transaction
     from mcp_bridge.ledger.proofs.merkle import NodeReader
     from mcp_bridge.ledger.proofs.signing import Verifier
-    from mcp_bridge.ledger.publishing_protocol import Published
+    from mcp_bridge.ledger.publish.protocol import Published
     from mcp_bridge.ledger.storage.database import Database
 
 

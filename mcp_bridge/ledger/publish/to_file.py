@@ -25,8 +25,8 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.file_locks import lock
 from mcp_bridge.ledger.proofs.notes import MAX_NOTE_BYTES, MAX_SIGNATURES, keyring, parse_checkpoint
 from mcp_bridge.ledger.proofs.signing import ID_BYTES, MARK, SIGNATURE_BYTES, decode_base64
+from mcp_bridge.ledger.publish.protocol import Published, checkpoint_of, conflict, rolled_back
 from mcp_bridge.ledger.publish.storage_thread import run_in_loop, run_on_storage_thread
-from mcp_bridge.ledger.publishing_protocol import Published, checkpoint_of, conflict, rolled_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping, Sequence
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from mcp_bridge.ledger.proofs.notes import Checkpoint
     from mcp_bridge.ledger.proofs.signing import Verifier
+    from mcp_bridge.ledger.publish.protocol import Source
     from mcp_bridge.ledger.publish.targets import Target
-    from mcp_bridge.ledger.publishing_protocol import Source
 
 logger = logging.getLogger(__name__)
 

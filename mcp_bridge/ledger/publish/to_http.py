@@ -20,13 +20,13 @@ import httpx2
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.proofs.notes import open_checkpoint, split_note
 from mcp_bridge.ledger.proofs.signing import Verifier
-from mcp_bridge.ledger.publishing_protocol import Published, checkpoint_of, conflict, rolled_back
+from mcp_bridge.ledger.publish.protocol import Published, checkpoint_of, conflict, rolled_back
 
 if TYPE_CHECKING:
     import ssl
 
+    from mcp_bridge.ledger.publish.protocol import Source
     from mcp_bridge.ledger.publish.targets import Target
-    from mcp_bridge.ledger.publishing_protocol import Source
 
 logger = logging.getLogger(__name__)
 

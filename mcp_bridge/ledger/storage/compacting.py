@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.storage import presence
 from mcp_bridge.ledger.storage.erasure import empty_journal
-from mcp_bridge.ledger.vacuum import TIMES_FREE, vacuum
+from mcp_bridge.ledger.storage.vacuum import TIMES_FREE, vacuum
 
 if TYPE_CHECKING:
     from pathlib import Path

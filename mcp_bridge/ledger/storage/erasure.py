@@ -18,9 +18,9 @@ import anyio
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.blind_indexes import FORGETTABLE, OF_REQUEST, held_execution_mac, key_mac, subject_macs
 from mcp_bridge.ledger.log.codec import LEDGER
 from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.storage.blind_indexes import FORGETTABLE, OF_REQUEST, held_execution_mac, key_mac, subject_macs
 from mcp_bridge.ledger.storage.forgetting import erase_value, forget_execution
 from mcp_bridge.ledger.storage.schema import ERASED, UNFINISHED
 from mcp_bridge.ledger.storage.sealed_rows import label_of, open_sealed

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.atomic_files import sync_directory
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.blind_indexes import FORGETTABLE, held_execution_mac
 from mcp_bridge.ledger.log.codec import LEDGER
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.log import INSERT_ENTRY, INSERT_PAYLOAD, Posted
 from mcp_bridge.ledger.log.pieces import capture
 from mcp_bridge.ledger.log.transaction import authenticate, row_mac
 from mcp_bridge.ledger.proofs.disclosures import SALT_BYTES
+from mcp_bridge.ledger.storage.blind_indexes import FORGETTABLE, held_execution_mac
 from mcp_bridge.ledger.storage.schema import ERASED, OLD_REQUESTS, OLD_REQUESTS_GONE, UNFINISHED
 from mcp_bridge.private_files import KEY_BYTES
 

@@ -11,10 +11,10 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from mcp_bridge.ledger.blind_indexes import FORGETTABLE, OF_REQUEST, held_execution_mac, key_mac, subject_mac
 from mcp_bridge.ledger.log.entries import TOMBSTONE
 from mcp_bridge.ledger.log.log import INSERT_KEY
 from mcp_bridge.ledger.log.transaction import Seal, check_row, row_mac
+from mcp_bridge.ledger.storage.blind_indexes import FORGETTABLE, OF_REQUEST, held_execution_mac, key_mac, subject_mac
 from mcp_bridge.ledger.storage.sealed_rows import LIBRARY, label_of, open_sealed, seal, seal_bytes
 from mcp_bridge.ledger.storage.sealing import sealed_bytes
 from mcp_bridge.offload import off_loop
@@ -22,8 +22,8 @@ from mcp_bridge.offload import off_loop
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from mcp_bridge.ledger.blind_indexes import KeySpace
     from mcp_bridge.ledger.log.entries import Entry
+    from mcp_bridge.ledger.storage.blind_indexes import KeySpace
     from mcp_bridge.ledger.storage.database import Database
     from mcp_bridge.ledger.storage.sealing import DataKey
 

@@ -19,15 +19,15 @@ from tampered_fixtures import ASKED, ENDED, WAITING, Writer, verdict
 
 from mcp_bridge.cli import showing
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger import key_files
 from mcp_bridge.ledger.audit import audit
-from mcp_bridge.ledger.key_files import KEY_FILE, PUBLIC_KEY_FILE
 from mcp_bridge.ledger.log import rotation
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.exports import verify_export
 from mcp_bridge.ledger.proofs.signing import Verifier
+from mcp_bridge.ledger.storage import key_files
 from mcp_bridge.ledger.storage.database import Database
+from mcp_bridge.ledger.storage.key_files import KEY_FILE, PUBLIC_KEY_FILE
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 
 PUBLISHED = '{"size": 1, "status": "ok", "conflict": {"time": 1.7e9, "message": "m"}}'

@@ -25,10 +25,10 @@ from mcp_bridge.executions.artifacts import ArtifactWriter, Files, Memories
 from mcp_bridge.executions.scripts.call_history import Past
 from mcp_bridge.executions.scripts.run import ScriptRun
 from mcp_bridge.host.service import open_bridge
-from mcp_bridge.ledger import run_allowance, vacuum
 from mcp_bridge.ledger.audit import audit
 from mcp_bridge.ledger.config import LedgerConfig
-from mcp_bridge.ledger.log import pieces
+from mcp_bridge.ledger.log import allowance, pieces
+from mcp_bridge.ledger.log.allowance import Allowance
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.pieces import MIN_PIECE_BYTES, split
 from mcp_bridge.ledger.log.quota import Quota
@@ -38,8 +38,7 @@ from mcp_bridge.ledger.proofs import tlog_proof
 from mcp_bridge.ledger.proofs.exports import verify_export
 from mcp_bridge.ledger.proofs.signing import COSIGNATURE, Signer, Verifier
 from mcp_bridge.ledger.publish import state
-from mcp_bridge.ledger.run_allowance import Allowance
-from mcp_bridge.ledger.storage import compacting, erasure
+from mcp_bridge.ledger.storage import compacting, erasure, vacuum
 from mcp_bridge.ledger.storage import database as databases
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME, MIGRATIONS
@@ -242,13 +241,13 @@ async def test_what_is_there_already_counts_as_often_as_it_is_recorded_only_for_
                     made += 1
                 recorder.post(outcome(ENDED, made, value))
         assert caught.value.code == "record_limit"
-        assert made == run_allowance.REPEATS * 2
+        assert made == allowance.REPEATS * 2
         assert run.stored < 2 * MEBIBYTE
 
 
 async def test_many_at_once_go_no_further_over_the_limit_than_what_is_kept_free_for_them(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_allowance, "RESERVE_BYTES", 4 * MEBIBYTE)
-    monkeypatch.setattr(run_allowance, "MAX_OUTCOME_BYTES", 2 * MEBIBYTE)
+    monkeypatch.setattr(allowance, "RESERVE_BYTES", 4 * MEBIBYTE)
+    monkeypatch.setattr(allowance, "MAX_OUTCOME_BYTES", 2 * MEBIBYTE)
     quota = Quota(max_run_bytes=8 * MEBIBYTE)
     refused = []
     async with Database(tmp_path / FILE_NAME, quota=quota) as database:

@@ -12,7 +12,6 @@ import pytest
 from cli_fixtures import tool
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.key_files import KEY_FILE, PUBLIC_KEY_FILE
 from mcp_bridge.ledger.log import log as log_module
 from mcp_bridge.ledger.log.codec import LEDGER, MAX_TEXT_CHARS, decode, leaf_hash
 from mcp_bridge.ledger.log.entries import TOMBSTONE, Entry
@@ -23,6 +22,7 @@ from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import opening, schema
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.erasure import erase
+from mcp_bridge.ledger.storage.key_files import KEY_FILE, PUBLIC_KEY_FILE
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.sealing import FILE_NAME as MASTER_FILE
 from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution

@@ -13,13 +13,13 @@ from ledger_fixtures import CALM, SMALL, Log, large_says, lost, private_key, rot
 from published_log import Log as PublishedLog
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.key_files import KEY_FILE
 from mcp_bridge.ledger.log import codec
 from mcp_bridge.ledger.log.key_history import KeyEvent, keys_of
 from mcp_bridge.ledger.proofs import exports, notes
 from mcp_bridge.ledger.proofs.signing import Signer, Verifier
 from mcp_bridge.ledger.publish.targets import Target
 from mcp_bridge.ledger.publish.to_file import publish_to_file
+from mcp_bridge.ledger.storage.key_files import KEY_FILE
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 
 FIRST, SECOND, THIRD = (signer(seed).vkey for seed in ("first", "second", "third"))

@@ -36,12 +36,12 @@ from mcp_bridge.ledger.proofs.signing import COSIGNATURE, Signer, Verifier
 from mcp_bridge.ledger.publish import look as asking
 from mcp_bridge.ledger.publish import publisher, to_file, to_http
 from mcp_bridge.ledger.publish.look import check_targets
+from mcp_bridge.ledger.publish.protocol import Published
 from mcp_bridge.ledger.publish.publish import publish
 from mcp_bridge.ledger.publish.publisher import Publisher, TargetState
 from mcp_bridge.ledger.publish.state import PublishedLog, acknowledge, read_states
 from mcp_bridge.ledger.publish.targets import PublishingConfig, Target
 from mcp_bridge.ledger.publish.to_file import notes_in
-from mcp_bridge.ledger.publishing_protocol import Published
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.witness.witness import open_witness
 from mcp_bridge.server.witness import witness_app
@@ -434,7 +434,7 @@ import anyio
 from pathlib import Path
 from published_log import Log
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger import publishing_file
+from mcp_bridge.ledger.publish import to_file as publishing_file
 from mcp_bridge.ledger.publish.to_file import look_at_file, publish_to_file
 from mcp_bridge.ledger.publish.targets import Target
 

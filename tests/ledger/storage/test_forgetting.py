@@ -33,13 +33,13 @@ from mcp_bridge.kernel.events import Resume
 from mcp_bridge.kernel.program import parse
 from mcp_bridge.kernel.values import canonical
 from mcp_bridge.ledger.audit import audit
-from mcp_bridge.ledger.blind_indexes import key_mac
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs import tlog_proof
 from mcp_bridge.ledger.proofs.exports import verify_export
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import opening
+from mcp_bridge.ledger.storage.blind_indexes import key_mac
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.sealing import MasterKey

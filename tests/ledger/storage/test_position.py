@@ -20,7 +20,6 @@ from ledger_looks import look
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.audit.audit import verify_file
 from mcp_bridge.ledger.audit.overview import entries, newest
-from mcp_bridge.ledger.key_files import own_vkey
 from mcp_bridge.ledger.log import rotation
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.reading import open_ledger
@@ -28,6 +27,7 @@ from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.log.rotation import accept_clock, accept_loss, is_behind, replace_lost_key, rotate_key
 from mcp_bridge.ledger.storage import opening, position
 from mcp_bridge.ledger.storage.database import Database
+from mcp_bridge.ledger.storage.key_files import own_vkey
 from mcp_bridge.ledger.storage.opening import require_end
 from mcp_bridge.ledger.storage.position import Position, PositionFile, position_of
 from mcp_bridge.ledger.storage.schema import FILE_NAME
