@@ -14,7 +14,6 @@ from mcp_bridge.guest.display import Display
 from mcp_bridge.guest.modules import Modules
 from mcp_bridge.guest.output import Capture
 from mcp_bridge.guest.proxies import Calls
-from mcp_bridge.guest.source import Source
 from mcp_bridge.guest.unsent import Unsent
 from mcp_bridge.wire import exits
 from mcp_bridge.wire.errors import LocalMessageError, WireError
@@ -64,7 +63,7 @@ def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
     calls = Calls(channel)
     shower = Display(channel, capture)
     shower.max_value = start.max_value_bytes
-    source = Source(start.code)
+    source = runner.Source(start.code)
     lineage.begin()
     prepared = {
         "ctypes": output.unbuffer_c,
@@ -92,10 +91,15 @@ def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
 
         advice.add_to(exc, world.World(start.code, start.servers, modules.known_tools, SITE_PACKAGES))
 
+    def repair(code: str, exc: SyntaxError) -> Any:
+        from mcp_bridge.guest.advice.syntax import repaired
+
+        return repaired(code, exc)
+
     def show(value: Any) -> str | None:
         return shower.show(None if isinstance(value, runtime.Nothing) else value)
 
-    hooks = runner.Hooks(show, calls.check_awaited, calls.left, advise)
+    hooks = runner.Hooks(show, calls.check_awaited, calls.left, advise, repair)
     outcome = runner.run(source, names | modules.names(start.servers), hooks)
     error = outcome.error
     if error and error["type"] != "NotAwaitedError" and (note := calls.unawaited_note()):

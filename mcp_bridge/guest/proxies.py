@@ -6,10 +6,9 @@ import types
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from typing import Any
 
-from mcp_bridge.guest import blocks, jsontext
+from mcp_bridge.guest import blocks, jsontext, runner
 from mcp_bridge.guest.arguments import meant, spread
 from mcp_bridge.guest.channel import Channel, RequestError
-from mcp_bridge.guest.source import FILENAME, Source
 from mcp_bridge.wire.errors import LocalMessageError
 from mcp_bridge.wire.messages import CatalogCheck, CatalogTools, ToolCall
 
@@ -93,7 +92,7 @@ class Calls:
         serial = self._serial
         frame = sys._getframe(depth)  # noqa: SLF001
         # A library may have called it: a pool of threads.
-        line = frame.f_lineno if frame.f_code.co_filename == FILENAME else None
+        line = frame.f_lineno if frame.f_code.co_filename == runner.FILENAME else None
         self._unawaited[serial] = (shown if _may_await() else f"{IN_THREAD}{shown}", line)
         return PendingCall(work, lambda: self._unawaited.pop(serial, None), shown)
 
@@ -138,8 +137,8 @@ class Calls:
 
         def warn(coroutine: Any) -> None:
             frame = sys._getframe(1)  # noqa: SLF001
-            if getattr(getattr(coroutine, "cr_code", None), "co_filename", "") == FILENAME:
-                line = frame.f_lineno if frame.f_code.co_filename == FILENAME else None
+            if getattr(getattr(coroutine, "cr_code", None), "co_filename", "") == runner.FILENAME:
+                line = frame.f_lineno if frame.f_code.co_filename == runner.FILENAME else None
                 self._forgotten.append((coroutine.__qualname__, line))
             else:
                 original(coroutine)
@@ -192,7 +191,7 @@ def _not_awaited(shown: str, line: int | None) -> str:
 def _is_gathered(line: int | None) -> bool:
     """Whether a line of the script gathers what it doesn't await."""
     source = getattr(sys.modules.get("__main__"), "__loader__", None)
-    if line is None or not isinstance(source, Source):
+    if line is None or not isinstance(source, runner.Source):
         return False
     text = source.code.split("\n")[line - 1 : line]
     return any("asyncio.gather(" in one and "await" not in one for one in text)

@@ -9,8 +9,7 @@ import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from mcp_bridge.guest.source import FILENAME, Source
-
+FILENAME = "<script>"
 USER_DIRECTORIES = ("/workspace/", "/tmp/")  # noqa: S108
 
 CO_COROUTINE = 0x80
@@ -36,10 +35,31 @@ class Outcome(NamedTuple):
     error: dict[str, Any] | None = None
 
 
-def compile_script(code: str) -> types.CodeType:
+class Source:
+    """The script's text, as a module's loader gives it."""
+
+    def __init__(self, code: str) -> None:
+        self.code = code
+
+    def get_source(self, name: str) -> str:  # noqa: ARG002
+        """The text."""
+        return self.code
+
+    def give_to_linecache(self) -> None:
+        """For tracebacks and `inspect`: linecache asks no loader about a name in angle brackets."""
+        import linecache
+
+        # Every line with its end, the last too: tracebacks place their carets by it.
+        lines = [line + "\n" for line in self.code.split("\n")]
+        linecache.cache[FILENAME] = (len(self.code), None, lines, FILENAME)
+
+
+def compile_script(code: str, repair: Callable[[str, SyntaxError], Any]) -> types.CodeType:
     """Compile with top-level await; a last expression's value is kept under VALUE_NAME.
 
-    Code in a fence, or indented as a whole, is compiled as what is meant.
+    Args:
+        code: The script's text.
+        repair: As `Hooks.repair`.
 
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError, OverflowError: As `compile` does.
@@ -48,9 +68,7 @@ def compile_script(code: str) -> types.CodeType:
     try:
         tree = compile(code, FILENAME, "exec", flags | _ast.PyCF_ONLY_AST, dont_inherit=True)
     except SyntaxError as exc:
-        from mcp_bridge.guest.advice.syntax import repaired
-
-        tree = repaired(code, exc)
+        tree = repair(code, exc)
         if tree is None:
             raise
     if tree.body and isinstance(tree.body[-1], _ast.Expr):
@@ -85,12 +103,15 @@ class Hooks(NamedTuple):
         before_end: Called after the code and before the outcome is known.
         left: Given the tasks that are left when the code has ended, before they are cancelled.
         advise: Given what the script's code has raised, to add notes to it.
+        repair: Given code that doesn't compile, and why. Gives the syntax tree of the code that is meant, if that is
+            plain (code in a fence, or indented as a whole); None otherwise.
     """
 
     show: Callable[[Any], str | None]
     before_end: Callable[[], None]
     left: Callable[[set[Any]], None]
     advise: Callable[[BaseException], None]
+    repair: Callable[[str, SyntaxError], Any]
 
 
 def run(source: Source, names: dict[str, Any], hooks: Hooks) -> Outcome:
@@ -103,7 +124,11 @@ def run(source: Source, names: dict[str, Any], hooks: Hooks) -> Outcome:
     """
     module = main_module(source, names)
     home = os.getpid()
-    outcome = _guarded(lambda: _execute(compile_script(source.code), module.__dict__, hooks.left), hooks.advise)
+
+    def work() -> None:
+        _execute(compile_script(source.code, hooks.repair), module.__dict__, hooks.left)
+
+    outcome = _guarded(work, hooks.advise)
     if os.getpid() != home:
         _end_of_fork(outcome)
     # As at the interpreter's end: threads go on after an exception too.

@@ -6,7 +6,7 @@ from typing import Any
 
 from mcp_bridge.guest.advice import packages, trees
 from mcp_bridge.guest.advice.world import World
-from mcp_bridge.guest.source import FILENAME
+from mcp_bridge.guest.runner import FILENAME
 
 MAX_LINE_CHARS = 500
 MAX_REST_CHARS = 60

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-from mcp_bridge.guest.source import FILENAME
+from mcp_bridge.guest.runner import FILENAME
 
 OURS = "<bridge>"
 """How the file names of our own code begin."""
