@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_bridge import settings
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.escaping import escape_controls, escape_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -71,32 +71,11 @@ MAX_NAMED, MAX_NAMED_CHARS = 10, 500
 """Servers, and their names' characters, in the line that says that they are left out."""
 
 
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-def printable(text: str) -> str:
-    """Text of others for a terminal: controls (but newlines and tabs) and what turns text around are escaped."""
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
-
-
-def escaped_json(text: str) -> str:
-    """JSON with the same in JSON's own escapes: the same value to whoever reads it."""
-    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-
-
-def one_line(text: str) -> str:
-    """Text of others within a line: whatever shows as nothing, as another line or as something else is escaped."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode("ascii")
-        for char in text
-    )
-
-
 class _Formatter(logging.Formatter):
     """A log for a terminal: servers and scripts have their words in it."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
+        return escape_controls(super().format(record))
 
 
 class Configuration(NamedTuple):
@@ -152,7 +131,7 @@ def notice(files: Iterable[PassedOver]) -> None:
             _noticed.add(file)
             some = ", ".join(file.servers[:MAX_NAMED]) + (", …" if len(file.servers) > MAX_NAMED else "")
             servers = f" Left out: {some[:MAX_NAMED_CHARS]}." if some else ""
-            print(one_line(f"mcp-bridge: {file.code}: {file.message}{servers} {file.hint}"), file=sys.stderr)  # noqa: T201
+            print(escape_line(f"mcp-bridge: {file.code}: {file.message}{servers} {file.hint}"), file=sys.stderr)  # noqa: T201
 
 
 def notice_problems(problems: Iterable[Problem]) -> None:
@@ -161,7 +140,7 @@ def notice_problems(problems: Iterable[Problem]) -> None:
         if problem not in _noticed:
             _noticed.add(problem)
             where = f"{problem.file}, line {problem.line}" if problem.line else problem.file
-            print(one_line(f"mcp-bridge: {problem.code}: {where}: {problem.message}"), file=sys.stderr)  # noqa: T201
+            print(escape_line(f"mcp-bridge: {problem.code}: {where}: {problem.message}"), file=sys.stderr)  # noqa: T201
 
 
 def discovered(loaded: settings.Loaded, *, quiet: bool = False) -> Discovery:
@@ -251,5 +230,5 @@ def exit_code(error: BridgeError, other: int = NO_SANDBOX) -> int:
 
 def complain(error: BridgeError, other: int = NO_SANDBOX) -> int:
     """Say an error on standard error; its exit status."""
-    print(printable(f"mcp-bridge: {error.code}: {error}"), file=sys.stderr)  # noqa: T201
+    print(escape_controls(f"mcp-bridge: {error.code}: {error}"), file=sys.stderr)  # noqa: T201
     return exit_code(error, other)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from mcp_bridge import escaping
 from mcp_bridge.cli import common
 from mcp_bridge.cli.opening import finish
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
@@ -80,7 +81,7 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
     table = Table("image", "profile", "python", "packages", "size")
     for row in rows:
         cells = (row.reference, row.profile, row.python, str(len(row.packages)), f"{row.size / 1e6:.0f} MB")
-        table.add_row(*(Text(common.printable(cell)) for cell in cells))
+        table.add_row(*(Text(escaping.escape_controls(cell)) for cell in cells))
     Console().print(table if rows else "No image yet: the first run builds one, or `mcp-bridge image build`.")
 
 
@@ -123,7 +124,7 @@ def inspect(
     for name, value in asdict(found).items():
         if name != "labels":
             shown = ", ".join(value) if isinstance(value, tuple) else value
-            sys.stdout.write(common.printable(f"{name}: {shown}\n"))
+            sys.stdout.write(escaping.escape_controls(f"{name}: {shown}\n"))
 
 
 def _with_engine(config: Path | None, work: Callable[[RuntimeChoice, common.Configuration], Awaitable[T]]) -> T:
