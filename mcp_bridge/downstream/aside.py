@@ -1,10 +1,10 @@
-"""The large parts of a server's messages, kept aside while the SDK is busy with the rest.
+"""Detaches the large parts of a server's messages before the SDK processes the rest.
 
-The SDK copies and checks a whole message several times, on the event loop: a tenth of a second for the largest that is
-taken. So the transport gives it a message without its large parts, with a mark in their place, and they are checked
-off the loop, a part at a time.
+The SDK copies and validates a whole message several times on the event loop, which takes a tenth of a second for the
+largest accepted message. So the transport passes it a message without its large parts, which a marker stands for. The
+parts are validated off the event loop, one at a time.
 
-Loads the MCP SDK: import it only where a server is started.
+Loads the MCP SDK: import this module only where a server is started.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 LARGE_CHARS = 256 << 10
 LARGE_VALUES = 2000
-"""From which a message isn't the SDK's to copy: it would take some milliseconds."""
+"""Limits above which a part is detached: the SDK would take some milliseconds to copy it."""
 
 _KEY = "mcp_bridge/aside"
 
 _PARTS = {"content": list, "structuredContent": object, "tools": list}
-"""Members of results that are kept aside, and what stands there meanwhile."""
+"""Members of results that can be detached, and their types. An empty value replaces a detached one."""
 
 _blocks: TypeAdapter[list[ContentBlock]] = TypeAdapter(list[ContentBlock])
 _object: TypeAdapter[dict[str, Any] | None] = TypeAdapter(dict[str, Any] | None)
@@ -36,7 +36,7 @@ _BLOCKS_AT_ONCE = 50
 
 
 class _Aside(str):
-    """Stands in a message's `_meta` for what it goes without. Nothing that comes over the wire can be one."""
+    """The marker in a message's `_meta` that carries the detached parts. No message from a peer can contain one."""
 
     __slots__ = ("parts",)
 
@@ -44,15 +44,15 @@ class _Aside(str):
 
 
 def is_long(value: Any) -> bool:
-    """Whether a message with this value is not for the SDK."""
+    """Whether a value is too large for the SDK to copy on the event loop."""
     return is_large(value, chars=LARGE_CHARS, values=LARGE_VALUES)
 
 
 def set_aside(result: Any) -> Any:
-    """A result without its large parts; the same one where it has none, or is none of ours.
+    """The result without its large parts; the same object if it has none or isn't a result.
 
     Args:
-        result: As it was read. It isn't changed.
+        result: A decoded JSON-RPC result. It isn't modified.
     """
     if not isinstance(result, dict) or not is_long(result):
         return result
@@ -70,21 +70,21 @@ def set_aside(result: Any) -> Any:
 
 
 def taken_back(result: CallToolResult | ListToolsResult) -> dict[str, Any]:
-    """What was kept aside of a result, by its names on the wire."""
+    """The parts detached from a result, by their wire names."""
     mark = (result.meta or {}).get(_KEY)
     return mark.parts if isinstance(mark, _Aside) else {}
 
 
 def whole(result: CallToolResult, parts: dict[str, Any], *, objects_only: bool) -> CallToolResult:
-    """A call's result with what was kept aside of it.
+    """A copy of a tool call's result with its detached parts restored.
 
     Args:
-        result: Of the SDK.
-        parts: What was kept aside.
-        objects_only: Whether structured content is an object, as it was before the modern versions of the protocol.
+        result: The result as the SDK decoded it.
+        parts: The detached parts.
+        objects_only: Whether structured content must be an object, as in protocol versions before 2026-07-28.
 
     Raises:
-        pydantic.ValidationError: That is no content.
+        pydantic.ValidationError: A part is not valid content.
     """
     found: dict[str, Any] = {}
     if "content" in parts:
@@ -107,10 +107,10 @@ def whole(result: CallToolResult, parts: dict[str, Any], *, objects_only: bool) 
 
 
 def tools_of(page: ListToolsResult) -> Iterator[dict[str, Any]]:
-    """The tools of a page, by their names on the wire, as the SDK takes them.
+    """The tools of a listing page, normalised by the SDK's model, with wire names.
 
     Raises:
-        pydantic.ValidationError: One of them is none.
+        pydantic.ValidationError: One of them is invalid.
     """
     for raw in taken_back(page).get("tools", ()):
         yield _dumped(Tool.model_validate(raw, by_name=False))
@@ -123,14 +123,14 @@ def _dumped(tool: Tool) -> dict[str, Any]:
 
 
 class Outgoing:
-    """Arguments that are too large for the SDK, by the mark that stands for them in a request."""
+    """Arguments too large for the SDK, keyed by the marker that stands for them in a request."""
 
     def __init__(self) -> None:
         self._kept: dict[str, dict[str, Any]] = {}
 
     @contextmanager
     def kept(self, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """What the SDK is given for these arguments, until their request has been answered or given up."""
+        """The arguments, or a marker for large ones, to pass to the SDK until the request is answered or abandoned."""
         if not is_long(arguments):
             yield arguments
             return
@@ -142,7 +142,7 @@ class Outgoing:
             del self._kept[mark]
 
     def whole(self, message: dict[str, Any]) -> dict[str, Any] | None:
-        """A request's parameters with the arguments that were kept; None if none were."""
+        """A request's parameters with the detached arguments restored; None if none were detached."""
         arguments = message.get("arguments")
         if self._kept and isinstance(arguments, dict) and len(arguments) == 1:
             (mark,) = arguments

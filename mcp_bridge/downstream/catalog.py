@@ -1,4 +1,4 @@
-"""Every server's tools, running or not: listed live, from the cache, or by starting those never seen."""
+"""The tools of every server: from the running server, from the cache, or by starting a server never listed before."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.tools import Listing, ToolInfo
 
 LOCAL = "local"
-"""The name under which the tools that run in the host are listed."""
+"""The server name under which the host's own tools are listed."""
 
 _SMALL_FILE_BYTES = 256 << 10
 
-# Fewer are indexed and kept at once, and more on a thread.
+# Up to so many tools are indexed and saved on the event loop, and more on a thread.
 _FEW_TOOLS = 200
 
-# What a search waits for servers whose tools nobody has listed yet; they go on starting behind it.
+# How long a search waits for servers that were never listed. They continue to start in the background.
 LISTING_WAIT = 10.0
 
 # Servers that searches start at the same time.
@@ -43,14 +43,14 @@ _STARTS_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What a search found, and which servers it could not look into, in plain words."""
+    """The hits of a search, and a plain-language notice for each server that could not be searched."""
 
     hits: list[Hit]
     notices: list[str]
 
 
 class _Look:
-    """One attempt to have a server list its tools; it goes on behind the searches that began it or wait for it."""
+    """A background attempt to list a server's tools, shared by the searches that wait for it."""
 
     def __init__(self) -> None:
         self.done = anyio.Event()
@@ -60,11 +60,11 @@ class Catalog:
     """The tools of a fleet."""
 
     def __init__(self, fleet: Fleet, state_dir: Path | None = None) -> None:
-        """Look over a fleet's servers.
+        """Open the catalog of a fleet.
 
         Args:
             fleet: The servers.
-            state_dir: Listings are kept in its directory `catalog`; None keeps nothing.
+            state_dir: Its subdirectory `catalog` caches listings; None disables the cache.
         """
         self._fleet = fleet
         self._local: tuple[ToolInfo, ...] = ()
@@ -76,21 +76,21 @@ class Catalog:
         self._saving = anyio.Lock()
         self._looks: dict[str, _Look] = {}
         self._places = anyio.Semaphore(_STARTS_AT_ONCE)
-        # Servers that a search has waited for since they last listed their tools; none is waited for twice.
+        # Servers that a search has waited for since their last listing; no search waits for them again.
         self._tried: set[str] = set()
         self._ahead: set[str] = set()
         self._reasons: dict[str, str] = {}
         fleet.add_listener(self._on_listing)
 
     def add_local(self, tools: tuple[ToolInfo, ...]) -> None:
-        """List tools that run in the host, as the server `local`, which is in no fleet."""
+        """List tools that run in the host as the server `local`, which is not in the fleet."""
         self._local = tools
         if tools:
             self._tools[LOCAL] = tools
             self._index = None
 
     def servers(self) -> list[ServerStatus]:
-        """Every configured server; the tool count comes from the cache where it doesn't run."""
+        """The status of every configured server; a server that isn't running has the cached tool count."""
         out = []
         for status in self._fleet.statuses():
             known = self._known(self._fleet.servers[status.name])
@@ -101,7 +101,7 @@ class Catalog:
         return out
 
     def start_ahead(self, names: Iterable[str]) -> None:
-        """Have servers started behind the caller, which will use them soon: side by side, and a few at once."""
+        """Start servers in the background, a few at a time, because they will be used soon."""
         for name in names:
             server = self._fleet.servers.get(name)
             if server is None or server.running or name in self._ahead or refusal(server.spec) is not None:
@@ -110,7 +110,7 @@ class Catalog:
             self._fleet.start_soon(self._start_ahead, server)
 
     async def start_all(self) -> None:
-        """Start every server that can be, a few at once; `servers` then says of each whether it works."""
+        """Start every server that can be started, a few at a time; `servers` then tells which of them work."""
         async with anyio.create_task_group() as tasks:
             for server in self._fleet.servers.values():
                 if refusal(server.spec) is None:
@@ -124,7 +124,7 @@ class Catalog:
             self._ahead.discard(server.spec.name)
 
     async def tools(self, server: str) -> tuple[ToolInfo, ...]:
-        """A server's tools: live while it runs, else as cached, else it is started.
+        """A server's tools: from the running server, else from the cache, else by starting it.
 
         Raises:
             BridgeError: `unknown_server`; or, when it must be started, `server_start_failed` or `server_unavailable`.
@@ -150,11 +150,11 @@ class Catalog:
         await self._load(found)
         if not found.running and (tool := _named(self._known(found) or (), name)):
             return tool
-        # The cache may be old: a name it doesn't have is for the server itself to deny.
+        # The cache may be outdated: only the server itself can tell that it has no such tool.
         return await found.find_tool(name)
 
     async def faults(self, tool: ToolInfo, arguments: dict[str, Any]) -> list[str]:
-        """What is wrong with some of the arguments of a call that isn't made; none where they can't be checked."""
+        """The faults of some of a call's arguments; none if the arguments can't be checked. No call is made."""
         if tool.server == LOCAL:
             check = ArgumentCheck(tool.input_schema)
         else:
@@ -165,7 +165,7 @@ class Catalog:
             return []
 
     def listed_tool(self, server: str, name: str) -> ToolInfo | None:
-        """One tool, by its name or alias, as it was last listed; None if it wasn't. No server is started for it."""
+        """One tool by name or alias from the last listing; None if it isn't listed. Starts no server."""
         if server == LOCAL and self._local:
             return _named(self._local, name)
         found = self._fleet.servers.get(server)
@@ -183,15 +183,15 @@ class Catalog:
         """Search the tools of all servers, running or not.
 
         Args:
-            query: Plain words; see `SearchIndex.search`.
-            limit: At most so many hits.
-            strict: Only tools that have every word.
-            servers: Only those of these configured names; others are neither started nor mentioned.
-            wait: Seconds to wait for servers that were never listed, and that no search has waited for before.
+            query: Words; see `SearchIndex.search`.
+            limit: The maximum number of hits.
+            strict: Whether a tool must match every word.
+            servers: Configured names to restrict the search to; other servers are neither started nor mentioned.
+            wait: Seconds to wait for servers that were never listed and that no search has waited for.
 
         Returns:
-            The hits, and a notice for each server that should have been looked into and could not be. One that can't
-            be started as it is configured is passed over in silence.
+            The hits, and a notice for each server that should have been searched and could not be. Servers that
+            can't be started as configured get no notice.
         """
         chosen = [server for name, server in self._fleet.servers.items() if servers is None or name in servers]
         chosen = [server for server in chosen if refusal(server.spec) is None]
@@ -220,7 +220,7 @@ class Catalog:
         return [self._reasons.get(name, notice.format(name)) for name in unlisted]
 
     def _look(self, server: DownstreamServer) -> _Look:
-        """Have a server list its tools, behind the caller; once, however many ask."""
+        """Begin to list a server's tools in the background, or join an attempt under way."""
         name = server.spec.name
         look = self._looks.get(name)
         if look is None:
@@ -240,7 +240,7 @@ class Catalog:
             async with self._places:
                 await server.tools()
         except BridgeError as error:
-            # That it isn't tried again yet says less than why it failed.
+            # The backoff error says less than the failure that caused it.
             if error.details.get("reason") != "backoff" or name not in self._reasons:
                 self._reasons[name] = f"not searched: {first_line(error.message)}"
         finally:
@@ -248,7 +248,7 @@ class Catalog:
             look.done.set()
 
     async def _load(self, server: DownstreamServer) -> None:
-        """Read a cached listing on a thread, where it is large."""
+        """Read a large cached listing on a thread."""
         name, store = server.spec.name, self._store
         if name in self._tools or name in self._looked_up or store is None or server.spec.problem is not None:
             return
@@ -265,7 +265,7 @@ class Catalog:
         name = server.spec.name
         if name not in self._tools and name not in self._looked_up:
             if self._store is not None and self._store.size(server.spec.fingerprint()) > _SMALL_FILE_BYTES:
-                # `_load` reads it, for whoever wants the tools and not their number alone.
+                # `_load` reads it when the tools are needed, and not their number alone.
                 return None
             self._looked_up.add(name)
             if self._store is not None and server.spec.problem is None:
@@ -295,7 +295,7 @@ class Catalog:
                 await on_waiting_thread(store.save, server.spec.fingerprint(), listing.tools)
 
     async def _ready_index(self) -> SearchIndex:
-        # Before the lock: every search waits for it.
+        # Outside the lock, which every search waits for.
         await fair_share.turn()
         async with self._indexing:
             index = self._index
@@ -305,13 +305,13 @@ class Catalog:
                 with fair_share.billed(fair_share.current.get()):
                     index = SearchIndex(tools) if len(tools) < _FEW_TOOLS else await on_thread(SearchIndex, tools)
                 if listed.keys() == self._tools.keys() and all(listed[name] is self._tools[name] for name in listed):
-                    # Else a server has listed its tools meanwhile: the next search sees them.
+                    # Otherwise a server has listed its tools meanwhile; the next search rebuilds the index.
                     self._index = index
             return index
 
 
 def _named(tools: tuple[ToolInfo, ...], name: str) -> ToolInfo | None:
-    """By name, or else by alias."""
+    """The tool with this name, or else with this alias."""
     for attribute in ("name", "alias"):
         for tool in tools:
             if getattr(tool, attribute) == name:

@@ -1,9 +1,9 @@
-"""Which variables of the bridge's environment a server is given: what its client would give it, not the bridge's own.
+"""The environment variables that a server receives: what its client would pass on, without the bridge's own.
 
-Clients hand their whole environment on to the servers that they start: the authorities and proxies of a company's
-network, `KUBECONFIG`, exported tokens. An entry that works there works here with the same. Held back in any case is
-what is for the bridge alone: its own settings, the variables that its secrets come from, the keys of its model. A
-server that needs one of those names it in its own `env`, as `${NAME}`.
+Clients pass their whole environment to the servers that they start: a company's certificate authorities and proxies,
+`KUBECONFIG`, exported tokens. An entry that works in the client works here unchanged. Variables for the bridge alone
+are always withheld: its settings, the sources of its secrets, the API keys of its model. A server that needs one of
+them names it in its own `env`, as `${NAME}`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.spec import ServerSpec
 
 EnvPass = Literal["all", "minimal"] | tuple[str, ...]
-"""All variables, only `MINIMAL`, or those and the named ones; a name may end with `*`."""
+"""`all`, `minimal` (only `MINIMAL`), or a list of names in addition to `MINIMAL`; a name may end with `*`."""
 
 MINIMAL = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 
 OWN_PREFIX = "MCP_BRIDGE_"
-"""Of the bridge's own variables."""
+"""Prefix of the bridge's own variables."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?|\*")
 
@@ -33,10 +33,10 @@ _WRONG = 'must be "all", "minimal", or names of variables such as ["KUBECONFIG",
 
 
 def env_pass(value: Any) -> EnvPass:
-    """Decode a choice of variables, from TOML or (names with commas between them) from the environment.
+    """Decode the setting `env_pass`, from TOML or from a comma-separated environment variable.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The value is invalid.
     """
     if value == "all" or value == "minimal":  # noqa: PLR1714 - mypy narrows by this
         return value  # type: ignore[no-any-return]
@@ -57,12 +57,12 @@ def _passes(choice: EnvPass, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What servers are given of it. No `repr` shows a value.
+    """The environment that servers are given. `repr` shows no values.
 
     Attributes:
-        variables: The bridge's environment, as it was when it was started: what it sets for itself later is its own.
-        choice: Which of them servers are given, unless an entry says otherwise.
-        withheld: Names that no server is given.
+        variables: The bridge's environment at its start. Variables that it sets later are its own.
+        choice: Which variables servers receive unless their entry says otherwise.
+        withheld: Names that no server receives.
     """
 
     variables: Mapping[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
@@ -70,9 +70,9 @@ class Environment:
     withheld: frozenset[str] = frozenset()
 
     def of(self, spec: ServerSpec) -> dict[str, str]:
-        """The variables for one server, without those of its own entry."""
+        """The variables for one server, without the `env` of its own entry."""
         own = self.choice if spec.env_pass is None else spec.env_pass
-        # What comes with a folder can ask for less than the user lets servers have, and not for more.
+        # An entry of the folder can restrict the user's choice, and not widen it.
         choices = (own, self.choice) if spec.scope in {"folder", "project"} else (own,)
         given = {
             name: value
@@ -87,10 +87,10 @@ class Environment:
 
 
 def _without_our_own(path: str, variables: Mapping[str, str]) -> str:
-    """PATH without this bridge's own environment, if that stands first in it and nobody has activated it.
+    """PATH without the bridge's own virtual environment, if that comes first and the user hasn't activated it.
 
-    `uvx` puts it there: a server whose command is `python` would be started with the bridge's packages in place of
-    its own.
+    `uvx` prepends it: a server with the command `python` would be started with the bridge's packages instead of its
+    own.
     """
     first, separator, rest = path.partition(os.pathsep)
     ours = sys.prefix != sys.base_prefix and first == os.path.join(sys.prefix, "bin")  # noqa: PTH118 - as it is written

@@ -1,4 +1,4 @@
-"""A supervised server: started on first use, started again after it died, never able to hold up another."""
+"""A supervised server: started on first use, restarted after its death, unable to block other servers."""
 
 from __future__ import annotations
 
@@ -31,39 +31,39 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# A result over this many bytes is refused before it is decoded.
+# A larger result is refused before it is decoded.
 MAX_RESULT_BYTES = 8 * 1024 * 1024
 
-# Room for the envelope around a result.
+# Extra bytes for the message around a result.
 _ENVELOPE_BYTES = 16 * 1024
 
-# Wait before the second start after a failure; doubled by each further failure.
+# The wait before the second start after a failure; each further failure doubles it.
 BACKOFF_BASE = 0.5
 
 # The longest wait between two starts.
 BACKOFF_CAP = 30.0
 
-# A server that lived so long, or answered a call, was healthy: its death costs no wait.
+# A server that lived this long, or answered a call, counts as healthy: after its death there is no wait.
 HEALTHY_AFTER = 30.0
 
-# What a server may take to answer a ping (or a listing) after one of its calls has timed out. It may have sent so much
-# that we are the ones who are late.
+# How long a server may take to answer a ping or a listing after one of its calls timed out. If it has sent much, the
+# delay may be on our side.
 LIVENESS_TIMEOUT = 5.0 + MAX_WAIT_SECONDS
 
-# A tool that isn't in a listing older than this is looked for in a new one.
+# An unknown tool is looked for in a new listing if the listing is older than this.
 RELIST_AFTER = 5.0
 
-# After a new listing, the pause until the next, as a multiple of what it took: a server may say without end that its
-# tools have changed. Of one that lists quickly nobody notices.
+# The pause after a listing, as a multiple of its duration, and its maximum: a server may announce changes of its tools
+# without end. With a server that lists quickly the pause isn't noticeable.
 RELIST_PAUSE = 5.0
 RELIST_PAUSE_CAP = 10.0
 
-# What a new listing may take while a call waits for it; see LIVENESS_TIMEOUT.
+# How long a new listing may take while a call waits for it; see LIVENESS_TIMEOUT.
 RELIST_TIMEOUT = 5.0 + MAX_WAIT_SECONDS
 
 
 class _Start:
-    """One attempt to start a server, shared by everyone who waits for it."""
+    """One attempt to start a server, shared by all who wait for it."""
 
     def __init__(self) -> None:
         self.done = anyio.Event()
@@ -72,7 +72,7 @@ class _Start:
 
 
 class DownstreamServer:
-    """One configured server. Made by a `Fleet`, whose task group runs its tasks.
+    """One configured server. Created by a `Fleet`, whose task group runs its tasks.
 
     Attributes:
         spec: Its configuration.
@@ -123,21 +123,21 @@ class DownstreamServer:
 
     @property
     def listing(self) -> Listing | None:
-        """Its last listing in this process's life, or None."""
+        """The last listing in this process, or None."""
         return self._listing
 
     @property
     def stale(self) -> bool:
-        """Whether it runs and said that its tools have changed since they were listed."""
+        """Whether the running server has announced changes of its tools since the listing."""
         return self._connection is not None and self._connection.usable and self._connection.stale
 
     @property
     def running(self) -> bool:
-        """Whether a call could be sent without starting it."""
+        """Whether a call could be sent without starting the server."""
         return self._connection is not None and self._connection.usable
 
     def status(self) -> ServerStatus:
-        """What is known of it now."""
+        """The current status."""
         connection = self._connection if self.running else None
         refusal = failures.refusal(self.spec)
         error = refusal or (None if connection else self._last_error)
@@ -170,22 +170,22 @@ class DownstreamServer:
         return "failed" if self._failures else "idle"
 
     def log_tail(self, lines: int = 20) -> list[str]:
-        """The last lines its latest process wrote to stderr."""
+        """The last lines that its latest process wrote to stderr."""
         return self._latest.transport.log.tail(lines) if self._latest else []
 
     # Starting.
 
     async def start(self) -> None:
-        """Start it unless it runs.
+        """Start the server unless it is running.
 
         Raises:
-            BridgeError: `server_start_failed`, or `server_unavailable` for one that can't be started at all, or
-                not yet again.
+            BridgeError: `server_start_failed`, or `server_unavailable` if it can't be started as configured or its
+                backoff hasn't passed.
         """
         await self._ready()
 
     async def start_ahead(self) -> None:
-        """Start it for whoever will soon use it: if that fails, they are told why. Never raises for that."""
+        """Start the server in advance. A failure isn't raised: the next use of the server reports it."""
         self._untold = None
         try:
             await self._ready()
@@ -222,7 +222,7 @@ class DownstreamServer:
         return start.connection
 
     async def _start(self, start: _Start) -> None:
-        """Settle `start`, whatever happens; runs apart from callers, so that none of them can cancel it."""
+        """Settle `start` in any case. Runs in its own task, so that no caller can cancel it."""
         launched: list[Connection] = []
         try:
             await anyio.to_thread.run_sync(load_sdk)
@@ -238,7 +238,7 @@ class DownstreamServer:
                 start.connection = None
                 start.error = failures.start_failure(self.spec, launched, self._shown)
         except BridgeError as error:
-            # No fault: the bridge is being shut down in the midst of it.
+            # Not a failure: the bridge is shutting down.
             start.error = error
         except Exception as error:
             logger.exception("starting server %r failed inside the bridge", self.spec.name)
@@ -262,7 +262,7 @@ class DownstreamServer:
     def _launch(self, mode: str) -> Connection:
         from mcp_bridge.downstream.connection import Connection  # noqa: PLC0415 - see `load_sdk`
 
-        # One for all of its processes: a server that dies and comes back is the same one.
+        # All processes of a server share one party.
         party = self._party = self._party or Party()
         limit = self._max_result_bytes + _ENVELOPE_BYTES
         given = self._environment.of(self.spec)
@@ -281,7 +281,7 @@ class DownstreamServer:
             self._note_death(connection)
 
     def _note_death(self, connection: Connection) -> None:
-        """Draw the consequences of a death, once: whoever sees it first, the next caller or the clean-up behind it."""
+        """Handle the death of a process once, whether the next caller or the clean-up notices it first."""
         if connection is not self._connection or connection.stopping is not None or connection.death_noted:
             return
         connection.death_noted = True
@@ -292,7 +292,7 @@ class DownstreamServer:
             self._failures = 0
             self._last_error = error
         elif self._failures == 0:
-            # The first early death costs no wait either; only a series of them does.
+            # The first early death costs no wait; only repeated ones do.
             self._failures = 1
             self._last_error = error
         else:
@@ -307,7 +307,7 @@ class DownstreamServer:
     # Tools.
 
     async def tools(self) -> tuple[ToolInfo, ...]:
-        """Its tools, starting it if need be, listed anew if it said that they changed.
+        """The server's tools. Starts the server if necessary, and lists again if it has announced changes.
 
         Raises:
             BridgeError: As `start`.
@@ -318,7 +318,7 @@ class DownstreamServer:
         return self._listing.tools if self._listing else ()
 
     async def find_tool(self, name: str) -> ToolInfo:
-        """The tool of this name, or else of this alias.
+        """The tool with this name, or else with this alias.
 
         Raises:
             BridgeError: `unknown_tool` with the nearest names, or as `start`.
@@ -340,10 +340,10 @@ class DownstreamServer:
         return failures.error(self.spec, "unknown_tool", message, hint=hint, tool=name, nearest=close)
 
     async def _relist(self, connection: Connection) -> bool:
-        """List anew, once however many ask; a server that can't keeps its old listing.
+        """List again, once for all callers; if that fails, the old listing stays.
 
         Returns:
-            Whether it was listed for this caller; else what another had begun was waited for.
+            Whether this call made the listing; False if it waited for one that another had begun.
         """
         if self._relisting is not None:
             await self._relisting.wait()
@@ -367,7 +367,7 @@ class DownstreamServer:
 
     def _adopt(self, listing: Listing) -> None:
         if listing.notices and (self._listing is None or listing.notices != self._listing.notices):
-            # Once, and again when it is another: a server may list without end.
+            # Log a notice once, and again when it changes: a server may list without end.
             logger.warning("%s", "; ".join(listing.notices))
         self._listing = listing
         self._by_name = {tool.name: tool for tool in listing.tools}
@@ -377,7 +377,7 @@ class DownstreamServer:
     # Calling.
 
     async def listed(self, name: str) -> ToolInfo:
-        """The tool of exactly this name, as the server lists it now; starts the server if need be.
+        """The tool with exactly this name in the current listing. Starts the server if necessary.
 
         Raises:
             BridgeError: `server_start_failed`, `server_unavailable`, `unknown_tool`.
@@ -389,8 +389,8 @@ class DownstreamServer:
         for _ in range(2):
             if not self._is_changing(connection) or await self._relist(connection):
                 break
-            # What was listed for another call may have been asked for before the last change.
-        # Listing anew may have found it dead.
+            # A listing begun for another call may have been requested before the last change.
+        # The new listing may have found that the process has died.
         connection = await self._ready()
         if name not in self._by_name and anyio.current_time() - connection.listed_at > RELIST_AFTER:
             await self._relist(connection)
@@ -401,15 +401,15 @@ class DownstreamServer:
         return tool, connection
 
     def _is_changing(self, connection: Connection) -> bool:
-        """Whether it has said that its tools have changed, and they aren't listed yet."""
+        """Whether the server has announced changes that aren't listed yet."""
         return connection.stale or self._relisting is not None
 
     async def check(self, tool: ToolInfo, arguments: dict[str, Any]) -> None:
-        """Return if arguments fit a tool's schema.
+        """Return if arguments match a tool's schema.
 
         Raises:
-            BridgeError: `bad_arguments`, with all that is wrong and the tool's signature; `arguments_unchecked`: they
-                can't be held against the schema.
+            BridgeError: `bad_arguments`, with all faults and the tool's signature; `arguments_unchecked`: they can't be
+                checked against the schema.
         """
         try:
             await self.argument_check(tool).run(arguments)
@@ -428,17 +428,18 @@ class DownstreamServer:
         timeout: float | None = None,  # noqa: ASYNC109
         tell: Callable[[str], None] | None = None,
     ) -> CallToolResult:
-        """Call a tool, starting the server if need be.
+        """Call a tool. Starts the server if necessary.
 
         Args:
-            tool: As it was listed and judged: by another name, or listed otherwise, it isn't called. Or its name alone.
-            arguments: By their names in the schema.
-            timeout: Seconds the call may take once the server is up (its start has a limit of its own); the
-                configured `call_timeout` by default.
-            tell: Told the server's progress with it and what the server logs meanwhile, as it says it.
+            tool: The tool as it was listed when the call was decided, which is refused if it is listed differently now;
+                or its name alone.
+            arguments: Argument values by the schema's names.
+            timeout: Seconds that the call may take once the server is ready (its start has its own limit); by default
+                the configured `call_timeout`.
+            tell: Called with the server's progress and log messages as they arrive.
 
         Returns:
-            What the server answered; it may say `is_error`.
+            The server's answer, which may have `is_error` set.
 
         Raises:
             BridgeError: `server_start_failed`, `server_unavailable`, `unknown_tool`, `tool_changed`, `bad_arguments`
@@ -453,7 +454,7 @@ class DownstreamServer:
         await self.check(listed, arguments)
         is_as_listed = self._by_name.get(listed.name) is listed and connection.usable
         if not is_as_listed or self._is_changing(connection):
-            # The check may have taken its time.
+            # The check may have taken some time.
             now, connection = await self._listed(listed.name)
             if now != listed:
                 raise self._changed(listed)
@@ -466,7 +467,7 @@ class DownstreamServer:
         return failures.error(self.spec, "tool_changed", message, hint=hint, tool=tool.name)
 
     def argument_check(self, tool: ToolInfo) -> ArgumentCheck:
-        """What holds arguments against a tool's schema, compiled once a listing."""
+        """The compiled check of a tool's arguments; compiled once for each listing."""
         known = self._checks.get(tool.name)
         if known is None or known[0] is not tool:
             known = self._checks[tool.name] = (tool, ArgumentCheck(tool.input_schema))
@@ -507,10 +508,10 @@ class DownstreamServer:
         return result  # type: ignore[no-any-return]
 
     async def _check_life(self, connection: Connection) -> None:
-        """After a time-out: end the server if it answers nothing at all, so that the next call gets a fresh one.
+        """After a time-out: end the server if it answers nothing at all, so that the next call gets a fresh process.
 
-        A server that runs one thing at a time may be busy with another call, begun earlier: that call's own
-        time-out decides first.
+        A server that handles one request at a time may be busy with an earlier call: that call's own time-out then
+        decides.
         """
         if self._checking_life or not connection.usable:
             return
@@ -536,18 +537,18 @@ class DownstreamServer:
             connection.stop(reason)
 
     def close(self, reason: str) -> None:
-        """End its processes for good."""
+        """End its processes permanently."""
         self._closed = True
         self.stop(reason)
 
     async def wait_ended(self) -> None:
-        """Return when none of its processes is left."""
+        """Return when all of its processes have ended."""
         for connection in list(self._connections):
             await connection.ended.wait()
 
 
 async def _ignoring_errors(ask: Callable[[], Awaitable[None]]) -> None:
-    """Any answer, an error too, is a sign of life."""
+    """Await a request and ignore its errors: an error is a sign of life, too."""
     try:
         await ask()
     except Exception as error:  # noqa: BLE001
