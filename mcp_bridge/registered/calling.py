@@ -1,8 +1,8 @@
-"""One call of a registered tool, bounded in time whatever the tool does.
+"""A call of a registered tool, bounded in time whatever the tool does.
 
-The tool's own code runs in a task or a thread of its own, and the caller waits for that no longer than the limit. A
-task is cancelled; one that won't be, and a thread, which can't be, are left behind and counted. What a tool raises, an
-attempt to leave the interpreter included, becomes an error of the call and ends nothing else.
+The tool's code runs in its own task or thread, and the caller waits for it no longer than the limit. A task is then
+cancelled. A task that ignores cancellation, or a thread, which can't be cancelled, is abandoned and counted. Anything
+that a tool raises, including SystemExit, becomes an error of the call and ends nothing else.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SERVER = "local"
-"""The server that registered tools are presented as."""
+"""The name of the server that lists registered tools."""
 
 MAX_LEFT_BEHIND = 4
-"""Calls of one tool that may run on after their time; with so many the tool is refused until one of them ends."""
+"""How many abandoned calls of a tool may still be running; at this number the tool is refused until one ends."""
 
-# What a cancelled tool may take to clean up.
+# How long a cancelled tool may take to clean up.
 _CLEAN_UP = 1.0
 
-# How much of an exception's text is passed on.
+# Maximum characters of an exception's message.
 _TEXT = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What came of a call.
+    """The result of a call.
 
     Attributes:
-        value: The result as plain JSON, bare; None when it is pending.
-        pending: Whether the tool said that its outcome comes later.
+        value: The result as plain JSON; None if it is pending.
+        pending: Whether the tool's outcome arrives later.
     """
 
     value: Any = None
@@ -58,26 +58,26 @@ class Called:
 
 
 class _Returned(NamedTuple):
-    """What a tool's own code has returned."""
+    """The return value of the tool's code."""
 
     value: Any
 
 
 class RegisteredTool:
-    """A declaration, compiled.
+    """A compiled declaration.
 
     Attributes:
-        declaration: What the operator said.
-        arguments: Its parameters.
-        results: Its results.
-        left_behind: Calls whose time was over and that are still running.
+        declaration: The operator's declaration.
+        arguments: The compiled parameters.
+        results: The compiled return type.
+        left_behind: The number of abandoned calls that are still running.
     """
 
     def __init__(self, declaration: Declaration, max_result_bytes: int = MAX_RESULT_BYTES) -> None:
         """Compile a declaration.
 
         Raises:
-            BridgeError: `bad_tools`: its annotations make no schema.
+            BridgeError: `bad_tools`: its annotations have no JSON Schema.
         """
         hints = resolved_hints(declaration)
         self.declaration = declaration
@@ -86,11 +86,11 @@ class RegisteredTool:
         self.left_behind = 0
 
     async def call(self, arguments: dict[str, Any], timeout: float | None, threads: Threads) -> Called:  # noqa: ASYNC109
-        """Call it; see `Registry.call`."""
+        """Call the tool; see `Registry.call`."""
         declared = self.declaration
         limit = declared.timeout if timeout is None else min(timeout, declared.timeout)
         self._refuse_when_stuck()
-        # Where they are large, their validators run on a thread as well.
+        # Validators of large arguments run on a thread as well.
         keywords = await off_loop(arguments, self._checked, arguments)
         if declared.is_async:
             outcome = await self._in_task(keywords, limit)
@@ -113,7 +113,7 @@ class RegisteredTool:
         except BaseException as error:  # noqa: BLE001 - see the module's first lines
             raise self._raised(error) from None
 
-    # The tool's own code, in whatever runs it. These return errors, since nobody may be left to raise them to.
+    # The tool's own code, in its task or thread. These return errors because the caller may no longer be waiting.
 
     def _run(self, keywords: dict[str, Any]) -> Called | BridgeError:
         try:
@@ -138,7 +138,7 @@ class RegisteredTool:
 
     def _run_in_thread(self, keywords: dict[str, Any]) -> Called | BridgeError:
         try:
-            # Others of its calls may have got stuck while this one waited for a thread.
+            # While this call waited for a thread, others may have been abandoned.
             self._refuse_when_stuck()
         except BridgeError as error:
             return error
@@ -155,7 +155,7 @@ class RegisteredTool:
         except ResultError as error:
             return self.error("bad_tool_result", f"{error}.")
 
-    # Where it runs.
+    # Tasks and threads.
 
     async def _in_task(self, keywords: dict[str, Any], limit: float) -> Called | BridgeError:
         with printing.as_tool():
@@ -170,12 +170,12 @@ class RegisteredTool:
             await self._stop(task)
         outcome = task.result() if task.done() and not task.cancelled() else None
         if isinstance(outcome, _Returned):
-            # Late as it may be: its effect has taken place. The tool's time is over: what is large waits for its turn.
+            # The late result is used: its effect has happened. A large one is converted without counting the time.
             return await off_loop(outcome.value, self._taken, outcome.value)
         return outcome if in_time and outcome else self._timed_out(limit, still_running=not task.done())
 
     async def _stop(self, task: asyncio.Task[_Returned | BridgeError]) -> None:
-        """Cancel a task and see to its end, for a while. After that not even the event loop's end waits for it."""
+        """Cancel a task and wait a while for its end. Afterwards even the event loop's shutdown doesn't wait for it."""
         task.cancel()
         try:
             with anyio.CancelScope(shield=True):
@@ -183,7 +183,7 @@ class RegisteredTool:
         finally:
             if not task.done():
                 self._leave_behind(task)
-                # Or `asyncio.run` would cancel it once more and wait for ever. Documented, for all its underscore.
+                # Otherwise `asyncio.run` would cancel it again and wait forever. Documented, despite its underscore.
                 asyncio._unregister_task(task)  # noqa: SLF001
 
     async def _in_thread(self, keywords: dict[str, Any], limit: float, threads: Threads) -> Called | BridgeError:
@@ -234,7 +234,7 @@ class RegisteredTool:
 
     def _raised(self, error: BaseException) -> BridgeError:
         name = type(error).__name__
-        # Not the text of the exception: it may hold a secret, and the caller gets it masked.
+        # Without the exception's message: it may contain a secret. The caller gets it masked.
         logger.debug("%s.%s raised %s\n%s", SERVER, self.declaration.name, name, _frames(error))
         try:
             text = str(error)
@@ -246,7 +246,7 @@ class RegisteredTool:
 
 
 async def _wait(future: asyncio.Future[Any], limit: float) -> None:
-    """Return when it is done or the time is over. Like `asyncio.wait` with one future, in half its time."""
+    """Return when the future is done or the time is over. As `asyncio.wait` with one future, in half the time."""
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[None] = loop.create_future()
 
@@ -264,7 +264,7 @@ async def _wait(future: asyncio.Future[Any], limit: float) -> None:
 
 
 def _frames(error: BaseException) -> str:
-    """Where it and its causes were raised, without our own frames and without any value."""
+    """The frames in which an exception and its causes were raised, without our own frames and without values."""
     parts: list[str] = []
     current: BaseException | None = error
     seen: set[int] = set()

@@ -1,8 +1,8 @@
-"""`@mcp_bridge.tool`: says that a function is a tool, and leaves it as it is.
+"""`@mcp_bridge.tool`: declares that a function is a tool, and returns it unchanged.
 
-Nothing is compiled here: an annotation may name a class that its module defines further down. A declaration is noted
-in the globals of the module that makes it, so that it lives and dies with that module, and a module that is imported
-for other reasons makes no tools.
+Nothing is compiled here, because an annotation may name a class that its module defines later. Declarations are stored
+in the globals of the declaring module, so that they live as long as it does, and modules that are imported for other
+reasons add no tools.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DEFAULT_TIMEOUT = 30.0
 NOTED_AS = "__mcp_bridge_tools__"
 """The name of the list of declarations in a module's globals."""
 
-# What the MCP specification allows in a tool's name (2025-11-25, Tools).
+# The tool names that the MCP specification allows (2025-11-25, Tools).
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 _CAPABILITY = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
@@ -38,7 +38,7 @@ _CAPABILITY = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something is declared."""
+    """A position in a source file."""
 
     file: str
     line: int
@@ -49,19 +49,19 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """A function and what its operator says of it.
+    """A function and its declared properties.
 
     Attributes:
-        function: What is called: a function, a bound method, or a `functools.partial` of one.
+        function: The function to call: a function, a bound method, or a `functools.partial` of one.
         name: The tool's name.
-        description: For models; may be empty.
-        capabilities: What the tool can do, in the operator's words, for the policy.
-        idempotent: A repeated call does nothing more than the first.
-        read_only: A call changes nothing.
+        description: A description for models; may be empty.
+        capabilities: The tool's capabilities, as named by the operator for the policy.
+        idempotent: Whether a repeated call has no further effect.
+        read_only: Whether a call changes nothing.
         timeout: Seconds that a call may take.
         thread: Whether a synchronous function runs in a thread of its own.
-        is_async: Whether calling it gives something to await.
-        place: Where the function is written.
+        is_async: Whether calling it returns an awaitable.
+        place: The position of the function's definition.
     """
 
     function: Callable[..., Any]
@@ -142,7 +142,7 @@ def tool(
 
 
 def base_function(function: Any) -> FunctionType | None:
-    """The Python function that a call ends up in, beneath partials, methods and wrappers; None if there is none."""
+    """The Python function behind partials, methods and wrappers; None if there is none."""
     while isinstance(function, functools.partial):
         function = function.func
     function = getattr(function, "__func__", function)
@@ -154,14 +154,14 @@ def base_function(function: Any) -> FunctionType | None:
 
 
 def parameters(declaration: Declaration) -> list[inspect.Parameter]:
-    """The parameters that a caller gives; those that a partial binds are the operator's."""
+    """The parameters that a caller passes; those bound by a partial are excluded."""
     function = declaration.function
     bound = function.keywords.keys() if isinstance(function, functools.partial) else frozenset[str]()
     return [param for param in inspect.signature(function).parameters.values() if param.name not in bound]
 
 
 def bad_tool(place: Place | None, problem: str, hint: str | None = None, **details: Any) -> BridgeError:
-    """A `bad_tools` error that begins with the place."""
+    """A `bad_tools` error whose message begins with the position."""
     if place is not None:
         details = {"file": place.file, "line": place.line} | details
     message = f"{place}: {problem}." if place else f"{problem}."
@@ -255,7 +255,7 @@ def _checked_timeout(timeout: Any, what: str, place: Place) -> float:
 
 
 def _is_async(function: Any, base: Any) -> bool:
-    """A plain wrapper around an async function gives its coroutine on, so it is async as well."""
+    """Whether it is async. A plain wrapper around an async function returns its coroutine, so it is async as well."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(base)
 
 
@@ -279,7 +279,7 @@ def _check_shape(declaration: Declaration, base: FunctionType) -> None:
 
 
 def _note(declaration: Declaration, caller: dict[str, Any]) -> None:
-    """In the module that declares it and in the one that its function is written in: a factory tells them apart."""
+    """Add it to the globals of the declaring module and of the function's module, which a factory distinguishes."""
     base = base_function(declaration.function)
     written = base.__globals__ if base else caller
     for home in [caller] if written is caller else [caller, written]:
