@@ -125,10 +125,10 @@ def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | 
 
         check_text(reason, "--reason")
         loaded = common.load(named)
-        # No boundary, since whoever has a shell can clear the environment; but a server behind the bridge that
-        # runs commands for an agent should not be a way to approve by accident.
+        # Not a security boundary, since anyone with a shell can clear the environment. But a server behind the bridge
+        # that runs commands for an agent should not be a way to approve by accident.
         common.refuse_nesting(loaded)
-        # Before anything is decided: afterwards it would be too late to find that it can't go on.
+        # Checked before the decision is made: afterwards it would be too late.
         configuration = common.configure(named) if go_on else None
 
         async def decided(database: Database) -> tuple[Asked, str]:
@@ -151,7 +151,7 @@ def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | 
 
 
 async def _find(database: Database, ident: str) -> tuple[Asked, str]:
-    """An approval by its id, and that id as it is shown.
+    """An approval by its id, and the id as it is displayed.
 
     Raises:
         BridgeError: `unknown_approval`, `ambiguous_id`; as `inputs.execution`.

@@ -1,4 +1,4 @@
-"""`mcp-bridge audit …`: what can be proven of what happened, here or from a file alone."""
+"""`mcp-bridge audit …`: verification and proofs, for the ledger here or from a file alone."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def verify(
         if file is None:
             facts = verifying.verify_here(common.load(config or ctx.obj), keys, notes, offline=offline)
         else:
-            # Looking at a stranger's file, perhaps in a stranger's folder: that has no say.
+            # The file, and perhaps the folder, is a stranger's: the folder's configuration is ignored.
             facts = verifying.verify_given(
                 file, keys, notes, lambda: common.load(config or ctx.obj, folder=False).settings
             )
@@ -129,7 +129,7 @@ def prove(
             data, keys = verifying.prove_by(
                 file, named, entry, lambda: common.load(config or ctx.obj, folder=False).settings, payload=payload
             )
-        # Of a ledger that was damaged it may be none.
+        # An entry of a damaged ledger may have no valid proof.
         proofs.verify(data, keys)
         _write(out, lambda file: file.write(data))
         if keys != named:
@@ -153,7 +153,7 @@ def checkpoint(ctx: typer.Context, config: Config = None, as_json: Json = False)
         if as_json:
             print_json({"checkpoint": note, "size": size, "key": vkey})
         else:
-            # As it is: it is signed, and with anything behind it others would not take it for a note.
+            # Printed unchanged: it is signed, and with further text it would not be a valid note.
             sys.stdout.flush()
             sys.stdout.buffer.write(note.encode())
         return common.OK
@@ -403,17 +403,17 @@ def accept_loss(ctx: typer.Context, config: Config = None, as_json: Json = False
 
 
 def _write(path: Path | None, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a file that isn't there yet, or standard output."""
+    """Write a file that doesn't exist yet, or standard output."""
     if path is None:
         try:
             sys.stdout.flush()
             write(sys.stdout.buffer)
             sys.stdout.buffer.flush()
         except BrokenPipeError:
-            # Whoever reads has enough.
+            # The reader has closed the pipe.
             raise
         except OSError as exc:
-            # Or Python would try once more when it ends.
+            # Otherwise Python would flush the buffer again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise BridgeError("disk_full", f"Standard output can't be written: {exc.strerror}.") from None
         return

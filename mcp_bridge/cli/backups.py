@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mcp_bridge.bridge.restore import Restored
 
 MAX_KEYS_BYTES = 64 << 10
-"""Of a file with recipients or identities."""
+"""Size limit of a file with recipients or identities."""
 
 Recipients: TypeAlias = Annotated[
     list[str] | None,
@@ -195,7 +195,7 @@ def _recipients(given: Sequence[str]) -> list[Recipient]:
 
     found = []
     for each in given:
-        # What can't be a file's name, since it is too long, is none.
+        # A text that is too long for a file name isn't a file.
         named = not each.startswith("age1") and os.path.exists(each)  # noqa: PTH110
         found += [Recipient.parse(line) for line in (_keys_in(Path(each)) if named else [each.strip()])]
     return found
@@ -205,13 +205,13 @@ def _identities(files: Sequence[Path]) -> list[Identity]:
     from mcp_bridge.bridge.age import Identity, is_private  # noqa: PLC0415
 
     if any(is_private(str(file)) for file in files):
-        # Not as the name of a file that can't be read.
+        # A private key must not appear in an error about a file that can't be read.
         raise BridgeError("bad_argument", "--identity: that is a private key.", hint="Name the file that has it.")
     return [Identity.parse(line) for file in files for line in _keys_in(file)]
 
 
 def _keys_in(file: Path) -> list[str]:
-    """The lines of a file of keys, as age has them: some are empty, or remarks."""
+    """The lines of an age key file, without empty lines and comments."""
     try:
         with file.open("rb") as opened:
             data = opened.read(MAX_KEYS_BYTES + 1)
@@ -225,7 +225,7 @@ def _keys_in(file: Path) -> list[str]:
 
 
 def _lines(found: Restored, file: Path, into: Path | None) -> list[str]:
-    """What was restored, or could be, for people."""
+    """What was restored or could be restored, for people."""
     made = f", as of {showing.moment(found.made)}" if found.made is not None else ""
     by = "verified" if found.authenticated else "which agree with each other, by no key that is here"
     whole = f"{found.size} entries of {found.origin}{made}, {by}"

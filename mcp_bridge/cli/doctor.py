@@ -1,4 +1,4 @@
-"""`mcp-bridge doctor`: what works here, what doesn't, and how to mend it."""
+"""`mcp-bridge doctor`: what works on this host, what doesn't, and how to fix it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MARKS = {"ok": "[green]ok[/green]  ", "warning": "[yellow]warn[/yellow]", "error
 
 
 def doctor(config: Path | None, *, as_json: bool) -> int:
-    """Probe anew, run a script, and say what was found; the exit status."""
+    """Repeat the probe, run a script, and print the findings; return the exit status."""
     console = Console(stderr=as_json)
     findings: list[dict[str, Any]] = []
 
@@ -88,7 +88,7 @@ async def _try(configuration: common.Configuration, find: Any) -> float:
 
 
 def _room(config: LedgerConfig, ledger: Measured, files: int) -> tuple[str, str, str, str | None]:
-    """What is kept, how long, and how much room there is for it."""
+    """The finding about retention, and the space used and available."""
     message = (
         f"Kept: the ledger has {shown_size(ledger.used)}, artifacts and outputs {shown_size(files)}; "
         f"{shown_size(ledger.free)} are free on the disk. {config.retention()}"

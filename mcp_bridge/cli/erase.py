@@ -28,7 +28,7 @@ def erase(
     reason: str | None,
     as_json: bool,
 ) -> int:
-    """Erase what is kept of an execution, a subject, or a reference; the exit status.
+    """Erase what is stored of an execution, a subject, or a reference; return the exit status.
 
     Raises:
         BridgeError: `bad_argument`; as `erasing.erase`.

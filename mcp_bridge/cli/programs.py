@@ -102,7 +102,7 @@ def validate(
         for file in files:
             if file != sources.STDIN and not Path(file).is_file():
                 raise BridgeError("bad_argument", f"There is no file {file}.")
-        # The files may be anybody's, and so may the folder be: it has no say.
+        # The files, and perhaps the folder, are a stranger's: the folder's configuration is ignored.
         loaded = common.load(config or ctx.obj, folder=False)
         read: list[Given | dict[str, Any]] = []
         for file in files:
@@ -185,7 +185,7 @@ def graph(
 
             text = mermaid(drawn)
         if output is None:
-            # As it would be in a file, whatever the terminal's encoding.
+            # Written as UTF-8 bytes, as in a file, whatever the terminal's encoding.
             sys.stdout.buffer.write(text.encode())
             return common.OK
         try:
@@ -278,7 +278,7 @@ def save(
 
 
 def _as_object(asked: Any, label: str) -> dict[str, Any]:
-    """A text would be taken for a name."""
+    """The program as an object: the bridge would take a text for a program's name."""
     if not isinstance(asked, dict):
         raise BridgeError("bad_program", f"{label}: a program is an object with a list of 'steps'.")
     return asked
@@ -320,7 +320,7 @@ def plan(
 
         async def planned(bridge: Bridge) -> dict[str, Any]:
             if save_as is not None:
-                # Before the model is paid for.
+                # Checked before the model is paid for.
                 bridge.programs.check_name(save_as)
             program = await bridge.plan_program(intent)
             if save_as is not None:

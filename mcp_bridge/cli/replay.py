@@ -1,4 +1,4 @@
-"""`mcp-bridge replay`: an execution against its record, with no effects."""
+"""`mcp-bridge replay`: compares an execution with its record, without effects."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def replay(named: Path | None, execution: str, program: str | None, *, as_json: bool) -> int:
-    """Run an execution again against its record; the exit status.
+    """Run an execution again and compare it with its record; return the exit status.
 
     Args:
-        named: The configuration.
-        execution: By the beginning of its id.
-        program: Another version of its program, a file or a name, or None.
+        named: The file given by `--config`, or None.
+        execution: The prefix of the execution's id.
+        program: Another version of its program, a file or name, or None.
         as_json: Whether to print JSON.
 
     Raises:
@@ -53,7 +53,7 @@ def replay(named: Path | None, execution: str, program: str | None, *, as_json: 
 
 
 def _script(named: Path | None, stored: StoredExecution, program: str | None) -> Replayed:
-    """A script needs a sandbox."""
+    """Replay a script, which needs a sandbox."""
     if program is not None:
         raise BridgeError("bad_argument", "--program is for executions of programs.")
 

@@ -1,4 +1,4 @@
-"""`mcp-bridge secret set|list|remove`. A value is never an argument: those are in the shell's history and in `ps`."""
+"""`mcp-bridge secret set|list|remove`. A value is never an argument: shells' histories and `ps` show arguments."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
         loaded = common.load(config or ctx.obj)
         rows = _vault(loaded)[0].status()
         if not any(row.source == "file" for row in rows):
-            # No row would tell that the file can't be read.
+            # An unreadable file would otherwise just look empty.
             SecretFile(loaded.settings.state_dir).read()
         if as_json:
             print_json({"secrets": [row.record() for row in rows]})

@@ -64,7 +64,7 @@ def list_(
 
 
 def _status(rows: list[dict[str, Any]], *, start: bool) -> int:
-    """The exit status: 1 where servers were to be started and one, that isn't switched off, can't be used."""
+    """The exit status: 1 if servers should be started, and an enabled one can't be used."""
     broken = [row for row in rows if row["error"] and row["state"] != "disabled"]
     return common.FAILED if start and broken else common.OK
 
@@ -78,7 +78,7 @@ async def _rows(configuration: common.Configuration, start: bool) -> list[dict[s
     async with Fleet(configuration.discovery.servers.values(), environment=given) as fleet:
         catalog = Catalog(fleet, configuration.settings.state_dir)
         if start:
-            # Those with a listing of an earlier start, too: what it says of today is nothing.
+            # Including servers with a cached listing, which doesn't tell whether they work now.
             await catalog.start_all()
         return [
             {

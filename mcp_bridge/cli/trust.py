@@ -1,4 +1,4 @@
-"""`mcp-bridge trust`: what a folder's files would do, and the user's word that exactly these may."""
+"""`mcp-bridge trust`: shows what a folder's files would do, and records the user's trust in exactly this content."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ _EFFECTS = {
 
 
 class _Asked(NamedTuple):
-    """A file that can be trusted, and what it says."""
+    """A file that can be trusted, and its parsed content."""
 
     content: Content
     table: Mapping[str, Any]
 
 
 def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) -> int:
-    """Show what a folder's files would do, ask, and record; the exit status.
+    """Show what a folder's files would do, ask, and record trust; return the exit status.
 
     Args:
         loaded: The user's own configuration.
         folder: The folder.
-        yes: Don't ask.
-        as_json: Show what is trusted as JSON.
+        yes: Whether to skip the question.
+        as_json: Whether to print the trusted content as JSON.
 
     Raises:
         BridgeError: `bad_argument`, `nothing_to_trust`, `bad_config`, `folder_too_large`, `not_asked`,
@@ -87,7 +87,7 @@ def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) ->
         showing.say("mcp-bridge: nothing was trusted.")
         return common.REFUSED
     for row in new:
-        # What was shown, whatever is there now.
+        # Record the content that was shown, even if the files have changed since.
         loaded.trust.record(row.content)
     if as_json:
         rows = [{"file": str(row.content.file), "sha256": row.content.hash, "new": row in new} for row in asked]
@@ -99,7 +99,7 @@ def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) ->
 
 
 def _look(file: Path) -> _Asked | None:
-    """A file as it would be trusted: valid, and with everything that it would have the bridge load."""
+    """A validated file with everything that it would make the bridge load."""
     try:
         data = read_regular(file, MAX_FILE_BYTES)
     except (FileNotFoundError, NotADirectoryError):
@@ -121,7 +121,7 @@ def _project(data: bytes, file: Path) -> dict[str, Any]:
 
 
 def _why_empty(asked: _Asked) -> str | None:
-    """Why a `.mcp.json` has nothing that could be trusted; None of any other file."""
+    """Why a `.mcp.json` contains nothing to trust; None for any other file."""
     if asked.content.file.name != PROJECT_NAME:
         return None
     written = json.loads(asked.content.data.decode("utf-8-sig"))
@@ -129,7 +129,7 @@ def _why_empty(asked: _Asked) -> str | None:
 
 
 def _described(asked: _Asked, loaded: settings.Loaded) -> Iterator[str]:
-    """What a file would do, a line each; whatever is in it can't make other lines, or hide any."""
+    """What a file would do, one line each; its content can't add or hide lines."""
     content, table = asked
     link = f", a link to {content.file.resolve()}" if content.file.is_symlink() else ""
     yield common.one_line(f"{content.file}{link}")
@@ -170,7 +170,7 @@ def _settings(prefix: str, table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _agreed() -> bool:
-    """Ask.
+    """Ask for confirmation.
 
     Raises:
         BridgeError: `not_asked`: there is nobody to ask.
@@ -184,7 +184,7 @@ def _agreed() -> bool:
 
 
 def revoke(loaded: settings.Loaded, folder: Path) -> int:
-    """Take trust in a folder's files back; the exit status.
+    """Revoke trust in a folder's files; return the exit status.
 
     Raises:
         BridgeError: `not_trusted`, `trust_unusable`.
@@ -198,7 +198,7 @@ def revoke(loaded: settings.Loaded, folder: Path) -> int:
 
 
 def list_trusted(loaded: settings.Loaded, *, as_json: bool) -> int:
-    """Show what is trusted, and whether that is what is there; the exit status."""
+    """Print what is trusted, and whether it has changed; return the exit status."""
     rows: list[dict[str, Any]] = [
         {"file": str(entry.file), "sha256": entry.hash, "since": entry.time, "state": _state(loaded.trust, entry.file)}
         for entry in loaded.trust.entries()

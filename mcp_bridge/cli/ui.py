@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.database import Database
 
 BROWSER_SECONDS = 60.0
-"""Until a browser that was started has read the page that leads to the viewer."""
+"""How long a started browser may take to read the page that redirects to the viewer."""
 
 
 def ui(config: Path | None, asked: str, *, browser: bool) -> int:
-    """Serve the viewer until somebody ends it; the exit status.
+    """Serve the viewer until it is interrupted; return the exit status.
 
     Args:
-        config: The configuration file that was named.
-        asked: Where to listen.
-        browser: Open one.
+        config: The file given by `--config`, or None.
+        asked: The address to listen at.
+        browser: Whether to open a browser.
 
     Raises:
         BridgeError: `bad_argument`, `cannot_listen`; as `in_record`; `nested_bridge`.
@@ -91,9 +91,9 @@ async def _end_on_signal(signals: AsyncIterator[signal.Signals], scope: anyio.Ca
 
 @contextlib.contextmanager
 def _page_that_leads_to(url: str, directory: Path, *, wanted: bool) -> Iterator[None]:
-    """Open a browser, through a file that only this user can read.
+    """Open a browser through a file that only this user can read.
 
-    Every user of the machine can see what a browser is started with, and with the address would have the token.
+    All users of the machine can see the browser's arguments, and the viewer's URL contains the token.
     """
     from mcp_bridge.private_files import write_private  # noqa: PLC0415
 
@@ -106,7 +106,7 @@ def _page_that_leads_to(url: str, directory: Path, *, wanted: bool) -> Iterator[
             page, f'<!doctype html><meta http-equiv="refresh" content="0; url={html.escape(url)}">\n'.encode()
         )
     except OSError:
-        # On read-only media. The address is printed.
+        # The directory is on read-only media. The address is printed instead.
         yield
         return
     threading.Thread(target=webbrowser.open, args=(page.absolute().as_uri(),), daemon=True).start()

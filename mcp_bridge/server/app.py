@@ -1,4 +1,4 @@
-"""The MCP server: `run_python`, in both protocol eras."""
+"""The MCP server: the tool `run_python`, in both protocol eras."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 5.0
-"""How often a client that gave a progress token hears that a run goes on; clients give up after sixty."""
+"""Interval of signs of life to a client with a progress token; clients time out after sixty seconds."""
 
 LIVE_SECONDS = 1.0
-"""How often a client that gave a progress token hears what a script has printed."""
+"""Interval of new script output to a client with a progress token."""
 
 LIVE_CHARS = 2000
-"""How much of it, from its end, one message has."""
+"""How much of the new output, from its end, one message contains."""
 
 LEAST_SHOWN_CHARS = 300
-"""A displayed text that is cut to less than that is left out."""
+"""A displayed text that would be cut to less than this is left out."""
 
 RECORD_META = "mcp-code-bridge/record"
 
@@ -66,14 +66,14 @@ class RunArguments(BaseModel):
 
 @contextlib.asynccontextmanager
 async def _conversations(_: Server[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
-    """What lives as long as the server: calls that wait for answers go on in it."""
+    """The lifespan of the server: its task group runs calls that wait for answers."""
     async with anyio.create_task_group() as tasks:
         yield {CONVERSATIONS: Conversations(tasks)}
         tasks.cancel_scope.cancel()
 
 
 class _Open:
-    """A bridge that somebody else keeps open, as a `Keeper` has it."""
+    """An already open bridge with the interface of a `Keeper`."""
 
     error: BridgeError | None = None
 
@@ -92,12 +92,12 @@ class _Open:
 
 
 def build_server(bridge: Bridge, *, programs: bool = False) -> Server[dict[str, Any]]:
-    """The server over a bridge; with `programs` there are tools for programs beside the one."""
+    """The MCP server of a bridge; with `programs`, it also has the tools for programs."""
     return _server(_Open(bridge), programs=programs)
 
 
 def _server(keeper: Keeper | _Open, *, programs: bool) -> Server[dict[str, Any]]:
-    # What isn't offered isn't loaded.
+    # Only imported if it is used.
     offered = importlib.import_module("mcp_bridge.server.program_tools") if programs else None
 
     async def list_tools(
@@ -146,7 +146,7 @@ def _server(keeper: Keeper | _Open, *, programs: bool) -> Server[dict[str, Any]]
         try:
             bridge = await keeper.bridge()
         except BridgeError:
-            # Claude Code leaves out a server's tools, too, where a list of it is an error: nobody would be told why.
+            # Not an error: when listing resources fails, Claude Code ignores the server's tools as well.
             return types.ListResourcesResult(resources=[])
         return types.ListResourcesResult(resources=await resources.listed(bridge))
 
@@ -171,7 +171,7 @@ def _server(keeper: Keeper | _Open, *, programs: bool) -> Server[dict[str, Any]]
 
 
 async def _opened(keeper: Keeper | _Open) -> Bridge:
-    """The bridge, for a request that isn't a call: what is wrong is the protocol's error."""
+    """The bridge, for a request other than a tool call; raises protocol errors."""
     try:
         return await keeper.bridge()
     except BridgeError as exc:
@@ -185,15 +185,15 @@ def _instructions(keeper: Keeper | _Open) -> str:
 
 
 async def serve_stdio(source: Source, first: Configured | BridgeError, *, programs: bool = False) -> BridgeError | None:
-    """Serve until standard input ends, or SIGTERM or SIGINT comes; then leave nothing running.
+    """Serve until standard input ends, or SIGTERM or SIGINT is received; then end everything that was started.
 
     Args:
         source: The configuration's files.
-        first: What was read of them already, or why that can't be done.
+        first: The configuration if it was already read, or the error.
         programs: As `build_server`.
 
     Returns:
-        Why nothing could be run, if that is so at the end.
+        The error because of which nothing could be run at the end, or None.
     """
     process.share()
     async with kept(source, first, _prepare_ahead) as keeper:
@@ -217,22 +217,22 @@ async def _end_on_signal(scope: anyio.CancelScope) -> None:
 
 _OF_A_CALL = ("mcp_bridge.bridge.scripts", "mcp_bridge.bridge.requests", "mcp_bridge.bridge.gate")
 _OF_A_SERVER = ("mcp_bridge.downstream.connection", "jsonschema.validators", "jsonschema_specifications")
-"""What the first call imports, and the first of a server's tools."""
+"""Modules that the first call imports, and those that the first call of a server's tool imports."""
 
 
 async def _prepare_ahead(bridge: Bridge) -> None:
-    """The first call shouldn't wait for the probe and the image; what goes wrong is told when there is a call."""
+    """Run the probe and build the image in advance. Errors are reported by the first call."""
     with contextlib.suppress(BridgeError):
         await bridge.prepare()
     for name in (*_OF_A_CALL, *(_OF_A_SERVER if bridge.fleet.servers else ())):
-        # One by one on a thread: each takes up to 100 ms, and the first call would take them on the event loop.
+        # One at a time on a thread: each takes up to 100 ms, which the first call would spend on the event loop.
         await on_thread(importlib.import_module, name)
-    # What is there now stays; to look through it again takes the collector 50 ms, from whichever thread.
+    # Objects that exist now are permanent: scanning them takes the garbage collector 50 ms in any thread.
     gc.freeze()
 
 
 class _Reporter:
-    """Progress of one call, as the protocol wants it: only ever rising."""
+    """Sends progress notifications of one call, whose value must always increase."""
 
     def __init__(self, questions: Questions) -> None:
         self._questions = questions
@@ -241,31 +241,31 @@ class _Reporter:
         self._scripted = False
         self._message: str | None = None
         self._is_told = False
-        """Whether the script or the bridge has said something."""
+        """Whether the script or the bridge has reported anything new."""
         self._printed = ""
         self._news = anyio.Event()
         self._began = time.monotonic()
 
     def progress(self, done: float, total: float | None, message: str | None) -> None:
-        """What the script says."""
+        """Report the script's own progress."""
         self._scripted = True
         self._last, self._total, self._message = max(done, self._last), total, message
         self._is_told = True
         self._news.set()
 
     def printed(self, _stream: str, text: str) -> None:
-        """What the script has printed."""
+        """Report new output of the script."""
         self._printed = (self._printed + text)[-LIVE_CHARS - 1 :]
         self._news.set()
 
     def notify(self, message: str) -> None:
-        """What the bridge does before the script runs."""
+        """Report what the bridge does before the script runs."""
         self._message = message
         self._is_told = True
         self._news.set()
 
     async def report(self) -> None:
-        """Send until cancelled: news at once, else a sign of life at intervals."""
+        """Send notifications until cancelled: news at once, otherwise signs of life at intervals."""
         sent = -1.0
         while True:
             self._news = anyio.Event()
@@ -281,7 +281,7 @@ class _Reporter:
 
     async def _send(self, sent: float, message: str | None) -> float:
         value = self._last if self._scripted else time.monotonic() - self._began
-        # A script that reports the same twice, or nothing new for a while, still has to rise.
+        # The protocol requires an increase even if the script repeats its value, or reports nothing.
         sent = value if value > sent else sent + 1e-6
         if (ctx := self._questions.ctx) is not None:
             await ctx.session.report_progress(sent, self._total, message)
@@ -311,17 +311,17 @@ async def _run(
                 notify=reporter.notify,
                 asker=questions,
                 sampler=questions.sample,
-                # For nobody, nothing is projected meanwhile.
+                # Without a progress token, no output is projected while the script runs.
                 live=LiveOutput(reporter.printed, LIVE_SECONDS) if _wants_progress(ctx) else None,
                 news=reporter.notify,
             )
             record.notices += keeper.news()
-            # It may have to count and to keep all that was printed.
+            # This may take long: it may have to count and store all output.
             result = await off_loop([record.stdout, record.stderr, record.value], _answer, bridge, ctx, record)
         except BridgeError as exc:
             result = _refused(bridge.settings, ctx, exc)
         except Exception:
-            # A fault of ours goes to the operator's log; out of a task group the client would get only its wrapping.
+            # Internal errors are logged here: the client would only see the task group's exception group.
             logger.exception("running a script failed")
             result = _refused(bridge.settings, ctx, INTERNAL_ERROR)
         tasks.cancel_scope.cancel()
@@ -354,9 +354,9 @@ def _refused(settings: Settings, ctx: ServerRequestContext[dict[str, Any]], erro
 
 
 def _answer(bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], record: ExecutionRecord) -> types.CallToolResult:
-    """The answer's blocks, and its record: all that a model may be shown of it is within `max_output_chars`.
+    """The content blocks and record of an answer. What the model may see of them is within `max_output_chars`.
 
-    The record is structured content, unless the model would have to read it besides the text, or instead.
+    The record is structured content, unless the client shows that to the model in addition to the text or instead.
     """
     settings, client = bridge.settings, _client(ctx)
     answer = render.Answer(record, settings, bridge.files)
@@ -377,7 +377,7 @@ def _answer(bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], record: E
         if is_whole and not render.shows_structured_content(client):
             result.structured_content = made
         else:
-            # A part of a record isn't to be shown instead of the text.
+            # A truncated record must not be shown instead of the text.
             result.meta = {RECORD_META: made}
     return result
 
@@ -387,7 +387,7 @@ def _client(ctx: ServerRequestContext[dict[str, Any]]) -> str | None:
 
 
 def _displayed(shown: displays.Text | displays.Image | displays.LeftOut) -> str:
-    """What is read of something displayed."""
+    """The text to read of a displayed object."""
     match shown:
         case displays.Image():
             return ""
@@ -403,7 +403,7 @@ def _blocks(
     *,
     images: bool,
 ) -> list[types.ContentBlock]:
-    """What `display` showed: images as images, text as text, all that is read of it within `room` characters."""
+    """Displayed objects as content blocks: images, and texts within `room` characters in total."""
     blocks: list[types.ContentBlock] = []
     whole = "\n".join(text for one in shown if (text := _displayed(one)))
     where = answer.where("displays", whole) if len(whole) > room else ""
