@@ -76,7 +76,7 @@ COMMON = (
 
 
 LEAST_DATA = 192 * 1024 * 1024
-"""The least RLIMIT_DATA. It applies to the OCI runtime's start too: runc 1.1.5 fails with 64 MiB, and starts with 96."""
+"""The least RLIMIT_DATA. It applies to the OCI runtime's start too: runc 1.1.5 fails with 64 MiB and starts with 96."""
 
 
 @dataclass(frozen=True, slots=True)
