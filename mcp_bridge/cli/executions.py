@@ -34,7 +34,7 @@ executions = typer.Typer(
 
 
 class Status(enum.StrEnum):
-    """How an execution stands, or has ended."""
+    """The status of an execution."""
 
     RUNNING = "running"
     SUSPENDED = "suspended"
@@ -61,7 +61,7 @@ class Status(enum.StrEnum):
 Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="Or as much of its beginning as no other one has.")]
 
 _KEPT_AS = {"interrupted": ("interrupted", "running")}
-"""An execution whose process has died is still down as running."""
+"""Stored statuses of a displayed status: an execution whose process has died is still stored as running."""
 
 
 @executions.command("list", epilog="Example:\n\nmcp-bridge execution list --status suspended")
@@ -146,7 +146,7 @@ def show(
             values = await store.values(row.id)
             entries = as_sent(await SqliteRecorder(database).read(row.id), values)
             record = told(row) | {"status": standing(row)}
-            # What a person decides on is shown as the tool gets it, or has got it.
+            # A question is displayed with the arguments that the tool receives, or has received.
             record |= {name: fill_in(record[name], values) for name in ("waiting", "unresolved") if record.get(name)}
             return row, await inputs.short(store, row.id), entries, record
 
@@ -193,7 +193,7 @@ def _tell(row: StoredExecution, record: dict[str, Any], ident: str, config: Path
 
 
 def _tell_timeline(rows: list[TimelineRow]) -> None:
-    """What happened when: for people, a line each."""
+    """Print the timeline, one line an event."""
     from mcp_bridge.bridge.viewing import totals  # noqa: PLC0415
 
     if not rows:
@@ -262,7 +262,7 @@ def resume(
 def resumed(
     configuration: common.Configuration, execution: str, event: Resume | None, named: Path | None, *, as_json: bool
 ) -> int:
-    """Go on with an execution and show how far it has come; the exit status.
+    """Resume an execution and print its new state; return the exit status.
 
     Raises:
         BridgeError: As `inputs.execution` and `Programs.resume`.
