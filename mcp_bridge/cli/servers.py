@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mcp_bridge.cli import common
+from mcp_bridge.cli import common, showing
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 
@@ -27,8 +27,6 @@ def list_(
     """List the servers, where each is configured, and what was left out."""
     import anyio  # noqa: PLC0415  (the help of every command imports this module)
     from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
 
     try:
         configuration = common.configure(config or ctx.obj, quiet=True)
@@ -42,13 +40,21 @@ def list_(
     if as_json:
         sys.stdout.write(json.dumps({"servers": rows, "skipped": skipped, "problems": problems}) + "\n")
         raise typer.Exit(_status(rows, start=start))
+    if rows:
+        cells = [
+            (
+                row["name"],
+                row["alias"],
+                row["error"] or row["state"],
+                "" if row["tools"] is None else str(row["tools"]),
+                row["source"],
+            )
+            for row in rows
+        ]
+        showing.table(("server", "import as", "state", "tools", "configured in"), cells)
+    else:
+        showing.tell("No server is configured: see [servers.NAME] in the README.")
     console = Console()
-    table = Table("server", "import as", "state", "tools", "configured in")
-    for row in rows:
-        tools = "" if row["tools"] is None else str(row["tools"])
-        cells = (row["name"], row["alias"], row["error"] or row["state"], tools, row["source"])
-        table.add_row(*(Text(common.printable(cell)) for cell in cells))  # as text: a name is not markup
-    console.print(table if rows else Text("No server is configured: see [servers.NAME] in the README."))
     for row in rows:
         for name, value in row["details"].items():
             shown = "\n  ".join(["", *value]) if isinstance(value, (list, tuple)) else f" {value}"
