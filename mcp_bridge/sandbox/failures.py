@@ -6,7 +6,7 @@ Engines report every failure with the same exit status and a line of text, so th
 from __future__ import annotations
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.sandbox.image import CONFIGURED_IMAGE_HINT, REPOSITORY
+from mcp_bridge.sandbox.image.image import CONFIGURED_IMAGE_HINT, REPOSITORY
 
 TAIL_BYTES = 8192
 """How much of an engine's stderr is kept."""

@@ -1,0 +1,585 @@
+"""Arguments checked against a tool's schema on the host, before its server sees them.
+
+Arguments that can't be checked completely and within bounds are refused (`UncheckedError`), and the call isn't made:
+rules decide by the types that a schema promises. The server itself has to check only what can't change the decision of
+a rule: `format`; `pattern` (rules see the text itself, and both pattern and text come from untrusted parties, which
+could make Python's regex engine run for ever); and names that only `unevaluatedProperties` forbids, where the check
+would have to follow references.
+
+An invalid schema is repaired if the invalid part says nothing about types (`required: true` in a property, a null
+description) or writes a type in another way (`"type": "int"`). Otherwise the schema can't be used, and its tool can't
+be called. The same applies to a part of a schema that refers to another document, if the arguments reach it: nothing
+is ever fetched.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import re
+import threading
+from collections import Counter
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mcp_bridge.downstream.catalog.aliases import nearest
+from mcp_bridge.downstream.catalog.schema_types import object_shape
+from mcp_bridge.offload import is_large, on_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from jsonschema.protocols import Validator
+
+T = TypeVar("T")
+
+# Steps of a check on the event loop, a few milliseconds. A longer check starts again on a thread.
+QUICK_STEPS = 2_000
+
+# Steps of any check, a few seconds on a thread. A check of few values gets the least number, plus so many for each
+# value. A schema that refers to itself twice takes exponentially many steps; others take a few for each value.
+MAX_STEPS = 500_000
+_LEAST_STEPS = 20_000
+_STEPS_A_VALUE = 10
+
+# A schema with more text or values is compiled on a thread: validating 1000 characters takes 8 ms.
+_QUICK_SCHEMA_CHARS = 2_000
+_QUICK_SCHEMA_VALUES = 200
+
+# Characters of argument names that are matched against the expressions of `patternProperties`.
+_MATCHED_CHARS = 1000
+
+# How often a schema is repaired and validated again, and how many of its faults are repaired.
+_MENDINGS = 4
+_FAULTS_MENDED = 100
+
+# How many faults a message lists, how many of one kind at one place (the rows of a list are one place), and in how many
+# characters. The caller sees all of them at once: each fault that isn't listed costs another call.
+_FAULTS_NAMED = 20
+_FAULTS_ALIKE = 3
+_FAULTS_CHARS = 2_000
+
+# With so many faults found, parts of the arguments that can't be checked make no difference.
+_FAULTS_ENOUGH = 3
+
+# How many faults are inspected, how many wrong names are listed, and how many known names are searched for near ones.
+_FAULTS_SEEN = 200
+_NAMES_TOLD = 10
+_NAMES_MEANT = 200
+
+# How many characters of an offending value a message shows.
+_VALUE_SHOWN = 80
+
+# A nested unbounded repetition can take exponential time. Each further repetition in a row multiplies the time by the
+# length of the text.
+_UNBOUNDED_IN_A_ROW = 2
+
+
+class ArgumentError(ValueError):
+    """Arguments that violate the schema or can't be encoded as JSON; the message lists each fault with its path."""
+
+
+class UncheckedError(ArgumentError):
+    """Arguments that can't be checked against the schema, so that nothing is known about them."""
+
+
+class _TooManyStepsError(Exception):
+    """A check exceeded its steps."""
+
+
+class _Steps(threading.local):
+    left = 0
+    schema: Any = None
+
+
+_steps = _Steps()
+
+
+class ArgumentCheck:
+    """The compiled schema of one tool. `check` may be called on any thread."""
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self._schema = schema
+        self._validator: Validator | None = None
+        self._unusable: str | None = None
+
+    async def run(self, arguments: dict[str, Any]) -> None:
+        """As `check`, on a thread if it takes more than a few milliseconds."""
+        await self._quickly(self.check, arguments)
+
+    async def faults_of_part(self, arguments: dict[str, Any]) -> list[str]:
+        """The faults of some of a call's arguments. Missing and unknown arguments are no faults here.
+
+        Raises:
+            ArgumentError: The arguments can't be checked against the schema.
+        """
+        return await self._quickly(functools.partial(self._faults, partly=True), arguments)
+
+    async def _quickly(self, check: Callable[[dict[str, Any], int], T], arguments: dict[str, Any]) -> T:
+        if not is_large(arguments) and self._is_ready:
+            try:
+                return check(arguments, QUICK_STEPS)
+            except _TooManyStepsError:
+                pass
+        return await on_thread(check, arguments, MAX_STEPS)
+
+    @property
+    def _is_ready(self) -> bool:
+        """Whether the schema is compiled or small enough to be compiled on the event loop."""
+        return (
+            self._validator is not None
+            or self._unusable is not None
+            or not is_large(self._schema, chars=_QUICK_SCHEMA_CHARS, values=_QUICK_SCHEMA_VALUES)
+        )
+
+    def check(self, arguments: dict[str, Any], steps: int = MAX_STEPS) -> None:
+        """Return if the arguments may be sent.
+
+        Args:
+            arguments: Argument values by the schema's names.
+            steps: How many keywords may be evaluated, weighted by the values each looks through. A check that exceeds
+                a number below MAX_STEPS raises `_TooManyStepsError`, which the caller handles. With MAX_STEPS, the
+                limit is scaled down for arguments of few values.
+
+        Raises:
+            ArgumentError: They violate the schema; the message lists the faults, each with its path.
+            UncheckedError: They can't be checked.
+        """
+        if faults := self._faults(arguments, steps, partly=False):
+            raise ArgumentError("; ".join(faults))
+
+    def _faults(self, arguments: dict[str, Any], steps: int, *, partly: bool) -> list[str]:
+        json_size(arguments)
+        if self._validator is None and self._unusable is None:
+            self._compile()
+        if self._validator is None:
+            raise UncheckedError(f"its schema is not valid: {self._unusable}")
+        allowed = min(steps, _LEAST_STEPS + _STEPS_A_VALUE * _values(arguments))
+        _steps.left, _steps.schema = allowed, self._schema
+        try:
+            return _faults(self._validator, self._schema, arguments, partly=partly)
+        except _TooManyStepsError:
+            if steps < MAX_STEPS:
+                raise
+            raise UncheckedError(f"to hold them against its schema takes more than {allowed} steps") from None
+        except RecursionError:
+            raise UncheckedError("its schema refers to itself without end, or nests too deeply") from None
+        except UncheckedError:
+            raise
+        except Exception as error:
+            if type(error).__module__.startswith(("referencing", "jsonschema")):
+                raise UncheckedError(f"its schema refers to what isn't in it: {_cut(str(error))}") from None
+            raise
+
+    def _compile(self) -> None:
+        try:
+            self._validator = _compile(self._schema)
+        except UncheckedError as error:
+            self._unusable = str(error)
+        except RecursionError:
+            self._unusable = "it nests too deeply"
+
+
+def _values(value: Any) -> int:
+    count = 0
+    stack = [value]
+    while stack and count < MAX_STEPS:
+        node = stack.pop()
+        count += 1
+        if isinstance(node, dict):
+            stack.extend(node.values())
+        elif isinstance(node, (list, tuple)):
+            stack.extend(node)
+    return count
+
+
+def json_size(value: Any) -> int:
+    """Size of a value as JSON, in bytes.
+
+    Raises:
+        ArgumentError: No JSON can carry it: NaN, infinities, lone surrogates, depth, foreign types.
+    """
+    try:
+        return len(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
+    except RecursionError:
+        raise ArgumentError("nested too deeply") from None
+    except UnicodeEncodeError:
+        raise ArgumentError("a string holds a lone surrogate, which is not Unicode text") from None
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"not JSON: {error}") from None
+
+
+# --- the schema ---
+
+
+def _compile(schema: dict[str, Any]) -> Validator:
+    """The validator of a schema.
+
+    Raises:
+        UncheckedError: The schema is invalid and can't be repaired without guessing about types.
+    """
+    from jsonschema.validators import Draft202012Validator, validator_for  # noqa: PLC0415 - 100 ms that most commands never need
+    from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # noqa: PLC0415
+
+    kind = validator_for(schema, default=Draft202012Validator)
+    valid = _mended(schema, kind)
+    # The registry holds the specifications' own schemas only: nothing is fetched over the network.
+    return _bounded(kind)(valid, registry=REGISTRY)
+
+
+def _mended(schema: dict[str, Any], kind: Any) -> dict[str, Any]:
+    """The schema without its invalid parts, if these say nothing about types; else raises UncheckedError."""
+    # Formats aren't validated: a regex that Python can't compile would make the whole schema invalid.
+    meta = kind(kind.META_SCHEMA)
+    for _ in range(_MENDINGS):
+        faults = _schema_faults(meta, schema)
+        if not faults:
+            return schema
+        schema = json.loads(json.dumps(schema))
+        for path in faults:
+            _mend(schema, path)
+    raise UncheckedError("it has too many faults")
+
+
+def _schema_faults(meta: Any, schema: Any) -> list[tuple[Any, ...]]:
+    found: list[tuple[Any, ...]] = []
+    for error in meta.iter_errors(schema):
+        found.append(tuple(error.absolute_path))
+        if len(found) > _FAULTS_MENDED:
+            break
+    return found
+
+
+# Keywords that say nothing about a value's type, or nothing about a property that a rule could test.
+_HARMLESS = frozenset({
+    "required", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength",
+    "maxLength", "pattern", "format", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties",
+    "minContains", "maxContains", "title", "description", "default", "examples", "example", "deprecated",
+    "readOnly", "writeOnly", "$comment", "$id", "$anchor", "$schema", "id", "contentEncoding",
+    "contentMediaType",
+})  # fmt: skip
+
+_TYPES = {
+    "str": "string",
+    "text": "string",
+    "int": "integer",
+    "long": "integer",
+    "float": "number",
+    "double": "number",
+    "bool": "boolean",
+    "dict": "object",
+    "map": "object",
+    "list": "array",
+    "tuple": "array",
+    "none": "null",
+    "nil": "null",
+}
+
+
+def _mend(schema: Any, path: tuple[Any, ...]) -> None:
+    """Remove from a schema the invalid part at a path, or the nearest part that contains it.
+
+    Raises:
+        UncheckedError: The part may be about types.
+    """
+    node = schema
+    for depth, part in enumerate(path):
+        if isinstance(part, str) and isinstance(node, dict):
+            if part in _HARMLESS and not _is_name(path, depth):
+                # Another fault of the same keyword has removed it already.
+                node.pop(part, None)
+                return
+            if part == "type" and not _is_name(path, depth) and _mend_type(node):
+                return
+            if part == "items" and isinstance(node.get("items"), list) and not _is_name(path, depth):
+                # A tuple, as drafts before 2020-12 define it.
+                node["prefixItems"] = node.pop("items")
+                return
+        try:
+            node = node[part]
+        except (KeyError, IndexError, TypeError):
+            return
+    raise UncheckedError(f"{_cut('.'.join(map(str, path))) or 'the whole of it'} is no part of a schema")
+
+
+def _is_name(path: tuple[Any, ...], depth: int) -> bool:
+    """Whether a path component is a property name and not a keyword."""
+    return depth > 0 and path[depth - 1] in {"properties", "$defs", "definitions", "dependentSchemas"}
+
+
+def _mend_type(node: dict[str, Any]) -> bool:
+    """Rewrite a type in JSON Schema's terms; False if it is unknown."""
+    given = node.get("type")
+    if isinstance(given, str) and given.lower() == "any":
+        del node["type"]
+        return True
+    names = given if isinstance(given, list) else [given]
+    known = {"string", "integer", "number", "boolean", "object", "array", "null"}
+    found = []
+    for name in names:
+        lower = "null" if name is None else name.lower() if isinstance(name, str) else ""
+        lower = _TYPES.get(lower, lower)
+        if lower not in known:
+            return False
+        if lower not in found:
+            found.append(lower)
+    if not found or found == given or (len(found) == 1 and found[0] == given):
+        return False
+    node["type"] = found if len(found) > 1 else found[0]
+    return True
+
+
+@cache
+def _bounded(kind: Any) -> Any:
+    from jsonschema.validators import extend  # noqa: PLC0415
+
+    def nothing(_validator: Any, _value: Any, _instance: Any, _schema: Any) -> Iterator[Any]:
+        return iter(())
+
+    ours: dict[str, Any] = {"pattern": nothing, "format": nothing}
+    # Keywords that match property names by regular expressions.
+    for name in ("patternProperties", "additionalProperties"):
+        if name in kind.VALIDATORS:
+            ours[name] = _with_safe_expressions(kind.VALIDATORS[name])
+    for name in ("unevaluatedProperties", "unevaluatedItems"):
+        if name in kind.VALIDATORS:
+            ours[name] = _unevaluated(kind.VALIDATORS[name])
+    if "uniqueItems" in kind.VALIDATORS:
+        ours["uniqueItems"] = _unique
+    return extend(kind, {name: _counted(keyword) for name, keyword in (kind.VALIDATORS | ours).items()})
+
+
+def _counted(keyword: Any) -> Any:
+    def counted(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        _take(1 + (_length(value) + _length(instance)) // 16)
+        for error in keyword(validator, value, instance, schema) or ():
+            # The error message includes the whole invalid value.
+            _take(1 + _length(instance) // 4)
+            yield error
+
+    return counted
+
+
+def _take(steps: int) -> None:
+    _steps.left -= steps
+    if _steps.left < 0:
+        raise _TooManyStepsError
+
+
+def _length(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value) // 256
+    return len(value) if isinstance(value, (list, dict)) else 0
+
+
+def _with_safe_expressions(keyword: Any) -> Any:
+    def safely(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        if isinstance(instance, dict) and instance:
+            own = schema.get("patternProperties")
+            expressions = list(own) if isinstance(own, dict) else []
+            _require_safe(expressions, instance)
+        yield from keyword(validator, value, instance, schema) or ()
+
+    return safely
+
+
+def _unevaluated(keyword: Any) -> Any:
+    def bounded(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        if not isinstance(instance, (dict, list)) or not instance:
+            return
+        expressions, references = _found_in(_steps.schema)
+        if references:
+            # References that it follows aren't counted there, and may recurse in exponentially many ways.
+            if isinstance(value, bool):
+                return
+            raise UncheckedError("its schema has a schema for what is unevaluated beside references")
+        if isinstance(instance, dict):
+            _require_safe(expressions, instance)
+        yield from keyword(validator, value, instance, schema) or ()
+
+    return bounded
+
+
+def _require_safe(expressions: Sequence[str], instance: dict[str, Any]) -> None:
+    """Count the steps of matching names by regular expressions.
+
+    Raises:
+        UncheckedError: Python's engine may take exponential time for one of them, or can't compile it.
+    """
+    for expression in expressions:
+        if not _is_safe(expression):
+            raise UncheckedError(f"its schema tells names by the expression {_cut(repr(expression))}")
+    if expressions and max(map(len, instance)) > _MATCHED_CHARS:
+        raise UncheckedError(f"a name in them has more than {_MATCHED_CHARS} characters")
+    _take(len(expressions) * len(instance))
+
+
+def _found_in(schema: Any) -> tuple[list[str], bool]:
+    """The regular expressions that match property names anywhere in a schema, and whether it has references."""
+    found: set[str] = set()
+    stack, references = [schema], False
+    while stack:
+        node = stack.pop()
+        _take(1)
+        if isinstance(node, dict):
+            references = references or not node.keys().isdisjoint(("$ref", "$dynamicRef", "$recursiveRef"))
+            own = node.get("patternProperties")
+            if isinstance(own, dict):
+                found |= own.keys()
+            stack.extend(node.values())
+        elif isinstance(node, list):
+            stack.extend(node)
+    return sorted(found), references
+
+
+@cache
+def _parser() -> Any:
+    # Only this parser agrees with `re` about an expression. It isn't public, so unknown constructs count as unsafe.
+    return importlib.import_module("re._parser")
+
+
+@lru_cache(maxsize=1000)
+def _is_safe(expression: str) -> bool:
+    """Whether a search takes at most cubic time in the length of a name."""
+    if expression in {".*", "^.*$", "^(.*)$", ".+", "^.+$", ""}:
+        return True
+    if len(expression) > _MATCHED_CHARS:
+        return False
+    try:
+        re.compile(expression)
+        tree = _parser().parse(expression)
+    except (re.error, OverflowError, RecursionError):
+        return False
+    return _unbounded(tree) <= _UNBOUNDED_IN_A_ROW
+
+
+_MANY = 1000
+
+
+def _unbounded(items: Any) -> int:
+    """The number of unbounded repetitions in a row; _MANY for a construct not known to be safe."""
+    count = 0
+    for op, argument in items:
+        match str(op):
+            case "LITERAL" | "NOT_LITERAL" | "ANY" | "IN" | "AT":
+                pass
+            case "SUBPATTERN":
+                count += _unbounded(argument[-1])
+            case "BRANCH":
+                count += sum(max(_unbounded(branch), 0) for branch in argument[1])
+            case "MAX_REPEAT" | "MIN_REPEAT":
+                least, most, item = argument
+                simple = len(item) == 1 and str(item[0][0]) in {"LITERAL", "NOT_LITERAL", "ANY", "IN"}
+                if simple:
+                    count += str(most) == "MAXREPEAT" or most - least > 1
+                elif str(most) != "MAXREPEAT" and most <= 1:
+                    count += 1 + _unbounded(item)
+                else:
+                    return _MANY
+            case _:
+                return _MANY
+    return min(count, _MANY)
+
+
+def _unique(validator: Any, value: Any, instance: Any, _schema: Any) -> Iterator[Any]:
+    """The keyword `uniqueItems` in linear time: jsonschema compares all pairs if the items are objects."""
+    from jsonschema.exceptions import ValidationError  # noqa: PLC0415
+
+    if value is True and validator.is_type(instance, "array"):
+        seen = set()
+        for item in instance:
+            text = json.dumps(_comparable(item), sort_keys=True)
+            _take(1 + len(text) // 256)
+            if text in seen:
+                yield ValidationError("has non-unique elements")
+                return
+            seen.add(text)
+
+
+def _comparable(value: Any) -> Any:
+    """The value, normalised so that equal values are equal JSON: 1 equals 1.0, and 1 differs from true."""
+    if isinstance(value, dict):
+        return {name: _comparable(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_comparable(inner) for inner in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+# --- messages ---
+
+
+def _faults(validator: Validator, schema: dict[str, Any], arguments: dict[str, Any], *, partly: bool) -> list[str]:
+    found: list[str] = []
+    alike: Counter[tuple[Any, ...]] = Counter()
+    try:
+        for count, error in enumerate(validator.iter_errors(arguments)):
+            if partly and not error.absolute_path and error.validator in _OF_THE_WHOLE:
+                continue
+            if len(found) >= _FAULTS_NAMED or count >= _FAULTS_SEEN or sum(map(len, found)) > _FAULTS_CHARS:
+                found.append("…")
+                break
+            # Two missing names at one place are two faults; rows of a list that lack the same name are alike.
+            missing = str(error.message) if error.validator in _NAMING else ""
+            kind = (*(part for part in error.absolute_path if isinstance(part, str)), error.validator, missing)
+            alike[kind] += 1
+            if alike[kind] > _FAULTS_ALIKE:
+                continue
+            told = _fault(error)
+            found = [*told, *found] if kind == _NO_PARAMETER else [*found, *told]
+    except Exception:
+        if len(found) < _FAULTS_ENOUGH:
+            raise
+        found.append("…")
+    if found and not partly and _NO_PARAMETER not in alike:
+        found = [*_without_parameter(schema, arguments), *found]
+    if found and found[-1] != "…" and any(number > _FAULTS_ALIKE for number in alike.values()):
+        found.append("…")
+    return found
+
+
+_OF_THE_WHOLE = frozenset({"required", "additionalProperties", "unevaluatedProperties", "minProperties"})
+_NO_PARAMETER = ("additionalProperties", "")
+_NAMING = frozenset({"required", "dependentRequired"})
+
+
+def _fault(error: Any) -> list[str]:
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
+    if error.validator == "additionalProperties" and "patternProperties" not in error.schema:
+        known = error.schema.get("properties")
+        told = _unknown(error.instance, known if isinstance(known, dict) else {}, "name" if path else "parameter")
+        return [f"{_cut(path.lstrip('.'))}: {text}" for text in told] if path else told
+    return [f"{_cut(path.lstrip('.')) or 'arguments'}: {_told(error)}"]
+
+
+def _without_parameter(schema: dict[str, Any], arguments: dict[str, Any]) -> list[str]:
+    """Names that aren't parameters. A schema may allow them: they are only listed beside another fault."""
+    shape = object_shape(schema)
+    if shape.extra is not None or "patternProperties" in schema:
+        return []
+    return _unknown(arguments, shape.properties, "parameter")
+
+
+def _unknown(given: dict[str, Any], known: dict[str, Any], what: str) -> list[str]:
+    free = [name for name in known if name not in given][:_NAMES_MEANT]
+    found: list[str] = []
+    for number, name in enumerate(name for name in given if name not in known):
+        if number == _NAMES_TOLD:
+            return [*found, "…"]
+        close = nearest(name, free, count=1)
+        meant = f" (did you mean {_cut(close[0])}?)" if close else ""
+        found.append(f"there is no {what} {_cut(repr(name))}{meant}")
+    return found
+
+
+def _told(error: Any) -> str:
+    """The validator's message, with a long value at its beginning shortened."""
+    message = str(error.message)
+    shown = repr(error.instance)
+    if len(shown) > _VALUE_SHOWN and message.startswith(shown):
+        return f"{shown[:_VALUE_SHOWN]}…{_cut(message[len(shown) :])}"
+    return _cut(message)
+
+
+def _cut(message: str) -> str:
+    return message if len(message) <= 4 * _VALUE_SHOWN else f"{message[: 4 * _VALUE_SHOWN]}…"

@@ -1,0 +1,265 @@
+"""Errors about a server: codes, messages and hints for its user.
+
+The sandbox sees these errors except for `private`, which is for the operator: a server's stderr may contain secrets,
+and the path of its configuration reveals the host. If a server fails to start, the error quotes the last lines of its
+output, provided that a function is given that masks its secrets (`Shown`).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from mcp_bridge.downstream.catalog.tools import ToolInfo
+    from mcp_bridge.downstream.client.connection import Connection
+    from mcp_bridge.downstream.configuration.spec import ServerSpec
+
+logger = logging.getLogger(__name__)
+
+# The exit status of a process is known shortly after its pipes have closed.
+_EXIT_STATUS_WAIT = 0.2
+_EXIT_STATUS_POLL = 0.01
+
+_INVALID_PARAMS = -32602
+
+# Maximum characters of a decoder's message in an error.
+_REASON = 500
+
+_OUTPUT_LINES = 8
+_OUTPUT_COLUMNS = 240
+"""How much of a server's output the error of a failed start quotes."""
+
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\\\)?|.)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Terminal escape sequences and other control characters."""
+
+_FRAME = re.compile(r"\s+at .*\)?$|\s*\^+\s*$")
+"""Lines of a JavaScript stack trace, which follow the message."""
+
+Shown = Callable[["ServerSpec", Mapping[str, str], str], str]
+"""Masks the secrets in a server's output: called with the server, its environment variables and its output."""
+
+_SHOW_MORE = "`mcp-bridge servers list --start` shows more"
+
+
+def error(
+    spec: ServerSpec,
+    code: str,
+    message: str,
+    *,
+    hint: str | None = None,
+    private: Mapping[str, Any] | None = None,
+    **details: Any,
+) -> BridgeError:
+    """An error about one server."""
+    return BridgeError(code, message, hint=hint, private=private, server=spec.name, **details)
+
+
+def again(original: BridgeError) -> BridgeError:
+    """A copy of an error to raise: one exception raised in several tasks would mix up their tracebacks."""
+    return BridgeError(
+        original.code, original.message, hint=original.hint, private=original.private, **original.details
+    )
+
+
+def log(failure: BridgeError) -> None:
+    """Log a server's failure. Details that may contain secrets are logged below the level of warnings."""
+    known = {key: value for key, value in failure.private.items() if key != "stderr"}
+    logger.warning("%s%s", failure.message, "".join(f" ({key}: {value})" for key, value in known.items()))
+    for line in failure.private.get("stderr", ()):
+        logger.info("server %r wrote: %s", failure.details.get("server"), line)
+
+
+def refusal(spec: ServerSpec) -> BridgeError | None:
+    """Why a server can't be started as configured, or None."""
+    name = spec.name
+    if spec.problem is not None:
+        message = f"server {name!r} is misconfigured: {spec.problem}"
+        hint = f"Mend its configuration; {_SHOW_MORE}."
+        private = {"source": spec.source}
+        return error(spec, "server_unavailable", message, hint=hint, private=private, reason="misconfigured")
+    if not spec.enabled:
+        return error(spec, "server_unavailable", f"server {name!r} is disabled.", reason="disabled")
+    if spec.type != "stdio":
+        message = f"server {name!r} is reached by {spec.type}, which is not supported yet."
+        return error(spec, "server_unavailable", message, reason="unsupported")
+    return None
+
+
+def backoff(spec: ServerSpec, wait: float, last: BridgeError | None) -> BridgeError:
+    """The error for a server that failed and isn't started again before the wait has passed."""
+    message = f"server {spec.name!r} is not running and is tried again in {wait:.1f} s"
+    message += f"; last: {last.message}" if last else "."
+    extras = {"exit": last.details["exit"]} if last and "exit" in last.details else {}
+    private = last.private if last else None
+    retry_in = round(wait, 3)
+    return error(spec, "server_unavailable", message, private=private, reason="backoff", retry_in=retry_in, **extras)
+
+
+def start_failure(spec: ServerSpec, launched: Sequence[Connection], shown: Shown | None = None) -> BridgeError:
+    """The error for a server that was started and did not become ready.
+
+    Args:
+        spec: The server's configuration.
+        launched: The processes of this start; the last one determines the error.
+        shown: Masks the server's output; None if output may not be quoted.
+    """
+    connection = launched[-1]
+    failure = connection.failure
+    hint: str | None = f"Mend its configuration; {_SHOW_MORE}."
+    private = _private(spec, connection)
+    told = [lines for each in reversed(launched) if (lines := _printed(spec, each, shown))]
+    output = told[0] if told else []
+    if isinstance(failure, FileNotFoundError | NotADirectoryError) and failure.filename == spec.cwd is not None:
+        why = "its working directory is not there."
+        private["cwd"] = spec.cwd
+    elif isinstance(failure, FileNotFoundError):
+        why = f"there is no command {_name(spec.command)!r}."
+        private["command"] = spec.command
+        hint = "Install it, or give its full path in the configuration."
+    elif isinstance(failure, OSError):
+        private["command"] = spec.command
+        why = f"{_name(spec.command)!r} cannot be run: {failure.strerror or type(failure).__name__}."
+    elif large := _too_large(failure, connection):
+        # Comes before the exit status: the bridge has ended the process because of it.
+        why = f"its listing is too large: {large}."
+        hint = f"It has to list less, or in pages; {_SHOW_MORE}."
+    elif not connection.settled.is_set():
+        why = f"it was not ready after {spec.start_timeout:g} s."
+        hint = _slow_hint(spec)
+    elif status := connection.transport.exit_status():
+        why = f"it ended with {status} before it was ready."
+        if _could_not_fetch(spec, connection.transport.log.text()):
+            why = f"{_runner(spec)} could not fetch its package ({status})."
+            hint = (
+                "Check the package's name, the registry, and the proxy and certificate variables of the network "
+                f"that the bridge is started with; {_SHOW_MORE}."
+            )
+    else:
+        why = f"{connection.transport.end_reason or failure or 'its connection ended'}."
+    message = f"server {spec.name!r} did not start: {why}"
+    if output:
+        message = "\n  ".join([f"{message} It printed:", *output]) + "\n"
+    details = _exit(connection) | ({"output": output} if output else {})
+    return error(spec, "server_start_failed", message, hint=hint, private=private, **details)
+
+
+def first_line(message: str) -> str:
+    """The first line of an error's message, without the server's output."""
+    return message.partition("\n")[0].removesuffix(" It printed:")
+
+
+def _printed(spec: ServerSpec, connection: Connection, shown: Shown | None) -> list[str]:
+    """The last lines of a process's output, masked; empty if there is no function to mask them."""
+    if shown is None:
+        return []
+    # Mask all output before cutting it: a secret that was cut in two can't be recognised.
+    text = shown(spec, connection.transport.environment, _ESCAPES.sub("", connection.transport.log.text()))
+    lines = [line.rstrip() for line in text.splitlines() if line.strip() and not _FRAME.match(line)]
+    return [line[:_OUTPUT_COLUMNS] for line in lines[-_OUTPUT_LINES:]]
+
+
+_RUNNERS = frozenset({"npx", "npm", "pnpm", "bunx", "uvx", "uv", "pipx"})
+
+_NOT_FETCHED = re.compile(
+    r"npm (?:error|ERR!) (?:code )?(?:E404|ENOTFOUND|ETARGET|ECONNREFUSED|ECONNRESET|ETIMEDOUT|EAI_AGAIN|E40[13]"
+    r"|SELF_SIGNED_CERT_IN_CHAIN|UNABLE_TO_[A-Z_]*CERT[A-Z_]*|DEPTH_ZERO_SELF_SIGNED_CERT|CERT_[A-Z_]+|ERR_[A-Z_]*TLS[A-Z_]*)\b"
+    r"|not found in the (?:package )?registry|No solution found when resolving|Failed to (?:fetch|download)"
+    r"|Could not find a version that satisfies|No matching distribution found"
+)
+
+
+def _runner(spec: ServerSpec) -> str:
+    return PurePath(spec.command).name
+
+
+def _could_not_fetch(spec: ServerSpec, printed: str) -> bool:
+    return _runner(spec) in _RUNNERS and _NOT_FETCHED.search(printed) is not None
+
+
+def _slow_hint(spec: ServerSpec) -> str:
+    if _runner(spec) in _RUNNERS:
+        return (
+            f"{_runner(spec)} may still be fetching its package: start it once by hand, or give it a longer "
+            f"start_timeout in its configuration; {_SHOW_MORE}."
+        )
+    return f"A slow server needs a longer start_timeout in its configuration; {_SHOW_MORE}."
+
+
+def _too_large(failure: BaseException | None, connection: Connection) -> str:
+    """The size and limit of an oversized answer before the server was ready; empty if that wasn't the failure."""
+    # The SDK is loaded already: a connection exists.
+    from mcp_bridge.downstream.client.connection import OversizedResult  # noqa: PLC0415
+
+    data = getattr(failure, "data", None)
+    if isinstance(data, OversizedResult):
+        limit = f"more than {data.parts}" if data.parts else f"the limit is {connection.transport.max_message}"
+        return f"an answer has {data.size} bytes, {limit}"
+    return ""
+
+
+def _name(command: str) -> str:
+    """A command without its folder, which would reveal the host's file system."""
+    return command.rpartition("/")[2]
+
+
+def death(spec: ServerSpec, connection: Connection, tool: ToolInfo | None = None) -> BridgeError:
+    """The error for a server that was ready and ended by itself."""
+    how = connection.transport.exit_status() or connection.transport.end_reason or "it closed its output"
+    during = f" in the middle of {tool.name}" if tool else ""
+    message = f"server {spec.name!r} died{during} ({how})."
+    extras = {"tool": tool.name} if tool else {}
+    hint = "The next call starts it again."
+    private = _private(spec, connection)
+    return error(spec, "server_died", message, hint=hint, private=private, **extras, **_exit(connection))
+
+
+async def call_failure(
+    spec: ServerSpec, connection: Connection, tool: ToolInfo, cause: Exception, *, limit: int
+) -> BridgeError:
+    """The error for a call that raised an exception."""
+    # The SDK is loaded already: a connection exists.
+    from mcp_bridge.downstream.client.connection import MCPError, OversizedResult  # noqa: PLC0415
+
+    what = f"{spec.name}.{tool.name}"
+    if isinstance(cause, MCPError):
+        if isinstance(cause.data, OversizedResult):
+            if cause.data.parts:
+                message = f"{what} answered more than {cause.data.parts}, the limit."
+                return error(spec, "result_too_large", message, tool=tool.name, limit=cause.data.parts)
+            message = f"{what} answered {cause.data.size} bytes; the limit is {limit}."
+            return error(spec, "result_too_large", message, tool=tool.name, limit=limit)
+        if connection.stopping is not None:
+            message = f"{what} was cancelled: {connection.stopping}."
+            return error(spec, "tool_cancelled", message, tool=tool.name)
+        if connection.transport.closed.is_set():
+            with anyio.move_on_after(_EXIT_STATUS_WAIT):
+                while connection.transport.exit_status() is None:  # noqa: ASYNC110 - nothing announces it
+                    await anyio.sleep(_EXIT_STATUS_POLL)
+            return death(spec, connection, tool)
+        code = "bad_arguments" if cause.code == _INVALID_PARAMS else "tool_failed"
+        return error(spec, code, f"{what}: {cause.message}", tool=tool.name, rpc_code=cause.code)
+    if type(cause).__name__ == "ValidationError":
+        message = f"{what} answered something that is not a tool result."
+        return error(spec, "bad_result", message, tool=tool.name, reason=str(cause)[:_REASON])
+    code = "bad_arguments" if isinstance(cause, ValueError) else "tool_failed"
+    return error(spec, code, f"{what}: {cause}", tool=tool.name)
+
+
+def _exit(connection: Connection) -> dict[str, Any]:
+    status = connection.transport.exit_status()
+    return {"exit": status} if status else {}
+
+
+def _private(spec: ServerSpec, connection: Connection) -> dict[str, Any]:
+    out: dict[str, Any] = {"source": spec.source} if spec.source else {}
+    if stderr := connection.transport.log.tail():
+        out["stderr"] = stderr
+    return out
