@@ -65,7 +65,7 @@ def image_directory() -> Path:
     Raises:
         BridgeError: `image_build_failed` if neither exists.
     """
-    package = Path(__file__).resolve().parent.parent
+    package = Path(__file__).resolve().parents[2]
     for candidate in (package / "_sandbox_image", package.parent / "sandbox_image"):
         if (candidate / "profiles").is_dir():
             return candidate
