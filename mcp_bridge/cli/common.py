@@ -189,8 +189,8 @@ def discovered(loaded: settings.Loaded, *, quiet: bool = False) -> Discovery:
         folder=folder.servers if folder else {},
         trusted=folder.trusted if folder else None,
         trust=loaded.trust,
-        shelter=Path.home(),
-        everywhere=not loaded.named,
+        safe_directory=Path.home(),
+        for_every_folder=not loaded.named,
     )
     if not quiet:
         notice(found.passed_over)
@@ -198,9 +198,9 @@ def discovered(loaded: settings.Loaded, *, quiet: bool = False) -> Discovery:
     return found
 
 
-def strangers(loaded: settings.Loaded, found: Discovery) -> frozenset[str]:
+def folder_servers(loaded: settings.Loaded, found: Discovery) -> frozenset[str]:
     """The servers that the folder configures. Empty if a configuration file was given, which then covers them all."""
-    return frozenset() if loaded.named else found.strangers
+    return frozenset() if loaded.named else found.folder_servers
 
 
 def configure(file: Path | None, *, quiet: bool = False) -> Configuration:
@@ -220,7 +220,7 @@ def configure(file: Path | None, *, quiet: bool = False) -> Configuration:
         # Without tables there is nothing to load, and `serve` must start quickly: the bridge makes an empty one.
         from mcp_bridge.governance.governance import govern  # noqa: PLC0415
 
-        governance = govern(loaded.layers, loaded.settings.state_dir, strangers(loaded, found))
+        governance = govern(loaded.layers, loaded.settings.state_dir, folder_servers(loaded, found))
     passed_over = (*loaded.passed_over, *found.passed_over)
     floor = loaded.layers[0].file if len(loaded.layers) > 1 else None
     return Configuration(loaded.settings, loaded.file, found, governance, passed_over, floor, loaded)

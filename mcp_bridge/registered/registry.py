@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.downstream.catalog.aliases import did_you_mean, nearest
-from mcp_bridge.downstream.catalog.describe import called_as
+from mcp_bridge.downstream.catalog.describe import call_hint
 from mcp_bridge.downstream.catalog.tools import Listing, listing_from_wire
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.registered.calling import SERVER, Called, RegisteredTool
@@ -111,7 +111,7 @@ class Registry:
             return await tool.call(arguments or {}, timeout, self._threads)
         except BridgeError as error:
             if error.code == "bad_arguments":
-                error.hint = called_as(self._rows[tool.declaration.name])
+                error.hint = call_hint(self._rows[tool.declaration.name])
             raise
 
 

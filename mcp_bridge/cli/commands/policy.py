@@ -48,7 +48,7 @@ def _read(loaded: Loaded) -> _Read:
     """
     from mcp_bridge.governance.governance import snapshot_of, written_policies  # noqa: PLC0415
 
-    written = written_policies(loaded.layers, common.strangers(loaded, common.discovered(loaded)))
+    written = written_policies(loaded.layers, common.folder_servers(loaded, common.discovered(loaded)))
     return _Read(written, snapshot_of(written))
 
 

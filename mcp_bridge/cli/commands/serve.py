@@ -89,7 +89,7 @@ class Files:
             loaded = common.load(self._named)
             found = common.discovered(loaded)
             programs = started.governance.programs if started.governance else {}
-            policy = snapshot_of(written_policies(loaded.layers, common.strangers(loaded, found), programs))
+            policy = snapshot_of(written_policies(loaded.layers, common.folder_servers(loaded, found), programs))
         except BridgeError as exc:
             same, self._last = str(exc) == self._last, str(exc)
             return None if same else exc

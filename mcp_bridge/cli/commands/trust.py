@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mcp_bridge import settings
 from mcp_bridge.cli import asking, common, showing
 from mcp_bridge.cli.opening import print_json
-from mcp_bridge.downstream.configuration.discovery import without_servers
+from mcp_bridge.downstream.configuration.discovery import missing_servers_problem
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.workspace.content import (
     CONFIG_NAME,
@@ -125,7 +125,7 @@ def _why_empty(asked: _Asked) -> str | None:
     if asked.content.file.name != PROJECT_NAME:
         return None
     written = json.loads(asked.content.data.decode("utf-8-sig"))
-    return None if "mcpServers" in written else f"{asked.content.file}: {without_servers(written)}"
+    return None if "mcpServers" in written else f"{asked.content.file}: {missing_servers_problem(written)}"
 
 
 def _described(asked: _Asked, loaded: settings.Loaded) -> Iterator[str]:

@@ -277,7 +277,7 @@ def _left(found: _Found, loaded: Loaded, *, state: bool) -> Iterator[str]:
         if file.is_file():
             yield f"left: {file}, the log. Remove it by hand."
     for row in common.discovered(loaded, quiet=True).skipped:
-        if row.itself:
+        if row.is_self:
             yield f"left: the entry {row.name!r} in {row.file}. `claude mcp remove {row.name}` removes Claude Code's."
     yield "left: the program itself. `uv tool uninstall mcp-code-bridge`, or as you have installed it."
 

@@ -51,8 +51,8 @@ _QUICK_SCHEMA_VALUES = 200
 _MATCHED_CHARS = 1000
 
 # How often a schema is repaired and validated again, and how many of its faults are repaired.
-_MENDINGS = 4
-_FAULTS_MENDED = 100
+_REPAIRS = 4
+_FAULTS_REPAIRED = 100
 
 # How many faults a message lists, how many of one kind at one place (the rows of a list are one place), and in how many
 # characters. The caller sees all of them at once: each fault that isn't listed costs another call.
@@ -106,7 +106,7 @@ class ArgumentCheck:
 
     async def run(self, arguments: dict[str, Any]) -> None:
         """As `check`, on a thread if it takes more than a few milliseconds."""
-        await self._quickly(self.check, arguments)
+        await self._run_bounded(self.check, arguments)
 
     async def faults_of_part(self, arguments: dict[str, Any]) -> list[str]:
         """The faults of some of a call's arguments. Missing and unknown arguments are no faults here.
@@ -114,9 +114,9 @@ class ArgumentCheck:
         Raises:
             ArgumentError: The arguments can't be checked against the schema.
         """
-        return await self._quickly(functools.partial(self._faults, partly=True), arguments)
+        return await self._run_bounded(functools.partial(self._faults, partly=True), arguments)
 
-    async def _quickly(self, check: Callable[[dict[str, Any], int], T], arguments: dict[str, Any]) -> T:
+    async def _run_bounded(self, check: Callable[[dict[str, Any], int], T], arguments: dict[str, Any]) -> T:
         if not is_large(arguments) and self._is_ready:
             try:
                 return check(arguments, QUICK_STEPS)
@@ -223,22 +223,22 @@ def _compile(schema: dict[str, Any]) -> Validator:
     from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # noqa: PLC0415
 
     kind = validator_for(schema, default=Draft202012Validator)
-    valid = _mended(schema, kind)
+    valid = _repaired(schema, kind)
     # The registry holds the specifications' own schemas only: nothing is fetched over the network.
     return _bounded(kind)(valid, registry=REGISTRY)
 
 
-def _mended(schema: dict[str, Any], kind: Any) -> dict[str, Any]:
+def _repaired(schema: dict[str, Any], kind: Any) -> dict[str, Any]:
     """The schema without its invalid parts, if these say nothing about types; else raises UncheckedError."""
     # Formats aren't validated: a regex that Python can't compile would make the whole schema invalid.
     meta = kind(kind.META_SCHEMA)
-    for _ in range(_MENDINGS):
+    for _ in range(_REPAIRS):
         faults = _schema_faults(meta, schema)
         if not faults:
             return schema
         schema = json.loads(json.dumps(schema))
         for path in faults:
-            _mend(schema, path)
+            _repair(schema, path)
     raise UncheckedError("it has too many faults")
 
 
@@ -246,7 +246,7 @@ def _schema_faults(meta: Any, schema: Any) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = []
     for error in meta.iter_errors(schema):
         found.append(tuple(error.absolute_path))
-        if len(found) > _FAULTS_MENDED:
+        if len(found) > _FAULTS_REPAIRED:
             break
     return found
 
@@ -277,7 +277,7 @@ _TYPES = {
 }
 
 
-def _mend(schema: Any, path: tuple[Any, ...]) -> None:
+def _repair(schema: Any, path: tuple[Any, ...]) -> None:
     """Remove from a schema the invalid part at a path, or the nearest part that contains it.
 
     Raises:
@@ -290,7 +290,7 @@ def _mend(schema: Any, path: tuple[Any, ...]) -> None:
                 # Another fault of the same keyword has removed it already.
                 node.pop(part, None)
                 return
-            if part == "type" and not _is_name(path, depth) and _mend_type(node):
+            if part == "type" and not _is_name(path, depth) and _repair_type(node):
                 return
             if part == "items" and isinstance(node.get("items"), list) and not _is_name(path, depth):
                 # A tuple, as drafts before 2020-12 define it.
@@ -308,7 +308,7 @@ def _is_name(path: tuple[Any, ...], depth: int) -> bool:
     return depth > 0 and path[depth - 1] in {"properties", "$defs", "definitions", "dependentSchemas"}
 
 
-def _mend_type(node: dict[str, Any]) -> bool:
+def _repair_type(node: dict[str, Any]) -> bool:
     """Rewrite a type in JSON Schema's terms; False if it is unknown."""
     given = node.get("type")
     if isinstance(given, str) and given.lower() == "any":
@@ -352,16 +352,16 @@ def _bounded(kind: Any) -> Any:
 
 def _counted(keyword: Any) -> Any:
     def counted(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
-        _take(1 + (_length(value) + _length(instance)) // 16)
+        _spend(1 + (_length(value) + _length(instance)) // 16)
         for error in keyword(validator, value, instance, schema) or ():
             # The error message includes the whole invalid value.
-            _take(1 + _length(instance) // 4)
+            _spend(1 + _length(instance) // 4)
             yield error
 
     return counted
 
 
-def _take(steps: int) -> None:
+def _spend(steps: int) -> None:
     _steps.left -= steps
     if _steps.left < 0:
         raise _TooManyStepsError
@@ -388,7 +388,7 @@ def _unevaluated(keyword: Any) -> Any:
     def bounded(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         if not isinstance(instance, (dict, list)) or not instance:
             return
-        expressions, references = _found_in(_steps.schema)
+        expressions, references = _expressions_in(_steps.schema)
         if references:
             # References that it follows aren't counted there, and may recurse in exponentially many ways.
             if isinstance(value, bool):
@@ -412,16 +412,16 @@ def _require_safe(expressions: Sequence[str], instance: dict[str, Any]) -> None:
             raise UncheckedError(f"its schema tells names by the expression {_cut(repr(expression))}")
     if expressions and max(map(len, instance)) > _MATCHED_CHARS:
         raise UncheckedError(f"a name in them has more than {_MATCHED_CHARS} characters")
-    _take(len(expressions) * len(instance))
+    _spend(len(expressions) * len(instance))
 
 
-def _found_in(schema: Any) -> tuple[list[str], bool]:
+def _expressions_in(schema: Any) -> tuple[list[str], bool]:
     """The regular expressions that match property names anywhere in a schema, and whether it has references."""
     found: set[str] = set()
     stack, references = [schema], False
     while stack:
         node = stack.pop()
-        _take(1)
+        _spend(1)
         if isinstance(node, dict):
             references = references or not node.keys().isdisjoint(("$ref", "$dynamicRef", "$recursiveRef"))
             own = node.get("patternProperties")
@@ -490,7 +490,7 @@ def _unique(validator: Any, value: Any, instance: Any, _schema: Any) -> Iterator
         seen = set()
         for item in instance:
             text = json.dumps(_comparable(item), sort_keys=True)
-            _take(1 + len(text) // 256)
+            _spend(1 + len(text) // 256)
             if text in seen:
                 yield ValidationError("has non-unique elements")
                 return
@@ -514,7 +514,7 @@ def _faults(validator: Validator, schema: dict[str, Any], arguments: dict[str, A
     alike: Counter[tuple[Any, ...]] = Counter()
     try:
         for count, error in enumerate(validator.iter_errors(arguments)):
-            if partly and not error.absolute_path and error.validator in _OF_THE_WHOLE:
+            if partly and not error.absolute_path and error.validator in _OF_OBJECTS:
                 continue
             if len(found) >= _FAULTS_NAMED or count >= _FAULTS_SEEN or sum(map(len, found)) > _FAULTS_CHARS:
                 found.append("…")
@@ -538,7 +538,7 @@ def _faults(validator: Validator, schema: dict[str, Any], arguments: dict[str, A
     return found
 
 
-_OF_THE_WHOLE = frozenset({"required", "additionalProperties", "unevaluatedProperties", "minProperties"})
+_OF_OBJECTS = frozenset({"required", "additionalProperties", "unevaluatedProperties", "minProperties"})
 _NO_PARAMETER = ("additionalProperties", "")
 _NAMING = frozenset({"required", "dependentRequired"})
 
@@ -549,7 +549,7 @@ def _fault(error: Any) -> list[str]:
         known = error.schema.get("properties")
         told = _unknown(error.instance, known if isinstance(known, dict) else {}, "name" if path else "parameter")
         return [f"{_cut(path.lstrip('.'))}: {text}" for text in told] if path else told
-    return [f"{_cut(path.lstrip('.')) or 'arguments'}: {_told(error)}"]
+    return [f"{_cut(path.lstrip('.')) or 'arguments'}: {_message(error)}"]
 
 
 def _without_parameter(schema: dict[str, Any], arguments: dict[str, Any]) -> list[str]:
@@ -572,7 +572,7 @@ def _unknown(given: dict[str, Any], known: dict[str, Any], what: str) -> list[st
     return found
 
 
-def _told(error: Any) -> str:
+def _message(error: Any) -> str:
     """The validator's message, with a long value at its beginning shortened."""
     message = str(error.message)
     shown = repr(error.instance)

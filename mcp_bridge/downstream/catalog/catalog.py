@@ -13,7 +13,7 @@ from mcp_bridge.downstream.catalog.aliases import did_you_mean, nearest
 from mcp_bridge.downstream.catalog.arguments import ArgumentCheck, ArgumentError
 from mcp_bridge.downstream.catalog.search import Hit, SearchIndex
 from mcp_bridge.downstream.catalog.store import ListingStore
-from mcp_bridge.downstream.client.failures import first_line, refusal
+from mcp_bridge.downstream.client.failures import first_line, configuration_error
 from mcp_bridge.downstream.client.status import ServerStatus
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import is_large, on_thread, on_waiting_thread
@@ -49,7 +49,7 @@ class SearchResult:
     notices: list[str]
 
 
-class _Look:
+class _ListingAttempt:
     """A background attempt to list a server's tools, shared by the searches that wait for it."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Catalog:
         self._index: SearchIndex | None = None
         self._indexing = anyio.Lock()
         self._saving = anyio.Lock()
-        self._looks: dict[str, _Look] = {}
+        self._looks: dict[str, _ListingAttempt] = {}
         self._places = anyio.Semaphore(_STARTS_AT_ONCE)
         # Servers that a search has waited for since their last listing; no search waits for them again.
         self._tried: set[str] = set()
@@ -93,7 +93,7 @@ class Catalog:
         """The status of every configured server; a server that isn't running has the cached tool count."""
         out = []
         for status in self._fleet.statuses():
-            known = self._known(self._fleet.servers[status.name])
+            known = self._cached_tools(self._fleet.servers[status.name])
             count = status.tool_count if status.tool_count is not None else (None if known is None else len(known))
             out.append(replace(status, tool_count=count))
         if self._local:
@@ -104,7 +104,7 @@ class Catalog:
         """Start servers in the background, a few at a time, because they will be used soon."""
         for name in names:
             server = self._fleet.servers.get(name)
-            if server is None or server.running or name in self._ahead or refusal(server.spec) is not None:
+            if server is None or server.running or name in self._ahead or configuration_error(server.spec) is not None:
                 continue
             self._ahead.add(name)
             self._fleet.start_soon(self._start_ahead, server)
@@ -113,7 +113,7 @@ class Catalog:
         """Start every server that can be started, a few at a time; `servers` then tells which of them work."""
         async with anyio.create_task_group() as tasks:
             for server in self._fleet.servers.values():
-                if refusal(server.spec) is None:
+                if configuration_error(server.spec) is None:
                     tasks.start_soon(self._start_ahead, server)
 
     async def _start_ahead(self, server: DownstreamServer) -> None:
@@ -135,7 +135,7 @@ class Catalog:
         if found.running:
             return await found.tools()
         await self._load(found)
-        known = self._known(found)
+        known = self._cached_tools(found)
         return await found.tools() if known is None else known
 
     async def tool(self, server: str, name: str) -> ToolInfo:
@@ -148,7 +148,7 @@ class Catalog:
             return _named(self._local, name) or _unknown_local(self._local, name)
         found = self._fleet.server(server)
         await self._load(found)
-        if not found.running and (tool := _named(self._known(found) or (), name)):
+        if not found.running and (tool := _named(self._cached_tools(found) or (), name)):
             return tool
         # The cache may be outdated: only the server itself can tell that it has no such tool.
         return await found.find_tool(name)
@@ -169,7 +169,7 @@ class Catalog:
         if server == LOCAL and self._local:
             return _named(self._local, name)
         found = self._fleet.servers.get(server)
-        return None if found is None else _named(self._known(found) or (), name)
+        return None if found is None else _named(self._cached_tools(found) or (), name)
 
     async def search(
         self,
@@ -194,7 +194,7 @@ class Catalog:
             can't be started as configured get no notice.
         """
         chosen = [server for name, server in self._fleet.servers.items() if servers is None or name in servers]
-        chosen = [server for server in chosen if refusal(server.spec) is None]
+        chosen = [server for server in chosen if configuration_error(server.spec) is None]
         for server in chosen:
             await self._load(server)
         notices = await self._list_missing(chosen, wait)
@@ -207,24 +207,24 @@ class Catalog:
         return SearchResult(hits, [*notices, *self._fleet.missing])
 
     async def _list_missing(self, servers: list[DownstreamServer], wait: float) -> list[str]:
-        missing = [server for server in servers if server.stale or self._known(server) is None]
-        looks = {server.spec.name: self._look(server) for server in missing}
+        missing = [server for server in servers if server.stale or self._cached_tools(server) is None]
+        looks = {server.spec.name: self._start_listing(server) for server in missing}
         untried = looks.keys() - self._tried
         with anyio.move_on_after(wait):
             for name in untried:
                 await looks[name].done.wait()
-        unlisted = sorted(server.spec.name for server in missing if self._known(server) is None)
+        unlisted = sorted(server.spec.name for server in missing if self._cached_tools(server) is None)
         unchanged = {server.spec.name for server in missing if server.stale}
         self._tried |= untried & unchanged.union(unlisted)
         notice = "server {!r} was not searched: it has not listed its tools yet."
         return [self._reasons.get(name, notice.format(name)) for name in unlisted]
 
-    def _look(self, server: DownstreamServer) -> _Look:
+    def _start_listing(self, server: DownstreamServer) -> _ListingAttempt:
         """Begin to list a server's tools in the background, or join an attempt under way."""
         name = server.spec.name
         look = self._looks.get(name)
         if look is None:
-            look = _Look()
+            look = _ListingAttempt()
             try:
                 self._fleet.start_soon(self._list, server, look)
             except BridgeError as error:
@@ -234,7 +234,7 @@ class Catalog:
                 self._looks[name] = look
         return look
 
-    async def _list(self, server: DownstreamServer, look: _Look) -> None:
+    async def _list(self, server: DownstreamServer, look: _ListingAttempt) -> None:
         name = server.spec.name
         try:
             async with self._places:
@@ -261,7 +261,7 @@ class Catalog:
                     self._tools[name] = cached
                     self._index = None
 
-    def _known(self, server: DownstreamServer) -> tuple[ToolInfo, ...] | None:
+    def _cached_tools(self, server: DownstreamServer) -> tuple[ToolInfo, ...] | None:
         name = server.spec.name
         if name not in self._tools and name not in self._looked_up:
             if self._store is not None and self._store.size(server.spec.fingerprint()) > _SMALL_FILE_BYTES:

@@ -96,7 +96,7 @@ def _line(tool: ToolInfo) -> tuple[str, bool]:
     summary = _summary(tool)
     head = f"{tool.server_alias}.{tool.alias}({', '.join(shown)})"
     text = f"{head} — {summary}" if summary else head
-    return text, len(params) > _LINE_PARAMS or summary.endswith("…") or any(map(_leaves_out, params[:_LINE_PARAMS]))
+    return text, len(params) > _LINE_PARAMS or summary.endswith("…") or any(map(_elides_default, params[:_LINE_PARAMS]))
 
 
 def signature(tool: ToolInfo) -> Signature:
@@ -106,7 +106,7 @@ def signature(tool: ToolInfo) -> Signature:
     names = list(shape.properties)[:_MAX_PARAMS]
     python_names = assign(names)
     params = []
-    given = {name: _given(tool.input_schema, shape.properties[name]) for name in names}
+    given = {name: _documentation(tool.input_schema, shape.properties[name]) for name in names}
     # A null default is not sent.
     needed = {name for name in names if name in shape.required and given[name].get("default") is None}
     for name in sorted(names, key=lambda name: (name not in needed, name not in shape.required)):
@@ -120,7 +120,7 @@ def signature(tool: ToolInfo) -> Signature:
                 required=name in needed,
                 default=given[name].get("default"),
                 has_default="default" in given[name],
-                description=_flat(plain.get("description"), 4 * _PARAM_DOC),
+                description=_one_line(plain.get("description"), 4 * _PARAM_DOC),
             )
         )
     if shape.extra is not None:
@@ -135,7 +135,7 @@ def render(tool: ToolInfo) -> str:
     Cut text ends in `…`, and the last line says how to read the rest.
     """
     text, is_cut = _rendered(tool)
-    return f"{text}\n  … all of it: {_way(tool, 'full')}" if is_cut else text
+    return f"{text}\n  … all of it: {_detail_hint(tool, 'full')}" if is_cut else text
 
 
 def render_all(tools: Sequence[ToolInfo], detail: Literal["line", "signature", "full"]) -> str:
@@ -157,14 +157,14 @@ def _rendered(tool: ToolInfo) -> tuple[str, bool]:
     if len(sig.params) > _RENDERED_PARAMS:
         shown.append(f"… {len(sig.params) - _RENDERED_PARAMS} more")
     lines = [f"await {tool.server_alias}.{tool.alias}({', '.join(shown)}) -> {sig.returns}"]
-    doc = _flat(sig.doc, _DOC)
+    doc = _one_line(sig.doc, _DOC)
     if doc:
         lines.append(f"  {doc}")
-    abouts = [(param, _flat(param.description, _PARAM_DOC)) for param in params]
+    abouts = [(param, _one_line(param.description, _PARAM_DOC)) for param in params]
     lines += [f"  {param.py_name}: {about}" for param, about in abouts if about]
     texts = [doc, *(about for _, about in abouts)]
     is_cut = len(params) < len(sig.params) or any(text.endswith("…") for text in texts)
-    return "\n".join(lines), is_cut or any(map(_leaves_out, params))
+    return "\n".join(lines), is_cut or any(map(_elides_default, params))
 
 
 def full(tool: ToolInfo) -> str:
@@ -176,14 +176,14 @@ def full(tool: ToolInfo) -> str:
         lines.append(textwrap.indent(sig.doc, "  "))
     shape = object_shape(tool.input_schema)
     for param in sig.params:
-        about = _given(tool.input_schema, shape.properties.get(param.json_name)).get("description")
+        about = _documentation(tool.input_schema, shape.properties.get(param.json_name)).get("description")
         if isinstance(about, str) and about.strip():
             lines.append(f"  {param.py_name}: {textwrap.indent(about.strip(), '    ').strip()}")
-    lines.append(f"  As JSON Schema: {_way(tool, 'schema')}")
+    lines.append(f"  As JSON Schema: {_detail_hint(tool, 'schema')}")
     return "\n".join(lines)
 
 
-def called_as(tool: ToolInfo) -> str:
+def call_hint(tool: ToolInfo) -> str:
     """One short sentence that shows how to call a tool, for an error message."""
     sig = signature(tool)
     shown: list[str] = []
@@ -192,7 +192,7 @@ def called_as(tool: ToolInfo) -> str:
         text = _full(param)
         size += len(text)
         if size > _CALL:
-            shown.append(f"… {len(sig.params) - len(shown)} more: {_way(tool, 'full')}")
+            shown.append(f"… {len(sig.params) - len(shown)} more: {_detail_hint(tool, 'full')}")
             break
         shown.append(text)
     renamed = [param for param in sig.params[: len(shown)] if param.json_name not in {"", param.py_name}]
@@ -201,11 +201,11 @@ def called_as(tool: ToolInfo) -> str:
     return f"It is {tool.server_alias}.{tool.alias}({', '.join(shown)}) -> {sig.returns}.{also}"
 
 
-def _way(tool: ToolInfo, detail: str) -> str:
+def _detail_hint(tool: ToolInfo, detail: str) -> str:
     return f'await runtime.describe("{tool.server_alias}.{tool.alias}", "{detail}")'
 
 
-def _given(root: dict[str, Any], schema: Any) -> dict[str, Any]:
+def _documentation(root: dict[str, Any], schema: Any) -> dict[str, Any]:
     """The default and description of a parameter, its own or those of the schema that it refers to."""
     found: dict[str, Any] = {}
     for _ in range(_HOPS):
@@ -282,7 +282,7 @@ def _default(param: Param, most: int = _DEFAULT) -> str:
     return text if len(text) <= most else "..."
 
 
-def _leaves_out(param: Param) -> bool:
+def _elides_default(param: Param) -> bool:
     """Whether a default is too long to show."""
     return param.has_default and not param.required and _default(param) != _default(param, sys.maxsize)
 
@@ -290,10 +290,10 @@ def _leaves_out(param: Param) -> bool:
 def _summary(tool: ToolInfo) -> str:
     text = tool.description.strip() or (tool.title or "")
     first = _SENTENCE_END.split(text, maxsplit=1)[0] if text else ""
-    return _flat(first, _LINE_SUMMARY).rstrip(".")
+    return _one_line(first, _LINE_SUMMARY).rstrip(".")
 
 
-def _flat(text: Any, limit: int) -> str:
+def _one_line(text: Any, limit: int) -> str:
     if not isinstance(text, str):
         return ""
     # Cut before white space is folded: the text may contain megabytes of it.

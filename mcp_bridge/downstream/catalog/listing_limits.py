@@ -42,7 +42,7 @@ def size_of(value: Any, limit: int) -> int:
 
 
 @dataclass(slots=True)
-class Gathered:
+class BoundedListing:
     """The part of a listing that has arrived and fits within the limits.
 
     Attributes:

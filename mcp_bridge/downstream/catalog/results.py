@@ -33,7 +33,7 @@ def is_wrapped(output_schema: dict[str, Any] | None) -> bool:
     )
 
 
-def is_long(result: CallToolResult) -> bool:
+def is_slow_to_convert(result: CallToolResult) -> bool:
     """Whether `convert` takes more than a few milliseconds."""
     return (
         len(result.content) > FEW_BLOCKS

@@ -33,10 +33,10 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter
 
 from mcp_bridge import __version__, fair_share
-from mcp_bridge.downstream.catalog.listing_limits import MAX_PAGES, MAX_TOOLS, Gathered
+from mcp_bridge.downstream.catalog.listing_limits import MAX_PAGES, MAX_TOOLS, BoundedListing
 from mcp_bridge.downstream.catalog.tools import Listing, listing_from_wire
 from mcp_bridge.downstream.client import failures
-from mcp_bridge.downstream.client.aside import taken_back, tools_of, whole
+from mcp_bridge.downstream.client.large_parts import detached_parts, reattach, tools_of
 from mcp_bridge.downstream.client.transport import OversizedResult, StdioTransport
 from mcp_bridge.offload import leave_limits, on_thread
 from mcp_bridge.workspace.content import changed
@@ -114,7 +114,7 @@ class Connection:
         self.listed_at = 0.0
         self.stale = False
         self.stopping: str | None = None
-        self.death_noted = False
+        self.death_handled = False
         self.started_at = anyio.current_time()
         self.last_used = self.started_at
         self.calls_done = 0
@@ -177,10 +177,10 @@ class Connection:
             self.listed_at = anyio.current_time()
             self._client = client
             self.settled.set()
-            await self._until_over(idle_timeout)
+            await self._until_done(idle_timeout)
             tasks.cancel_scope.cancel()
 
-    async def _until_over(self, idle_timeout: float) -> None:
+    async def _until_done(self, idle_timeout: float) -> None:
         self.last_used = anyio.current_time()
         while not self.transport.closed.is_set():
             if idle_timeout <= 0:
@@ -211,7 +211,7 @@ class Connection:
             pydantic.ValidationError: The server's answer is not a result.
         """
         client = self._open_client()
-        with self.transport.outgoing.kept(arguments) as sent:
+        with self.transport.outgoing.detached(arguments) as sent:
             request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=sent))
             if tell is None:
                 result = await client.session.send_request(request, _CallResult)
@@ -223,12 +223,12 @@ class Connection:
                     )
                 finally:
                     self._listeners.remove(tell)
-        if isinstance(result, CallToolResult) and (parts := taken_back(result)):
+        if isinstance(result, CallToolResult) and (parts := detached_parts(result)):
             objects_only = client.protocol_version not in MODERN_PROTOCOL_VERSIONS
-            return await on_thread(functools.partial(whole, result, parts, objects_only=objects_only))
+            return await on_thread(functools.partial(reattach, result, parts, objects_only=objects_only))
         return result
 
-    async def ask_for_life(self) -> None:
+    async def ping(self) -> None:
         """Return when the server answers a ping, or in modern protocol versions the cheapest request."""
         client = self._open_client()
         if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
@@ -258,7 +258,7 @@ class Connection:
             return await self._listed(client)
 
     async def _listed(self, client: Client) -> Listing:
-        gathered = Gathered()
+        gathered = BoundedListing()
         endless = False
         cursors: set[str] = set()
         cursor: str | None = None
@@ -322,7 +322,7 @@ def _progress_teller(tell: Callable[[str], None]) -> ProgressFnT:
     return progressed
 
 
-def _take_page(gathered: Gathered, page: ListToolsResult) -> None:
+def _take_page(gathered: BoundedListing, page: ListToolsResult) -> None:
     gathered.add(tools_of(page))
 
 

@@ -2,7 +2,7 @@
 
 The sandbox sees these errors except for `private`, which is for the operator: a server's stderr may contain secrets,
 and the path of its configuration reveals the host. If a server fails to start, the error quotes the last lines of its
-output, provided that a function is given that masks its secrets (`Shown`).
+output, provided that a function is given that masks its secrets (`MaskOutput`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\\
 _FRAME = re.compile(r"\s+at .*\)?$|\s*\^+\s*$")
 """Lines of a JavaScript stack trace, which follow the message."""
 
-Shown = Callable[["ServerSpec", Mapping[str, str], str], str]
+MaskOutput = Callable[["ServerSpec", Mapping[str, str], str], str]
 """Masks the secrets in a server's output: called with the server, its environment variables and its output."""
 
 _SHOW_MORE = "`mcp-bridge servers list --start` shows more"
@@ -62,7 +62,7 @@ def error(
     return BridgeError(code, message, hint=hint, private=private, server=spec.name, **details)
 
 
-def again(original: BridgeError) -> BridgeError:
+def copy_to_raise(original: BridgeError) -> BridgeError:
     """A copy of an error to raise: one exception raised in several tasks would mix up their tracebacks."""
     return BridgeError(
         original.code, original.message, hint=original.hint, private=original.private, **original.details
@@ -77,7 +77,7 @@ def log(failure: BridgeError) -> None:
         logger.info("server %r wrote: %s", failure.details.get("server"), line)
 
 
-def refusal(spec: ServerSpec) -> BridgeError | None:
+def configuration_error(spec: ServerSpec) -> BridgeError | None:
     """Why a server can't be started as configured, or None."""
     name = spec.name
     if spec.problem is not None:
@@ -103,19 +103,21 @@ def backoff(spec: ServerSpec, wait: float, last: BridgeError | None) -> BridgeEr
     return error(spec, "server_unavailable", message, private=private, reason="backoff", retry_in=retry_in, **extras)
 
 
-def start_failure(spec: ServerSpec, launched: Sequence[Connection], shown: Shown | None = None) -> BridgeError:
+def start_failure(
+    spec: ServerSpec, launched: Sequence[Connection], mask_output: MaskOutput | None = None
+) -> BridgeError:
     """The error for a server that was started and did not become ready.
 
     Args:
         spec: The server's configuration.
         launched: The processes of this start; the last one determines the error.
-        shown: Masks the server's output; None if output may not be quoted.
+        mask_output: Masks the server's output; None if output may not be quoted.
     """
     connection = launched[-1]
     failure = connection.failure
     hint: str | None = f"Mend its configuration; {_SHOW_MORE}."
     private = _private(spec, connection)
-    told = [lines for each in reversed(launched) if (lines := _printed(spec, each, shown))]
+    told = [lines for each in reversed(launched) if (lines := _masked_output(spec, each, mask_output))]
     output = told[0] if told else []
     if isinstance(failure, FileNotFoundError | NotADirectoryError) and failure.filename == spec.cwd is not None:
         why = "its working directory is not there."
@@ -156,12 +158,12 @@ def first_line(message: str) -> str:
     return message.partition("\n")[0].removesuffix(" It printed:")
 
 
-def _printed(spec: ServerSpec, connection: Connection, shown: Shown | None) -> list[str]:
+def _masked_output(spec: ServerSpec, connection: Connection, mask_output: MaskOutput | None) -> list[str]:
     """The last lines of a process's output, masked; empty if there is no function to mask them."""
-    if shown is None:
+    if mask_output is None:
         return []
     # Mask all output before cutting it: a secret that was cut in two can't be recognised.
-    text = shown(spec, connection.transport.environment, _ESCAPES.sub("", connection.transport.log.text()))
+    text = mask_output(spec, connection.transport.environment, _ESCAPES.sub("", connection.transport.log.text()))
     lines = [line.rstrip() for line in text.splitlines() if line.strip() and not _FRAME.match(line)]
     return [line[:_OUTPUT_COLUMNS] for line in lines[-_OUTPUT_LINES:]]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
     from mcp_bridge.downstream.catalog.tools import Listing, ToolInfo
-    from mcp_bridge.downstream.client.failures import Shown
+    from mcp_bridge.downstream.client.failures import MaskOutput
     from mcp_bridge.downstream.client.status import ServerStatus
     from mcp_bridge.downstream.configuration.spec import ServerSpec
 
@@ -45,7 +45,7 @@ class Fleet:
         idle_timeout: float = 0.0,
         max_result_bytes: int = MAX_RESULT_BYTES,
         environment: Environment | None = None,
-        shown: Shown | None = None,
+        mask_output: MaskOutput | None = None,
         missing: tuple[str, ...] = (),
     ) -> None:
         """Configure the servers. A server is started on first use.
@@ -55,7 +55,7 @@ class Fleet:
             idle_timeout: Seconds after which an unused server is stopped; 0 for never.
             max_result_bytes: The maximum size of a result, in bytes of JSON.
             environment: The environment that servers are given; by default everything but the bridge's own variables.
-            shown: Masks secrets in a server's output so that errors may quote it; None if errors don't quote output.
+            mask_output: Masks secrets in a server's output so that errors may quote it; None if errors quote none.
             missing: One sentence for each configuration file that is ignored, for errors about unknown servers.
         """
         specs = list(specs)
@@ -73,7 +73,7 @@ class Fleet:
                 idle_timeout=idle_timeout,
                 max_result_bytes=max_result_bytes,
                 environment=environment,
-                shown=shown,
+                mask_output=mask_output,
                 on_listing=self._on_listing,
             )
             for spec in specs

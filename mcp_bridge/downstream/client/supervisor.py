@@ -10,7 +10,7 @@ import anyio.to_thread
 
 from mcp_bridge.downstream.catalog.aliases import did_you_mean, nearest
 from mcp_bridge.downstream.catalog.arguments import ArgumentCheck, ArgumentError, UncheckedError
-from mcp_bridge.downstream.catalog.describe import called_as
+from mcp_bridge.downstream.catalog.describe import call_hint
 from mcp_bridge.downstream.client import failures
 from mcp_bridge.downstream.client.starting import first_ready, load_sdk
 from mcp_bridge.downstream.client.status import ServerStatus, State
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.catalog.tools import Listing, ToolInfo
     from mcp_bridge.downstream.client.connection import Connection
-    from mcp_bridge.downstream.client.failures import Shown
+    from mcp_bridge.downstream.client.failures import MaskOutput
     from mcp_bridge.downstream.configuration.environment import Environment
     from mcp_bridge.downstream.configuration.spec import ServerSpec
 
@@ -88,7 +88,7 @@ class DownstreamServer:
         idle_timeout: float,
         max_result_bytes: int,
         environment: Environment,
-        shown: Shown | None,
+        mask_output: MaskOutput | None,
         on_listing: Callable[[DownstreamServer, Listing], None],
     ) -> None:
         self.spec = spec
@@ -97,7 +97,7 @@ class DownstreamServer:
         self._idle_timeout = idle_timeout
         self._max_result_bytes = max_result_bytes
         self._environment = environment
-        self._shown = shown
+        self._mask_output = mask_output
         self._on_listing = on_listing
         self._connection: Connection | None = None
         self._latest: Connection | None = None
@@ -139,8 +139,8 @@ class DownstreamServer:
     def status(self) -> ServerStatus:
         """The current status."""
         connection = self._connection if self.running else None
-        refusal = failures.refusal(self.spec)
-        error = refusal or (None if connection else self._last_error)
+        configuration_error = failures.configuration_error(self.spec)
+        error = configuration_error or (None if connection else self._last_error)
         process = connection.transport.process if connection else None
         return ServerStatus(
             name=self.spec.name,
@@ -198,18 +198,18 @@ class DownstreamServer:
         if connection is not None:
             if connection.usable:
                 return connection
-            self._note_death(connection)
+            self._handle_death(connection)
         if self._closed:
             raise failures.error(self.spec, "server_unavailable", f"server {self.spec.name!r} is shut down.")
-        refusal = failures.refusal(self.spec)
-        if refusal is not None:
-            raise refusal
+        configuration_error = failures.configuration_error(self.spec)
+        if configuration_error is not None:
+            raise configuration_error
         if self._starting is None:
             wait = self._retry_at - anyio.current_time()
             if wait > 0:
                 if self._untold is not None:
                     untold, self._untold = self._untold, None
-                    raise failures.again(untold)
+                    raise failures.copy_to_raise(untold)
                 raise failures.backoff(self.spec, wait, self._last_error)
             start = _Start()
             self._spawn(self._start, start)
@@ -218,7 +218,7 @@ class DownstreamServer:
         await start.done.wait()
         if start.connection is None:
             assert start.error is not None  # noqa: S101 - one of both is set before `done`
-            raise failures.again(start.error)
+            raise failures.copy_to_raise(start.error)
         return start.connection
 
     async def _start(self, start: _Start) -> None:
@@ -233,10 +233,10 @@ class DownstreamServer:
                 self._connection = self._latest = start.connection
                 self._speaks_legacy_only = self.spec.era == "auto" and start.connection.mode == "legacy"
                 self._last_error = None
-                self._adopt(start.connection.listing)
+                self._set_listing(start.connection.listing)
             else:
                 start.connection = None
-                start.error = failures.start_failure(self.spec, launched, self._shown)
+                start.error = failures.start_failure(self.spec, launched, self._mask_output)
         except BridgeError as error:
             # Not a failure: the bridge is shutting down.
             start.error = error
@@ -255,7 +255,7 @@ class DownstreamServer:
                 )
                 if not self._closed:
                     failures.log(start.error)
-                self._failed(start.error)
+                self._record_failure(start.error)
             self._starting = None
             start.done.set()
 
@@ -278,13 +278,13 @@ class DownstreamServer:
             await connection.run(self._idle_timeout)
         finally:
             self._connections.discard(connection)
-            self._note_death(connection)
+            self._handle_death(connection)
 
-    def _note_death(self, connection: Connection) -> None:
+    def _handle_death(self, connection: Connection) -> None:
         """Handle the death of a process once, whether the next caller or the clean-up notices it first."""
-        if connection is not self._connection or connection.stopping is not None or connection.death_noted:
+        if connection is not self._connection or connection.stopping is not None or connection.death_handled:
             return
-        connection.death_noted = True
+        connection.death_handled = True
         healthy = connection.calls_done > 0 or anyio.current_time() - connection.started_at >= HEALTHY_AFTER
         error = failures.death(self.spec, connection)
         failures.log(error)
@@ -296,9 +296,9 @@ class DownstreamServer:
             self._failures = 1
             self._last_error = error
         else:
-            self._failed(error)
+            self._record_failure(error)
 
-    def _failed(self, error: BridgeError) -> None:
+    def _record_failure(self, error: BridgeError) -> None:
         self._failures += 1
         self._last_error = error
         wait = min(BACKOFF_CAP, BACKOFF_BASE * 2 ** min(self._failures - 1, 16))
@@ -355,7 +355,7 @@ class DownstreamServer:
                 await anyio.sleep(wait)
                 began = anyio.current_time()
             with time_limit(RELIST_TIMEOUT):
-                self._adopt(await connection.relist())
+                self._set_listing(await connection.relist())
         except Exception as error:  # noqa: BLE001 - the old listing serves; a dead server shows at the next call
             logger.debug("listing %r anew failed: %r", self.spec.name, error)
         finally:
@@ -365,7 +365,7 @@ class DownstreamServer:
             done.set()
         return True
 
-    def _adopt(self, listing: Listing) -> None:
+    def _set_listing(self, listing: Listing) -> None:
         if listing.notices and (self._listing is None or listing.notices != self._listing.notices):
             # Log a notice once, and again when it changes: a server may list without end.
             logger.warning("%s", "; ".join(listing.notices))
@@ -387,7 +387,7 @@ class DownstreamServer:
     async def _listed(self, name: str) -> tuple[ToolInfo, Connection]:
         connection = await self._ready()
         for _ in range(2):
-            if not self._is_changing(connection) or await self._relist(connection):
+            if not self._has_unlisted_changes(connection) or await self._relist(connection):
                 break
             # A listing begun for another call may have been requested before the last change.
         # The new listing may have found that the process has died.
@@ -400,7 +400,7 @@ class DownstreamServer:
             raise self._unknown(name, self._by_name)
         return tool, connection
 
-    def _is_changing(self, connection: Connection) -> bool:
+    def _has_unlisted_changes(self, connection: Connection) -> bool:
         """Whether the server has announced changes that aren't listed yet."""
         return connection.stale or self._relisting is not None
 
@@ -419,7 +419,7 @@ class DownstreamServer:
             raise failures.error(self.spec, "arguments_unchecked", message, hint=hint, tool=tool.name) from None
         except ArgumentError as error:
             message = f"{self.spec.name}.{tool.name}: {error}."
-            raise failures.error(self.spec, "bad_arguments", message, hint=called_as(tool), tool=tool.name) from None
+            raise failures.error(self.spec, "bad_arguments", message, hint=call_hint(tool), tool=tool.name) from None
 
     async def call_tool(
         self,
@@ -453,7 +453,7 @@ class DownstreamServer:
         arguments = arguments or {}
         await self.check(listed, arguments)
         is_as_listed = self._by_name.get(listed.name) is listed and connection.usable
-        if not is_as_listed or self._is_changing(connection):
+        if not is_as_listed or self._has_unlisted_changes(connection):
             # The check may have taken some time.
             now, connection = await self._listed(listed.name)
             if now != listed:
@@ -497,7 +497,7 @@ class DownstreamServer:
             connection.in_flight.discard(began)
             connection.last_used = anyio.current_time()
         if result is None:
-            self._spawn(self._check_life, connection)
+            self._spawn(self._check_liveness, connection)
             message = f"{self.spec.name}.{tool.name} gave no answer within {limit:g} s; it was cancelled."
             raise failures.error(self.spec, "tool_timeout", message, tool=tool.name, timeout=limit)
         connection.calls_done += 1
@@ -507,7 +507,7 @@ class DownstreamServer:
             raise failures.error(self.spec, "tool_failed", message, tool=tool.name)
         return result  # type: ignore[no-any-return]
 
-    async def _check_life(self, connection: Connection) -> None:
+    async def _check_liveness(self, connection: Connection) -> None:
         """After a time-out: end the server if it answers nothing at all, so that the next call gets a fresh process.
 
         A server that handles one request at a time may be busy with an earlier call: that call's own time-out then
@@ -520,7 +520,7 @@ class DownstreamServer:
         try:
             while connection.usable:
                 with anyio.move_on_after(LIVENESS_TIMEOUT) as scope:
-                    await _ignoring_errors(connection.ask_for_life)
+                    await _ignoring_errors(connection.ping)
                 if not scope.cancelled_caught:
                     return
                 if not any(began < asked_at for began in connection.in_flight):

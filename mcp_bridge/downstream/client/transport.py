@@ -35,7 +35,7 @@ from mcp_types import (
 )
 
 from mcp_bridge import fair_share, large_json
-from mcp_bridge.downstream.client.aside import LARGE_VALUES, Outgoing, is_long, set_aside
+from mcp_bridge.downstream.client.large_parts import LARGE_VALUES, DetachedArguments, detach, is_oversized
 from mcp_bridge.downstream.client.lines import LineSplitter, Oversized, request_id_of
 from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.wire.jsonrpc import CONTAINER_WEIGHT, MAX_VALUES, may_hold_surrogates, values_exceed
@@ -85,12 +85,12 @@ _LINE_SECONDS = 0.00003
 
 # Notifications that are shown to people as they arrive. A talkative server gets a burst of these and then so many a
 # second; dropping the rest costs little.
-_TALK = frozenset({"notifications/message", "notifications/progress"})
-_TOLD_AT_ONCE = 50
-_TOLD_PER_SECOND = 20
+_RATE_LIMITED = frozenset({"notifications/message", "notifications/progress"})
+_NOTIFICATION_BURST = 50
+_NOTIFICATIONS_PER_SECOND = 20
 
 # How many messages are passed on before others get their turn.
-_TAKEN_AT_ONCE = 32
+_MESSAGES_PER_TURN = 32
 
 # From JSON-RPC's implementation-defined range; distinguished from a server's own use by the type of its data.
 _OVERSIZED_CODE = -32098
@@ -175,13 +175,13 @@ class StdioTransport:
         self.log = LogRing()
         self.closed = anyio.Event()
         self.end_reason: str | None = None
-        self.outgoing = Outgoing()
+        self.outgoing = DetachedArguments()
         self.party = party
         self._askers: dict[object, fair_share.Party] = {}
         self.received = 0
         self._has_ended = False
         self._waiting = anyio.CancelScope()
-        self._is_listening = False
+        self._is_reading = False
 
     async def __aenter__(self) -> tuple[_Messages, _Sink]:
         """Start the child.
@@ -237,21 +237,21 @@ class StdioTransport:
         tasks.cancel_scope.shield = True
         await tasks.__aexit__(None, None, None)
 
-    def asked(self, number: str | int) -> None:
+    def track_request(self, number: str | int) -> None:
         """Register a request that is sent for the current task's party."""
         whose = fair_share.current.get()
         if isinstance(number, int) and isinstance(whose, fair_share.Party):
             self._askers[number] = whose
 
-    def given_up(self, number: object) -> None:
+    def forget_request(self, number: object) -> None:
         """Unregister a request whose answer nobody waits for any more."""
         self._askers.pop(number, None)
 
-    def answered(self, number: object) -> fair_share.Party:
+    def take_requester(self, number: object) -> fair_share.Party:
         """The party that an answer is charged to: the server itself if nobody waits for it."""
         return self._askers.pop(number, self.party)
 
-    async def turn(self) -> None:
+    async def wait_turn(self) -> None:
         """Wait for the server's turn to be read.
 
         Doesn't wait once its process has ended: the remaining output is small, and waits nowhere else.
@@ -261,13 +261,13 @@ class StdioTransport:
                 await self.party.turn()
 
     @contextmanager
-    def listening(self) -> Iterator[None]:
+    def reading(self) -> Iterator[None]:
         """The context in which the reader has processed all received bytes."""
-        self._is_listening = True
+        self._is_reading = True
         try:
             yield
         finally:
-            self._is_listening = False
+            self._is_reading = False
 
     def exit_status(self) -> str | None:
         """How the child ended (`exit code 3`, `signal SIGKILL`), or None while it is running."""
@@ -298,15 +298,15 @@ class StdioTransport:
         await _exited(process)
         self._has_ended = True
         self._waiting.cancel()
-        await self.end_when_heard("its process ended")
+        await self.end_when_drained("its process ended")
 
-    async def end_when_heard(self, reason: str) -> None:
+    async def end_when_drained(self, reason: str) -> None:
         """End the stream after the reader has processed the child's last output."""
         left = _LAST_OUTPUT_GRACE
         most = self.received + _LAST_OUTPUT_BYTES
         while left > 0 and self.received < most and not self.closed.is_set():
             await anyio.sleep(_POLL_INTERVAL)
-            left -= _POLL_INTERVAL if self._is_listening else 0
+            left -= _POLL_INTERVAL if self._is_reading else 0
         await self.end_stream(reason)
 
 
@@ -320,7 +320,7 @@ class _Messages:
         self._lines: deque[bytes | Oversized] = deque()
         self._ready: deque[SessionMessage | Exception] = deque()
         self._taken = 0
-        self._left = float(_TOLD_AT_ONCE)
+        self._left = float(_NOTIFICATION_BURST)
         self._looked = anyio.current_time()
 
     def __aiter__(self) -> Self:
@@ -329,21 +329,21 @@ class _Messages:
     async def __anext__(self) -> SessionMessage | Exception:
         while not self._ready:
             if not self._lines:
-                await self._transport.turn()
+                await self._transport.wait_turn()
                 await self._receive()
                 continue
             self._taken += 1
-            if self._taken % _TAKEN_AT_ONCE == 0:
+            if self._taken % _MESSAGES_PER_TURN == 0:
                 # A chunk may contain hundreds of notifications, each of which costs the SDK a task.
                 await anyio.lowlevel.checkpoint()
-                await self._transport.turn()
+                await self._transport.wait_turn()
             await self._take(self._lines.popleft())
         return self._ready.popleft()
 
     async def _receive(self) -> None:
         # Separate from the loop above, so that the last chunk isn't kept alive until the next one arrives.
         try:
-            with self._transport.listening():
+            with self._transport.reading():
                 chunk = await self._stdout.receive(_CHUNK)
         except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
             self._transport.closed.set()
@@ -353,7 +353,7 @@ class _Messages:
 
     async def _take(self, line: bytes | Oversized) -> None:
         if isinstance(line, Oversized):
-            self._transport.answered(line.request_id)
+            self._transport.take_requester(line.request_id)
             await self._refuse(line.size, line.request_id)
             return
         whose = self._transport.party
@@ -378,21 +378,21 @@ class _Messages:
             except ValueError:
                 pass
             else:
-                return await self._hand_on(message, line, over)
+                return await self._pass_on(message, line, over)
         if line:
             self._transport.log.add(b"(stdout) " + line[:_CHUNK] + b"\n")
         return self._transport.party
 
-    async def _hand_on(self, message: JSONRPCMessage, line: bytes, over: str) -> fair_share.Party:
+    async def _pass_on(self, message: JSONRPCMessage, line: bytes, over: str) -> fair_share.Party:
         if isinstance(message, JSONRPCResponse | JSONRPCError):
             number = _number(message.id)
             if over:
                 await self._refuse(len(line), number, parts=over)
             else:
                 self._ready.append(SessionMessage(message))
-            return self._transport.answered(number)
+            return self._transport.take_requester(number)
         party = self._transport.party
-        if message.method in _TALK and not self._may_tell():
+        if message.method in _RATE_LIMITED and not self._may_forward_notification():
             party.charge(_LINE_SECONDS)
         elif len(line) >= large_json.LARGE_CHARS:
             # The SDK would inspect it on the event loop, and nothing is done with it.
@@ -404,10 +404,10 @@ class _Messages:
             self._ready.append(SessionMessage(message))
         return party
 
-    def _may_tell(self) -> bool:
+    def _may_forward_notification(self) -> bool:
         """Whether the rate limit allows one more notification that is shown to people."""
         now = anyio.current_time()
-        self._left = min(_TOLD_AT_ONCE, self._left + (now - self._looked) * _TOLD_PER_SECOND)
+        self._left = min(_NOTIFICATION_BURST, self._left + (now - self._looked) * _NOTIFICATIONS_PER_SECOND)
         self._looked = now
         if self._left < 1:
             return False
@@ -417,7 +417,7 @@ class _Messages:
     async def _refuse_line(self, line: bytes, parts: str) -> fair_share.Party:
         number = request_id_of(line)
         await self._refuse(len(line), number, parts=parts)
-        return self._transport.answered(number)
+        return self._transport.take_requester(number)
 
     async def _refuse(self, size: int, request_id: int | None, *, parts: str = "") -> None:
         """Pass on an error in place of an answer above a limit."""
@@ -460,7 +460,7 @@ class _Sink:
             anyio.BrokenResourceError: The connection has ended.
             ValueError: The message can't be encoded as JSON.
         """
-        data = await self._written(item)
+        data = await self._encoded(item)
         if self._transport.closed.is_set() or self._unwritten > _WRITE_LIMIT:
             raise anyio.BrokenResourceError
         self._unwritten += len(data)
@@ -470,15 +470,15 @@ class _Sink:
             while self._unwritten > _WRITE_HIGH_WATER and not self._transport.closed.is_set():
                 await self._drained.wait()
 
-    async def _written(self, item: SessionMessage) -> bytes:
+    async def _encoded(self, item: SessionMessage) -> bytes:
         message = item.message
         if isinstance(message, JSONRPCRequest):
-            self._transport.asked(message.id)
-            params = self._transport.outgoing.whole(message.params or {})
+            self._transport.track_request(message.id)
+            params = self._transport.outgoing.restored(message.params or {})
             if params is not None:
                 return await on_thread(_request, message, params)
         elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
-            self._transport.given_up((message.params or {}).get("requestId"))
+            self._transport.forget_request((message.params or {}).get("requestId"))
         return message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
 
     async def write_loop(self) -> None:
@@ -490,7 +490,7 @@ class _Sink:
                     self._wake()
             except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
                 # The child may still run with its stdin closed: no request can reach it any more.
-                await self._transport.end_when_heard("it closed its standard input")
+                await self._transport.end_when_drained("it closed its standard input")
             finally:
                 self._wake()
 
@@ -518,7 +518,7 @@ def _number(request_id: str | int | None) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def _long_list(result: Any) -> str:
+def _exceeded_limit(result: Any) -> str:
     """The exceeded limit on elements for which the SDK creates objects on the event loop; empty if none is exceeded."""
     if not isinstance(result, dict):
         return ""
@@ -550,7 +550,7 @@ def _parsed(line: bytes) -> tuple[JSONRPCMessage, str]:
             if _TOO_DEEP in str(exc):
                 raise RecursionError from None
             raise
-        return message, _long_list(message.result) if isinstance(message, JSONRPCResponse) else ""
+        return message, _exceeded_limit(message.result) if isinstance(message, JSONRPCResponse) else ""
     read = large_json.loads(line, _decoder)
     if may_hold_surrogates(line):
         # As for a short line: text that UTF-8 can't encode.
@@ -558,9 +558,9 @@ def _parsed(line: bytes) -> tuple[JSONRPCMessage, str]:
     message = jsonrpc_message_adapter.validate_python(read, by_name=False)
     over = ""
     if isinstance(message, JSONRPCResponse):
-        over = _long_list(message.result)
-        message.result = set_aside(message.result)
-        if not over and is_long(message.result):
+        over = _exceeded_limit(message.result)
+        message.result = detach(message.result)
+        if not over and is_oversized(message.result):
             over = f"{LARGE_VALUES} values beside its content"
     return message, over
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
-from mcp_bridge.downstream.configuration.runners import sheltered
+from mcp_bridge.downstream.configuration.runners import isolate_runner
 from mcp_bridge.downstream.configuration.self_reference import runs_the_bridge
 from mcp_bridge.downstream.configuration.spec import Scope, ServerSpec, ServerType, spec_from_toml
 from mcp_bridge.errors import BridgeError
@@ -76,12 +76,12 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A configured server that was left out on purpose, and why; `itself` if it is this bridge."""
+    """A configured server that was left out on purpose, and why; `is_self` if it is this bridge."""
 
     name: str
     file: str
     reason: str
-    itself: bool = False
+    is_self: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Discovery:
     passed_over: list[PassedOver] = field(default_factory=list)
 
     @property
-    def strangers(self) -> frozenset[str]:
+    def folder_servers(self) -> frozenset[str]:
         """The names of servers that the folder configures, and not the user."""
         return frozenset(name for name, spec in self.servers.items() if spec.scope in {"folder", "project"})
 
@@ -338,9 +338,9 @@ def _project(
         return
     content = _parsed_json(data, file, found.problems)
     if content and "mcpServers" not in content:
-        found.problems.append(Problem("bad_client_config", str(file), None, without_servers(content)))
+        found.problems.append(Problem("bad_client_config", str(file), None, missing_servers_problem(content)))
     status, reason, files = _trusted(file, data, content, trust)
-    meant = not above or _is_the_users(file)
+    meant = not above or _only_user_writable(file)
     unapproved = []
     for name, entry in _object(content, "mcpServers", file, found.problems).items():
         spec = _spec_from_client(name, entry, str(file), "project")
@@ -374,7 +374,7 @@ def _trusted(
     return ("trusted" if trust.agrees(whole) else "changed"), None, whole.files
 
 
-def without_servers(content: Mapping[str, Any]) -> str:
+def missing_servers_problem(content: Mapping[str, Any]) -> str:
     """What is wrong with a project file that has no `mcpServers`."""
     if isinstance(content.get("servers"), dict):
         return (
@@ -386,7 +386,7 @@ def without_servers(content: Mapping[str, Any]) -> str:
     return 'it has no mcpServers, so it has no server. Write {"mcpServers": {"NAME": {"command": …, "args": […]}}}.'
 
 
-def _is_the_users(file: Path) -> bool:
+def _only_user_writable(file: Path) -> bool:
     """Whether nobody but this user or root could have written the file or put it there."""
     try:
         found = [file.lstat(), file.parent.stat()]
@@ -475,8 +475,8 @@ def discover(
     folder: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     trusted: Content | None = None,
     trust: TrustStore | None = None,
-    shelter: Path | None = None,
-    everywhere: bool = False,
+    safe_directory: Path | None = None,
+    for_every_folder: bool = False,
 ) -> Discovery:
     """Find every configured server.
 
@@ -492,8 +492,8 @@ def discover(
         folder: The `[servers.NAME]` tables of the folder's TOML, which the user has trusted.
         trusted: The exact content of the folder that is trusted, including its configuration file.
         trust: The user's trust records; None for none.
-        shelter: A directory of the user's, for servers that are configured for every folder (see `runners`).
-        everywhere: Whether `tables` apply to every folder, too.
+        safe_directory: A directory of the user's, for servers that are configured for every folder (see `runners`).
+        for_every_folder: Whether `tables` apply to every folder, too.
 
     Returns:
         Servers by name, what was wrong in clients' files, and what was left out.
@@ -522,13 +522,15 @@ def discover(
         if not allow_self_server and spec.type == "stdio" and runs_itself(spec.command, spec.args):
             found.skipped.append(
                 Skipped(
-                    name, file, "it is this bridge; a bridge behind itself would start itself for ever.", itself=True
+                    name, file, "it is this bridge; a bridge behind itself would start itself for ever.", is_self=True
                 )
             )
             continue
         # A file in a parent folder configures other folders, too.
         from_above = spec.scope == "project" and Path(file).parent != cwd.resolve()
-        if shelter is not None and (spec.scope == "user" or from_above or (everywhere and spec.scope == "config")):
-            spec = sheltered(spec, shelter)
+        if safe_directory is not None and (
+            spec.scope == "user" or from_above or (for_every_folder and spec.scope == "config")
+        ):
+            spec = isolate_runner(spec, safe_directory)
         found.servers[name] = spec
     return found

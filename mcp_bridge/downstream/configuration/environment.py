@@ -82,11 +82,11 @@ class Environment:
             and all(_passes(choice, name) for choice in choices)
         }
         if "PATH" in given:
-            given["PATH"] = _without_our_own(given["PATH"], self.variables)
+            given["PATH"] = _without_own_virtualenv(given["PATH"], self.variables)
         return given
 
 
-def _without_our_own(path: str, variables: Mapping[str, str]) -> str:
+def _without_own_virtualenv(path: str, variables: Mapping[str, str]) -> str:
     """PATH without the bridge's own virtual environment, if that comes first and the user hasn't activated it.
 
     `uvx` prepends it: a server with the command `python` would be started with the bridge's packages instead of its

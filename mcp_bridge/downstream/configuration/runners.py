@@ -23,7 +23,7 @@ _SAFE_PATH = "PYTHONSAFEPATH"
 """Tells Python 3.11 and later to leave the working directory out of `sys.path`."""
 
 
-def sheltered(spec: ServerSpec, directory: Path) -> ServerSpec:
+def isolate_runner(spec: ServerSpec, directory: Path) -> ServerSpec:
     """The server's configuration with options that keep its runner from using the folder in which it is started.
 
     Args:

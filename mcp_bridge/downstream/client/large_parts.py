@@ -25,7 +25,7 @@ LARGE_CHARS = 256 << 10
 LARGE_VALUES = 2000
 """Limits above which a part is detached: the SDK would take some milliseconds to copy it."""
 
-_KEY = "mcp_bridge/aside"
+_KEY = "mcp_bridge/detached"
 
 _PARTS = {"content": list, "structuredContent": object, "tools": list}
 """Members of results that can be detached, and their types. An empty value replaces a detached one."""
@@ -35,7 +35,7 @@ _object: TypeAdapter[dict[str, Any] | None] = TypeAdapter(dict[str, Any] | None)
 _BLOCKS_AT_ONCE = 50
 
 
-class _Aside(str):
+class _Detached(str):
     """The marker in a message's `_meta` that carries the detached parts. No message from a peer can contain one."""
 
     __slots__ = ("parts",)
@@ -43,23 +43,23 @@ class _Aside(str):
     parts: dict[str, Any]
 
 
-def is_long(value: Any) -> bool:
+def is_oversized(value: Any) -> bool:
     """Whether a value is too large for the SDK to copy on the event loop."""
     return is_large(value, chars=LARGE_CHARS, values=LARGE_VALUES)
 
 
-def set_aside(result: Any) -> Any:
+def detach(result: Any) -> Any:
     """The result without its large parts; the same object if it has none or isn't a result.
 
     Args:
         result: A decoded JSON-RPC result. It isn't modified.
     """
-    if not isinstance(result, dict) or not is_long(result):
+    if not isinstance(result, dict) or not is_oversized(result):
         return result
     meta = result.get("_meta")
     if not (meta is None or isinstance(meta, dict)):
         return result
-    mark = _Aside("")
+    mark = _Detached("")
     mark.parts = {
         name: result[name] for name, kind in _PARTS.items() if name in result and isinstance(result[name], kind)
     }
@@ -69,13 +69,13 @@ def set_aside(result: Any) -> Any:
     return result | rest | {"_meta": (meta or {}) | {_KEY: mark}}
 
 
-def taken_back(result: CallToolResult | ListToolsResult) -> dict[str, Any]:
+def detached_parts(result: CallToolResult | ListToolsResult) -> dict[str, Any]:
     """The parts detached from a result, by their wire names."""
     mark = (result.meta or {}).get(_KEY)
-    return mark.parts if isinstance(mark, _Aside) else {}
+    return mark.parts if isinstance(mark, _Detached) else {}
 
 
-def whole(result: CallToolResult, parts: dict[str, Any], *, objects_only: bool) -> CallToolResult:
+def reattach(result: CallToolResult, parts: dict[str, Any], *, objects_only: bool) -> CallToolResult:
     """A copy of a tool call's result with its detached parts restored.
 
     Args:
@@ -112,7 +112,7 @@ def tools_of(page: ListToolsResult) -> Iterator[dict[str, Any]]:
     Raises:
         pydantic.ValidationError: One of them is invalid.
     """
-    for raw in taken_back(page).get("tools", ()):
+    for raw in detached_parts(page).get("tools", ()):
         yield _dumped(Tool.model_validate(raw, by_name=False))
     for tool in page.tools:
         yield _dumped(tool)
@@ -122,30 +122,30 @@ def _dumped(tool: Tool) -> dict[str, Any]:
     return tool.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
-class Outgoing:
+class DetachedArguments:
     """Arguments too large for the SDK, keyed by the marker that stands for them in a request."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, dict[str, Any]] = {}
+        self._detached: dict[str, dict[str, Any]] = {}
 
     @contextmanager
-    def kept(self, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def detached(self, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """The arguments, or a marker for large ones, to pass to the SDK until the request is answered or abandoned."""
-        if not is_long(arguments):
+        if not is_oversized(arguments):
             yield arguments
             return
         mark = secrets.token_hex(16)
-        self._kept[mark] = arguments
+        self._detached[mark] = arguments
         try:
             yield {mark: True}
         finally:
-            del self._kept[mark]
+            del self._detached[mark]
 
-    def whole(self, message: dict[str, Any]) -> dict[str, Any] | None:
+    def restored(self, message: dict[str, Any]) -> dict[str, Any] | None:
         """A request's parameters with the detached arguments restored; None if none were detached."""
         arguments = message.get("arguments")
-        if self._kept and isinstance(arguments, dict) and len(arguments) == 1:
+        if self._detached and isinstance(arguments, dict) and len(arguments) == 1:
             (mark,) = arguments
-            if (kept := self._kept.get(mark)) is not None:
+            if (kept := self._detached.get(mark)) is not None:
                 return message | {"arguments": kept}
         return None
