@@ -126,14 +126,14 @@ class CliEngine(Engine):
         self._uids = _uids()
         self._image_variables: dict[str, tuple[str, ...]] = {}
         self._killed: set[str] = set()
-        self._forget_killed()
+        self._remove_stale_files()
 
     @property
     def name(self) -> str:
         """`podman` or `docker`."""
         return self.choice.engine
 
-    def _forget_killed(self) -> None:
+    def _remove_stale_files(self) -> None:
         """Remove the id files and directories of killed bridges, and the files that engines wrote there."""
         # Podman's monitor writes an empty file `oom` to its working directory, which earlier versions did not set.
         with contextlib.suppress(OSError):
@@ -171,10 +171,10 @@ class CliEngine(Engine):
             child = Child(argv, _environment(choice.environment), folder)
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
-            raise self._unstarted(error) from error
+            raise self._start_error(error) from error
         return CliProcess(self, child, spec.name, cidfile, folder)
 
-    def _unstarted(self, error: OSError) -> BridgeError:
+    def _start_error(self, error: OSError) -> BridgeError:
         if isinstance(error, FileNotFoundError):
             return BridgeError(
                 "no_runtime",
@@ -201,8 +201,8 @@ class CliEngine(Engine):
         """
         self._killed.add(container_id)
         result = await self._command("kill", "--signal=KILL", container_id)
-        if result.returncode and not _says(result, _MISSING + _NOT_RUNNING):
-            raise self._failed(result)
+        if result.returncode and not _mentions(result, _MISSING + _NOT_RUNNING):
+            raise self._error(result)
 
     async def remove(self, container_id: str) -> None:
         """Remove by id or name, running or not.
@@ -214,8 +214,8 @@ class CliEngine(Engine):
         # By default Podman's `rm --force` sends SIGTERM first and waits for ten seconds.
         at_once = ("--time=0",) if self.name == "podman" and self.choice.at_least(4) else ()
         result = await self._command("rm", "--force", *at_once, container_id)
-        if result.returncode and not _says(result, _MISSING):
-            raise self._failed(result)
+        if result.returncode and not _mentions(result, _MISSING):
+            raise self._error(result)
 
     async def list(self, label: str) -> Sequence[ContainerInfo]:
         """All containers with a label. For Docker, `labels` contains only our own two labels.
@@ -229,7 +229,7 @@ class CliEngine(Engine):
             "ps", "--all", "--no-trunc", f"--filter=label={name}", "--format", _LIST_FORMAT[self.name]
         )
         if result.returncode:
-            raise self._failed(result)
+            raise self._error(result)
         try:
             found = _decode_podman(result.stdout) if self.name == "podman" else _decode_docker(result.stdout)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -288,7 +288,7 @@ class CliEngine(Engine):
         except OSError as error:
             raise BridgeError("no_runtime", f"{self.choice.path} can't be started: {error.strerror}.") from error
 
-    def _failed(self, result: ToolResult) -> BridgeError:
+    def _error(self, result: ToolResult) -> BridgeError:
         return BridgeError("engine_failed", f"{self.name} failed: {result.tail()}", output=result.tail())
 
 
@@ -313,7 +313,7 @@ class CliProcess(SandboxProcess):
         stdin, stdout, stderr = child.descriptors()
         self._stdin = PipeWriter(stdin)
         self._stdout = PipeReader(stdout, on_data=self._on_output)
-        self._stderr = PipeReader(stderr, on_data=self._on_complaint)
+        self._stderr = PipeReader(stderr, on_data=self._on_stderr)
 
     @property
     def stdin(self) -> ByteSendStream:
@@ -358,7 +358,7 @@ class CliProcess(SandboxProcess):
             # PID 1 may exit with these codes too, but then it has written output before, or has nothing to report.
             if code in _ENGINE_CODES and not self._spoke:
                 raise await self._failure()
-            self._status = await self._judge(code)
+            self._status = await self._exit_status(code)
         return self._status
 
     async def _ended(self) -> int | None:
@@ -480,11 +480,11 @@ class CliProcess(SandboxProcess):
     def _on_output(self, _: bytes) -> None:
         self._spoke = True
 
-    def _on_complaint(self, data: bytes) -> None:
+    def _on_stderr(self, data: bytes) -> None:
         self._tail += data
         del self._tail[:-TAIL_BYTES]
 
-    async def _judge(self, code: int) -> ExitStatus:
+    async def _exit_status(self, code: int) -> ExitStatus:
         if code < 0:
             # The client was killed, and not the container.
             return ExitStatus(None)
@@ -495,7 +495,7 @@ class CliProcess(SandboxProcess):
         # removed what `inspect` would show about it.
         since = (self._monitor_left or time.time()) - OOM_SECONDS
         if self._engine.name == "podman":
-            return ExitStatus(code, oom_killed=_changed(self._folder / OOM_NAME) > since)
+            return ExitStatus(code, oom_killed=_modified_at(self._folder / OOM_NAME) > since)
         return ExitStatus(code, oom_killed=await self._engine.was_out_of_memory(self._read_id() or self._name, since))
 
     async def _failure(self) -> BridgeError:
@@ -521,7 +521,7 @@ def _end_monitor(file: Path, name: str) -> None:
                 os.kill(process, signal.SIGKILL)
 
 
-def _changed(file: Path) -> float:
+def _modified_at(file: Path) -> float:
     """A file's modification time (Unix time in seconds); 0 if it doesn't exist."""
     try:
         return file.stat().st_mtime
@@ -583,7 +583,7 @@ def _decode_docker(text: str) -> list[ContainerInfo]:
     return out
 
 
-def _says(result: ToolResult, phrases: Sequence[str]) -> bool:
+def _mentions(result: ToolResult, phrases: Sequence[str]) -> bool:
     text = result.stderr.lower()
     return any(phrase in text for phrase in phrases)
 

@@ -70,13 +70,13 @@ async def engine_info(name: EngineName, path: str) -> EngineInfo | Finding:
         if "host" in facts:
             return Finding("warning", "engine_alias", "The docker command is an alias of podman.")
         if facts.get("ServerErrors") or not facts.get("ServerVersion"):
-            return _silent(name, result, str((facts.get("ServerErrors") or [""])[0]))
+            return _no_answer(name, result, str((facts.get("ServerErrors") or [""])[0]))
         return _docker(path, facts, findings)
     except (ValueError, KeyError, TypeError, AttributeError):
-        return _silent(name, result, "")
+        return _no_answer(name, result, "")
 
 
-def _silent(name: EngineName, result: ToolResult, said: str) -> Finding:
+def _no_answer(name: EngineName, result: ToolResult, said: str) -> Finding:
     if name == "podman" and os.getuid() != 0 and sys.platform == "linux" and not os.environ.get("CONTAINER_HOST"):
         # By far the most frequent cause, for which the engine's own message isn't helpful.
         lacking = subordinate_ids.missing()

@@ -182,7 +182,7 @@ def run_argv(
         f"--name={spec.name}",
         *(f"--label={name}={value}" for name, value in sorted(spec.labels.items())),
         f"--user={user or spec.user}",
-        *_walls(choice, profile),
+        *_isolation(choice, profile),
         *_limits(choice, spec),
         *_tmpfs("/tmp", spec.limits.tmp),  # noqa: S108 - the container's
         *_tmpfs("/workspace", spec.limits.workspace),
@@ -194,7 +194,7 @@ def run_argv(
     ]
 
 
-def _walls(choice: RuntimeChoice, profile: Path) -> list[str]:
+def _isolation(choice: RuntimeChoice, profile: Path) -> list[str]:
     out = []
     if choice.seccomp:
         out.append(f"--security-opt=seccomp={profile}")

@@ -103,7 +103,7 @@ class _Search:
         """The choice for one engine, or None if no trial container starts."""
         path = shutil.which(name)
         if path is None:
-            self._note("warning", "engine_absent", f"{name} is not installed.", _INSTALL.get(platform.system()))
+            self._add_finding("warning", "engine_absent", f"{name} is not installed.", _INSTALL.get(platform.system()))
             return None
         info = await engine_info(name, path)
         if isinstance(info, Finding):
@@ -113,7 +113,7 @@ class _Search:
         first = info.choice
         image = self.image or await self.ensure(*first.invocation)
         for candidate in self._candidates(info):
-            found = await self._settle(info, candidate, image)
+            found = await self._find_working(info, candidate, image)
             if found is not None:
                 choice, trial = found
                 # Findings about rejected candidates don't matter once one works.
@@ -139,7 +139,7 @@ class _Search:
             names = ["", *others]
         return [_with_runtime(first, name) for name in names]
 
-    async def _settle(self, info: EngineInfo, choice: RuntimeChoice, image: str) -> tuple[RuntimeChoice, Trial] | None:
+    async def _find_working(self, info: EngineInfo, choice: RuntimeChoice, image: str) -> tuple[RuntimeChoice, Trial] | None:
         """Give up isolation features until a trial container starts; return the choice and the trial's report."""
         for _ in range(_ATTEMPTS):
             try:
@@ -147,7 +147,7 @@ class _Search:
             except BridgeError as error:
                 if error.code in {"image_missing", "image_without_python", "disk_full", "state_unwritable"}:
                     raise
-                weaker = self._concede(info, choice, error)
+                weaker = self._weaken(info, choice, error)
                 if weaker is None:
                     return None
                 choice = weaker
@@ -163,7 +163,7 @@ class _Search:
             choice = replace(choice, enforced=enforced)
         return None
 
-    def _concede(self, info: EngineInfo, choice: RuntimeChoice, error: BridgeError) -> RuntimeChoice | None:
+    def _weaken(self, info: EngineInfo, choice: RuntimeChoice, error: BridgeError) -> RuntimeChoice | None:
         """The next weaker choice after a failed trial, or None if nothing can be given up."""
         # Without a message from the engine, an isolation feature may not be the cause.
         text = str(error.details.get("output", "")).lower()
@@ -172,17 +172,17 @@ class _Search:
         if "rlimit" in text and choice.nproc_max > _LEAST_NPROC:
             return replace(choice, nproc_max=choice.nproc_max // 2, nofile_max=min(choice.nofile_max, 4096))
         if "hybrid" not in text and "cgroup" in text and choice.enforced != _NOTHING:
-            self._note("warning", "limits_refused", f"{choice.engine} refuses limits: {last}")
+            self._add_finding("warning", "limits_refused", f"{choice.engine} refuses limits: {last}")
             only_cpus = "cpu" in text and "memory" not in text and "pids" not in text and choice.enforced.cpus
             return replace(choice, enforced=replace(choice.enforced, cpus=False) if only_cpus else _NOTHING)
         # Only if the engine doesn't support seccomp at all: another failure of the profile doesn't justify none.
         if choice.seccomp and "seccomp" in text and any(words in text for words in _NO_SECCOMP):
-            self._note("warning", "seccomp_refused", f"{choice.engine} refuses the seccomp profile: {last}")
+            self._add_finding("warning", "seccomp_refused", f"{choice.engine} refuses the seccomp profile: {last}")
             return replace(choice, seccomp=False)
         if choice.userns and text and "hybrid" not in text:
-            self._note("warning", "userns_refused", f"{choice.engine} with {runtime} refuses a user mapping: {last}")
+            self._add_finding("warning", "userns_refused", f"{choice.engine} with {runtime} refuses a user mapping: {last}")
             return replace(choice, userns="")
-        self._note(
+        self._add_finding(
             "warning",
             "oci_runtime_unusable",
             f"{choice.engine} with {runtime} can't start a container here: {last}",
@@ -192,19 +192,19 @@ class _Search:
     def _report(self, info: EngineInfo, choice: RuntimeChoice, trial: Trial) -> None:
         kind = "rootless" if choice.rootless else "as root"
         runtime = choice.oci_runtime or info.default_runtime or "its default OCI runtime"
-        self._note("ok", "engine", f"Using {choice.engine} {choice.version} {kind}, with {runtime}.")
+        self._add_finding("ok", "engine", f"Using {choice.engine} {choice.version} {kind}, with {runtime}.")
         self._limits(info, choice)
         if not trial.seccomp:
-            self._note(
+            self._add_finding(
                 "error",
                 "seccomp_off",
                 "The seccomp profile is not in force: the sandbox reaches kernel interfaces it should not.",
                 "Use an engine and a kernel with seccomp support.",
             )
         if trial.capabilities or not trial.no_new_privileges:
-            self._note("error", "privileges", "The sandbox keeps capabilities or may gain privileges.")
+            self._add_finding("error", "privileges", "The sandbox keeps capabilities or may gain privileges.")
         if not trial.mapped:
-            self._note(
+            self._add_finding(
                 "warning",
                 "no_user_namespace",
                 "Users in the sandbox are the host's users of the same numbers.",
@@ -213,14 +213,14 @@ class _Search:
                 else "A kernel from 5.19 on lets Podman map users as root; rootless Podman always does.",
             )
         if trial.command_line:
-            self._note(
+            self._add_finding(
                 "warning",
                 "kernel_command_line",
                 f"{choice.engine} can't hide the host's /proc/cmdline from the sandbox.",
                 "Podman can.",
             )
         if trial.security_module not in {"", "unconfined"}:
-            self._note("ok", "security_module", f"Confined as {trial.security_module} as well.")
+            self._add_finding("ok", "security_module", f"Confined as {trial.security_module} as well.")
 
     def _limits(self, info: EngineInfo, choice: RuntimeChoice) -> None:
         held = choice.enforced
@@ -231,25 +231,25 @@ class _Search:
             else "Give the user's session the memory, pids and cpu controllers (systemd: `Delegate=yes`)."
         )
         if held == Enforced(memory=True, pids=True, cpus=True):
-            self._note("ok", "limits", "Limits of memory, processes and CPU are in force.")
+            self._add_finding("ok", "limits", "Limits of memory, processes and CPU are in force.")
         if not held.memory:
-            self._note(
+            self._add_finding(
                 "warning",
                 "memory_not_enforced",
                 "The memory limit holds for each process by itself, not for a sandbox as a whole.",
                 mend,
             )
         if not held.pids:
-            self._note(
+            self._add_finding(
                 "warning",
                 "pids_not_enforced",
                 "Processes are counted by user id (RLIMIT_NPROC), so each sandbox gets a user id of its own.",
                 mend,
             )
         if not held.cpus:
-            self._note("warning", "cpus_not_enforced", "A sandbox may take every CPU there is.", mend)
+            self._add_finding("warning", "cpus_not_enforced", "A sandbox may take every CPU there is.", mend)
 
-    def _note(self, level: Literal["ok", "warning", "error"], code: str, message: str, hint: str | None = None) -> None:
+    def _add_finding(self, level: Literal["ok", "warning", "error"], code: str, message: str, hint: str | None = None) -> None:
         self.findings.append(Finding(level, code, message, hint))
 
 

@@ -108,7 +108,7 @@ class DownstreamServer:
         self._failures = 0
         self._retry_at = 0.0
         self._last_error: BridgeError | None = None
-        self._untold: BridgeError | None = None
+        self._unreported: BridgeError | None = None
         self._listing: Listing | None = None
         self._checks: dict[str, tuple[ToolInfo, ArgumentCheck]] = {}
         self._by_name: dict[str, ToolInfo] = {}
@@ -186,12 +186,12 @@ class DownstreamServer:
 
     async def start_ahead(self) -> None:
         """Start the server in advance. A failure isn't raised: the next use of the server reports it."""
-        self._untold = None
+        self._unreported = None
         try:
             await self._ready()
         except BridgeError as error:
             if error.code == "server_start_failed":
-                self._untold = error
+                self._unreported = error
 
     async def _ready(self) -> Connection:
         connection = self._connection
@@ -207,8 +207,8 @@ class DownstreamServer:
         if self._starting is None:
             wait = self._retry_at - anyio.current_time()
             if wait > 0:
-                if self._untold is not None:
-                    untold, self._untold = self._untold, None
+                if self._unreported is not None:
+                    untold, self._unreported = self._unreported, None
                     raise failures.copy_to_raise(untold)
                 raise failures.backoff(self.spec, wait, self._last_error)
             start = _Start()

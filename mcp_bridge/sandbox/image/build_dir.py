@@ -27,7 +27,7 @@ _PREFIX = "image-build-work-"
 
 
 @asynccontextmanager
-async def workshop(state_dir: Path, progress: Callable[[str], None]) -> AsyncGenerator[Path]:
+async def build_directory(state_dir: Path, progress: Callable[[str], None]) -> AsyncGenerator[Path]:
     """Hold the build lock and provide an empty directory, which is removed afterwards.
 
     Directories that killed builds have left behind are removed first.

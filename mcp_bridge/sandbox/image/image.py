@@ -18,7 +18,7 @@ import anyio
 import platformdirs
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.sandbox.image.build_dir import workshop
+from mcp_bridge.sandbox.image.build_dir import build_directory
 from mcp_bridge.sandbox.image.packages import install_packages, load_profile, normalise_requirements
 from mcp_bridge.sandbox.image.rootfs import PYTHON, Interpreter, running_interpreter, write_root
 from mcp_bridge.sandbox.image.tool import ToolResult, disk_full, run_tool
@@ -164,7 +164,7 @@ async def ensure_image(
     present = await _inspect(engine, [reference], engine_args)
     if present:
         return present[0]
-    return await _build(engine, request, engine_args, progress or _silent, state_dir, forced=False)
+    return await _build(engine, request, engine_args, progress or _no_progress, state_dir, forced=False)
 
 
 async def build_image(
@@ -183,7 +183,7 @@ async def build_image(
         BridgeError: `image_build_failed`, `packages_failed`, `unknown_profile`, `disk_full`; `no_runtime` if the engine
             isn't installed; `engine_failed` if it doesn't answer.
     """
-    return await _build(engine, request, engine_args, progress or _silent, state_dir, forced=True)
+    return await _build(engine, request, engine_args, progress or _no_progress, state_dir, forced=True)
 
 
 async def inspect_image(engine: str, reference: str, engine_args: Sequence[str] = ()) -> ImageInfo:
@@ -225,7 +225,7 @@ async def remove_image(engine: str, reference: str, engine_args: Sequence[str] =
         raise _engine_failed(result)
 
 
-def _silent(_: str) -> None:
+def _no_progress(_: str) -> None:
     pass
 
 
@@ -242,7 +242,7 @@ async def _build(
     recipe = _recipe(request, interpreter)
     reference = _reference(request, recipe)
     try:
-        async with workshop(state_dir or platformdirs.user_state_path("mcp-code-bridge"), progress) as work:
+        async with build_directory(state_dir or platformdirs.user_state_path("mcp-code-bridge"), progress) as work:
             if not forced and (present := await _inspect(engine, [reference], engine_args)):
                 return present[0]
             progress(f"Building {reference} from Python {interpreter.version}.")
