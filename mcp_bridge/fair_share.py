@@ -83,7 +83,7 @@ class Party:
         self.at_work = -AT_WORK_SECONDS
         self._shared.join(self)
 
-    def works(self) -> None:
+    def mark_active(self) -> None:
         """Mark the party as active: it has made a request."""
         self.at_work = self._shared.clock()
 

@@ -116,7 +116,7 @@ class _Limit:
             self._scope.deadline = math.inf
         self._stopped += 1
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._stopped -= 1
         if not self._stopped:
             self._scope.deadline = anyio.current_time() + self._left
@@ -139,7 +139,7 @@ def time_limit(seconds: float | None) -> Iterator[anyio.CancelScope]:
             _limits.reset(before)
 
 
-def leave_limits() -> None:
+def detach_from_time_limits() -> None:
     """Detach the current task from inherited time limits: it continues for others, beyond the task that started it."""
     _limits.set(())
 
@@ -153,7 +153,7 @@ def _uncounted() -> Iterator[None]:
         yield
     finally:
         for limit in limits:
-            limit.go_on()
+            limit.resume()
 
 
 async def on_thread(function: Callable[..., T], *args: Any) -> T:
@@ -167,7 +167,7 @@ async def on_thread(function: Callable[..., T], *args: Any) -> T:
         return await _charged(function, args, _limiter())
 
 
-async def on_waiting_thread(function: Callable[..., T], *args: Any) -> T:
+async def on_blocking_thread(function: Callable[..., T], *args: Any) -> T:
     """As `on_thread`, for functions that may also wait for a file: on a thread that no other work waits for.
 
     It doesn't wait for its turn: a caller that holds a lock must wait before it takes the lock (`fair_share.turn`).

@@ -30,7 +30,7 @@ from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.sizes import Size, parse_size
 from mcp_bridge.toml_lines import line_of
 from mcp_bridge.workspace.content import CONFIG_NAME, real_folder
-from mcp_bridge.workspace.trust import PassedOver, TrustStore, trusted
+from mcp_bridge.workspace.trust import IgnoredFile, TrustStore, trusted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -208,7 +208,7 @@ class Loaded:
     layers: tuple[Layer, ...]
     named: bool
     trust: TrustStore
-    passed_over: tuple[PassedOver, ...] = ()
+    passed_over: tuple[IgnoredFile, ...] = ()
 
     @property
     def file(self) -> Path | None:
@@ -243,7 +243,7 @@ def load(
     here = real_folder(cwd or Path.cwd())
     own_file = user_file()
     raw: list[_Raw] = []
-    over: tuple[PassedOver, ...] = ()
+    over: tuple[IgnoredFile, ...] = ()
     if named is not None:
         raw.append(_Raw(named, _read(named)))
         trust = TrustStore(trust_directory(environ, _own_state_dir(own_file)))
@@ -253,7 +253,7 @@ def load(
         trust = TrustStore(trust_directory(environ, raw[0].table.get("state_dir") if raw else None))
         file = here / FILE_NAME
         found = trusted(file, trust, lambda data: _parsed(data, file)) if folder else None
-        if isinstance(found, PassedOver):
+        if isinstance(found, IgnoredFile):
             over = (found,)
         elif found is not None:
             raw.append(_Raw(file, found[1], found[0]))

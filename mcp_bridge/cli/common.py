@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.configuration.discovery import Discovery, Problem
     from mcp_bridge.governance.governance import Governance
-    from mcp_bridge.workspace.trust import PassedOver
+    from mcp_bridge.workspace.trust import IgnoredFile
 
 OK, FAILED, USAGE, NO_SANDBOX, REFUSED, SUSPENDED, TIMED_OUT, INTERRUPTED = 0, 1, 2, 3, 4, 5, 124, 130
 
@@ -110,7 +110,7 @@ class Configuration(NamedTuple):
     file: Path | None
     discovery: Discovery
     governance: Governance | None = None
-    passed_over: tuple[PassedOver, ...] = ()
+    passed_over: tuple[IgnoredFile, ...] = ()
     floor: Path | None = None
     loaded: settings.Loaded | None = None
 
@@ -142,10 +142,10 @@ def load(file: Path | None, *, folder: bool = True, quiet: bool = False) -> sett
     return loaded
 
 
-_noticed: set[PassedOver | Problem] = set()
+_noticed: set[IgnoredFile | Problem] = set()
 
 
-def notice(files: Iterable[PassedOver]) -> None:
+def notice(files: Iterable[IgnoredFile]) -> None:
     """Print, once each, which of the folder's files are ignored, whatever the log level."""
     for file in files:
         if file not in _noticed:

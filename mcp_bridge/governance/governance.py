@@ -24,7 +24,7 @@ from mcp_bridge.policy.rules.toml_tables import bad_config, decode
 from mcp_bridge.policy.rules.uris import SECRET_PREFIX
 from mcp_bridge.policy.secrets.vault import UNBOUNDED, Bounds, Vault, secrets_from_toml
 from mcp_bridge.registered.config import tools_config
-from mcp_bridge.registered.loading import declared
+from mcp_bridge.registered.loading import load_declarations
 from mcp_bridge.registered.registry import Registry
 from mcp_bridge.settings import Layer
 from mcp_bridge.toml_lines import line_of
@@ -101,7 +101,7 @@ def govern(layers: Sequence[Layer], state_dir: Path, folder_servers: AbstractSet
     declarations = [
         declaration
         for config, layer in zip(tools, layers, strict=True)
-        for declaration in declared(config.model_copy(update={"entry_points": entry_points}), layer.base, layer.trusted)
+        for declaration in load_declarations(config.model_copy(update={"entry_points": entry_points}), layer.base, layer.trusted)
     ]
     secrets, bounds = secrets_of(layers, folder_servers)
     model, base = _model(layers, secrets, bounds)

@@ -21,7 +21,7 @@ from urllib.parse import quote
 import anyio
 import anyio.to_thread
 
-from mcp_bridge.models.model import ModelError, amount, answer_within, completion, out_of_time, smaller, usage_of
+from mcp_bridge.models.model import ModelError, amount, answer_within, completion, timeout_error, smaller_limit, usage_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -79,11 +79,11 @@ class LiteLLMModel:
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> Completion:
         """See `Model`. Also raises the errors of `resolve_secret`."""
-        limit = smaller(timeout, self._config.timeout)
+        limit = smaller_limit(timeout, self._config.timeout)
         library = await anyio.to_thread.run_sync(_load, abandon_on_cancel=True)
         asked = {
             "messages": [{"role": message.role, "content": message.text} for message in messages],
-            "max_tokens": smaller(max_tokens, self._config.max_tokens),
+            "max_tokens": smaller_limit(max_tokens, self._config.max_tokens),
             "temperature": self._config.temperature if temperature is None else temperature,
         }
         response = await self._ask(library, asked, limit)
@@ -117,7 +117,7 @@ class LiteLLMModel:
         except ModelError as exc:
             failure = exc
         except library.Timeout:
-            failure = out_of_time(limit)
+            failure = timeout_error(limit)
         except Exception as exc:  # noqa: BLE001 - the library raises whatever a provider's answer makes it raise
             failure = _failure(exc, config, key)
         return failure.with_traceback(None)
@@ -204,13 +204,13 @@ def _failure(exc: Exception, config: ModelConfig, key: str | None) -> ModelError
     known = status if isinstance(status, int) else None
     return ModelError(
         "model_failed",
-        f"The model {config.name!r} failed: {told(exc, key)}",
+        f"The model {config.name!r} failed: {provider_message(exc, key)}",
         hint=_HINTS.get(known or 0),
         status=known,
     )
 
 
-def told(exc: Exception, key: str | None) -> str:
+def provider_message(exc: Exception, key: str | None) -> str:
     """A provider's error message in one line, without the library's wrapping and without keys.
 
     Providers do repeat keys ("Incorrect API key provided: …"), and the library adds tracebacks to messages.

@@ -152,7 +152,7 @@ class Model(Protocol):
         ...
 
 
-def smaller(one: _T | None, other: _T | None) -> _T | None:
+def smaller_limit(one: _T | None, other: _T | None) -> _T | None:
     """The smaller of two limits, either of which may be None for no limit."""
     limits: list[Any] = [limit for limit in (one, other) if limit is not None]
     return min(limits, default=None)
@@ -162,10 +162,10 @@ async def answer_within(seconds: float | None, ask: Callable[[], Awaitable[_T]])
     """The result of `ask`, or `ModelError` (`model_timeout`) after so many seconds; None waits without limit."""
     with anyio.move_on_after(seconds):
         return await ask()
-    raise out_of_time(seconds)
+    raise timeout_error(seconds)
 
 
-def out_of_time(seconds: float | None) -> ModelError:
+def timeout_error(seconds: float | None) -> ModelError:
     """The error for an answer that didn't arrive in time."""
     within = "" if seconds is None else f" within {seconds:g} s"
     return ModelError("model_timeout", f"The model didn't answer{within}.", hint="Raise timeout in [model].")

@@ -69,7 +69,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _PlannerFault:
     """A fault that the planner itself found."""
 
     path: str
@@ -126,7 +126,7 @@ async def plan(
             if exc.code != "model_bad_answer":
                 exc.usage = spent
                 raise
-            faults = [_Found("", exc.message)]
+            faults = [_PlannerFault("", exc.message)]
         else:
             spent += completion.usage
             answer = completion.text
@@ -152,12 +152,12 @@ async def _read(
     text: str, validate: Callable[[Any], Awaitable[Sequence[Fault]]], *, truncated: bool
 ) -> tuple[dict[str, Any] | None, Sequence[Fault]]:
     if len(text) > MAX_PROGRAM_CHARS:
-        return None, [_Found("", f"the answer has {len(text)} characters; the limit is {MAX_PROGRAM_CHARS}")]
+        return None, [_PlannerFault("", f"the answer has {len(text)} characters; the limit is {MAX_PROGRAM_CHARS}")]
     try:
         program = find_program(text)
     except NoProgramError as exc:
         cut = "the answer was cut off at the limit of tokens, write a shorter program; " if truncated else ""
-        return None, [_Found("", f"{cut}{exc}")]
+        return None, [_PlannerFault("", f"{cut}{exc}")]
     return program, await validate(program)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from mcp_bridge.models.model import ModelError, answer_within, completion, smaller, usage_of
+from mcp_bridge.models.model import ModelError, answer_within, completion, smaller_limit, usage_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,10 +102,10 @@ class SamplingModel:
         request = SamplingRequest(
             messages=tuple(message for message in messages if message.role != "system"),
             system_prompt="\n\n".join(system) if system else None,
-            max_tokens=smaller(max_tokens, config.max_tokens) or DEFAULT_MAX_TOKENS,
+            max_tokens=smaller_limit(max_tokens, config.max_tokens) or DEFAULT_MAX_TOKENS,
             temperature=config.temperature if temperature is None else temperature,
             model_hints=(config.name,) if config.name else (),
         )
-        reply = await answer_within(smaller(timeout, config.timeout), lambda: sampler(request))
+        reply = await answer_within(smaller_limit(timeout, config.timeout), lambda: sampler(request))
         usage = usage_of(messages, reply.text, model=reply.model, prices=config.prices)
         return completion(reply.text, usage, truncated=reply.stop_reason == TRUNCATED)

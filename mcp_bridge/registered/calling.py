@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 SERVER = "local"
 """The name of the server that lists registered tools."""
 
-MAX_LEFT_BEHIND = 4
+MAX_ABANDONED = 4
 """How many abandoned calls of a tool may still be running; at this number the tool is refused until one ends."""
 
 # How long a cancelled tool may take to clean up.
@@ -45,7 +45,7 @@ _TEXT = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class CallOutcome:
     """The result of a call.
 
     Attributes:
@@ -83,9 +83,9 @@ class RegisteredTool:
         self.declaration = declaration
         self.arguments = Arguments(declaration, hints)
         self.results = Results(declaration, hints, max_result_bytes)
-        self.left_behind = 0
+        self.abandoned = 0
 
-    async def call(self, arguments: dict[str, Any], timeout: float | None, threads: Threads) -> Called:  # noqa: ASYNC109
+    async def call(self, arguments: dict[str, Any], timeout: float | None, threads: Threads) -> CallOutcome:  # noqa: ASYNC109
         """Call the tool; see `Registry.call`."""
         declared = self.declaration
         limit = declared.timeout if timeout is None else min(timeout, declared.timeout)
@@ -115,7 +115,7 @@ class RegisteredTool:
 
     # The tool's own code, in its task or thread. These return errors because the caller may no longer be waiting.
 
-    def _run(self, keywords: dict[str, Any]) -> Called | BridgeError:
+    def _run(self, keywords: dict[str, Any]) -> CallOutcome | BridgeError:
         try:
             return self._converted(self.declaration.function(**keywords))
         except BaseException as error:  # noqa: BLE001 - see the module's first lines
@@ -128,7 +128,7 @@ class RegisteredTool:
         except BaseException as error:  # noqa: BLE001 - see the module's first lines
             return self._raised(error)
 
-    def _taken(self, value: Any) -> Called | BridgeError:
+    def _result(self, value: Any) -> CallOutcome | BridgeError:
         try:
             # Serializers are the operator's code as well.
             with printing.as_tool():
@@ -136,7 +136,7 @@ class RegisteredTool:
         except BaseException as error:  # noqa: BLE001 - see the module's first lines
             return self._raised(error)
 
-    def _run_in_thread(self, keywords: dict[str, Any]) -> Called | BridgeError:
+    def _run_in_thread(self, keywords: dict[str, Any]) -> CallOutcome | BridgeError:
         try:
             # While this call waited for a thread, others may have been abandoned.
             self._refuse_when_stuck()
@@ -144,20 +144,20 @@ class RegisteredTool:
             return error
         return self._run(keywords)
 
-    def _converted(self, value: Any) -> Called | BridgeError:
+    def _converted(self, value: Any) -> CallOutcome | BridgeError:
         if is_pending(value):
-            return Called(pending=True)
+            return CallOutcome(pending=True)
         if inspect.iscoroutine(value):
             value.close()
             return self.error("bad_tool_result", "it returned a coroutine: declare the function itself async.")
         try:
-            return Called(self.results.plain(value))
+            return CallOutcome(self.results.plain(value))
         except ResultError as error:
             return self.error("bad_tool_result", f"{error}.")
 
     # Tasks and threads.
 
-    async def _in_task(self, keywords: dict[str, Any], limit: float) -> Called | BridgeError:
+    async def _in_task(self, keywords: dict[str, Any], limit: float) -> CallOutcome | BridgeError:
         with printing.as_tool():
             task = asyncio.get_running_loop().create_task(self._run_async(keywords))
         try:
@@ -171,7 +171,7 @@ class RegisteredTool:
         outcome = task.result() if task.done() and not task.cancelled() else None
         if isinstance(outcome, _Returned):
             # The late result is used: its effect has happened. A large one is converted without counting the time.
-            return await off_loop(outcome.value, self._taken, outcome.value)
+            return await off_loop(outcome.value, self._result, outcome.value)
         return outcome if in_time and outcome else self._timed_out(limit, still_running=not task.done())
 
     async def _stop(self, task: asyncio.Task[_Returned | BridgeError]) -> None:
@@ -182,11 +182,11 @@ class RegisteredTool:
                 await _wait(task, _CLEAN_UP)
         finally:
             if not task.done():
-                self._leave_behind(task)
+                self._abandon(task)
                 # Otherwise `asyncio.run` would cancel it again and wait forever. Documented, despite its underscore.
                 asyncio._unregister_task(task)  # noqa: SLF001
 
-    async def _in_thread(self, keywords: dict[str, Any], limit: float, threads: Threads) -> Called | BridgeError:
+    async def _in_thread(self, keywords: dict[str, Any], limit: float, threads: Threads) -> CallOutcome | BridgeError:
         with printing.as_tool():
             context = contextvars.copy_context()
         job = threads.submit(functools.partial(self._run_in_thread, keywords), context)
@@ -194,9 +194,9 @@ class RegisteredTool:
             await _wait(job.outcome, limit)
         finally:
             if not job.outcome.done():
-                threads.give_up(job)
+                threads.abandon(job)
                 if job.started:
-                    self._leave_behind(job.outcome)
+                    self._abandon(job.outcome)
         if job.outcome.cancelled():
             message = f"every thread for synchronous tools was busy for {limit:g} s; the call was not started."
             return self.error("tool_busy", message, timeout=limit)
@@ -204,12 +204,12 @@ class RegisteredTool:
             return self._timed_out(limit, still_running=True)
         return job.outcome.result()
 
-    def _leave_behind(self, outcome: asyncio.Future[Any]) -> None:
-        self.left_behind += 1
-        outcome.add_done_callback(self._caught_up)
+    def _abandon(self, outcome: asyncio.Future[Any]) -> None:
+        self.abandoned += 1
+        outcome.add_done_callback(self._abandoned_ended)
 
-    def _caught_up(self, _outcome: object) -> None:
-        self.left_behind -= 1
+    def _abandoned_ended(self, _outcome: object) -> None:
+        self.abandoned -= 1
 
     # Errors.
 
@@ -219,10 +219,10 @@ class RegisteredTool:
         return BridgeError(code, f"{SERVER}.{name}: {message}", hint=hint, server=SERVER, tool=name, **details)
 
     def _refuse_when_stuck(self) -> None:
-        if self.left_behind >= MAX_LEFT_BEHIND:
+        if self.abandoned >= MAX_ABANDONED:
             raise self.error(
                 "tool_unavailable",
-                f"{self.left_behind} calls of it are still running after their time was over; it is refused until "
+                f"{self.abandoned} calls of it are still running after their time was over; it is refused until "
                 "one of them ends.",
                 hint="Its operator should see why it hangs; an async function could be cancelled.",
             )

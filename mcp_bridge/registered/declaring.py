@@ -27,7 +27,7 @@ else:
 
 DEFAULT_TIMEOUT = 30.0
 
-NOTED_AS = "__mcp_bridge_tools__"
+DECLARATIONS_NAME = "__mcp_bridge_tools__"
 """The name of the list of declarations in a module's globals."""
 
 # The tool names that the MCP specification allows (2025-11-25, Tools).
@@ -37,7 +37,7 @@ _CAPABILITY = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceLocation:
     """A position in a source file."""
 
     file: str
@@ -73,7 +73,7 @@ class Declaration:
     timeout: float
     thread: bool
     is_async: bool
-    place: Place
+    place: SourceLocation
 
 
 @overload
@@ -129,13 +129,13 @@ def tool(
         BridgeError: `bad_tools`: this can't be a tool, with its file and line.
     """
     caller = sys._getframe(1)  # noqa: SLF001 - whose module is declaring
-    home, here = caller.f_globals, Place(caller.f_code.co_filename, caller.f_lineno)
+    home, here = caller.f_globals, SourceLocation(caller.f_code.co_filename, caller.f_lineno)
 
     def declare(function: Any) -> Any:
         declaration = _declaration(
             function, name, description, capabilities, idempotent, read_only, timeout, thread, here
         )
-        _note(declaration, home)
+        _register(declaration, home)
         return function
 
     return declare if function is None else declare(function)
@@ -160,7 +160,7 @@ def parameters(declaration: Declaration) -> list[inspect.Parameter]:
     return [param for param in inspect.signature(function).parameters.values() if param.name not in bound]
 
 
-def bad_tool(place: Place | None, problem: str, hint: str | None = None, **details: Any) -> BridgeError:
+def bad_tool(place: SourceLocation | None, problem: str, hint: str | None = None, **details: Any) -> BridgeError:
     """A `bad_tools` error whose message begins with the position."""
     if place is not None:
         details = {"file": place.file, "line": place.line} | details
@@ -177,14 +177,14 @@ def _declaration(
     read_only: Any,
     timeout: Any,
     thread: Any,
-    here: Place,
+    here: SourceLocation,
 ) -> Declaration:
     if isinstance(function, staticmethod):
         function = function.__func__
     base = base_function(function)
     if base is None or not callable(function) or inspect.isclass(function):
         raise _no_function(function, here)
-    place = Place(base.__code__.co_filename, base.__code__.co_firstlineno)
+    place = SourceLocation(base.__code__.co_filename, base.__code__.co_firstlineno)
     name = base.__name__ if name is None else name
     _check_name(name, place)
     what = f"tool {name!r}"
@@ -212,7 +212,7 @@ def _declaration(
     return declaration
 
 
-def _no_function(function: Any, place: Place) -> BridgeError:
+def _no_function(function: Any, place: SourceLocation) -> BridgeError:
     if isinstance(function, str):
         return bad_tool(place, "the name of a tool is given by name", f"Write @mcp_bridge.tool(name={function!r}).")
     if isinstance(function, classmethod):
@@ -221,7 +221,7 @@ def _no_function(function: Any, place: Place) -> BridgeError:
     return bad_tool(place, f"a {type(function).__name__} can't be a tool", hint)
 
 
-def _check_name(name: Any, place: Place) -> None:
+def _check_name(name: Any, place: SourceLocation) -> None:
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise bad_tool(
             place,
@@ -232,7 +232,7 @@ def _check_name(name: Any, place: Place) -> None:
         )
 
 
-def _checked_capabilities(capabilities: Any, what: str, place: Place) -> tuple[str, ...]:
+def _checked_capabilities(capabilities: Any, what: str, place: SourceLocation) -> tuple[str, ...]:
     if isinstance(capabilities, str):
         hint = f"Write capabilities=({capabilities!r},)."
         raise bad_tool(place, f"the capabilities of {what} are a tuple of texts, not one text", hint)
@@ -247,7 +247,7 @@ def _checked_capabilities(capabilities: Any, what: str, place: Place) -> tuple[s
     return tuple(dict.fromkeys(listed))
 
 
-def _checked_timeout(timeout: Any, what: str, place: Place) -> float:
+def _checked_timeout(timeout: Any, what: str, place: SourceLocation) -> float:
     number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
     if not number or not math.isfinite(timeout) or timeout <= 0:
         raise bad_tool(place, f"the timeout of {what} must be a number of seconds over 0")
@@ -278,9 +278,9 @@ def _check_shape(declaration: Declaration, base: FunctionType) -> None:
             raise bad_tool(place, f"{what} takes {param.name!r} by position only", hint, parameter=param.name)
 
 
-def _note(declaration: Declaration, caller: dict[str, Any]) -> None:
+def _register(declaration: Declaration, caller: dict[str, Any]) -> None:
     """Add it to the globals of the declaring module and of the function's module, which a factory distinguishes."""
     base = base_function(declaration.function)
     written = base.__globals__ if base else caller
     for home in [caller] if written is caller else [caller, written]:
-        home.setdefault(NOTED_AS, []).append(declaration)
+        home.setdefault(DECLARATIONS_NAME, []).append(declaration)

@@ -39,7 +39,7 @@ _guarded: dict[str, Content] = {}
 """Maps guarded folders to their trusted content."""
 
 
-def _guard_of(path: str) -> Content | None:
+def _guard_for(path: str) -> Content | None:
     """The trusted content if a path is in a guarded folder, else None."""
     place = Path(path)
     return next((content for folder, content in _guarded.items() if place.is_relative_to(folder)), None)
@@ -49,7 +49,7 @@ class _TrustedLoader(SourceFileLoader):
     """Loads source whose bytes are hashed before they are compiled: exactly the bytes that were hashed."""
 
     def get_data(self, path: str) -> bytes:
-        content = _guard_of(path)
+        content = _guard_for(path)
         if content is None:
             raise ImportError(f"{path} is in no folder that is trusted", path=path)
         return content.read(Path(path), MAX_MODULE_BYTES)
@@ -69,10 +69,10 @@ class _GuardedFinder:
         target: ModuleType | None = None,  # noqa: ARG002 - the protocol of finders has it
     ) -> ModuleSpec | None:
         folders = [folder for folder in path or () if isinstance(folder, str)]
-        if not any(_guard_of(folder) for folder in folders):
+        if not any(_guard_for(folder) for folder in folders):
             return None
         for folder in folders:
-            spec = _find_guarded(name, folder) if _guard_of(folder) else PathFinder.find_spec(name, [folder])
+            spec = _find_guarded(name, folder) if _guard_for(folder) else PathFinder.find_spec(name, [folder])
             if spec is not None:
                 return spec
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
@@ -107,7 +107,7 @@ class _Finder:
 _finder = _Finder()
 
 
-def forget() -> None:
+def unload() -> None:
     """Unload all modules of the folders, so that they are imported again from the current files.
 
     Only for a process that holds none of their tools: objects of the old modules would continue to exist.
@@ -179,18 +179,18 @@ class Folders:
             return None
         if len(specs) > 1:
             raise bad_tool(None, f"there are two modules {name!r}: {specs[0].origin} and {specs[1].origin}", _RENAME)
-        hidden_by = _hidden_by(name, specs[0])
+        hidden_by = _shadowed_by(name, specs[0])
         if hidden_by:
             raise bad_tool(
                 None, f"{specs[0].origin} can't be loaded: `import {name}` gives {hidden_by}", _RENAME, module=name
             )
         return specs[0]
 
-    def warn_of_hidden(self) -> None:
+    def warn_of_shadowed(self) -> None:
         """Log which modules are shadowed and so can't be imported by others in the folders."""
         for entry, name in self._modules():
             spec = _find(name, [str(entry.parent)])
-            hidden_by = _hidden_by(name, spec) if spec else None
+            hidden_by = _shadowed_by(name, spec) if spec else None
             if hidden_by:
                 logger.warning("%s is hidden: `import %s` gives %s", entry, name, hidden_by)
 
@@ -206,12 +206,12 @@ class Folders:
 def _find(name: str, folders: list[str]) -> ModuleSpec | None:
     spec = None
     for folder in folders:
-        spec = spec or (_find_guarded(name, folder) if _guard_of(folder) else PathFinder.find_spec(name, [folder]))
+        spec = spec or (_find_guarded(name, folder) if _guard_for(folder) else PathFinder.find_spec(name, [folder]))
     # A folder without an __init__.py would be a namespace package (PEP 420).
     return spec if spec is not None and spec.origin is not None else None
 
 
-def _hidden_by(name: str, spec: ModuleSpec) -> str | None:
+def _shadowed_by(name: str, spec: ModuleSpec) -> str | None:
     """A description of what Python imports instead of the module; None if Python imports the module."""
     other = _found_first(name)
     if other is None or (other.origin and spec.origin and Path(other.origin).resolve() == Path(spec.origin).resolve()):

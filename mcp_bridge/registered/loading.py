@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from mcp_bridge.downstream.catalog.aliases import nearest
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.registered import printing
-from mcp_bridge.registered.declaring import NOTED_AS, Declaration, Place, bad_tool
+from mcp_bridge.registered.declaring import DECLARATIONS_NAME, Declaration, SourceLocation, bad_tool
 from mcp_bridge.registered.folders import Folders
 from mcp_bridge.registered.registry import Registry
 from mcp_bridge.registered.results import MAX_RESULT_BYTES
@@ -46,12 +46,12 @@ def load_registry(config: ToolsConfig, base: Path, *, max_result_bytes: int = MA
         max_result_bytes: The maximum size of a result, in bytes of JSON.
 
     Raises:
-        BridgeError: As `declared`; `bad_tools`: a function that can't be a tool, or two tools with one name.
+        BridgeError: As `load_declarations`; `bad_tools`: a function that can't be a tool, or two tools with one name.
     """
-    return Registry(declared(config, base), max_result_bytes=max_result_bytes)
+    return Registry(load_declarations(config, base), max_result_bytes=max_result_bytes)
 
 
-def declared(config: ToolsConfig, base: Path, trusted: Content | None = None) -> list[Declaration]:
+def load_declarations(config: ToolsConfig, base: Path, trusted: Content | None = None) -> list[Declaration]:
     """Import the operator's modules and return their tools.
 
     Args:
@@ -78,7 +78,7 @@ def declared(config: ToolsConfig, base: Path, trusted: Content | None = None) ->
     if config.entry_points:
         for entry in sorted(importlib.metadata.entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
             declarations += _from_entry_point(entry)
-    folders.warn_of_hidden()
+    folders.warn_of_shadowed()
     return declarations
 
 
@@ -141,16 +141,16 @@ def _frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def _import_failed(name: str, error: BaseException, frames: list[traceback.FrameSummary]) -> BridgeError:
-    place: Place | None = None
+    place: SourceLocation | None = None
     problem = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, SyntaxError) and error.filename:
-        place = Place(error.filename, error.lineno or 1)
+        place = SourceLocation(error.filename, error.lineno or 1)
         problem = f"{type(error).__name__}: {error.msg}"
     elif frames:
         # The last line of the operator's own code, and not of a library that it called.
         home = Path(frames[0].filename).parent
         own = [frame for frame in frames if Path(frame.filename).is_relative_to(home)]
-        place = Place(own[-1].filename, own[-1].lineno or 1)
+        place = SourceLocation(own[-1].filename, own[-1].lineno or 1)
     hint = None
     if isinstance(error, ModuleNotFoundError):
         hint = "Install it in the environment that mcp-bridge runs in."
@@ -168,7 +168,7 @@ def _declared_in(module: ModuleType) -> list[Declaration]:
     names = [module.__name__, *(name for name in sys.modules if name.startswith(f"{module.__name__}."))]
     found: dict[int, Declaration] = {}
     for name in names:
-        for declaration in getattr(sys.modules.get(name), NOTED_AS, ()):
+        for declaration in getattr(sys.modules.get(name), DECLARATIONS_NAME, ()):
             found[id(declaration)] = declaration
     return list(found.values())
 
@@ -186,5 +186,5 @@ def _without_tools(what: str, module: ModuleType) -> BridgeError:
 
 
 def _is_declared(value: object, home: str) -> bool:
-    declared = getattr(sys.modules.get(home), NOTED_AS, ())
-    return any(declaration.function is value for declaration in declared)
+    load_declarations = getattr(sys.modules.get(home), DECLARATIONS_NAME, ())
+    return any(declaration.function is value for declaration in load_declarations)

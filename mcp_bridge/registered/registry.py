@@ -9,7 +9,7 @@ from mcp_bridge.downstream.catalog.aliases import did_you_mean, nearest
 from mcp_bridge.downstream.catalog.describe import call_hint
 from mcp_bridge.downstream.catalog.tools import Listing, listing_from_wire
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.registered.calling import SERVER, Called, RegisteredTool
+from mcp_bridge.registered.calling import SERVER, CallOutcome, RegisteredTool
 from mcp_bridge.registered.declaring import bad_tool
 from mcp_bridge.registered.results import MAX_RESULT_BYTES
 from mcp_bridge.registered.threads import Threads
@@ -88,7 +88,7 @@ class Registry:
         name: str,
         arguments: dict[str, Any] | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
-    ) -> Called:
+    ) -> CallOutcome:
         """Call a tool.
 
         Args:

@@ -110,9 +110,9 @@ class Arguments:
                 return self._validate(whole, strict=True)  # type: ignore[no-any-return]
             except ValidationError as error:
                 first = error
-        raise ArgumentsError(self._told(first))
+        raise ArgumentsError(self._message(first))
 
-    def _told(self, error: ValidationError) -> str:
+    def _message(self, error: ValidationError) -> str:
         alike: Counter[tuple[Any, ...]] = Counter()
         told: list[str] = []
         for fault in _faults(error):

@@ -54,10 +54,10 @@ class Threads:
         """Run `work`, which must not raise, in a thread with this context."""
         job = Job(work, context)
         self._waiting.append(job)  # type: ignore[arg-type]
-        self._hand_out()
+        self._assign()
         return job
 
-    def give_up(self, job: Job[T]) -> None:
+    def abandon(self, job: Job[T]) -> None:
         """Abandon a job. If it has started, its thread is lost until it ends; otherwise it never starts."""
         if job.started:
             job.worker_lost = True
@@ -65,9 +65,9 @@ class Threads:
         else:
             self._waiting.remove(job)  # type: ignore[arg-type]
             job.outcome.cancel()
-        self._hand_out()
+        self._assign()
 
-    def _hand_out(self) -> None:
+    def _assign(self) -> None:
         while self._waiting and (self._idle or self._live < self._size):
             if self._idle:
                 worker = self._idle.pop()
@@ -90,7 +90,7 @@ class Threads:
             worker.jobs.put(None)
         else:
             self._idle.append(worker)
-            self._hand_out()
+            self._assign()
 
     def retire(self, worker: _Worker) -> None:
         """Handle a worker that was idle for a while; it may have a new job by now. Called on the event loop."""

@@ -18,7 +18,7 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.host.service import open_bridge
-from mcp_bridge.offload import on_waiting_thread
+from mcp_bridge.offload import on_blocking_thread
 from mcp_bridge.settings import Settings
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class Keeper:
             await self._wanted.wait()
             self._wanted = anyio.Event()
             if not self._left.is_set():
-                found = await on_waiting_thread(configured, self._source)
+                found = await on_blocking_thread(configured, self._source)
 
     def leave(self) -> None:
         """Close the bridge once it has no calls in progress."""
@@ -224,7 +224,7 @@ class Keeper:
         # Shielded: a change is reported once, and must not be lost if the call is cancelled.
         with anyio.CancelScope(shield=True):
             async with self._looking:
-                self._take_in(await on_waiting_thread(_changed, self._source))
+                self._take_in(await on_blocking_thread(_changed, self._source))
 
     def _take_in(self, change: Change | BridgeError | None) -> None:
         assert self._bridge is not None  # noqa: S101 - only a bridge that is open is looked after

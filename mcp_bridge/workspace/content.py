@@ -109,7 +109,7 @@ class Content:
         return data
 
 
-class _Gathering:
+class _ContentCollector:
     """Collects and hashes files, within limits."""
 
     def __init__(self, file: Path) -> None:
@@ -156,7 +156,7 @@ def content_of(file: Path, data: bytes, table: Mapping[str, Any]) -> Content:
     Raises:
         BridgeError: `folder_too_large`.
     """
-    found = _Gathering(file)
+    found = _ContentCollector(file)
     base = file.parent
     for folder in _folders(table, "tools", base):
         for path in _modules(folder, found):
@@ -196,7 +196,7 @@ def _entries(folder: Path) -> list[Path]:
         return []
 
 
-def _modules(folder: Path, gathering: _Gathering) -> Iterator[Path]:
+def _modules(folder: Path, gathering: _ContentCollector) -> Iterator[Path]:
     """All Python files in a folder and its possible packages; each symbolic link is followed once."""
     seen: set[tuple[int, int]] = set()
     waiting = [folder]
@@ -248,7 +248,7 @@ def changed(files: Mapping[str, str]) -> str | None:
         files: Maps paths to SHA-256 hashes, as `Content.files`.
     """
     for path, hashed in files.items():
-        found = _Gathering(Path(path))
+        found = _ContentCollector(Path(path))
         found.add(Path(path))
         if found.files[path] != hashed:
             return path

@@ -158,7 +158,7 @@ class TrustStore:
 
         Returns:
             The status, and the reason if it is `unusable`. `trusted` refers to the file's own bytes: the files that it
-            names must still be compared (`agrees`).
+            names must still be compared (`is_trusted`).
         """
         try:
             entry = self.entry(file)
@@ -168,7 +168,7 @@ class TrustStore:
             return "untrusted", None
         return ("trusted" if entry.hash == hashlib.sha256(data).hexdigest() else "changed"), None
 
-    def agrees(self, content: Content) -> bool:
+    def is_trusted(self, content: Content) -> bool:
         """Whether exactly this content is trusted."""
         try:
             entry = self.entry(content.file)
@@ -201,7 +201,7 @@ def _unusable(path: Path, reason: str) -> BridgeError:
 
 
 @dataclass(frozen=True, slots=True)
-class PassedOver:
+class IgnoredFile:
     """A folder's file that is ignored.
 
     Attributes:
@@ -233,16 +233,16 @@ _REASONS: dict[Status, str] = {
 
 def passed_over(
     file: Path, status: Status, reason: str | None = None, servers: tuple[str, ...] = (), *, above: bool = False
-) -> PassedOver:
+) -> IgnoredFile:
     """Describe a folder's file that is ignored."""
     what = f"{file} takes no part"
     because = _REASONS.get(status) or reason or "it can't be read"
-    return PassedOver(f"{status}_file", str(file), f"{what}: {because}.", servers, above)
+    return IgnoredFile(f"{status}_file", str(file), f"{what}: {because}.", servers, above)
 
 
 def trusted(
     file: Path, store: TrustStore, parse: Callable[[bytes], dict[str, Any]]
-) -> tuple[Content, dict[str, Any]] | PassedOver | None:
+) -> tuple[Content, dict[str, Any]] | IgnoredFile | None:
     """A folder's file and its parsed content, if exactly its content is trusted.
 
     Args:
@@ -270,6 +270,6 @@ def trusted(
         content = content_of(file, data, table)
     except BridgeError as exc:
         return passed_over(file, "unusable", exc.message.removesuffix("."))
-    if not store.agrees(content):
+    if not store.is_trusted(content):
         return passed_over(file, "changed")
     return content, table

@@ -59,7 +59,7 @@ class Files:
         if "mcp_bridge.registered.folders" in sys.modules:
             from mcp_bridge.registered import folders  # noqa: PLC0415
 
-            folders.forget()
+            folders.unload()
         stamps = _stamps(_files(self._named))
         found = common.configure(self._named)
         common.refuse_nesting(found)

@@ -82,7 +82,7 @@ def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) ->
     for row in asked:
         for line in _described(row, loaded):
             show(line)
-    new = [row for row in asked if not loaded.trust.agrees(row.content)]
+    new = [row for row in asked if not loaded.trust.is_trusted(row.content)]
     if new and not yes and not _agreed():
         showing.say("mcp-bridge: nothing was trusted.")
         return common.REFUSED

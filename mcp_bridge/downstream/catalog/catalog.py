@@ -16,7 +16,7 @@ from mcp_bridge.downstream.catalog.store import ListingStore
 from mcp_bridge.downstream.client.failures import first_line, configuration_error
 from mcp_bridge.downstream.client.status import ServerStatus
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.offload import is_large, on_thread, on_waiting_thread
+from mcp_bridge.offload import is_large, on_thread, on_blocking_thread
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -292,7 +292,7 @@ class Catalog:
     async def _save(self, store: ListingStore, server: DownstreamServer, listing: Listing) -> None:
         async with self._saving:
             if self._tools.get(server.spec.name) is listing.tools:
-                await on_waiting_thread(store.save, server.spec.fingerprint(), listing.tools)
+                await on_blocking_thread(store.save, server.spec.fingerprint(), listing.tools)
 
     async def _ready_index(self) -> SearchIndex:
         # Outside the lock, which every search waits for.

@@ -38,7 +38,7 @@ from mcp_bridge.downstream.catalog.tools import Listing, listing_from_wire
 from mcp_bridge.downstream.client import failures
 from mcp_bridge.downstream.client.large_parts import detached_parts, reattach, tools_of
 from mcp_bridge.downstream.client.transport import OversizedResult, StdioTransport
-from mcp_bridge.offload import leave_limits, on_thread
+from mcp_bridge.offload import detach_from_time_limits, on_thread
 from mcp_bridge.workspace.content import changed
 
 # Re-exported for the supervisor, which imports this module, and with it the SDK, on first use.
@@ -140,7 +140,7 @@ class Connection:
         """Start the server, serve until it dies, is stopped or was idle, then end its processes. Never raises."""
         # From now on messages are charged to the server, and not to whoever needed it first.
         fair_share.current.set(self.transport.party)
-        leave_limits()
+        detach_from_time_limits()
         try:
             with self._scope:
                 await self._run(idle_timeout)

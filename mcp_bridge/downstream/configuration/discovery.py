@@ -39,7 +39,7 @@ from mcp_bridge.workspace.content import (
     scripts_of,
     why,
 )
-from mcp_bridge.workspace.trust import PassedOver, Status, TrustStore, passed_over
+from mcp_bridge.workspace.trust import IgnoredFile, Status, TrustStore, passed_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -98,7 +98,7 @@ class Discovery:
     servers: dict[str, ServerSpec] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
-    passed_over: list[PassedOver] = field(default_factory=list)
+    passed_over: list[IgnoredFile] = field(default_factory=list)
 
     @property
     def folder_servers(self) -> frozenset[str]:
@@ -371,7 +371,7 @@ def _trusted(
         whole = content_of(file, data, project_table(content))
     except BridgeError as error:
         return "unusable", error.message.removesuffix("."), {}
-    return ("trusted" if trust.agrees(whole) else "changed"), None, whole.files
+    return ("trusted" if trust.is_trusted(whole) else "changed"), None, whole.files
 
 
 def missing_servers_problem(content: Mapping[str, Any]) -> str:
