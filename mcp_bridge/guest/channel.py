@@ -79,7 +79,7 @@ class Channel:
         except BaseException:
             self.forget(number)
             raise
-        self._taken(params)
+        self._acknowledge(params)
         return _result(answers[0])
 
     async def request_async(self, params: Any) -> Any:
@@ -110,10 +110,10 @@ class Channel:
         except BaseException:
             self.forget(number)
             raise
-        self._taken(params)
+        self._acknowledge(params)
         return _result(answer)
 
-    def _taken(self, params: Any) -> None:
+    def _acknowledge(self, params: Any) -> None:
         if self.replays and (call := getattr(params, "call", None)) is not None:
             self.notify(CallTaken(call))
 

@@ -53,16 +53,16 @@ class Display:
         """
         for thing in objects:
             left = self._send_rich(thing)
-            if not isinstance(left, Pictured):
+            if not isinstance(left, ImagePlaceholder):
                 print(left if isinstance(left, str) else repr(left))  # noqa: T201
 
     def _send_rich(self, thing: Any) -> Any:
-        """Send the rich content of an object; return the rest to show as text, or a `Pictured` if nothing is left."""
+        """Send the rich content of an object; return the rest to show as text, or a `ImagePlaceholder` if nothing is left."""
         data = rich_form(thing)
         if data is not None:
             self._send(data)
-            return Pictured(*next(iter(data.items())))
-        left, images = pictured(thing)
+            return ImagePlaceholder(*next(iter(data.items())))
+        left, images = extract_images(thing)
         for image in images:
             self._send(image)
         return left
@@ -125,7 +125,7 @@ class Display:
             value.close()
             raise NotAwaitedError(f"{name}(...) was never awaited, so it never ran; write: await {name}(...)")
         left = self._send_rich(value)
-        return None if isinstance(left, Pictured) else cut(printable(repr(left)), self.max_value)
+        return None if isinstance(left, ImagePlaceholder) else cut(printable(repr(left)), self.max_value)
 
     def show_figures(self) -> None:
         """Display matplotlib's open figures, as a notebook does at the end of a cell, except those already shown."""
@@ -159,7 +159,7 @@ class Display:
         figures.savefig = savefig
 
 
-class Pictured:
+class ImagePlaceholder:
     """Replaces an image in the text form of the value that contains it."""
 
     def __init__(self, mime: str, body: str) -> None:
@@ -169,7 +169,7 @@ class Pictured:
         return self._text
 
 
-def pictured(value: Any) -> tuple[Any, list[dict[str, Any]]]:
+def extract_images(value: Any) -> tuple[Any, list[dict[str, Any]]]:
     """A value with its images replaced, and the images. Lists, tuples and dicts are searched.
 
     A value without images is returned unchanged.
@@ -184,7 +184,7 @@ def pictured(value: Any) -> tuple[Any, list[dict[str, Any]]]:
             return part
         if (image := _image_block(part)) is not None:
             images.append(image)
-            return Pictured(*next(iter(image.items())))
+            return ImagePlaceholder(*next(iter(image.items())))
         before = len(images)
         made: Any = part
         if isinstance(part, dict):
@@ -194,7 +194,7 @@ def pictured(value: Any) -> tuple[Any, list[dict[str, Any]]]:
             made = made if isinstance(part, list) else tuple(made)
         elif (form := _image_form(part)) is not None:
             images.append(form)
-            return Pictured(*next(iter(form.items())))
+            return ImagePlaceholder(*next(iter(form.items())))
         # A part without images stays the same object, which may have its own `repr`.
         return made if len(images) > before else part
 

@@ -55,7 +55,7 @@ class Settings:
         self.silence = float(words[2]) if len(words) > 2 else 120.0
 
 
-class Heard:
+class FrameCounter:
     """A counter of frames received from the host, in memory shared with the guest."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Heard:
         return self._page[0]
 
 
-class Leftovers:
+class UnsentOutput:
     """Output that the guest wrote and did not send before it died: a crash loses no earlier output.
 
     Args:
@@ -106,7 +106,7 @@ def main(words: list[str]) -> NoReturn:
     """Run as process 1. Never returns; the exit status is the guest's, or 128 + n for signal n."""
     settings = Settings(words)
     _limit(settings)
-    heard = Heard()
+    heard = FrameCounter()
     outputs = (os.pipe(), os.pipe())
     unsent = (Unsent(), Unsent())
     child = os.fork()
@@ -114,18 +114,18 @@ def main(words: list[str]) -> NoReturn:
         from mcp_bridge.guest import main as guest
 
         guest.main(outputs, unsent, heard)
-    _seclude()
+    _make_undumpable()
     # Python installs a handler for SIGINT, through which any process in here, or `podman kill`, could end this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # EOF on the channel must mean that the guest has exited: this process keeps no write end of it open.
     os.dup2(2, 1)
     for _, writer in outputs:
         os.close(writer)
-    left = Leftovers([reader for reader, _ in outputs], unsent, counts_memory=not settings.memory)
+    left = UnsentOutput([reader for reader, _ in outputs], unsent, counts_memory=not settings.memory)
     _supervise(child, settings, heard, left)
 
 
-def _seclude() -> None:
+def _make_undumpable() -> None:
     """Make this process's memory inaccessible to the guest, which has the same user and could stop the watchdog.
 
     Uses prctl(2), which Python doesn't wrap; `_ctypes` alone loads in a fraction of the time of `ctypes`. Without it in
@@ -159,7 +159,7 @@ def _lower(which: int, value: int) -> None:
         resource.setrlimit(which, (value, value))
 
 
-def _supervise(child: int, settings: Settings, heard: Heard, left: Leftovers) -> NoReturn:
+def _supervise(child: int, settings: Settings, heard: FrameCounter, left: UnsentOutput) -> NoReturn:
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_read, False)
     os.set_blocking(wake_write, False)
@@ -178,7 +178,7 @@ def _supervise(child: int, settings: Settings, heard: Heard, left: Leftovers) ->
             _empty(wake_read)
         status = _reap(child)
         if status is not None:
-            _leave(status, left)
+            _exit_with(status, left)
         if events.get(0, 0) & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
             _host_gone(child, left)
         if events.get(0, 0) & select.POLLIN:
@@ -220,22 +220,22 @@ def _reap(child: int) -> int | None:
             found = status
 
 
-def _host_gone(child: int, left: Leftovers) -> NoReturn:
+def _host_gone(child: int, left: UnsentOutput) -> NoReturn:
     deadline = time.monotonic() + GRACE_SECONDS
     while time.monotonic() < deadline:
         status = _reap(child)
         if status is not None:
-            _leave(status, left)
+            _exit_with(status, left)
         time.sleep(0.01)
     _end(child, 128 + signal.SIGKILL, signal.SIGKILL, left)
 
 
-def _leave(status: int, left: Leftovers) -> NoReturn:
+def _exit_with(status: int, left: UnsentOutput) -> NoReturn:
     code = os.waitstatus_to_exitcode(status)
     _end(0, code if code >= 0 else 128 - code, max(0, -code), left)
 
 
-def _end(child: int, code: int, signum: int, left: Leftovers) -> NoReturn:
+def _end(child: int, code: int, signum: int, left: UnsentOutput) -> NoReturn:
     if os.getpid() == 1:
         # Only as process 1 of a namespace: elsewhere this would kill processes outside the sandbox.
         try:

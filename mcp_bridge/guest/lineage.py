@@ -70,7 +70,7 @@ def begin() -> None:
                 return context.run(start, self)
         return start(self)
 
-    _take_place(start, start_with_line)
+    _copy_metadata(start, start_with_line)
     threading.Thread.start = start_with_line  # type: ignore[method-assign]
 
 
@@ -105,10 +105,10 @@ def follow_tasks() -> None:
                 pass  # The context is entered already: the line is shared.
         return create(self, coro, **options)
 
-    _take_place(create, create_with_line)
+    _copy_metadata(create, create_with_line)
     base_events.BaseEventLoop.create_task = create_with_line  # type: ignore[method-assign]
     completed = asyncio.as_completed
-    _take_place(completed, as_completed := _as_completed(completed))
+    _copy_metadata(completed, as_completed := _as_completed(completed))
     asyncio.as_completed = asyncio.tasks.as_completed = as_completed
 
 
@@ -143,7 +143,7 @@ def follow_pools() -> None:
     def submit_with_line(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         return submit(self, _on_line, current().task(), fn, args, kwargs)
 
-    _take_place(submit, submit_with_line)
+    _copy_metadata(submit, submit_with_line)
     ThreadPoolExecutor.submit = submit_with_line  # type: ignore[method-assign]
 
 
@@ -161,7 +161,7 @@ def _is_of_pool(thread: threading.Thread) -> bool:
     return pools is not None and getattr(thread, "_target", None) is getattr(pools, "_worker", pools)
 
 
-def _take_place(original: Any, replacement: Any) -> None:
+def _copy_metadata(original: Any, replacement: Any) -> None:
     """Copy metadata as `functools.wraps`, which isn't imported yet."""
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):
         setattr(replacement, name, getattr(original, name))

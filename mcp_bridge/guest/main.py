@@ -67,7 +67,7 @@ def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
     lineage.begin()
     prepared = {
         "ctypes": output.unbuffer_c,
-        "linecache": source.give_to_linecache,
+        "linecache": source.register_in_linecache,
         "asyncio": lineage.follow_tasks,
         "concurrent.futures.thread": lineage.follow_pools,
         "inspect": proxies.show_asynchronous,

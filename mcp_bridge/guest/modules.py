@@ -69,7 +69,7 @@ class Modules:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002
         """Suggest the nearest server for an unknown one; run callbacks for modules that are first imported."""
         if name in _LATE:
-            return type(sys.__spec__)(name, _Built(*self._late))  # type: ignore[arg-type]
+            return type(sys.__spec__)(name, _LazyLoader(*self._late))  # type: ignore[arg-type]
         if name.startswith("mcp."):
             # Without `name=`, "from mcp.servers import x" would swallow the message.
             raise ModuleNotFoundError(self._unknown(name))
@@ -78,7 +78,7 @@ class Modules:
             for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
                 spec = finder.find_spec(name, path)
                 if spec is not None:
-                    spec.loader = _ThenDo(spec.loader, prepare)  # type: ignore[assignment]
+                    spec.loader = _LoaderWithCallback(spec.loader, prepare)  # type: ignore[assignment]
                     return spec
         return None
 
@@ -204,7 +204,7 @@ _LATE = frozenset({"mcp.programs", "mcp.traces", "mcp.sync.programs", "mcp.sync.
 """Modules that are built on first use: most scripts don't need the kernel, which they import."""
 
 
-class _Built:
+class _LazyLoader:
     """The loader of such a module."""
 
     def __init__(self, channel: Channel, calls: Calls) -> None:
@@ -219,7 +219,7 @@ class _Built:
         pass
 
 
-class _ThenDo:
+class _LoaderWithCallback:
     """A loader that runs a callback after its module is loaded."""
 
     def __init__(self, loader: Any, then: Callable[[], None]) -> None:

@@ -125,7 +125,7 @@ class Calls:
             raise NotAwaitedError(_not_awaited(shown, place), place)
         # A coroutine in a variable isn't garbage-collected.
         for value in list(sys.modules["__main__"].__dict__.values()):
-            if type(value) is types.CoroutineType and _is_unbegun(value):
+            if type(value) is types.CoroutineType and _is_unstarted(value):
                 value.close()
                 raise NotAwaitedError(_not_awaited(value.__qualname__, None))
 
@@ -163,7 +163,7 @@ class Calls:
         return None
 
 
-def _is_unbegun(coroutine: Any) -> bool:
+def _is_unstarted(coroutine: Any) -> bool:
     return coroutine.cr_frame is not None and not coroutine.cr_suspended and not coroutine.cr_running
 
 

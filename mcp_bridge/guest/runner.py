@@ -45,7 +45,7 @@ class Source:
         """The script's text."""
         return self.code
 
-    def give_to_linecache(self) -> None:
+    def register_in_linecache(self) -> None:
         """Register the text for tracebacks and `inspect`: linecache asks no loader for a name in angle brackets."""
         import linecache
 
@@ -178,11 +178,11 @@ def _exit_outcome(exc: SystemExit) -> Outcome:
         return Outcome(0)
     if isinstance(exc.code, int):
         return Outcome(exc.code & 0xFF)
-    _complain(exc.code)  # as the interpreter does
+    _print_error(exc.code)  # as the interpreter does
     return Outcome(1)
 
 
-def _complain(what: Any) -> None:
+def _print_error(what: Any) -> None:
     """Print to the original standard error, whatever the script has assigned to `sys.stderr`."""
     try:
         print(what, file=sys.stderr or sys.__stderr__, flush=True)
@@ -206,7 +206,7 @@ def _run_exit_functions() -> None:
     try:
         atexit._run_exitfuncs()  # noqa: SLF001
     except BaseException as exc:  # noqa: BLE001
-        _complain(describe(exc)["traceback"])
+        _print_error(describe(exc)["traceback"])
 
 
 def describe(exc: BaseException) -> dict[str, Any]:
@@ -234,7 +234,7 @@ def _describe(exc: BaseException) -> dict[str, Any]:
 
     source = getattr(sys.modules.get("__main__"), "__loader__", None)
     if isinstance(source, Source):
-        source.give_to_linecache()
+        source.register_in_linecache()
     report = traceback.TracebackException.from_exception(exc, compact=True)
     lines: list[int] = []
     _keep_user_frames(report, lines)

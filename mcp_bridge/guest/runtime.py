@@ -165,9 +165,9 @@ def build(channel: Channel, calls: Calls, servers: list[dict[str, Any]]) -> type
     for name in _BLOCKING_TOO:
         blocking = getattr(functions, name)
         public[name] = _asynchronous(name, blocking, calls)
-        public[f"{name}_sync"] = _telling(f"{name}_sync", blocking)
+        public[f"{name}_sync"] = _with_usage_errors(f"{name}_sync", blocking)
     for name in _PLAIN:
-        public[name] = public[f"{name}_sync"] = _telling(name, getattr(functions, name))
+        public[name] = public[f"{name}_sync"] = _with_usage_errors(name, getattr(functions, name))
     public["call_tool"] = functions.call_tool_async
     public["call_tool_sync"] = functions.call_tool
     module.__dict__.update(public)
@@ -249,7 +249,7 @@ _PLAIN = ("discovered_servers", "list_loaded_server_metadata", "describe_server"
 
 def _asynchronous(name: str, blocking: Callable[..., Any], calls: Calls) -> Any:
     """The asynchronous form: the same function on a thread, so that it doesn't block the loop."""
-    blocking = _telling(name, blocking)
+    blocking = _with_usage_errors(name, blocking)
 
     async def work(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         import asyncio
@@ -267,7 +267,7 @@ def _asynchronous(name: str, blocking: Callable[..., Any], calls: Calls) -> Any:
     return call
 
 
-def _telling(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _with_usage_errors(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a function so that wrong arguments give an error with its usage.
 
     Raises:
