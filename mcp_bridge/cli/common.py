@@ -249,7 +249,7 @@ def exit_code(error: BridgeError, other: int = NO_SANDBOX) -> int:
     return REFUSED if error.code in REFUSED_CODES else other
 
 
-def complain(error: BridgeError, other: int = NO_SANDBOX) -> int:
+def print_error(error: BridgeError, other: int = NO_SANDBOX) -> int:
     """Print an error on standard error; return its exit status."""
     print(printable(f"mcp-bridge: {error.code}: {error}"), file=sys.stderr)  # noqa: T201
     return exit_code(error, other)

@@ -47,7 +47,7 @@ def finish(work: Callable[[], int], *, as_json: bool = False) -> NoReturn:
             status = common.exit_code(exc, common.FAILED)
             print_json({"status": "refused", "exit_code": status, "error": exc.record()})
         else:
-            status = common.complain(exc, common.FAILED)
+            status = common.print_error(exc, common.FAILED)
     except KeyboardInterrupt:
         status = common.INTERRUPTED
     except Terminated:

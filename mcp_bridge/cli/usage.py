@@ -85,7 +85,7 @@ class Commands(TyperGroup):
             if exc.errno not in UNWRITABLE or exc.filename is not None:
                 raise
             discard_output()
-            status = common.complain(
+            status = common.print_error(
                 BridgeError(
                     "output_unwritable",
                     f"Standard output can't be written: {exc.strerror}.",
@@ -112,7 +112,7 @@ class Commands(TyperGroup):
         message = common.one_line(said).replace("Value error, ", "").partition(" Did you mean")[0].strip()
         ended = message if message.endswith((".", "?", "!")) else f"{message}."
         hint = common.one_line(self._hint(exc, command, path, word))
-        return common.complain(BridgeError("usage", ended, hint=hint))
+        return common.print_error(BridgeError("usage", ended, hint=hint))
 
     def _meant(self, words: Sequence[str]) -> tuple[Any, str, str]:
         """The command that the words select, its path, and the first following word that isn't an option."""

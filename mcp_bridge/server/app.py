@@ -21,8 +21,8 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.host.live_output import LiveOutput
 from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.server import displays, process, render
-from mcp_bridge.server.keeper import INTERNAL_ERROR, kept
-from mcp_bridge.server.presentation import TOOL, instructions, tool, unready
+from mcp_bridge.server.supervisor import INTERNAL_ERROR, keep_open
+from mcp_bridge.server.presentation import TOOL, instructions, tool, error_instructions
 from mcp_bridge.server.questions import Conversations, Questions
 from mcp_bridge.server.stdio import stdio_transport
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.host.service import Bridge
-    from mcp_bridge.server.keeper import Configured, Keeper, Source
+    from mcp_bridge.server.supervisor import Configured, BridgeSupervisor, Source
     from mcp_bridge.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -72,8 +72,8 @@ async def _conversations(_: Server[dict[str, Any]]) -> AsyncIterator[dict[str, A
         tasks.cancel_scope.cancel()
 
 
-class _Open:
-    """An already open bridge with the interface of a `Keeper`."""
+class _OpenBridge:
+    """An already open bridge with the interface of a `BridgeSupervisor`."""
 
     error: BridgeError | None = None
 
@@ -87,23 +87,23 @@ class _Open:
     def aliases(self) -> list[str] | None:
         return self._bridge.aliases()
 
-    def news(self) -> list[str]:
+    def configuration_changes(self) -> list[str]:
         return []
 
 
 def build_server(bridge: Bridge, *, programs: bool = False) -> Server[dict[str, Any]]:
     """The MCP server of a bridge; with `programs`, it also has the tools for programs."""
-    return _server(_Open(bridge), programs=programs)
+    return _server(_OpenBridge(bridge), programs=programs)
 
 
-def _server(keeper: Keeper | _Open, *, programs: bool) -> Server[dict[str, Any]]:
+def _server(supervisor: BridgeSupervisor | _OpenBridge, *, programs: bool) -> Server[dict[str, Any]]:
     # Only imported if it is used.
     offered = importlib.import_module("mcp_bridge.server.program_tools") if programs else None
 
     async def list_tools(
         _: ServerRequestContext[dict[str, Any]], __: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[tool(keeper.settings), *(offered.tools() if offered else ())])
+        return types.ListToolsResult(tools=[tool(supervisor.settings), *(offered.tools() if offered else ())])
 
     async def call_tool(
         ctx: ServerRequestContext[dict[str, Any]], params: types.CallToolRequestParams
@@ -114,11 +114,11 @@ def _server(keeper: Keeper | _Open, *, programs: bool) -> Server[dict[str, Any]]
 
         async def work(questions: Questions) -> types.CallToolResult:
             if offered is None or name == TOOL:
-                return await _run(keeper, ctx, questions, arguments)
+                return await _run(supervisor, ctx, questions, arguments)
             try:
-                bridge = await keeper.bridge()
+                bridge = await supervisor.bridge()
             except BridgeError as exc:
-                refused: types.CallToolResult = offered.refused(exc, keeper.settings)
+                refused: types.CallToolResult = offered.refused(exc, supervisor.settings)
                 return refused
             result: types.CallToolResult = await offered.call(bridge, name, arguments, questions)
             return result
@@ -131,7 +131,7 @@ def _server(keeper: Keeper | _Open, *, programs: bool) -> Server[dict[str, Any]]
     ) -> types.ReadResourceResult:
         from mcp_bridge.server import resources  # noqa: PLC0415  (most clients read none)
 
-        bridge = await _opened(keeper)
+        bridge = await _opened(supervisor)
         try:
             contents = await resources.read(bridge, str(params.uri))
         except BridgeError as exc:
@@ -144,7 +144,7 @@ def _server(keeper: Keeper | _Open, *, programs: bool) -> Server[dict[str, Any]]
         from mcp_bridge.server import resources  # noqa: PLC0415
 
         try:
-            bridge = await keeper.bridge()
+            bridge = await supervisor.bridge()
         except BridgeError:
             # Not an error: when listing resources fails, Claude Code ignores the server's tools as well.
             return types.ListResourcesResult(resources=[])
@@ -160,7 +160,7 @@ def _server(keeper: Keeper | _Open, *, programs: bool) -> Server[dict[str, Any]]
     return Server(
         "mcp-code-bridge",
         version=__version__,
-        instructions=_instructions(keeper),
+        instructions=_instructions(supervisor),
         lifespan=_conversations,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
@@ -170,18 +170,18 @@ def _server(keeper: Keeper | _Open, *, programs: bool) -> Server[dict[str, Any]]
     )
 
 
-async def _opened(keeper: Keeper | _Open) -> Bridge:
+async def _opened(supervisor: BridgeSupervisor | _OpenBridge) -> Bridge:
     """The bridge, for a request other than a tool call; raises protocol errors."""
     try:
-        return await keeper.bridge()
+        return await supervisor.bridge()
     except BridgeError as exc:
         raise MCPError(types.INTERNAL_ERROR, f"[{exc.code}] {exc}", {"code": exc.code}) from None
 
 
-def _instructions(keeper: Keeper | _Open) -> str:
-    if keeper.error is not None:
-        return unready(keeper.settings, keeper.error)
-    return instructions(keeper.settings, keeper.aliases())
+def _instructions(supervisor: BridgeSupervisor | _OpenBridge) -> str:
+    if supervisor.error is not None:
+        return error_instructions(supervisor.settings, supervisor.error)
+    return instructions(supervisor.settings, supervisor.aliases())
 
 
 async def serve_stdio(source: Source, first: Configured | BridgeError, *, programs: bool = False) -> BridgeError | None:
@@ -195,17 +195,17 @@ async def serve_stdio(source: Source, first: Configured | BridgeError, *, progra
     Returns:
         The error because of which nothing could be run at the end, or None.
     """
-    process.share()
-    async with kept(source, first, _prepare_ahead) as keeper:
-        server = _server(keeper, programs=programs)
+    process.configure_interpreter()
+    async with keep_open(source, first, _prepare_ahead) as supervisor:
+        server = _server(supervisor, programs=programs)
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_end_on_signal, scope)
-                tasks.start_soon(process.give_back)
+                tasks.start_soon(process.release_memory)
                 async with stdio_transport() as (read, write):
                     await server.run(read, write, server.create_initialization_options())
                 scope.cancel()
-    return keeper.error
+    return supervisor.error
 
 
 async def _end_on_signal(scope: anyio.CancelScope) -> None:
@@ -289,15 +289,15 @@ class _Reporter:
 
 
 async def _run(
-    keeper: Keeper | _Open, ctx: ServerRequestContext[dict[str, Any]], questions: Questions, arguments: dict[str, Any]
+    supervisor: BridgeSupervisor | _OpenBridge, ctx: ServerRequestContext[dict[str, Any]], questions: Questions, arguments: dict[str, Any]
 ) -> types.CallToolResult:
     try:
-        bridge = await keeper.bridge()
+        bridge = await supervisor.bridge()
         request = RunArguments.model_validate(arguments)
     except ValidationError as exc:
-        return _refused(keeper.settings, ctx, _bad_arguments(exc))
+        return _refused(supervisor.settings, ctx, _bad_arguments(exc))
     except BridgeError as exc:
-        return _refused(keeper.settings, ctx, exc)
+        return _refused(supervisor.settings, ctx, exc)
     reporter = _Reporter(questions)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(reporter.report)
@@ -313,9 +313,9 @@ async def _run(
                 sampler=questions.sample,
                 # Without a progress token, no output is projected while the script runs.
                 live=LiveOutput(reporter.printed, LIVE_SECONDS) if _wants_progress(ctx) else None,
-                news=reporter.notify,
+                configuration_changes=reporter.notify,
             )
-            record.notices += keeper.news()
+            record.notices += supervisor.configuration_changes()
             # This may take long: it may have to count and store all output.
             result = await off_loop([record.stdout, record.stderr, record.value], _answer, bridge, ctx, record)
         except BridgeError as exc:
@@ -386,7 +386,7 @@ def _client(ctx: ServerRequestContext[dict[str, Any]]) -> str | None:
     return ctx.session.client_params.client_info.name if ctx.session.client_params else None
 
 
-def _displayed(shown: displays.Text | displays.Image | displays.LeftOut) -> str:
+def _displayed(shown: displays.Text | displays.Image | displays.Omitted) -> str:
     """The text to read of a displayed object."""
     match shown:
         case displays.Image():
@@ -398,7 +398,7 @@ def _displayed(shown: displays.Text | displays.Image | displays.LeftOut) -> str:
 
 def _blocks(
     answer: render.Answer,
-    shown: Sequence[displays.Text | displays.Image | displays.LeftOut],
+    shown: Sequence[displays.Text | displays.Image | displays.Omitted],
     room: int,
     *,
     images: bool,

@@ -37,7 +37,7 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class Omitted:
     """A displayed object that was left out, and why."""
 
     mime_type: str
@@ -47,7 +47,7 @@ class LeftOut:
         return f"[{self.mime_type!r} left out: {self.why}]"
 
 
-def checked(displays: Iterable[dict[str, str]]) -> Iterator[Text | Image | LeftOut]:
+def checked(displays: Iterable[dict[str, str]]) -> Iterator[Text | Image | Omitted]:
     """Validate the displayed objects, in order."""
     room = MAX_IMAGES_BYTES
     for data in displays:
@@ -79,22 +79,22 @@ def summary(displays: Iterable[dict[str, str]]) -> list[dict[str, str | int]]:
     return [{"mime_type": mime[:MAX_MIME_CHARS], "size": size(mime, body)} for mime, body in first]
 
 
-def _image(mime: str, body: str, room: int) -> Image | LeftOut:
+def _image(mime: str, body: str, room: int) -> Image | Omitted:
     name = mime[:MAX_MIME_CHARS]
     if mime not in _MAGIC:
-        return LeftOut(name, "a type that can't be shown; artifact(path) keeps a file")
+        return Omitted(name, "a type that can't be shown; artifact(path) keeps a file")
     # Checked before decoding, so that an oversized image takes no memory.
     claimed = size(mime, body)
     if claimed > MAX_IMAGE_BYTES:
-        return LeftOut(name, f"{claimed} bytes, the limit is {MAX_IMAGE_BYTES}; artifact(path) keeps a file")
+        return Omitted(name, f"{claimed} bytes, the limit is {MAX_IMAGE_BYTES}; artifact(path) keeps a file")
     if claimed > room:
-        return LeftOut(name, f"the images of one run are over {MAX_IMAGES_BYTES} bytes; artifact(path) keeps a file")
+        return Omitted(name, f"the images of one run are over {MAX_IMAGES_BYTES} bytes; artifact(path) keeps a file")
     try:
         data = binascii.a2b_base64(body, strict_mode=True)
     except ValueError:
-        return LeftOut(name, "its base64 is none")
+        return Omitted(name, "its base64 is none")
     if not _MAGIC[mime](data):
-        return LeftOut(name, "its content is not of that type")
+        return Omitted(name, "its content is not of that type")
     return Image(mime, body, len(data))
 
 

@@ -45,7 +45,7 @@ NOT_OPEN_YET = BridgeError(
     hint="Call again; if that lasts, another process may hold its ledger: see its log, or `mcp-bridge doctor`.",
 )
 
-MEND = "Nothing was run. Tell your user; once it is mended, the next call works, and nothing has to be restarted."
+FIX_HINT = "Nothing was run. Tell your user; once it is mended, the next call works, and nothing has to be restarted."
 
 CHANGED = (
     "mcp-bridge's configuration has changed since it was started. What that takes away holds from now on; what it adds "
@@ -94,7 +94,7 @@ class Source(Protocol):
         """The new state of the files, or the error, if it has changed since the last call; else None."""
         ...
 
-    def complain(self, error: BridgeError) -> None:
+    def print_error(self, error: BridgeError) -> None:
         """Print on standard error why nothing can be run."""
         ...
 
@@ -118,8 +118,8 @@ def _changed(source: Source) -> Change | BridgeError | None:
         return INTERNAL_ERROR
 
 
-class Keeper:
-    """Created by `kept`."""
+class BridgeSupervisor:
+    """Created by `keep_open`."""
 
     def __init__(
         self,
@@ -161,10 +161,10 @@ class Keeper:
             raise (self.error or NOT_OPEN_YET).with_traceback(None)
         return self._bridge
 
-    def news(self) -> list[str]:
+    def configuration_changes(self) -> list[str]:
         """Changes of the configuration to mention in the next answer; each is returned once."""
-        news, self._news = self._news, []
-        return news
+        configuration_changes, self._news = self._news, []
+        return configuration_changes
 
     def aliases(self) -> list[str] | None:
         """The servers' aliases; None if they aren't known yet."""
@@ -213,9 +213,9 @@ class Keeper:
             self._failed(exc if isinstance(exc, BridgeError) else INTERNAL_ERROR)
 
     def _failed(self, error: BridgeError) -> None:
-        self._source.complain(error)
+        self._source.print_error(error)
         told = _for_the_agent(error)
-        hint = f"{told.hint} {MEND}" if told.hint else MEND
+        hint = f"{told.hint} {FIX_HINT}" if told.hint else FIX_HINT
         self.error = BridgeError(told.code, told.message, hint=hint, **told.details)
         self._tried.set()
 
@@ -224,12 +224,12 @@ class Keeper:
         # Shielded: a change is reported once, and must not be lost if the call is cancelled.
         with anyio.CancelScope(shield=True):
             async with self._looking:
-                self._take_in(await on_blocking_thread(_changed, self._source))
+                self._apply_change(await on_blocking_thread(_changed, self._source))
 
-    def _take_in(self, change: Change | BridgeError | None) -> None:
+    def _apply_change(self, change: Change | BridgeError | None) -> None:
         assert self._bridge is not None  # noqa: S101 - only a bridge that is open is looked after
         if isinstance(change, BridgeError):
-            self._source.complain(change)
+            self._source.print_error(change)
             self._news = [BROKEN.format(f"[{change.code}] {_for_the_agent(change)}")]
         elif change is not None:
             self._bridge.restrict(change.servers, change.policy)
@@ -247,9 +247,9 @@ def _for_the_agent(error: BridgeError) -> BridgeError:
 
 
 @asynccontextmanager
-async def kept(
+async def keep_open(
     source: Source, first: Configured | BridgeError, ahead: Callable[[Bridge], Coroutine[Any, Any, None]]
-) -> AsyncGenerator[Keeper]:
+) -> AsyncGenerator[BridgeSupervisor]:
     """Keep a bridge open. On exit, all containers and servers are ended, even under cancellation.
 
     Args:
@@ -257,11 +257,11 @@ async def kept(
         first: The configuration if it was already read, or the error.
         ahead: Called with a newly opened bridge, before the first call waits for it.
     """
-    keeper = Keeper(source, first, ahead)
+    supervisor = BridgeSupervisor(source, first, ahead)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(keeper.keep)
-        await keeper.first()
+        tasks.start_soon(supervisor.keep)
+        await supervisor.first()
         try:
-            yield keeper
+            yield supervisor
         finally:
-            keeper.leave()
+            supervisor.leave()

@@ -72,7 +72,7 @@ def instructions(settings: Settings, servers: Sequence[str] | None) -> str:
     return _taught(settings, behind)
 
 
-def unready(settings: Settings, error: BridgeError) -> str:
+def error_instructions(settings: Settings, error: BridgeError) -> str:
     """The instructions while nothing can be run: the error comes first, and servers aren't known.
 
     Args:

@@ -47,7 +47,7 @@ _MMAPPED_BYTES = 256 << 10
 _KEPT_BYTES = 1 << 20
 
 
-def share() -> None:
+def configure_interpreter() -> None:
     """Let the event loop get the interpreter lock soon, and return large freed blocks to the system."""
     sys.setswitchinterval(SWITCH_SECONDS)
     young, middle, _ = gc.get_threshold()
@@ -61,7 +61,7 @@ def share() -> None:
         library.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
-async def give_back() -> None:
+async def release_memory() -> None:
     """Collect garbage at intervals, and return memory to the system if the process has grown. Runs until cancelled."""
     library = _c_library()
     least = kept = _resident_bytes()

@@ -73,8 +73,8 @@ class Questions:
         """
         if not self._forms:
             return None
-        message = _worded(question)
-        if not can_be_read(message):
+        message = _question_text(question)
+        if not is_displayable(message):
             logger.info("a question of %d characters is too long for the client's dialogue", len(message))
             return None
         params = types.ElicitRequestFormParams(message=message, requested_schema=_FORM)
@@ -102,7 +102,7 @@ class Questions:
         raise NotImplementedError
 
 
-class Direct(Questions):
+class DirectQuestions(Questions):
     """Sends requests while the call is open (protocol versions up to 2025-11-25)."""
 
     async def _answer(self, request: Any, kind: type[Any]) -> Any:
@@ -120,7 +120,7 @@ class Direct(Questions):
         return None
 
 
-class Parked(Questions):
+class RoundTripQuestions(Questions):
     """Sends requests as results of the call, and continues between the rounds (from 2026-07-28)."""
 
     def __init__(self, ctx: ServerRequestContext[dict[str, Any]]) -> None:
@@ -170,7 +170,7 @@ class Conversations:
 
     def __init__(self, tasks: TaskGroup) -> None:
         self._tasks = tasks
-        self._parked: dict[str, Parked] = {}
+        self._parked: dict[str, RoundTripQuestions] = {}
 
     async def call(
         self,
@@ -191,15 +191,15 @@ class Conversations:
             parked.news = anyio.Event()
             parked.take(params.input_responses or {})
         elif ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-            return await work(Direct(ctx))
+            return await work(DirectQuestions(ctx))
         else:
-            parked = Parked(ctx)
+            parked = RoundTripQuestions(ctx)
             if not parked.can_be_asked:
                 return await work(parked)
             self._tasks.start_soon(parked.run, work)
         return await self._round(parked)
 
-    async def _round(self, parked: Parked) -> types.CallToolResult | types.InputRequiredResult:
+    async def _round(self, parked: RoundTripQuestions) -> types.CallToolResult | types.InputRequiredResult:
         try:
             while parked.result is None and not parked.open:
                 await parked.news.wait()
@@ -218,14 +218,14 @@ class Conversations:
         self._tasks.start_soon(self._forget, state, parked)
         return types.InputRequiredResult(input_requests=dict(parked.open), request_state=state)
 
-    async def _forget(self, state: str, parked: Parked) -> None:
+    async def _forget(self, state: str, parked: RoundTripQuestions) -> None:
         """End a call whose client doesn't come back."""
         await anyio.sleep(2 * ANSWER_SECONDS)
         if self._parked.pop(state, None) is not None:
             parked.scope.cancel()
 
 
-def _worded(question: dict[str, Any]) -> str:
+def _question_text(question: dict[str, Any]) -> str:
     """A question as text, completely.
 
     A question about a call has `tool`, `arguments`, `filled`, `announced` and `why`; one of a step `message` and
@@ -255,7 +255,7 @@ def _worded(question: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def can_be_read(question: str) -> bool:
+def is_displayable(question: str) -> bool:
     """Whether a question is short enough to be displayed by a client."""
     return len(question) <= MAX_SHOWN_CHARS and question.count("\n") < MAX_SHOWN_LINES
 

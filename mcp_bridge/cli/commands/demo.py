@@ -99,7 +99,7 @@ def demo(config: Path | None) -> int:
             make_repository(repository)
             records = anyio.run(_run, configuration.settings, demo_servers(repository), repository, console)
     except BridgeError as exc:
-        return common.complain(exc)
+        return common.print_error(exc)
     expected = ["success", "success", "success", "error"]
     if [record.status for record in records] != expected:
         console.print("\nThe demonstration did not go as it should.", style="red")

@@ -137,7 +137,7 @@ def _with_engine(config: Path | None, work: Callable[[RuntimeChoice, common.Conf
         configuration = common.configure(config)
         return anyio.run(both)
     except BridgeError as exc:
-        raise typer.Exit(common.complain(exc)) from None
+        raise typer.Exit(common.print_error(exc)) from None
 
 
 def _dump(data: object) -> None:

@@ -115,7 +115,7 @@ def run(
         if as_json:
             _print_json({"status": "refused", "exit_code": common.exit_code(exc), "error": exc.record()})
             return common.exit_code(exc)
-        return common.complain(exc)
+        return common.print_error(exc)
     except KeyboardInterrupt:
         return 130
     if record is None:
@@ -186,7 +186,7 @@ def _print(record: ExecutionRecord, terminal: Terminal) -> None:
                 out.append(shown.text.removesuffix("\n"))
             case displays.Image():
                 err.append(f"[{shown.mime_type}, {shown.size} bytes: --json has it]")
-            case displays.LeftOut():
+            case displays.Omitted():
                 err.append(str(shown))
     if record.value is not None:
         out.append(record.value)

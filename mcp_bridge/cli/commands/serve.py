@@ -107,11 +107,11 @@ class Files:
             servers.add(LOCAL)
         return Change(frozenset(servers), policy, meaning != _meaning(started.loaded, started.discovery))
 
-    def complain(self, error: BridgeError) -> None:
+    def print_error(self, error: BridgeError) -> None:
         """Print an error on standard error, once."""
         if (said := f"{error.code}: {error}") != self._said:
             self._said = said
-            common.complain(error)
+            common.print_error(error)
 
     def _watched(self, loaded: settings.Loaded | None) -> Iterator[Path]:
         """The configuration's files, whether they exist or not, and the files that the trusted ones have loaded."""

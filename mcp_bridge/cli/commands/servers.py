@@ -33,7 +33,7 @@ def list_(
         common.notice(configuration.passed_over)
         rows = anyio.run(_rows, configuration, start)
     except BridgeError as exc:
-        raise typer.Exit(common.complain(exc)) from None
+        raise typer.Exit(common.print_error(exc)) from None
     found = configuration.discovery
     skipped = [{"name": row.name, "file": row.file, "reason": row.reason} for row in found.skipped]
     problems = [{"file": row.file, "line": row.line, "message": row.message} for row in found.problems]

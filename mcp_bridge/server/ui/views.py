@@ -72,9 +72,9 @@ def execution(row: StoredExecution, entries: Sequence[Recorded], counted: Counte
         "totals": asdict(totals(timeline(entries))),
         "steps": [_step(step) for step in steps[-MAX_STEPS:]],
         "steps_left_out": max(0, len(steps) - MAX_STEPS),
-        "results": [[label, shown(record[name], MAX_PRINTED_CHARS)] for name, label in _RESULTS if record.get(name)],
+        "results": [[label, clipped(record[name], MAX_PRINTED_CHARS)] for name, label in _RESULTS if record.get(name)],
         "error": _error(record),
-        "source": shown(source_of(row), MAX_WHOLE_CHARS),
+        "source": clipped(source_of(row), MAX_WHOLE_CHARS),
     }
 
 
@@ -91,8 +91,8 @@ def _error(record: dict[str, Any]) -> dict[str, Any] | None:
     error = record.get("error")
     if isinstance(error, dict):
         text = error.get("traceback") or error.get("message")
-        return {"code": str(error.get("code") or ""), "message": shown(str(text), MAX_PRINTED_CHARS)}
-    return {"code": str(record.get("code") or ""), "message": shown(str(error), MAX_PRINTED_CHARS)} if error else None
+        return {"code": str(error.get("code") or ""), "message": clipped(str(text), MAX_PRINTED_CHARS)}
+    return {"code": str(record.get("code") or ""), "message": clipped(str(error), MAX_PRINTED_CHARS)} if error else None
 
 
 def _step(step: dict[str, Any]) -> dict[str, Any]:
@@ -100,8 +100,8 @@ def _step(step: dict[str, Any]) -> dict[str, Any]:
         "id": step["id"],
         "status": step["status"],
         "retries": step.get("retries", 0),
-        "output": shown(step.get("output")),
-        "error": shown(step.get("error")),
+        "output": clipped(step.get("output")),
+        "error": clipped(step.get("error")),
         "code": step.get("code"),
     }
 
@@ -141,9 +141,9 @@ def _row(row: TimelineRow, most: int, *, running: bool) -> dict[str, Any]:
         "what": _name(row.what),
         "step": row.step,
         "status": status,
-        "given": shown(row.given, most),
-        "value": shown(row.value, most),
-        "error": row.error and {"code": str(row.error["code"]), "message": shown(str(row.error["message"]), most)},
+        "given": clipped(row.given, most),
+        "value": clipped(row.value, most),
+        "error": row.error and {"code": str(row.error["code"]), "message": clipped(str(row.error["message"]), most)},
         "usage": row.usage,
         "erased": row.erased,
         "damaged": row.damaged,
@@ -154,7 +154,7 @@ def _name(text: str) -> str:
     return text if len(text) <= MAX_NAME_CHARS else text[: MAX_NAME_CHARS - 1] + "…"
 
 
-def shown(value: Any, most: int = MAX_SHOWN_CHARS) -> dict[str, Any] | None:
+def clipped(value: Any, most: int = MAX_SHOWN_CHARS) -> dict[str, Any] | None:
     """A value as text, possibly cut. Texts are unchanged, everything else is JSON.
 
     Returns:
@@ -204,9 +204,9 @@ def question(row: Asked) -> dict[str, Any]:
         "origin": row.execution.origin if row.execution else "",
         "step": exactly(str(asks.get("step") or "")),
         "tool": exactly(str(asks["tool"])) if is_call else None,
-        "message": None if is_call else shown(asks.get("message", ""), MAX_WHOLE_CHARS),
-        "details": shown(asks.get("arguments" if is_call else "details") or None, MAX_WHOLE_CHARS),
-        "announced": shown(asks.get("announced") or None, MAX_WHOLE_CHARS),
+        "message": None if is_call else clipped(asks.get("message", ""), MAX_WHOLE_CHARS),
+        "details": clipped(asks.get("arguments" if is_call else "details") or None, MAX_WHOLE_CHARS),
+        "announced": clipped(asks.get("announced") or None, MAX_WHOLE_CHARS),
         "filled": exactly(", ".join(asks.get("filled") or ())),
         "why": str(asks.get("why") or ""),
         "decided": approval.decided,
