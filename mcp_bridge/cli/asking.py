@@ -54,7 +54,7 @@ class Terminal:
         shown = common.printable("\n".join(showing.question(question)))
         async with self._turn:
             if len(shown) > MAX_SHOWN_CHARS or shown.count("\n") >= MAX_SHOWN_LINES:
-                showing.say(f"mcp-bridge: {_TOO_LONG}")
+                showing.echo_err(f"mcp-bridge: {_TOO_LONG}")
                 return None
             # Not abandoned on cancellation: the thread would read the answer to the next question.
             return await anyio.to_thread.run_sync(_ask, shown)
@@ -103,7 +103,7 @@ def _write(fd: int, text: str) -> None:
         view = view[os.write(fd, view) :]
 
 
-def agreed(question: str, refusal: BridgeError) -> bool:
+def confirm(question: str, refusal: BridgeError) -> bool:
     """Ask for confirmation; any answer but a yes means no.
 
     Args:

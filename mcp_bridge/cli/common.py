@@ -128,7 +128,7 @@ def load(file: Path | None, *, folder: bool = True, quiet: bool = False) -> sett
     """
     loaded = settings.load(file, folder=folder)
     if not quiet:
-        notice(loaded.passed_over)
+        warn_ignored_files(loaded.passed_over)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter("mcp-bridge: %(levelname)s: %(message)s"))
     logging.basicConfig(level=loaded.settings.log_level.upper(), handlers=[handler])
@@ -145,7 +145,7 @@ def load(file: Path | None, *, folder: bool = True, quiet: bool = False) -> sett
 _noticed: set[IgnoredFile | Problem] = set()
 
 
-def notice(files: Iterable[IgnoredFile]) -> None:
+def warn_ignored_files(files: Iterable[IgnoredFile]) -> None:
     """Print, once each, which of the folder's files are ignored, whatever the log level."""
     for file in files:
         if file not in _noticed:
@@ -155,7 +155,7 @@ def notice(files: Iterable[IgnoredFile]) -> None:
             print(one_line(f"mcp-bridge: {file.code}: {file.message}{servers} {file.hint}"), file=sys.stderr)  # noqa: T201
 
 
-def notice_problems(problems: Iterable[Problem]) -> None:
+def warn_problems(problems: Iterable[Problem]) -> None:
     """Print, once each, which of the clients' files can't be read: their servers are missing."""
     for problem in problems:
         if problem not in _noticed:
@@ -164,7 +164,7 @@ def notice_problems(problems: Iterable[Problem]) -> None:
             print(one_line(f"mcp-bridge: {problem.code}: {where}: {problem.message}"), file=sys.stderr)  # noqa: T201
 
 
-def discovered(loaded: settings.Loaded, *, quiet: bool = False) -> Discovery:
+def discover_servers(loaded: settings.Loaded, *, quiet: bool = False) -> Discovery:
     """Discover the servers.
 
     Args:
@@ -193,8 +193,8 @@ def discovered(loaded: settings.Loaded, *, quiet: bool = False) -> Discovery:
         for_every_folder=not loaded.named,
     )
     if not quiet:
-        notice(found.passed_over)
-        notice_problems(found.problems)
+        warn_ignored_files(found.passed_over)
+        warn_problems(found.problems)
     return found
 
 
@@ -208,13 +208,13 @@ def configure(file: Path | None, *, quiet: bool = False) -> Configuration:
 
     Args:
         file: The file given by `--config`, or None.
-        quiet: As `discovered`; applies to the folder's ignored files, too.
+        quiet: As `discover_servers`; applies to the folder's ignored files, too.
 
     Raises:
         BridgeError: `bad_config`, `config_missing`, `bad_tools`, `bad_program`.
     """
     loaded = load(file, quiet=quiet)
-    found = discovered(loaded, quiet=quiet)
+    found = discover_servers(loaded, quiet=quiet)
     governance = None
     if loaded.has_tables:
         # Without tables there is nothing to load, and `serve` must start quickly: the bridge makes an empty one.

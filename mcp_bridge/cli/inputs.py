@@ -105,7 +105,7 @@ async def execution(store: ProgramStore, prefix: str) -> StoredExecution:
     return found
 
 
-async def short(store: ProgramStore, execution_id: str) -> str:
+async def short_id(store: ProgramStore, execution_id: str) -> str:
     """The shortest displayed prefix of an id that identifies the execution."""
     length = SHORT_CHARS
     while length < len(execution_id) and len(await store.ids(PRINCIPAL, execution_id[:length], 2)) > 1:
@@ -113,7 +113,7 @@ async def short(store: ProgramStore, execution_id: str) -> str:
     return execution_id[:length]
 
 
-def unseen(prompt: str, code: str, *, twice: bool = True) -> str:
+def read_secret(prompt: str, code: str, *, twice: bool = True) -> str:
     """A secret, typed without echo or read from standard input, without a trailing newline.
 
     Args:

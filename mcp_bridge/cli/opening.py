@@ -55,7 +55,7 @@ def finish(work: Callable[[], int], *, as_json: bool = False) -> NoReturn:
     raise typer.Exit(status)
 
 
-def in_bridge(configuration: common.Configuration, work: Callable[[Bridge], Awaitable[T]]) -> T:
+def run_with_bridge(configuration: common.Configuration, work: Callable[[Bridge], Awaitable[T]]) -> T:
     """Run work with an open bridge; return its result. Containers are started only by the work itself.
 
     Raises:
@@ -72,7 +72,7 @@ def in_bridge(configuration: common.Configuration, work: Callable[[Bridge], Awai
 
 
 async def with_bridge(configuration: common.Configuration, work: Callable[[Bridge], Awaitable[T]]) -> T | None:
-    """As `in_bridge`, inside an event loop; None if SIGTERM was received."""
+    """As `run_with_bridge`, inside an event loop; None if SIGTERM was received."""
     import anyio  # noqa: PLC0415
 
     from mcp_bridge.host.service import open_bridge  # noqa: PLC0415  (imports most of the project)
@@ -95,7 +95,7 @@ async def with_bridge(configuration: common.Configuration, work: Callable[[Bridg
     return found
 
 
-def in_record(settings: Settings, work: Callable[[Database], Awaitable[T]], *, looks: bool = False) -> T:
+def run_with_database(settings: Settings, work: Callable[[Database], Awaitable[T]], *, allow_read_only: bool = False) -> T:
     """Run work with the database of executions: without servers, operator's tools and engine.
 
     Args:
@@ -121,7 +121,7 @@ def in_record(settings: Settings, work: Callable[[Database], Awaitable[T]], *, l
     async def opened() -> T:
         state_directory(settings.state_dir, durable=True)
         path, config = settings.state_dir / FILE_NAME, settings.ledger
-        if looks and path.exists() and (not _is_writable(path) or (path.stat().st_size and is_behind(path))):
+        if allow_read_only and path.exists() and (not _is_writable(path) or (path.stat().st_size and is_behind(path))):
             async with Database(path, config.master_key, quota=config.quota, reading=True) as database:
                 return await work(database)
         async with Database(path, config.master_key, owner_label(), config.quota) as database:

@@ -6,7 +6,7 @@ import os
 import pwd
 
 
-def who() -> str:
+def login_name() -> str:
     """The user's login name according to the system: the environment can be set by anyone."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name

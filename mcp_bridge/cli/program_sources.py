@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mcp_bridge.cli.opening import in_record
+from mcp_bridge.cli.opening import run_with_database
 from mcp_bridge.downstream.catalog.aliases import nearest
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.program_files import (
@@ -121,7 +121,7 @@ class Sources:
         """
         if self._kept is None:
             settings = self._loaded.settings
-            found = in_record(settings, _kept, looks=True) if (settings.state_dir / FILE_NAME).exists() else []
+            found = run_with_database(settings, _kept, allow_read_only=True) if (settings.state_dir / FILE_NAME).exists() else []
             self._kept = {row.name: row for row in found}
         return self._kept
 

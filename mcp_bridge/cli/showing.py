@@ -29,12 +29,12 @@ ENDED_WELL = "success"
 UNENDED = frozenset({"suspended", "interrupted", "running"})
 
 
-def say(text: str) -> None:
+def echo_err(text: str) -> None:
     """Print a line on standard error, for people who also read the output."""
     _write(sys.stderr, common.printable(text))
 
 
-def tell(text: str) -> None:
+def echo(text: str) -> None:
     """Print a line of the output."""
     _write(sys.stdout, common.printable(text))
 
@@ -60,7 +60,7 @@ class Progress:
         """Report that `done` of `total` entries are done."""
         if time.monotonic() - self._said >= PROGRESS_SECONDS:
             self._said = time.monotonic()
-            say(f"{self._what}: {done} of {total} entries")
+            echo_err(f"{self._what}: {done} of {total} entries")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -145,7 +145,7 @@ def status_of(record: Mapping[str, Any]) -> int:
     return common.OK if record["status"] == ENDED_WELL else common.FAILED
 
 
-def ways_on(waiting: Sequence[Mapping[str, Any]], ident: str, config: Path | None) -> list[str]:
+def next_steps(waiting: Sequence[Mapping[str, Any]], ident: str, config: Path | None) -> list[str]:
     """For each thing that a suspended execution waits for, a description and the command to type."""
     lines = []
     for row in waiting:
@@ -160,7 +160,7 @@ def ways_on(waiting: Sequence[Mapping[str, Any]], ident: str, config: Path | Non
                 program = str(row["execution"])
                 shown = command(f"execution show {program}", config)
                 lines.append(f"{what}the program {escaped(str(row['name']))}: {shown}")
-                lines += [f"  {line}" for line in ways_on(row["waiting"], program, config)]
+                lines += [f"  {line}" for line in next_steps(row["waiting"], program, config)]
             case "wait":
                 lines.append(f"{what}{moment(row.get('due'))}: then {command(f'execution resume {ident}', config)}")
             case kind:
@@ -188,7 +188,7 @@ def unresolved(record: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _untold(record: Mapping[str, Any]) -> list[str]:
+def _unmentioned_failures(record: Mapping[str, Any]) -> list[str]:
     """Failures that the execution's error doesn't mention: of nested steps, and of compensations."""
     failed = [row for row in record["steps"] if row["status"] == "failed" and row.get("error")]
     lines = [f"{row['id']}: {row['error']}" for row in failed if row["error"] not in record["error"]]
@@ -199,19 +199,19 @@ def _untold(record: Mapping[str, Any]) -> list[str]:
 def outcome(record: Mapping[str, Any], ident: str, config: Path | None) -> None:
     """Print an execution's record: its output on standard output, everything else on standard error."""
     if record["output"] is not None:
-        tell(whole_value(record["output"]))
+        echo(whole_value(record["output"]))
     steps = len(record["steps"])
     head = f"mcp-bridge: {record['program']}: {record['status']}, {steps} step{'' if steps == 1 else 's'}"
-    say(f"{head}, execution {ident}")
+    echo_err(f"{head}, execution {ident}")
     for row in record.get("warnings", ()):
-        say(f"  the policy denies {row['step']} ({row['tool']}) whatever its arguments")
+        echo_err(f"  the policy denies {row['step']} ({row['tool']}) whatever its arguments")
     if record.get("error"):
-        say(f"  {record.get('code') or 'error'}: {record['error']}")
-        for line in _untold(record):
-            say(f"  {line}")
-    for line in ways_on(record["waiting"], ident, config):
-        say(f"  {line}")
+        echo_err(f"  {record.get('code') or 'error'}: {record['error']}")
+        for line in _unmentioned_failures(record):
+            echo_err(f"  {line}")
+    for line in next_steps(record["waiting"], ident, config):
+        echo_err(f"  {line}")
     for line in unresolved(record):
-        say(f"  {line}")
+        echo_err(f"  {line}")
     if record["status"] == "interrupted":
-        say(f"  it was interrupted, and goes on with: {command(f'execution resume {ident}', config)}")
+        echo_err(f"  it was interrupted, and goes on with: {command(f'execution resume {ident}', config)}")

@@ -173,7 +173,7 @@ async def _run(
     records = []
     failure: BridgeError | None = None
 
-    def say(message: str) -> None:
+    def echo_err(message: str) -> None:
         console.print(common.printable(message), markup=False)
 
     async with open_bridge(settings, specs) as bridge:
@@ -181,7 +181,7 @@ async def _run(
             for title, script in SCRIPTS:
                 console.print(f"\n{title}", style="bold")
                 console.print(Syntax(script, "python", background_color="default"))
-                record = await bridge.run(f"REPO = {str(repository)!r}\n" + script, timeout=60, notify=say)
+                record = await bridge.run(f"REPO = {str(repository)!r}\n" + script, timeout=60, notify=echo_err)
                 records.append(record)
                 printed = record.stdout.decode("utf-8", "backslashreplace").rstrip()
                 console.print(common.printable(printed), markup=False, style="green")

@@ -79,7 +79,7 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
         ]
         showing.table(("image", "profile", "python", "packages", "size"), cells)
     else:
-        showing.tell("No image yet: the first run builds one, or `mcp-bridge image build`.")
+        showing.echo("No image yet: the first run builds one, or `mcp-bridge image build`.")
 
 
 @images.command(epilog="Examples:\n\nmcp-bridge image prune\n\nmcp-bridge image prune --all")

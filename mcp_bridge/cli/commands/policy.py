@@ -48,7 +48,7 @@ def _read(loaded: Loaded) -> _Read:
     """
     from mcp_bridge.governance.governance import snapshot_of, written_policies  # noqa: PLC0415
 
-    written = written_policies(loaded.layers, common.folder_servers(loaded, common.discovered(loaded)))
+    written = written_policies(loaded.layers, common.folder_servers(loaded, common.discover_servers(loaded)))
     return _Read(written, snapshot_of(written))
 
 
@@ -63,12 +63,12 @@ def show(ctx: typer.Context, config: Config = None, as_json: Json = False) -> No
             print_json(_record(snapshot))
             return common.OK
         if snapshot.floor is not None:
-            showing.tell("your own policy, which is a floor:")
+            showing.echo("your own policy, which is a floor:")
             for line in _described(snapshot.floor):
-                showing.tell(line)
-            showing.tell("the folder's policy over it, with the lower limits of both:")
+                showing.echo(line)
+            showing.echo("the folder's policy over it, with the lower limits of both:")
         for line in _described(snapshot):
-            showing.tell(line)
+            showing.echo(line)
         return common.OK
 
     finish(work, as_json=as_json)
@@ -130,9 +130,9 @@ def check(
             print_json({"ok": not errors, "findings": rows})
         else:
             for row in rows:
-                showing.tell(f"{row['level']}: {row['message']}")
+                showing.echo(f"{row['level']}: {row['message']}")
             if not rows:
-                showing.tell("Nothing is wrong with the policy.")
+                showing.echo("Nothing is wrong with the policy.")
         warned = any(row["level"] == "warning" for row in rows)
         return common.FAILED if errors or (strict and warned) else common.OK
 
@@ -272,13 +272,13 @@ def explain(
             print_json(explained.record())
             return common.OK
         for line in explained.text().splitlines():
-            showing.tell(line)
+            showing.echo(line)
         if found.server not in listed:
-            showing.say(
+            showing.echo_err(
                 f"mcp-bridge: nobody has listed the tools of {found.server} yet, so nothing is known of this one."
             )
         if args is None and read.has_conditions:
-            showing.say("mcp-bridge: without --args the conditions see a call without arguments.")
+            showing.echo_err("mcp-bridge: without --args the conditions see a call without arguments.")
         return common.OK
 
     finish(work, as_json=as_json)

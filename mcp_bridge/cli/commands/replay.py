@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.cli import common, inputs, showing
-from mcp_bridge.cli.opening import in_bridge, in_record, print_json
+from mcp_bridge.cli.opening import run_with_bridge, run_with_database, print_json
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def replay(named: Path | None, execution: str, program: str | None, *, as_json: 
         row = await inputs.execution(store, execution)
         return row if row.kind == "script" else await replayed(store, SqliteRecorder(database), row, other)
 
-    result = in_record(loaded.settings, found, looks=True)
+    result = run_with_database(loaded.settings, found, allow_read_only=True)
     if isinstance(result, StoredExecution):
         result = _script(named, result, program)
     if as_json:
@@ -60,20 +60,20 @@ def _script(named: Path | None, stored: StoredExecution, program: str | None) ->
     async def work(bridge: Bridge) -> Replayed:
         return await bridge.replay_script(stored)
 
-    return in_bridge(common.configure(named), work)
+    return run_with_bridge(common.configure(named), work)
 
 
 def _tell(result: Replayed, program: str | None) -> None:
     done = f"{result.events} events, {result.effects} effects, {result.status}"
     if result.difference is None:
         same = "it agrees with its record" if program is None else f"{program} would have done the same"
-        showing.tell(f"{result.execution}: {same}: {done}")
-        showing.tell(f"transitions {result.transitions}")
+        showing.echo(f"{result.execution}: {same}: {done}")
+        showing.echo(f"transitions {result.transitions}")
         return
     whose = "it differs from its record" if program is None else f"{program} would not have done the same"
-    showing.tell(f"{result.execution}: {whose}, after {done}")
+    showing.echo(f"{result.execution}: {whose}, after {done}")
     for line in _difference(result.difference):
-        showing.tell(line)
+        showing.echo(line)
 
 
 def _difference(difference: Difference) -> list[str]:

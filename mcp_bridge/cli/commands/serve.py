@@ -33,7 +33,7 @@ To put it behind Claude Code: claude mcp add bridge -- mcp-bridge
 WAITING = "mcp-bridge: waiting for an MCP client on standard input; Ctrl-C ends it.\n"
 
 
-class Files:
+class ConfigurationFiles:
     """The configuration's files, as `server.keeper.Source`.
 
     Args:
@@ -60,7 +60,7 @@ class Files:
             from mcp_bridge.registered import folders  # noqa: PLC0415
 
             folders.unload()
-        stamps = _stamps(_files(self._named))
+        stamps = _stamps(_configuration_files(self._named))
         found = common.configure(self._named)
         common.refuse_nesting(found)
         self._configuration, self._last = found, _meaning(found.loaded, found.discovery)
@@ -87,7 +87,7 @@ class Files:
         self._stamps = stamps
         try:
             loaded = common.load(self._named)
-            found = common.discovered(loaded)
+            found = common.discover_servers(loaded)
             programs = started.governance.programs if started.governance else {}
             policy = snapshot_of(written_policies(loaded.layers, common.folder_servers(loaded, found), programs))
         except BridgeError as exc:
@@ -115,14 +115,14 @@ class Files:
 
     def _watched(self, loaded: settings.Loaded | None) -> Iterator[Path]:
         """The configuration's files, whether they exist or not, and the files that the trusted ones have loaded."""
-        yield from _files(self._named)
+        yield from _configuration_files(self._named)
         if loaded is not None:
             yield loaded.trust.directory
             for layer in loaded.layers:
                 yield from map(Path, layer.trusted.files if layer.trusted else ())
 
 
-def _files(named: Path | None) -> Iterator[Path]:
+def _configuration_files(named: Path | None) -> Iterator[Path]:
     own = settings.named_file(named)
     here = real_folder(Path.cwd())
     yield from (own,) if own else (settings.user_file(), here / CONFIG_NAME)
@@ -178,7 +178,7 @@ def serve(config: Path | None, *, programs: bool = False, bare: bool = False) ->
     """
     if sys.stdin is not None and sys.stdin.isatty():
         print(AT_A_TERMINAL if bare else WAITING, end="", file=sys.stderr)  # noqa: T201
-    files = Files(config)
+    files = ConfigurationFiles(config)
     from mcp_bridge.server.keeper import configured  # noqa: PLC0415
 
     # Outside of the event loop: the operator's modules are imported, and may run one of their own.

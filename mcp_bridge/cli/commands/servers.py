@@ -30,7 +30,7 @@ def list_(
 
     try:
         configuration = common.configure(config or ctx.obj, quiet=True)
-        common.notice(configuration.passed_over)
+        common.warn_ignored_files(configuration.passed_over)
         rows = anyio.run(_rows, configuration, start)
     except BridgeError as exc:
         raise typer.Exit(common.print_error(exc)) from None
@@ -53,7 +53,7 @@ def list_(
         ]
         showing.table(("server", "import as", "state", "tools", "configured in"), cells)
     else:
-        showing.tell("No server is configured: see [servers.NAME] in the README.")
+        showing.echo("No server is configured: see [servers.NAME] in the README.")
     console = Console()
     for row in rows:
         for name, value in row["details"].items():

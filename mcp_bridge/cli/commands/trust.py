@@ -74,17 +74,17 @@ def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) ->
     for told in (why_empty for row in asked if (why_empty := _why_empty(row))):
         if len(asked) == 1:
             raise BridgeError("nothing_to_trust", told, hint="Then run `mcp-bridge trust` again.")
-        showing.say(common.one_line(f"mcp-bridge: nothing_to_trust: {told}"))
+        showing.echo_err(common.one_line(f"mcp-bridge: nothing_to_trust: {told}"))
     asked = [row for row in asked if _why_empty(row) is None]
     for row in asked:
         loaded.trust.refuse_within(row.content.file)
-    show = showing.say if as_json else showing.tell
+    show = showing.echo_err if as_json else showing.echo
     for row in asked:
         for line in _described(row, loaded):
             show(line)
     new = [row for row in asked if not loaded.trust.is_trusted(row.content)]
-    if new and not yes and not _agreed():
-        showing.say("mcp-bridge: nothing was trusted.")
+    if new and not yes and not _confirm():
+        showing.echo_err("mcp-bridge: nothing was trusted.")
         return common.REFUSED
     for row in new:
         # Record the content that was shown, even if the files have changed since.
@@ -169,7 +169,7 @@ def _settings(prefix: str, table: Mapping[str, Any]) -> Iterator[str]:
             yield common.one_line(f"    {prefix}{shown} = {json.dumps(item, ensure_ascii=False, default=str)}")
 
 
-def _agreed() -> bool:
+def _confirm() -> bool:
     """Ask for confirmation.
 
     Raises:
@@ -180,7 +180,7 @@ def _agreed() -> bool:
         "Nothing was trusted: there is no terminal to ask in.",
         hint="Run it in a terminal, or with --yes once you have looked at what is there.",
     )
-    return asking.agreed("Trust exactly this content? A changed byte asks again.", refusal)
+    return asking.confirm("Trust exactly this content? A changed byte asks again.", refusal)
 
 
 def revoke(loaded: settings.Loaded, folder: Path) -> int:
@@ -193,7 +193,7 @@ def revoke(loaded: settings.Loaded, folder: Path) -> int:
     files = [here / name for name in FILES if loaded.trust.revoke(here / name)]
     if not files:
         raise BridgeError("not_trusted", f"Nothing in {here} was trusted.", hint="`mcp-bridge trust --list`.")
-    showing.tell(common.one_line(f"No longer trusted: {', '.join(map(str, files))}"))
+    showing.echo(common.one_line(f"No longer trusted: {', '.join(map(str, files))}"))
     return common.OK
 
 
@@ -206,7 +206,7 @@ def list_trusted(loaded: settings.Loaded, *, as_json: bool) -> int:
     if as_json:
         print_json({"trusted": rows})
     elif not rows:
-        showing.tell("No folder's files are trusted.")
+        showing.echo("No folder's files are trusted.")
     else:
         cells = [(common.one_line(row["file"]), showing.moment(row["since"]), row["state"]) for row in rows]
         showing.table(("file", "trusted", "now"), cells)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from mcp_bridge.cli import common, showing
 from mcp_bridge.cli.listening import address, listening
-from mcp_bridge.cli.opening import in_record
-from mcp_bridge.cli.people import who
+from mcp_bridge.cli.opening import run_with_database
+from mcp_bridge.cli.people import login_name
 from mcp_bridge.governance.tool_names import PRINCIPAL
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def ui(config: Path | None, asked: str, *, browser: bool) -> int:
         browser: Whether to open a browser.
 
     Raises:
-        BridgeError: `bad_argument`, `cannot_listen`; as `in_record`; `nested_bridge`.
+        BridgeError: `bad_argument`, `cannot_listen`; as `run_with_database`; `nested_bridge`.
     """
     from mcp_bridge.private_files import state_directory  # noqa: PLC0415
     from mcp_bridge.server.ui.app import Address, build, serve  # noqa: PLC0415  (the SDK takes most of a second)
@@ -58,29 +58,29 @@ def ui(config: Path | None, asked: str, *, browser: bool) -> int:
 
         leading = _page_that_leads_to(url, state_directory(loaded.settings.state_dir), wanted=browser)
         with leading, anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            showing.tell(f"The trace viewer: {url}")
+            showing.echo(f"The trace viewer: {url}")
             sys.stdout.flush()
             if not place.is_loopback:
-                showing.say(
+                showing.echo_err(
                     "mcp-bridge: warning: this is plain HTTP beyond this machine: whoever can read the network can take"
                     " the token, see everything that is recorded, and approve. Better: listen on this machine alone,"
                     f" and reach it through a tunnel: ssh -L {place.port}:127.0.0.1:{place.port} HOST."
                 )
             if port:
-                showing.say(
+                showing.echo_err(
                     f"mcp-bridge: warning: port {port} is the same each time: while no viewer runs, other users of this"
                     " machine can listen there, and leave scripts in your browser that read the next viewer's token."
                     " Better: without --listen, or with port 0, which takes a free one."
                 )
-            showing.say("Whoever has this address can see everything that is recorded, and approve. Ctrl-C ends it.")
+            showing.echo_err("Whoever has this address can see everything that is recorded, and approve. Ctrl-C ends it.")
             live = Live(database)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_end_on_signal, signals, tasks.cancel_scope)
-                await serve(build(live, PRINCIPAL, token, who()), live, listener)
+                await serve(build(live, PRINCIPAL, token, login_name()), live, listener)
                 tasks.cancel_scope.cancel()
 
     with listener:
-        in_record(loaded.settings, served, looks=True)
+        run_with_database(loaded.settings, served, allow_read_only=True)
     return common.OK
 
 

@@ -91,16 +91,16 @@ def prune(loaded: Loaded, *, everything: bool, as_json: bool) -> int:
         print_json({"removed": [one.reference for one in gone], "left": [reference for reference, _ in left]})
     else:
         for one in gone:
-            showing.tell(f"removed {one.reference}, {one.size / 1e6:.0f} MB")
+            showing.echo(f"removed {one.reference}, {one.size / 1e6:.0f} MB")
         if not gone and not left:
-            showing.tell("No image to remove.")
+            showing.echo("No image to remove.")
         _tell_left(left)
     return common.FAILED if left else common.OK
 
 
 def _tell_left(left: Sequence[tuple[str, str]]) -> None:
     for reference, why in left:
-        showing.say(f"mcp-bridge: image_left: {reference} could not be removed: {why} End what uses it, and try again.")
+        showing.echo_err(f"mcp-bridge: image_left: {reference} could not be removed: {why} End what uses it, and try again.")
 
 
 async def _remove_images(
@@ -153,16 +153,16 @@ def uninstall(loaded: Loaded, *, state: bool, yes: bool) -> int:
     _refuse_at_work(directory)
     told = list(_described(found, directory, state=state))
     for line in told:
-        showing.tell(common.one_line(line))
-    if told and not yes and not _agreed(state=state):
-        showing.say("mcp-bridge: nothing was removed.")
+        showing.echo(common.one_line(line))
+    if told and not yes and not _confirm(state=state):
+        showing.echo_err("mcp-bridge: nothing was removed.")
         return common.REFUSED
     left = anyio.run(_remove, found, state)
     _tell_left(left)
     with suppress(OSError):
         directory.rmdir()
     for line in _left(found, loaded, state=state):
-        showing.tell(common.one_line(line))
+        showing.echo(common.one_line(line))
     return common.FAILED if left else common.OK
 
 
@@ -276,13 +276,13 @@ def _left(found: _Found, loaded: Loaded, *, state: bool) -> Iterator[str]:
     for file in (log, log.with_name(f"{log.name}.1")) if log else ():
         if file.is_file():
             yield f"left: {file}, the log. Remove it by hand."
-    for row in common.discovered(loaded, quiet=True).skipped:
+    for row in common.discover_servers(loaded, quiet=True).skipped:
         if row.is_self:
             yield f"left: the entry {row.name!r} in {row.file}. `claude mcp remove {row.name}` removes Claude Code's."
     yield "left: the program itself. `uv tool uninstall mcp-code-bridge`, or as you have installed it."
 
 
-def _agreed(*, state: bool) -> bool:
+def _confirm(*, state: bool) -> bool:
     """Ask for confirmation.
 
     Raises:
@@ -293,4 +293,4 @@ def _agreed(*, state: bool) -> bool:
         "Nothing was removed: there is no terminal to ask in.",
         hint=f"Write `mcp-bridge uninstall{' --state' if state else ''} --yes`.",
     )
-    return asking.agreed("Remove all of this?", refusal)
+    return asking.confirm("Remove all of this?", refusal)

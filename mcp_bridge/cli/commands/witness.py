@@ -53,8 +53,8 @@ def witness(config: Path | None, listen: str, logs: Sequence[str], name: str | N
         at = socket.getsockname()
 
         def ready() -> None:
-            showing.tell(f"listening on http://{f'[{at[0]}]' if ':' in at[0] else at[0]}:{at[1]}")
-            showing.tell(f"key {opened.vkey}")
+            showing.echo(f"listening on http://{f'[{at[0]}]' if ':' in at[0] else at[0]}:{at[1]}")
+            showing.echo(f"key {opened.vkey}")
             sys.stdout.flush()
 
         serve_witness(opened, socket, ready)
