@@ -201,14 +201,14 @@ class Loaded:
             trusted. One or two layers.
         named: Whether a person has chosen the file: then there is no other, and no floor.
         trust: The user's trust records.
-        passed_over: The folder's files that are ignored.
+        ignored_files: The folder's files that are ignored.
     """
 
     settings: Settings
     layers: tuple[Layer, ...]
     named: bool
     trust: TrustStore
-    passed_over: tuple[IgnoredFile, ...] = ()
+    ignored_files: tuple[IgnoredFile, ...] = ()
 
     @property
     def file(self) -> Path | None:

@@ -102,15 +102,15 @@ class _Formatter(logging.Formatter):
 class Configuration(NamedTuple):
     """The settings, their file, the servers, and the governance if a file has any.
 
-    `passed_over` are the folder's files that are ignored; `floor` is the user's own file under a folder's; `loaded` is
-    the undecoded content of the files.
+    `ignored_files` are the folder's files that aren't used; `floor` is the user's own file under a folder's; `loaded`
+    is the undecoded content of the files.
     """
 
     settings: settings.Settings
     file: Path | None
     discovery: Discovery
     governance: Governance | None = None
-    passed_over: tuple[IgnoredFile, ...] = ()
+    ignored_files: tuple[IgnoredFile, ...] = ()
     floor: Path | None = None
     loaded: settings.Loaded | None = None
 
@@ -128,7 +128,7 @@ def load(file: Path | None, *, folder: bool = True, quiet: bool = False) -> sett
     """
     loaded = settings.load(file, folder=folder)
     if not quiet:
-        warn_ignored_files(loaded.passed_over)
+        warn_ignored_files(loaded.ignored_files)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter("mcp-bridge: %(levelname)s: %(message)s"))
     logging.basicConfig(level=loaded.settings.log_level.upper(), handlers=[handler])
@@ -193,7 +193,7 @@ def discover_servers(loaded: settings.Loaded, *, quiet: bool = False) -> Discove
         for_every_folder=not loaded.named,
     )
     if not quiet:
-        warn_ignored_files(found.passed_over)
+        warn_ignored_files(found.ignored_files)
         warn_problems(found.problems)
     return found
 
@@ -221,9 +221,9 @@ def configure(file: Path | None, *, quiet: bool = False) -> Configuration:
         from mcp_bridge.governance.governance import govern  # noqa: PLC0415
 
         governance = govern(loaded.layers, loaded.settings.state_dir, folder_servers(loaded, found))
-    passed_over = (*loaded.passed_over, *found.passed_over)
+    ignored_files = (*loaded.ignored_files, *found.ignored_files)
     floor = loaded.layers[0].file if len(loaded.layers) > 1 else None
-    return Configuration(loaded.settings, loaded.file, found, governance, passed_over, floor, loaded)
+    return Configuration(loaded.settings, loaded.file, found, governance, ignored_files, floor, loaded)
 
 
 def refuse_nesting(configuration: Configuration | settings.Loaded) -> None:

@@ -95,13 +95,15 @@ async def with_bridge(configuration: common.Configuration, work: Callable[[Bridg
     return found
 
 
-def run_with_database(settings: Settings, work: Callable[[Database], Awaitable[T]], *, allow_read_only: bool = False) -> T:
+def run_with_database(
+    settings: Settings, work: Callable[[Database], Awaitable[T]], *, allow_read_only: bool = False
+) -> T:
     """Run work with the database of executions: without servers, operator's tools and engine.
 
     Args:
         settings: The settings, which locate the database.
         work: Called with the database.
-        looks: Whether the work only reads by default: the database may then be on read-only media, or end before its
+        allow_read_only: Whether the work only reads by default: the database may then be on read-only media, or end before its
             recorded position.
 
     Raises:

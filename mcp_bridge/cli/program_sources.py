@@ -121,7 +121,11 @@ class Sources:
         """
         if self._kept is None:
             settings = self._loaded.settings
-            found = run_with_database(settings, _kept, allow_read_only=True) if (settings.state_dir / FILE_NAME).exists() else []
+            found = (
+                run_with_database(settings, _kept, allow_read_only=True)
+                if (settings.state_dir / FILE_NAME).exists()
+                else []
+            )
             self._kept = {row.name: row for row in found}
         return self._kept
 

@@ -101,7 +101,9 @@ def govern(layers: Sequence[Layer], state_dir: Path, folder_servers: AbstractSet
     declarations = [
         declaration
         for config, layer in zip(tools, layers, strict=True)
-        for declaration in load_declarations(config.model_copy(update={"entry_points": entry_points}), layer.base, layer.trusted)
+        for declaration in load_declarations(
+            config.model_copy(update={"entry_points": entry_points}), layer.base, layer.trusted
+        )
     ]
     secrets, bounds = secrets_of(layers, folder_servers)
     model, base = _model(layers, secrets, bounds)

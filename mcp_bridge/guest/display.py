@@ -57,7 +57,7 @@ class Display:
                 print(left if isinstance(left, str) else repr(left))  # noqa: T201
 
     def _send_rich(self, thing: Any) -> Any:
-        """Send the rich content of an object; return the rest to show as text, or a `ImagePlaceholder` if nothing is left."""
+        """Send the rich content of an object; return the rest to show as text, or an `ImagePlaceholder` for nothing."""
         data = rich_form(thing)
         if data is not None:
             self._send(data)

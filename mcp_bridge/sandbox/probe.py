@@ -139,7 +139,9 @@ class _Search:
             names = ["", *others]
         return [_with_runtime(first, name) for name in names]
 
-    async def _find_working(self, info: EngineInfo, choice: RuntimeChoice, image: str) -> tuple[RuntimeChoice, Trial] | None:
+    async def _find_working(
+        self, info: EngineInfo, choice: RuntimeChoice, image: str
+    ) -> tuple[RuntimeChoice, Trial] | None:
         """Give up isolation features until a trial container starts; return the choice and the trial's report."""
         for _ in range(_ATTEMPTS):
             try:
@@ -180,7 +182,9 @@ class _Search:
             self._add_finding("warning", "seccomp_refused", f"{choice.engine} refuses the seccomp profile: {last}")
             return replace(choice, seccomp=False)
         if choice.userns and text and "hybrid" not in text:
-            self._add_finding("warning", "userns_refused", f"{choice.engine} with {runtime} refuses a user mapping: {last}")
+            self._add_finding(
+                "warning", "userns_refused", f"{choice.engine} with {runtime} refuses a user mapping: {last}"
+            )
             return replace(choice, userns="")
         self._add_finding(
             "warning",
@@ -249,7 +253,9 @@ class _Search:
         if not held.cpus:
             self._add_finding("warning", "cpus_not_enforced", "A sandbox may take every CPU there is.", mend)
 
-    def _add_finding(self, level: Literal["ok", "warning", "error"], code: str, message: str, hint: str | None = None) -> None:
+    def _add_finding(
+        self, level: Literal["ok", "warning", "error"], code: str, message: str, hint: str | None = None
+    ) -> None:
         self.findings.append(Finding(level, code, message, hint))
 
 

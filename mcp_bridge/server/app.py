@@ -21,17 +21,17 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.host.live_output import LiveOutput
 from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.server import displays, process, render
-from mcp_bridge.server.supervisor import INTERNAL_ERROR, keep_open
-from mcp_bridge.server.presentation import TOOL, instructions, tool, error_instructions
+from mcp_bridge.server.presentation import TOOL, error_instructions, instructions, tool
 from mcp_bridge.server.questions import Conversations, Questions
 from mcp_bridge.server.stdio import stdio_transport
+from mcp_bridge.server.supervisor import INTERNAL_ERROR, keep_open
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.host.service import Bridge
-    from mcp_bridge.server.supervisor import Configured, BridgeSupervisor, Source
+    from mcp_bridge.server.supervisor import BridgeSupervisor, Configured, Source
     from mcp_bridge.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -289,7 +289,10 @@ class _Reporter:
 
 
 async def _run(
-    supervisor: BridgeSupervisor | _OpenBridge, ctx: ServerRequestContext[dict[str, Any]], questions: Questions, arguments: dict[str, Any]
+    supervisor: BridgeSupervisor | _OpenBridge,
+    ctx: ServerRequestContext[dict[str, Any]],
+    questions: Questions,
+    arguments: dict[str, Any],
 ) -> types.CallToolResult:
     try:
         bridge = await supervisor.bridge()
@@ -313,7 +316,7 @@ async def _run(
                 sampler=questions.sample,
                 # Without a progress token, no output is projected while the script runs.
                 live=LiveOutput(reporter.printed, LIVE_SECONDS) if _wants_progress(ctx) else None,
-                configuration_changes=reporter.notify,
+                news=reporter.notify,
             )
             record.notices += supervisor.configuration_changes()
             # This may take long: it may have to count and store all output.

@@ -231,7 +231,7 @@ _REASONS: dict[Status, str] = {
 }
 
 
-def passed_over(
+def ignored_file(
     file: Path, status: Status, reason: str | None = None, servers: tuple[str, ...] = (), *, above: bool = False
 ) -> IgnoredFile:
     """Describe a folder's file that is ignored."""
@@ -261,15 +261,15 @@ def trusted(
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as exc:
-        return passed_over(file, "unusable", why(exc))
+        return ignored_file(file, "unusable", why(exc))
     status, reason = store.status(file, data)
     if status != "trusted":
-        return passed_over(file, status, reason)
+        return ignored_file(file, status, reason)
     table = parse(data)
     try:
         content = content_of(file, data, table)
     except BridgeError as exc:
-        return passed_over(file, "unusable", exc.message.removesuffix("."))
+        return ignored_file(file, "unusable", exc.message.removesuffix("."))
     if not store.is_trusted(content):
-        return passed_over(file, "changed")
+        return ignored_file(file, "changed")
     return content, table

@@ -459,7 +459,7 @@ def test_a_projects_servers_take_part_once_they_are_approved_in_claude_code(find
         (tmp_path / "work/.claude" / name).write_text(json.dumps({"enableAllProjectMcpServers": True}))
     found = find(user=user, project=servers(a="x", b="y"))
     assert [name for name, spec in found.servers.items() if spec.enabled] == allowed
-    left_out = {name for file in found.passed_over for name in file.servers}
+    left_out = {name for file in found.ignored_files for name in file.servers}
     assert left_out == {"a", "b"} - set(allowed) - set(general.get("disabledMcpjsonServers", ()))
 
 
@@ -499,7 +499,7 @@ def test_a_file_above_starts_nothing_before_it_is_trusted_by_itself(tree, tmp_pa
     store = TrustStore(tmp_path / "state")
     found = tree(files={"src": servers(a="x")}, cwd="src/deep", trust=store)
     assert not found.servers
-    [over] = found.passed_over
+    [over] = found.ignored_files
     assert (over.code, over.file, over.servers) == ("untrusted_file", str(file), ("a",))
     assert f"`mcp-bridge trust {tree.home}/src`" in over.hint
     store.record(content_of(file, file.read_bytes(), json.loads(file.read_bytes())))
@@ -537,7 +537,7 @@ def test_an_approval_is_of_no_file_above_that_others_could_have_written(tree):
         place.chmod(mode)
         found = tree(user=user, cwd="src/deep")
         assert commands(found) == {}
-        assert found.passed_over[0].servers == ("a",)
+        assert found.ignored_files[0].servers == ("a",)
         place.chmod(before)
 
 
@@ -583,7 +583,7 @@ def test_a_folder_that_says_it_belongs_to_a_repository_is_believed_if_that_says_
 
 
 def test_a_project_that_names_the_bridge_alone_is_nothing_to_speak_of(find):
-    assert not find(project=servers(bridge="mcp-bridge")).passed_over
+    assert not find(project=servers(bridge="mcp-bridge")).ignored_files
 
 
 def test_the_users_toml_goes_before_the_folders_and_the_folders_servers_are_told_apart(find):

@@ -23,7 +23,9 @@ def registry(**options):
 
 def one(function, **options):
     """A registry of this function."""
-    return Registry([found for found in function.__globals__[DECLARATIONS_NAME] if found.function is function], **options)
+    return Registry(
+        [found for found in function.__globals__[DECLARATIONS_NAME] if found.function is function], **options
+    )
 
 
 async def fault(found, name, arguments=None, timeout=None):  # noqa: ASYNC109

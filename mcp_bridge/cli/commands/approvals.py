@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from mcp_bridge.cli import common, inputs, people, showing
-from mcp_bridge.cli.opening import finish, run_with_database, print_json
+from mcp_bridge.cli.opening import finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escaped, exactly
@@ -67,7 +67,9 @@ def list_(
             ]
             showing.table(("id", "status", "asked", "program", "what"), cells)
             if any(gist.endswith(showing.CUT) for *_, gist in cells):
-                showing.echo_err(f"mcp-bridge: what ends in {showing.CUT} is shown whole by `mcp-bridge approvals show ID`")
+                showing.echo_err(
+                    f"mcp-bridge: what ends in {showing.CUT} is shown whole by `mcp-bridge approvals show ID`"
+                )
         return common.OK
 
     finish(work, as_json=as_json)
@@ -79,7 +81,9 @@ def show(ctx: typer.Context, approval: Id, config: Config = None, as_json: Json 
     named = config or ctx.obj
 
     def work() -> int:
-        row, ident = run_with_database(common.load(named).settings, lambda database: _find(database, approval), allow_read_only=True)
+        row, ident = run_with_database(
+            common.load(named).settings, lambda database: _find(database, approval), allow_read_only=True
+        )
         if as_json:
             print_json(_record(row, ident))
             return common.OK

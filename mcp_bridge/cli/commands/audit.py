@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from mcp_bridge.cli import common, showing, verifying
-from mcp_bridge.cli.opening import finish, run_with_database, print_json
+from mcp_bridge.cli.opening import finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 

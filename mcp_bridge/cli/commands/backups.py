@@ -186,7 +186,9 @@ def _new_passphrase() -> str:
     if not found:
         raise BridgeError("bad_passphrase", "The passphrase is empty.", hint="Nothing was written.")
     if bits(found) < MIN_BITS:
-        showing.echo_err("mcp-bridge: warning: whoever has the backup can find a passphrase as short as this by trying.")
+        showing.echo_err(
+            "mcp-bridge: warning: whoever has the backup can find a passphrase as short as this by trying."
+        )
     return found
 
 

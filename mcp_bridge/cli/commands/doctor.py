@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from rich.console import Console
 
-from mcp_bridge.cli import common, surroundings
+from mcp_bridge.cli import common, environment_checks
 from mcp_bridge.downstream.configuration.other_clients import other_clients
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.host.service import Prepared, not_enforced, open_bridge, prepare
@@ -40,10 +40,10 @@ def doctor(config: Path | None, *, as_json: bool) -> int:
         configuration = common.configure(config, quiet=True)
         over = f", over your own, {configuration.floor}" if configuration.floor else ""
         find("ok", "configuration", f"Configuration: {configuration.file or 'no file, defaults'}{over}.")
-        for file in configuration.passed_over:
+        for file in configuration.ignored_files:
             names = f" Left out: {', '.join(file.servers)}." if file.servers else ""
             find("warning", file.code, f"{file.message}{names}", file.hint)
-        findings += [finding.record() for finding in surroundings.findings(os.environ)]
+        findings += [finding.record() for finding in environment_checks.findings(os.environ)]
         _servers(configuration, find)
         with console.status("Probing the container engine…"):
             prepared = anyio.run(_prepare, configuration)

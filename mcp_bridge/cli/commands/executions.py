@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from mcp_bridge.cli import common, inputs, people, showing
-from mcp_bridge.cli.opening import finish, run_with_bridge, run_with_database, print_json
+from mcp_bridge.cli.opening import finish, print_json, run_with_bridge, run_with_database
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.comments import check_text

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from mcp_bridge.downstream.configuration.discovery import Discovery
-    from mcp_bridge.server.keeper import Change, Configured
+    from mcp_bridge.server.supervisor import Change, Configured
 
 AT_A_TERMINAL = """\
 mcp-bridge is an MCP server: a client (Claude Code, Cursor, …) starts it, and speaks to it on its standard input. It
@@ -34,7 +34,7 @@ WAITING = "mcp-bridge: waiting for an MCP client on standard input; Ctrl-C ends 
 
 
 class ConfigurationFiles:
-    """The configuration's files, as `server.keeper.Source`.
+    """The configuration's files, as `server.supervisor.Source`.
 
     Args:
         named: The file given by `--config`, or None.
@@ -54,7 +54,7 @@ class ConfigurationFiles:
         Raises:
             BridgeError: As `common.configure` and `common.refuse_nesting`.
         """
-        from mcp_bridge.server.keeper import Configured  # noqa: PLC0415
+        from mcp_bridge.server.supervisor import Configured  # noqa: PLC0415
 
         if "mcp_bridge.registered.folders" in sys.modules:
             from mcp_bridge.registered import folders  # noqa: PLC0415
@@ -77,7 +77,7 @@ class ConfigurationFiles:
         started with trusted content.
         """
         from mcp_bridge.governance.governance import LOCAL, snapshot_of, written_policies  # noqa: PLC0415
-        from mcp_bridge.server.keeper import Change  # noqa: PLC0415
+        from mcp_bridge.server.supervisor import Change  # noqa: PLC0415
 
         started = self._configuration
         assert started is not None  # noqa: S101 - a bridge was opened with it
@@ -155,7 +155,7 @@ def _brings_tools(layer: settings.Layer) -> bool:
 
 def _unsure(loaded: settings.Loaded, found: Discovery) -> frozenset[str]:
     """Files that can't be read or don't match what was trusted: their servers are not considered removed."""
-    over = (*loaded.passed_over, *found.passed_over)
+    over = (*loaded.ignored_files, *found.ignored_files)
     broken = {problem.file for problem in found.problems}
     return frozenset(broken | {row.file for row in over if row.code != "untrusted_file"})
 
@@ -179,7 +179,7 @@ def serve(config: Path | None, *, programs: bool = False, bare: bool = False) ->
     if sys.stdin is not None and sys.stdin.isatty():
         print(AT_A_TERMINAL if bare else WAITING, end="", file=sys.stderr)  # noqa: T201
     files = ConfigurationFiles(config)
-    from mcp_bridge.server.keeper import configured  # noqa: PLC0415
+    from mcp_bridge.server.supervisor import configured  # noqa: PLC0415
 
     # Outside of the event loop: the operator's modules are imported, and may run one of their own.
     first = configured(files)

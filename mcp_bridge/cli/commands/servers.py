@@ -30,7 +30,7 @@ def list_(
 
     try:
         configuration = common.configure(config or ctx.obj, quiet=True)
-        common.warn_ignored_files(configuration.passed_over)
+        common.warn_ignored_files(configuration.ignored_files)
         rows = anyio.run(_rows, configuration, start)
     except BridgeError as exc:
         raise typer.Exit(common.print_error(exc)) from None

@@ -72,7 +72,9 @@ def ui(config: Path | None, asked: str, *, browser: bool) -> int:
                     " machine can listen there, and leave scripts in your browser that read the next viewer's token."
                     " Better: without --listen, or with port 0, which takes a free one."
                 )
-            showing.echo_err("Whoever has this address can see everything that is recorded, and approve. Ctrl-C ends it.")
+            showing.echo_err(
+                "Whoever has this address can see everything that is recorded, and approve. Ctrl-C ends it."
+            )
             live = Live(database)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_end_on_signal, signals, tasks.cancel_scope)

@@ -100,7 +100,9 @@ def prune(loaded: Loaded, *, everything: bool, as_json: bool) -> int:
 
 def _tell_left(left: Sequence[tuple[str, str]]) -> None:
     for reference, why in left:
-        showing.echo_err(f"mcp-bridge: image_left: {reference} could not be removed: {why} End what uses it, and try again.")
+        showing.echo_err(
+            f"mcp-bridge: image_left: {reference} could not be removed: {why} End what uses it, and try again."
+        )
 
 
 async def _remove_images(

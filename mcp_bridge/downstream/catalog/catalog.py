@@ -13,10 +13,10 @@ from mcp_bridge.downstream.catalog.aliases import did_you_mean, nearest
 from mcp_bridge.downstream.catalog.arguments import ArgumentCheck, ArgumentError
 from mcp_bridge.downstream.catalog.search import Hit, SearchIndex
 from mcp_bridge.downstream.catalog.store import ListingStore
-from mcp_bridge.downstream.client.failures import first_line, configuration_error
+from mcp_bridge.downstream.client.failures import configuration_error, first_line
 from mcp_bridge.downstream.client.status import ServerStatus
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.offload import is_large, on_thread, on_blocking_thread
+from mcp_bridge.offload import is_large, on_blocking_thread, on_thread
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

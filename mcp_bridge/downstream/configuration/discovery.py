@@ -39,7 +39,7 @@ from mcp_bridge.workspace.content import (
     scripts_of,
     why,
 )
-from mcp_bridge.workspace.trust import IgnoredFile, Status, TrustStore, passed_over
+from mcp_bridge.workspace.trust import IgnoredFile, Status, TrustStore, ignored_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -92,13 +92,13 @@ class Discovery:
         servers: Servers by name.
         problems: Problems in client files.
         skipped: Servers that were left out.
-        passed_over: Files in the folder that are ignored, completely or for some of their servers.
+        ignored_files: Files in the folder that are ignored, completely or for some of their servers.
     """
 
     servers: dict[str, ServerSpec] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
-    passed_over: list[IgnoredFile] = field(default_factory=list)
+    ignored_files: list[IgnoredFile] = field(default_factory=list)
 
     @property
     def folder_servers(self) -> frozenset[str]:
@@ -355,7 +355,7 @@ def _project(
             why_not = "it comes with the folder: neither approved in Claude Code nor trusted (`mcp-bridge trust`)."
             found.skipped.append(Skipped(name, str(file), why_not))
     if unapproved:
-        found.passed_over.append(passed_over(file, status, reason, tuple(unapproved), above=above))
+        found.ignored_files.append(ignored_file(file, status, reason, tuple(unapproved), above=above))
 
 
 def _trusted(
