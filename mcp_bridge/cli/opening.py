@@ -103,8 +103,8 @@ def run_with_database(
     Args:
         settings: The settings, which locate the database.
         work: Called with the database.
-        allow_read_only: Whether the work only reads by default: the database may then be on read-only media, or end before its
-            recorded position.
+        allow_read_only: Whether the work only reads by default: the database may then be on read-only media, or end
+            before its recorded position.
 
     Raises:
         BridgeError: `database_unusable`, `database_busy`, `database_newer`, `ledger_damaged`, `key_missing`,
