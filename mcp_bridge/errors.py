@@ -11,12 +11,14 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Mapping
 
+    from mcp_bridge.error_codes import Code
+
 
 class BridgeError(Exception):
     """Something a user can understand and mend.
 
     Attributes:
-        code: Stable, snake_case, part of the public interface (for example `no_runtime`).
+        code: Stable, and part of the public interface: `error_codes` describes each.
         message: One sentence: what is wrong, and where.
         hint: How to mend it, or None where nothing useful can be said.
         details: JSON-compatible extras for programs (file, line, nearest names).
@@ -26,7 +28,7 @@ class BridgeError(Exception):
 
     def __init__(
         self,
-        code: str,
+        code: Code,
         message: str,
         *,
         hint: str | None = None,

@@ -12,6 +12,7 @@ from mcp_bridge.bridge.names import PRINCIPAL
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
+    from mcp_bridge.error_codes import Code
     from mcp_bridge.ledger.store import ProgramStore, StoredExecution
 
 SHORT_CHARS = 6
@@ -113,7 +114,7 @@ async def short(store: ProgramStore, execution_id: str) -> str:
     return execution_id[:length]
 
 
-def unseen(prompt: str, code: str, *, twice: bool = True) -> str:
+def unseen(prompt: str, code: Code, *, twice: bool = True) -> str:
     """A secret: typed without an echo, or all of standard input, less a newline at its end.
 
     Args:

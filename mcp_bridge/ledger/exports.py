@@ -23,6 +23,7 @@ from mcp_bridge.ledger.trust import KeyHistory
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+    from mcp_bridge.error_codes import Code
     from mcp_bridge.ledger.notes import Checkpoint
     from mcp_bridge.ledger.signing import Verifier
 
@@ -467,5 +468,5 @@ def _lines(source: IO[bytes] | Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _told(error: BridgeError, where: str, **details: Any) -> BridgeError:
-    code = "bad_checkpoint" if error.code == "bad_note" else error.code
+    code: Code = "bad_checkpoint" if error.code == "bad_note" else error.code
     return BridgeError(code, f"{where} {error.message}", hint=error.hint, **{**error.details, **details})

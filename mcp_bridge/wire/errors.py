@@ -1,5 +1,10 @@
 """Whose fault it is."""
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mcp_bridge.error_codes import Code
+
 
 class WireError(Exception):
     """The other side sent something that is no message of this channel.
@@ -10,7 +15,7 @@ class WireError(Exception):
         excerpt: The first bytes of what came, as printable ASCII, for the report to the operator.
     """
 
-    def __init__(self, code: str, message: str, excerpt: str = "") -> None:
+    def __init__(self, code: "Code", message: str, excerpt: str = "") -> None:
         super().__init__(message)
         self.code = code
         self.excerpt = excerpt
@@ -23,6 +28,6 @@ class LocalMessageError(ValueError):
         code: `not_json`, `frame_too_large`, `frame_too_deep`, `bad_params`.
     """
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: "Code", message: str) -> None:
         super().__init__(message)
         self.code = code
