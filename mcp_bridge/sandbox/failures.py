@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.sandbox.image import CONFIGURED_IMAGE_HINT, REPOSITORY
+from mcp_bridge.sandbox.image.image import CONFIGURED_IMAGE_HINT, REPOSITORY
 
 if TYPE_CHECKING:
     from mcp_bridge.error_codes import Code
