@@ -12,10 +12,13 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from mcp_bridge._version import __version__
 from mcp_bridge.sandbox.flags import Enforced, EngineName, RuntimeChoice
+
+if TYPE_CHECKING:
+    from mcp_bridge.error_codes import Code
 
 Level = Literal["ok", "warning", "error"]
 
@@ -40,7 +43,7 @@ class Finding:
     """
 
     level: Level
-    code: str
+    code: Code
     message: str
     hint: str | None = None
 
@@ -123,7 +126,7 @@ def _decode(data: dict[str, Any]) -> ProbeReport:
         tuple(
             Finding(
                 cast("Level", _text(row["level"])),
-                _text(row["code"]),
+                cast("Code", _text(row["code"])),
                 _text(row["message"]),
                 None if row["hint"] is None else _text(row["hint"]),
             )

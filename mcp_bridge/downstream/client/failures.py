@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog.tools import ToolInfo
     from mcp_bridge.downstream.client.connection import Connection
     from mcp_bridge.downstream.configuration.spec import ServerSpec
+    from mcp_bridge.error_codes import Code
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ _SHOW_MORE = "`mcp-bridge servers list --start` shows more"
 
 def error(
     spec: ServerSpec,
-    code: str,
+    code: Code,
     message: str,
     *,
     hint: str | None = None,
@@ -246,7 +247,7 @@ async def call_failure(
                 while connection.transport.exit_status() is None:  # noqa: ASYNC110 - nothing announces it
                     await anyio.sleep(_EXIT_STATUS_POLL)
             return death(spec, connection, tool)
-        code = "bad_arguments" if cause.code == _INVALID_PARAMS else "tool_failed"
+        code: Code = "bad_arguments" if cause.code == _INVALID_PARAMS else "tool_failed"
         return error(spec, code, f"{what}: {cause.message}", tool=tool.name, rpc_code=cause.code)
     if type(cause).__name__ == "ValidationError":
         message = f"{what} answered something that is not a tool result."
