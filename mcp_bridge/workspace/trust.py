@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from mcp_bridge.atomic_files import write_private
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.private_files import private_directory, write_private
+from mcp_bridge.private_files import private_directory
 from mcp_bridge.workspace.content import MAX_FILE_BYTES, Content, content_of, read_regular, why
 
 if TYPE_CHECKING:
