@@ -1,4 +1,4 @@
-"""TableAudit a gateway's store that is made for the same: an execution's state, and what is kept of every step."""
+"""Beside a gateway's store that is made for the same: an execution's state, and what is kept of every step."""
 
 from __future__ import annotations
 

@@ -654,7 +654,7 @@ async def open_bridge(
                     specs,
                     idle_timeout=settings.runtime_idle_timeout,
                     environment=environment(settings, governance),
-                    shown=shown_output(governance),
+                    mask_output=shown_output(governance),
                     missing=missing,
                 ) as fleet,
                 anyio.create_task_group() as tasks,

@@ -149,7 +149,7 @@ def printed(error):
 
 async def failure(spec, governance=None, **env):
     variables = {name: value for name, value in os.environ.items() if not name.startswith("MCP_BRIDGE_")} | env
-    async with Fleet([spec], environment=Environment(variables), shown=shown_output(governance)) as fleet:
+    async with Fleet([spec], environment=Environment(variables), mask_output=shown_output(governance)) as fleet:
         with pytest.raises(BridgeError) as caught:
             await fleet.server(spec.name).start()
         status = fleet.server(spec.name).status()

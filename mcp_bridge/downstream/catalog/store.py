@@ -1,4 +1,4 @@
-"""Tool listings on disk, so that servers that don't run can be searched and described."""
+"""A cache of tool listings on disk, for search and description of servers that aren't running."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _FORMAT = 1
 
 _encoder = json.JSONEncoder(separators=(",", ":"))
 
-# A larger file is none of ours.
+# Larger files weren't written by the bridge.
 _FILE_BYTES = 64 * 1024 * 1024
 
 
 class ListingStore:
-    """One file a server, named by a hash of its configuration; any fault of a file only means that it isn't there."""
+    """One file for each server, named by the hash of its configuration. An invalid file counts as missing."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def load(self, key: str, server: str, server_alias: str) -> tuple[ToolInfo, ...] | None:
-        """The tools stored under `key`, or None. A file that can't be understood is deleted."""
+        """The tools stored under `key`, or None. An invalid file is deleted."""
         path = self._path(key)
         try:
             return listing_from_wire(server, server_alias, _read(path)).tools
@@ -46,14 +46,14 @@ class ListingStore:
             return None
 
     def size(self, key: str) -> int:
-        """Bytes of what is stored under `key`; 0 for nothing."""
+        """The size of the file stored under `key`, in bytes; 0 if there is none."""
         try:
             return self._path(key).stat().st_size
         except OSError:
             return 0
 
     def save(self, key: str, tools: tuple[ToolInfo, ...]) -> None:
-        """Replace what is stored under `key`; a disk that refuses is logged and otherwise ignored."""
+        """Replace the tools stored under `key`; a write error is logged and otherwise ignored."""
         content = {"format": _FORMAT, "tools": [_wire(tool) for tool in tools]}
         try:
             state_directory(self._directory.parent)

@@ -25,6 +25,7 @@ from mcp_bridge.ledger.proofs.disclosures import Disclosed
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+    from mcp_bridge.error_codes import Code
     from mcp_bridge.ledger.proofs.notes import Checkpoint
     from mcp_bridge.ledger.proofs.signing import Verifier
 
@@ -469,5 +470,5 @@ def _lines(source: IO[bytes] | Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _located(error: BridgeError, where: str, **details: Any) -> BridgeError:
-    code = "bad_checkpoint" if error.code == "bad_note" else error.code
+    code: Code = "bad_checkpoint" if error.code == "bad_note" else error.code
     return BridgeError(code, f"{where} {error.message}", hint=error.hint, **{**error.details, **details})

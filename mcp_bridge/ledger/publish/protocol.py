@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.proofs.notes import parse_checkpoint, split_note
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.proofs.signing import Verifier
     from mcp_bridge.ledger.publish.targets import Target
 
-CONFLICT = "publish_conflict"
+CONFLICT: Final = "publish_conflict"
 """The code of an error that is an alarm: somebody else has seen another history than the one that is here."""
 
 

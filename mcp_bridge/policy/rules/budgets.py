@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
+    from mcp_bridge.error_codes import Code
     from mcp_bridge.policy.rules.decision import Decision
     from mcp_bridge.policy.rules.rules import Limits, PolicyLimits
 
@@ -30,7 +31,7 @@ Kind = Literal["calls", "bytes", "model_tokens", "model_cost_usd"]
 # Costs are added up in billionths of a dollar: as fractions, a thousand times 0.001 are not 1.
 _PER_USD = 10**9
 
-_REFUSALS: dict[Kind, tuple[str, str]] = {
+_REFUSALS: dict[Kind, tuple[Code, str]] = {
     "calls": ("budget_calls", "tool calls"),
     "bytes": ("budget_bytes", "bytes of arguments and results"),
     "model_tokens": ("budget_tokens", "tokens of models"),
