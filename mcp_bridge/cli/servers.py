@@ -48,7 +48,7 @@ def list_(
         tools = "" if row["tools"] is None else str(row["tools"])
         cells = (row["name"], row["alias"], row["error"] or row["state"], tools, row["source"])
         table.add_row(*(Text(common.printable(cell)) for cell in cells))  # as text: a name is not markup
-    console.print(table if rows else Text("No server is configured: see [servers.NAME] in the README."))
+    console.print(table if rows else Text("No server is configured: see [servers.NAME] in docs/configuration.md."))
     for row in rows:
         for name, value in row["details"].items():
             shown = "\n  ".join(["", *value]) if isinstance(value, (list, tuple)) else f" {value}"
