@@ -307,7 +307,9 @@ def publish(
         loaded = common.load(config or ctx.obj)
         if not loaded.settings.ledger.publish and not acknowledge:
             raise BridgeError(
-                "bad_argument", "Nothing is published: there is no [[ledger.publish]].", hint="See README.md."
+                "bad_argument",
+                "Nothing is published: there is no [[ledger.publish]].",
+                hint="See docs/proof-and-audit.md.",
             )
 
         async def published(database: Database) -> dict[str, TargetState]:
