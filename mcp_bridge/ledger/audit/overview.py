@@ -25,7 +25,7 @@ DAMAGED = "damaged"
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class EntryCounts:
     """How many entries an execution has.
 
     Attributes:
@@ -66,7 +66,7 @@ async def newest(
     return [(execution, started) for execution, started in rows]
 
 
-async def counts(database: Database, executions: Sequence[str]) -> dict[str, Counted]:
+async def counts(database: Database, executions: Sequence[str]) -> dict[str, EntryCounts]:
     """Count the entries of some executions."""
     marks = ", ".join("?" * len(executions))
     kinds: dict[str, dict[str, int]] = {execution: {} for execution in executions}
@@ -83,7 +83,7 @@ async def counts(database: Database, executions: Sequence[str]) -> dict[str, Cou
         tuple(ends.values()),
     )
     last = {execution: _time(data) for execution, data in rows}
-    return {execution: Counted(found, last.get(execution)) for execution, found in kinds.items()}
+    return {execution: EntryCounts(found, last.get(execution)) for execution, found in kinds.items()}
 
 
 def _time(data: bytes) -> float | None:
