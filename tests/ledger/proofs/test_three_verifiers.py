@@ -45,8 +45,6 @@ MUTANTS = 12_000 if LONG else 700
 
 SEEDS = [1, 2, 3]
 
-ROOT = Path(__file__).resolve().parents[3]
-
 GOLDEN = Path(__file__).parents[2] / "golden" / "ledger-0.1.0.zip"
 
 PEEK = {"name": "peek", "steps": [tool("look"), tool("delete")]}
