@@ -89,7 +89,7 @@ def load(file: Path | None, *, folder: bool = True, quiet: bool = False) -> sett
     handler.setFormatter(_Formatter("mcp-bridge: %(levelname)s: %(message)s"))
     logging.basicConfig(level=loaded.settings.log_level.upper(), handlers=[handler])
     if loaded.settings.log_file is not None:
-        from mcp_bridge.cli.log_file import log_to  # noqa: PLC0415  (few have one)
+        from mcp_bridge.cli.log_file import log_to
 
         log_to(loaded.settings.log_file)
     if loaded.settings.log_level != "debug":
@@ -130,7 +130,7 @@ def discovered(loaded: settings.Loaded, *, quiet: bool = False) -> Discovery:
     Raises:
         BridgeError: `bad_config`.
     """
-    from mcp_bridge.downstream.configuration.discovery import discover  # noqa: PLC0415  (`version` and `--help` need none of it)
+    from mcp_bridge.downstream.configuration.discovery import discover
 
     own = next((layer for layer in loaded.layers if layer.trusted is None), None)
     folder = next((layer for layer in loaded.layers if layer.trusted is not None), None)
@@ -174,7 +174,7 @@ def configure(file: Path | None, *, quiet: bool = False) -> Configuration:
     governance = None
     if loaded.has_tables:
         # Where no file says anything, the bridge makes an empty one when it needs it: not on the way of `serve`.
-        from mcp_bridge.governance.governance import govern  # noqa: PLC0415
+        from mcp_bridge.governance.governance import govern
 
         governance = govern(loaded.layers, loaded.settings.state_dir, strangers(loaded, found))
     passed_over = (*loaded.passed_over, *found.passed_over)
@@ -199,7 +199,7 @@ def refuse_nesting(configuration: Configuration | settings.Loaded) -> None:
 def exit_code(error: BridgeError, other: int = NO_SANDBOX) -> int:
     """The exit status that stands for an error; `other` for what is no fault of the command line's."""
     # Only a command that fails loads the descriptions.
-    from mcp_bridge.error_codes import DESCRIPTIONS  # noqa: PLC0415
+    from mcp_bridge.error_codes import DESCRIPTIONS
 
     described = DESCRIPTIONS.get(error.code)
     return (described and described.exit_status) or other

@@ -77,7 +77,7 @@ class LiteLLMModel:
         *,
         max_tokens: int | None = None,
         temperature: float | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109
+        timeout: float | None = None,
     ) -> Completion:
         """See `Model`. Also raises what `resolve_secret` raises."""
         limit = smaller(timeout, self._config.timeout)

@@ -53,7 +53,7 @@ class ScriptedModel:
         *,
         max_tokens: int | None = None,
         temperature: float | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109
+        timeout: float | None = None,
     ) -> Completion:
         """See `Model`. Limits on tokens and the temperature change nothing."""
         del max_tokens, temperature

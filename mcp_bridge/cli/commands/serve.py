@@ -54,10 +54,10 @@ class Files:
         Raises:
             BridgeError: As `common.configure` and `common.refuse_nesting`.
         """
-        from mcp_bridge.server.keeper import Configured  # noqa: PLC0415
+        from mcp_bridge.server.keeper import Configured
 
         if "mcp_bridge.registered.folders" in sys.modules:
-            from mcp_bridge.registered import folders  # noqa: PLC0415
+            from mcp_bridge.registered import folders
 
             folders.forget()
         stamps = _stamps(_files(self._named))
@@ -75,8 +75,8 @@ class Files:
 
         A server stays of which the file can't be read now, or isn't what was trusted: what is running is what was.
         """
-        from mcp_bridge.governance.governance import LOCAL, snapshot_of, written_policies  # noqa: PLC0415
-        from mcp_bridge.server.keeper import Change  # noqa: PLC0415
+        from mcp_bridge.governance.governance import LOCAL, snapshot_of, written_policies
+        from mcp_bridge.server.keeper import Change
 
         started = self._configuration
         assert started is not None  # noqa: S101 - a bridge was opened with it
@@ -178,13 +178,13 @@ def serve(config: Path | None, *, programs: bool = False, bare: bool = False) ->
     if sys.stdin is not None and sys.stdin.isatty():
         print(AT_A_TERMINAL if bare else WAITING, end="", file=sys.stderr)  # noqa: T201
     files = Files(config)
-    from mcp_bridge.server.keeper import configured  # noqa: PLC0415
+    from mcp_bridge.server.keeper import configured
 
     # Outside of the loop: the operator's modules are imported, and may have one of their own.
     first = configured(files)
-    import anyio  # noqa: PLC0415
+    import anyio
 
-    from mcp_bridge.server.app import serve_stdio  # noqa: PLC0415  (the SDK takes most of a second)
+    from mcp_bridge.server.app import serve_stdio
 
     error = anyio.run(functools.partial(serve_stdio, programs=programs), files, first)
     return common.OK if error is None else common.exit_code(error)
