@@ -427,7 +427,7 @@ class HostChannel:
             self._finished = True
             await self._send(jsonrpc.encode(jsonrpc.Response(number, {})))
             return params
-        self._party.works()
+        self._party.mark_active()
         # A script that asks one thing after the other can't take more time than its answers do.
         is_flood = max(len(self._scopes), self._together) > FEW_REQUESTS
         self._party.charge(len(line) * BYTE_SECONDS + (REQUEST_SECONDS if is_flood else 0))

@@ -1,4 +1,4 @@
-"""Whose fault it is."""
+"""The two errors of the channel, which tell whose fault it is."""
 
 from typing import TYPE_CHECKING
 
@@ -7,12 +7,12 @@ if TYPE_CHECKING:
 
 
 class WireError(Exception):
-    """The other side sent something that is no message of this channel.
+    """The other side sent an invalid message.
 
     Attributes:
         code: `frame_too_large`, `frame_too_deep`, `bad_frame` (not JSON, or not JSON-RPC), `bad_params`,
             `unknown_method`, `unexpected_response`.
-        excerpt: The first bytes of what came, as printable ASCII, for the report to the operator.
+        excerpt: The first bytes of the message as printable ASCII, for the operator.
     """
 
     def __init__(self, code: "Code", message: str, excerpt: str = "") -> None:
@@ -22,7 +22,7 @@ class WireError(Exception):
 
 
 class LocalMessageError(ValueError):
-    """We were about to send something that JSON, or the channel's limits, can't carry.
+    """This side tried to send a value that isn't JSON, or that exceeds a limit of the channel.
 
     Attributes:
         code: `not_json`, `frame_too_large`, `frame_too_deep`, `bad_params`.
