@@ -16,6 +16,6 @@ def main() -> None:
         from mcp_bridge.cli.commands.serve import serve  # noqa: PLC0415
 
         sys.exit(serve(None, bare=not arguments))
-    from mcp_bridge.cli.app import app  # noqa: PLC0415
+    from mcp_bridge.cli.app import app
 
     app()

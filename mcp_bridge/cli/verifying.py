@@ -47,7 +47,7 @@ def master_key(settings: Settings) -> MasterKey:
     Raises:
         BridgeError: `key_missing`, `key_unusable`, `keyring_missing`.
     """
-    from mcp_bridge.ledger.storage.sealing import master_key as read  # noqa: PLC0415
+    from mcp_bridge.ledger.storage.sealing import master_key as read
 
     return read(settings.ledger.master_key, settings.state_dir, make=False)
 
@@ -58,7 +58,7 @@ def read_keys(keys: Sequence[str] | None) -> list[Verifier] | None:
     Raises:
         BridgeError: `bad_key`, `bad_argument`.
     """
-    from mcp_bridge.ledger.proofs.signing import Verifier  # noqa: PLC0415
+    from mcp_bridge.ledger.proofs.signing import Verifier
 
     return [Verifier.parse(key) for given in keys for key in _key_texts(given)] if keys else None
 
@@ -86,7 +86,7 @@ def read_notes(path: Path) -> list[str]:
     Raises:
         BridgeError: `bad_argument`.
     """
-    from mcp_bridge.ledger.publish.to_file import notes_in  # noqa: PLC0415
+    from mcp_bridge.ledger.publish.to_file import notes_in
 
     try:
         with path.open("rb") as file:
@@ -117,7 +117,7 @@ def verify_here(
         BridgeError: As `known_vkey` and `verify_file`; `publish_conflict`: a target has seen another history, now or at
             an alarm that nobody has acknowledged.
     """
-    import anyio  # noqa: PLC0415
+    import anyio
 
     from mcp_bridge.ledger.audit.audit import published, verify_file  # noqa: PLC0415
     from mcp_bridge.ledger.log.reading import open_ledger  # noqa: PLC0415
@@ -170,10 +170,10 @@ def verify_given(
         BridgeError: `bad_argument`; as `verify_export`, `proofs.verify` and `verify_file`; `publish_conflict`: the copy
             was made during an alarm.
     """
-    from mcp_bridge.ledger.audit.audit import published, verify_file  # noqa: PLC0415
-    from mcp_bridge.ledger.log.reading import open_ledger  # noqa: PLC0415
-    from mcp_bridge.ledger.proofs import tlog_proof  # noqa: PLC0415
-    from mcp_bridge.ledger.proofs.exports import verify_export  # noqa: PLC0415
+    from mcp_bridge.ledger.audit.audit import published, verify_file
+    from mcp_bridge.ledger.log.reading import open_ledger
+    from mcp_bridge.ledger.proofs import tlog_proof
+    from mcp_bridge.ledger.proofs.exports import verify_export
 
     progress = showing.Progress(f"verifying {file}")
     try:
@@ -241,8 +241,8 @@ def prove_here(settings: Settings, entry: int, *, payload: bool) -> bytes:
     Raises:
         BridgeError: As `audit.prove` and `open_ledger`.
     """
-    from mcp_bridge.ledger.audit import audit  # noqa: PLC0415
-    from mcp_bridge.ledger.log.reading import open_ledger, require  # noqa: PLC0415
+    from mcp_bridge.ledger.audit import audit
+    from mcp_bridge.ledger.log.reading import open_ledger, require
 
     path = ledger_file(settings)
     require(path)
@@ -268,8 +268,8 @@ def prove_by(
     Raises:
         BridgeError: `bad_argument`; as `audit.prove_by`, `audit.prove` and `open_ledger`.
     """
-    from mcp_bridge.ledger.audit import audit  # noqa: PLC0415
-    from mcp_bridge.ledger.log.reading import open_ledger  # noqa: PLC0415
+    from mcp_bridge.ledger.audit import audit
+    from mcp_bridge.ledger.log.reading import open_ledger
 
     progress = showing.Progress(f"verifying {file}")
     try:

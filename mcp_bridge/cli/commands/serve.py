@@ -57,7 +57,7 @@ class ConfigurationFiles:
         from mcp_bridge.server.supervisor import Configured  # noqa: PLC0415
 
         if "mcp_bridge.registered.folders" in sys.modules:
-            from mcp_bridge.registered import folders  # noqa: PLC0415
+            from mcp_bridge.registered import folders
 
             folders.unload()
         stamps = _stamps(_configuration_files(self._named))
@@ -183,9 +183,9 @@ def serve(config: Path | None, *, programs: bool = False, bare: bool = False) ->
 
     # Outside of the event loop: the operator's modules are imported, and may run one of their own.
     first = configured(files)
-    import anyio  # noqa: PLC0415
+    import anyio
 
-    from mcp_bridge.server.app import serve_stdio  # noqa: PLC0415  (the SDK takes most of a second)
+    from mcp_bridge.server.app import serve_stdio
 
     error = anyio.run(functools.partial(serve_stdio, programs=programs), files, first)
     return common.OK if error is None else common.exit_code(error)

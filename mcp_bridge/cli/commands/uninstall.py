@@ -69,9 +69,9 @@ def prune(loaded: Loaded, *, everything: bool, as_json: bool) -> int:
     Raises:
         BridgeError: `engine_failed`; as `image.image_reference`.
     """
-    import anyio  # noqa: PLC0415
+    import anyio
 
-    from mcp_bridge.sandbox.image import image  # noqa: PLC0415
+    from mcp_bridge.sandbox.image import image
 
     settings = loaded.settings
     wanted = image.image_reference(image.ImageRequest(settings.profile, tuple(settings.packages)))
@@ -148,7 +148,7 @@ def uninstall(loaded: Loaded, *, state: bool, yes: bool) -> int:
     Raises:
         BridgeError: `bridge_at_work`, `not_asked`, `uninstall_failed`.
     """
-    import anyio  # noqa: PLC0415
+    import anyio
 
     directory = loaded.settings.state_dir
     found = anyio.run(_look, loaded.settings)
@@ -169,9 +169,9 @@ def uninstall(loaded: Loaded, *, state: bool, yes: bool) -> int:
 
 
 async def _look(settings: Settings) -> _Found:
-    from mcp_bridge.sandbox.cli_engine import CliEngine  # noqa: PLC0415
-    from mcp_bridge.sandbox.engine import OWNER_LABEL  # noqa: PLC0415
-    from mcp_bridge.sandbox.owner import Owner  # noqa: PLC0415
+    from mcp_bridge.sandbox.cli_engine import CliEngine
+    from mcp_bridge.sandbox.engine import OWNER_LABEL
+    from mcp_bridge.sandbox.owner import Owner
 
     found, silent = await engines(settings)
     orphans = []
@@ -208,8 +208,8 @@ def _refuse_at_work(directory: Path) -> None:
     Raises:
         BridgeError: `bridge_at_work`.
     """
-    from mcp_bridge.ledger.storage.presence import others  # noqa: PLC0415
-    from mcp_bridge.sandbox.owner import owner_label  # noqa: PLC0415
+    from mcp_bridge.ledger.storage.presence import others
+    from mcp_bridge.sandbox.owner import owner_label
 
     if others(directory, owner_label()):
         raise BridgeError(
@@ -239,7 +239,7 @@ async def _remove(found: _Found, state: bool) -> list[tuple[str, str]]:  # noqa:
     Raises:
         BridgeError: `uninstall_failed`: a file can't be removed; as the engine.
     """
-    from mcp_bridge.sandbox.cli_engine import CliEngine  # noqa: PLC0415
+    from mcp_bridge.sandbox.cli_engine import CliEngine
 
     with tempfile.TemporaryDirectory(prefix="mcp-bridge-uninstall-") as scratch:
         for engine, container in found.containers:
