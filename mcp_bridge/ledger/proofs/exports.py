@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.escaping import plain_name
 from mcp_bridge.ledger.log import codec
 from mcp_bridge.ledger.log.key_history import KeyHistory
 from mcp_bridge.ledger.proofs import disclosures, merkle, notes, signing
@@ -297,7 +298,7 @@ class _Reader:
         """Of a last checkpoint that no trusted key has signed: in words about keys."""
         names = ", ".join(by.vkey for by, time in signers if time is None)
         if not self._keys.names_log:
-            given = ", ".join(signing.shown(by.name) for by in self._given or ())
+            given = ", ".join(plain_name(by.name) for by in self._given or ())
             return BridgeError(
                 "untrusted_key",
                 f"No key of the log was given, only of {given}: the log is signed with {names}. What a witness has "
