@@ -11,12 +11,14 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Mapping
 
+    from mcp_bridge.error_codes import Code
+
 
 class BridgeError(Exception):
     """An error that a user can understand and fix.
 
     Attributes:
-        code: A stable code in snake_case, part of the public interface (for example `no_runtime`).
+        code: A stable code in snake_case, part of the public interface: `error_codes` describes each.
         message: One sentence that says what is wrong, and where.
         hint: How to fix it, or None.
         details: JSON-compatible data for programs (file, line, nearest names).
@@ -26,7 +28,7 @@ class BridgeError(Exception):
 
     def __init__(
         self,
-        code: str,
+        code: Code,
         message: str,
         *,
         hint: str | None = None,

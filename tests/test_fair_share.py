@@ -27,10 +27,10 @@ from mcp_bridge.fair_share import (
     Party,
     billed,
 )
+from mcp_bridge.file_locks import locked
 from mcp_bridge.host.channel import BYTE_SECONDS, REQUEST_SECONDS, ChannelLimits, HostChannel
 from mcp_bridge.host.requests import Requests
 from mcp_bridge.offload import LARGE_CHARS, off_loop, on_thread
-from mcp_bridge.private_files import locked
 from mcp_bridge.wire import jsonrpc, messages
 
 

@@ -21,50 +21,6 @@ if TYPE_CHECKING:
 
 OK, FAILED, USAGE, NO_SANDBOX, REFUSED, SUSPENDED, TIMED_OUT, INTERRUPTED = 0, 1, 2, 3, 4, 5, 124, 130
 
-USAGE_CODES = frozenset(
-    {
-        "ambiguous_id",
-        "backup_exists",
-        "bad_argument",
-        "bad_code",
-        "bad_config",
-        "bad_context",
-        "bad_identity",
-        "bad_key",
-        "bad_passphrase",
-        "bad_program",
-        "bad_recipient",
-        "bad_secret",
-        "bad_timeout",
-        "bad_tools",
-        "code_too_large",
-        "config_missing",
-        "context_too_large",
-        "empty_code",
-        "invalid_program",
-        "key_conflict",
-        "log_unwritable",
-        "nothing_to_trust",
-        "reserved_name",
-        "restore_exists",
-        "script_missing",
-        "secret_elsewhere",
-        "unknown_approval",
-        "unknown_entry",
-        "unknown_run",
-        "unknown_doubt",
-        "unknown_profile",
-        "unknown_program",
-        "unknown_secret",
-        "unknown_server",
-        "unknown_step",
-        "unknown_tool",
-        "unknown_trace",
-        "usage",
-    }
-)
-REFUSED_CODES = frozenset({"already_decided", "bridge_at_work", "denied", "nested_bridge", "not_asked"})
-
 NESTED = "MCP_BRIDGE_NESTED"
 
 MAX_NAMED, MAX_NAMED_CHARS = 10, 500
@@ -242,11 +198,11 @@ def refuse_nesting(configuration: Configuration | settings.Loaded) -> None:
 
 def exit_code(error: BridgeError, other: int = NO_SANDBOX) -> int:
     """The exit status of an error; `other` if the command line isn't at fault."""
-    if error.code in USAGE_CODES:
-        return USAGE
-    if error.code == "still_waiting":
-        return SUSPENDED
-    return REFUSED if error.code in REFUSED_CODES else other
+    # Only a command that fails loads the descriptions.
+    from mcp_bridge.error_codes import DESCRIPTIONS  # noqa: PLC0415
+
+    described = DESCRIPTIONS.get(error.code)
+    return (described and described.exit_status) or other
 
 
 def print_error(error: BridgeError, other: int = NO_SANDBOX) -> int:

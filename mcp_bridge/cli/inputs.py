@@ -12,6 +12,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.tool_names import PRINCIPAL
 
 if TYPE_CHECKING:
+    from mcp_bridge.error_codes import Code
     from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution
 
 SHORT_CHARS = 6
@@ -113,7 +114,7 @@ async def short_id(store: ProgramStore, execution_id: str) -> str:
     return execution_id[:length]
 
 
-def read_secret(prompt: str, code: str, *, twice: bool = True) -> str:
+def read_secret(prompt: str, code: Code, *, twice: bool = True) -> str:
     """A secret, typed without echo or read from standard input, without a trailing newline.
 
     Args:

@@ -122,8 +122,9 @@ def verify_here(
     from mcp_bridge.ledger.audit.audit import published, verify_file  # noqa: PLC0415
     from mcp_bridge.ledger.log.reading import open_ledger  # noqa: PLC0415
     from mcp_bridge.ledger.proofs.signing import Verifier  # noqa: PLC0415
-    from mcp_bridge.ledger.publish.look import FileLog, ask  # noqa: PLC0415
-    from mcp_bridge.ledger.storage.opening import known_vkey, require_end  # noqa: PLC0415
+    from mcp_bridge.ledger.publish.look import FileLog, check_targets  # noqa: PLC0415
+    from mcp_bridge.ledger.storage.key_files import known_vkey  # noqa: PLC0415
+    from mcp_bridge.ledger.storage.opening import require_end  # noqa: PLC0415
     from mcp_bridge.ledger.storage.position import PositionFile  # noqa: PLC0415
 
     settings, base = loaded.settings, loaded.layers[-1].base
@@ -149,8 +150,9 @@ def verify_here(
     facts = {"file": str(path), **_facts(found.log, trusted), "erased": found.erased, "opened": found.opened}
     if offline or not targets:
         return facts | {"targets": [], "offline": offline and bool(targets)}
-    asked = anyio.run(ask, targets, FileLog(path, {target: state["size"] for target, state in states.items()}))
-    return facts | {"targets": [each.record() for each in asked], "offline": False}
+    log = FileLog(path, {target: state["size"] for target, state in states.items()})
+    checks = anyio.run(check_targets, targets, log)
+    return facts | {"targets": [each.record() for each in checks], "offline": False}
 
 
 def verify_given(

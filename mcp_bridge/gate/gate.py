@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from mcp_bridge.kernel.events import OutcomeStatus
     from mcp_bridge.kernel.format import Fault
     from mcp_bridge.kernel.program import Program
-    from mcp_bridge.ledger.log.quota import Allowance
+    from mcp_bridge.ledger.log.allowance import Allowance
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.models.sampling import Sampler
     from mcp_bridge.policy.rules.budgets import Usages

@@ -91,10 +91,15 @@ def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
 
         advice.add_to(exc, world.World(start.code, start.servers, modules.known_tools, SITE_PACKAGES))
 
+    def repair(code: str, exc: SyntaxError) -> Any:
+        from mcp_bridge.guest.advice.syntax import repaired
+
+        return repaired(code, exc)
+
     def show(value: Any) -> str | None:
         return shower.show(None if isinstance(value, runtime.Nothing) else value)
 
-    hooks = runner.Hooks(show, calls.check_awaited, calls.left, advise)
+    hooks = runner.Hooks(show, calls.check_awaited, calls.left, advise, repair)
     outcome = runner.run(source, names | modules.names(start.servers), hooks)
     error = outcome.error
     if error and error["type"] != "NotAwaitedError" and (note := calls.unawaited_note()):

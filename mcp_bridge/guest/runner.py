@@ -54,10 +54,12 @@ class Source:
         linecache.cache[FILENAME] = (len(self.code), None, lines, FILENAME)
 
 
-def compile_script(code: str) -> types.CodeType:
+def compile_script(code: str, repair: Callable[[str, SyntaxError], Any]) -> types.CodeType:
     """Compile with top-level await; the last expression's value is assigned to VALUE_NAME.
 
-    Code in a Markdown fence, or indented as a whole, is repaired first.
+    Args:
+        code: The script's text.
+        repair: As `Hooks.repair`.
 
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError, OverflowError: As `compile`.
@@ -66,9 +68,7 @@ def compile_script(code: str) -> types.CodeType:
     try:
         tree = compile(code, FILENAME, "exec", flags | _ast.PyCF_ONLY_AST, dont_inherit=True)
     except SyntaxError as exc:
-        from mcp_bridge.guest.advice.syntax import repaired
-
-        tree = repaired(code, exc)
+        tree = repair(code, exc)
         if tree is None:
             raise
     if tree.body and isinstance(tree.body[-1], _ast.Expr):
@@ -103,12 +103,15 @@ class Hooks(NamedTuple):
         before_end: Called after the code, before the outcome is determined.
         left: Called with the unfinished tasks before they are cancelled.
         advise: Called with an exception of the script, to add notes to it.
+        repair: Called with code that doesn't compile, and the error. Returns the syntax tree of the code that was
+            meant, if that is plain (code in a fence, or indented as a whole), or None.
     """
 
     show: Callable[[Any], str | None]
     before_end: Callable[[], None]
     left: Callable[[set[Any]], None]
     advise: Callable[[BaseException], None]
+    repair: Callable[[str, SyntaxError], Any]
 
 
 def run(source: Source, names: dict[str, Any], hooks: Hooks) -> Outcome:
@@ -121,7 +124,11 @@ def run(source: Source, names: dict[str, Any], hooks: Hooks) -> Outcome:
     """
     module = main_module(source, names)
     home = os.getpid()
-    outcome = _guarded(lambda: _execute(compile_script(source.code), module.__dict__, hooks.left), hooks.advise)
+
+    def work() -> None:
+        _execute(compile_script(source.code, hooks.repair), module.__dict__, hooks.left)
+
+    outcome = _guarded(work, hooks.advise)
     if os.getpid() != home:
         _end_of_fork(outcome)
     # As at the interpreter's exit, threads continue after an exception too.

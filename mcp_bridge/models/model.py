@@ -13,6 +13,8 @@ from mcp_bridge.errors import BridgeError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from mcp_bridge.error_codes import Code
+
 MAX_ANSWER_CHARS = 1 << 20
 """The longest answer that is accepted from a model. It becomes a part of a program's state."""
 
@@ -117,7 +119,7 @@ class ModelError(BridgeError):
     """
 
     def __init__(
-        self, code: str, message: str, *, hint: str | None = None, usage: Usage | None = None, **details: Any
+        self, code: Code, message: str, *, hint: str | None = None, usage: Usage | None = None, **details: Any
     ) -> None:
         super().__init__(code, message, hint=hint, **details)
         self.usage = usage or Usage()

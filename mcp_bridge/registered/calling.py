@@ -26,6 +26,7 @@ from mcp_bridge.registered.results import MAX_RESULT_BYTES, ResultError, Results
 from mcp_bridge.registered.signatures import Arguments, ArgumentsError, resolved_hints
 
 if TYPE_CHECKING:
+    from mcp_bridge.error_codes import Code
     from mcp_bridge.registered.declaring import Declaration
     from mcp_bridge.registered.threads import Threads
 
@@ -213,7 +214,7 @@ class RegisteredTool:
 
     # Errors.
 
-    def error(self, code: str, message: str, *, hint: str | None = None, **details: Any) -> BridgeError:
+    def error(self, code: Code, message: str, *, hint: str | None = None, **details: Any) -> BridgeError:
         """An error of a call, which names the tool."""
         name = self.declaration.name
         return BridgeError(code, f"{SERVER}.{name}: {message}", hint=hint, server=SERVER, tool=name, **details)

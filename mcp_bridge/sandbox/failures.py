@@ -5,15 +5,20 @@ Engines report every failure with the same exit status and a line of text, so th
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox.image.image import CONFIGURED_IMAGE_HINT, REPOSITORY
+
+if TYPE_CHECKING:
+    from mcp_bridge.error_codes import Code
 
 TAIL_BYTES = 8192
 """How much of an engine's stderr is kept."""
 
 _TAIL_LINES = 8
 
-_CAUSES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+_CAUSES: tuple[tuple[Code, str, str, tuple[str, ...]], ...] = (
     (
         "disk_full",
         "The disk is full",

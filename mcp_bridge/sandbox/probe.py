@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
+    from mcp_bridge.error_codes import Code
     from mcp_bridge.sandbox.flags import EngineName
 
     Ensure = Callable[[str, Sequence[str]], Awaitable[str]]
@@ -254,7 +255,7 @@ class _Search:
             self._add_finding("warning", "cpus_not_enforced", "A sandbox may take every CPU there is.", mend)
 
     def _add_finding(
-        self, level: Literal["ok", "warning", "error"], code: str, message: str, hint: str | None = None
+        self, level: Literal["ok", "warning", "error"], code: Code, message: str, hint: str | None = None
     ) -> None:
         self.findings.append(Finding(level, code, message, hint))
 

@@ -8,14 +8,17 @@ import json
 import os
 import resource
 import shutil
-import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from mcp_bridge._version import __version__
+from mcp_bridge.atomic_files import write_private
 from mcp_bridge.sandbox.flags import Enforced, EngineName, RuntimeChoice
+
+if TYPE_CHECKING:
+    from mcp_bridge.error_codes import Code
 
 Level = Literal["ok", "warning", "error"]
 
@@ -40,7 +43,7 @@ class Finding:
     """
 
     level: Level
-    code: str
+    code: Code
     message: str
     hint: str | None = None
 
@@ -82,14 +85,7 @@ def store_report(path: Path, report: ProbeReport) -> None:
     """Save the report atomically, readable by its owner only. If the disk is full, the next probe has to run again."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix=".probe-", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(asdict(report), file)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        write_private(path, json.dumps(asdict(report)).encode())
         _prune(path.parent)
 
 
@@ -123,7 +119,7 @@ def _decode(data: dict[str, Any]) -> ProbeReport:
         tuple(
             Finding(
                 cast("Level", _text(row["level"])),
-                _text(row["code"]),
+                cast("Code", _text(row["code"])),
                 _text(row["message"]),
                 None if row["hint"] is None else _text(row["hint"]),
             )

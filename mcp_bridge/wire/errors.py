@@ -1,5 +1,10 @@
 """The two errors of the channel, which tell whose fault it is."""
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mcp_bridge.error_codes import Code
+
 
 class WireError(Exception):
     """The other side sent an invalid message.
@@ -10,7 +15,7 @@ class WireError(Exception):
         excerpt: The first bytes of the message as printable ASCII, for the operator.
     """
 
-    def __init__(self, code: str, message: str, excerpt: str = "") -> None:
+    def __init__(self, code: "Code", message: str, excerpt: str = "") -> None:
         super().__init__(message)
         self.code = code
         self.excerpt = excerpt
@@ -23,6 +28,6 @@ class LocalMessageError(ValueError):
         code: `not_json`, `frame_too_large`, `frame_too_deep`, `bad_params`.
     """
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: "Code", message: str) -> None:
         super().__init__(message)
         self.code = code

@@ -21,12 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from mcp_bridge.atomic_files import write_private
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.private_files import private_directory, write_private
+from mcp_bridge.private_files import private_directory
 from mcp_bridge.workspace.content import MAX_FILE_BYTES, Content, content_of, read_regular, why
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from mcp_bridge.error_codes import Code
 
 _RECORD_VERSION = 1
 _MAX_RECORD_BYTES = 4 << 20
@@ -212,7 +215,7 @@ class IgnoredFile:
         above: Whether it is in a parent of the working directory.
     """
 
-    code: str
+    code: Code
     file: str
     message: str
     servers: tuple[str, ...] = ()
@@ -224,6 +227,12 @@ class IgnoredFile:
         folder = f" {shlex.quote(str(Path(self.file).parent))}" if self.above else ""
         return f"`mcp-bridge trust{folder}` shows what it would do, and asks."
 
+
+_CODES: dict[Status, Code] = {
+    "untrusted": "untrusted_file",
+    "changed": "changed_file",
+    "unusable": "unusable_file",
+}
 
 _REASONS: dict[Status, str] = {
     "untrusted": "you haven't trusted its content",
@@ -237,7 +246,7 @@ def ignored_file(
     """Describe a folder's file that is ignored."""
     what = f"{file} takes no part"
     because = _REASONS.get(status) or reason or "it can't be read"
-    return IgnoredFile(f"{status}_file", str(file), f"{what}: {because}.", servers, above)
+    return IgnoredFile(_CODES[status], str(file), f"{what}: {because}.", servers, above)
 
 
 def trusted(

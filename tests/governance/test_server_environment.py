@@ -11,7 +11,8 @@ from servers.specs import faulty
 from mcp_bridge import settings
 from mcp_bridge.downstream.catalog.results import convert
 from mcp_bridge.downstream.client.fleet import Fleet
-from mcp_bridge.downstream.configuration.environment import MINIMAL, Environment, env_pass
+from mcp_bridge.downstream.configuration.env_pass import MINIMAL, env_pass
+from mcp_bridge.downstream.configuration.environment import Environment
 from mcp_bridge.downstream.configuration.spec import ServerSpec, spec_from_toml
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.governance import load_governance

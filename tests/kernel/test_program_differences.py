@@ -1,4 +1,4 @@
-"""Each difference from llm-nano-vm 0.8.9, on both sides; and the table that `PROGRAMS.md` has of them."""
+"""Each difference from llm-nano-vm 0.8.9, on both sides; and the table that `docs/program-language.md` has of them."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from program_differences import DIFFERENCES, compared, ours_of
 
-REFERENCE = Path(__file__).resolve().parents[2] / "PROGRAMS.md"
+REFERENCE = Path(__file__).resolve().parents[2] / "docs/program-language.md"
 
 
 @pytest.mark.parametrize("name", DIFFERENCES)

@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from mcp_bridge.atomic_files import create_private
 from mcp_bridge.cli import common, showing, verifying
 from mcp_bridge.cli.opening import finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
@@ -166,7 +167,7 @@ def key(ctx: typer.Context, config: Config = None) -> None:
     """Print the public key of the log, for whoever is to verify what it signs."""
 
     def work() -> int:
-        from mcp_bridge.ledger.storage.opening import known_vkey  # noqa: PLC0415
+        from mcp_bridge.ledger.storage.key_files import known_vkey  # noqa: PLC0415
 
         showing.echo(known_vkey(verifying.ledger_file(common.load(config or ctx.obj).settings)))
         return common.OK
@@ -191,7 +192,7 @@ def consistency(
         from mcp_bridge.ledger.audit import audit as auditing  # noqa: PLC0415
         from mcp_bridge.ledger.log.reading import open_ledger  # noqa: PLC0415
         from mcp_bridge.ledger.proofs.signing import Verifier  # noqa: PLC0415
-        from mcp_bridge.ledger.storage.opening import known_vkey  # noqa: PLC0415
+        from mcp_bridge.ledger.storage.key_files import known_vkey  # noqa: PLC0415
 
         settings = common.load(config or ctx.obj).settings
         (earlier,) = verifying.read_notes(old)[-1:]
@@ -306,7 +307,9 @@ def publish(
         loaded = common.load(config or ctx.obj)
         if not loaded.settings.ledger.publish and not acknowledge:
             raise BridgeError(
-                "bad_argument", "Nothing is published: there is no [[ledger.publish]].", hint="See README.md."
+                "bad_argument",
+                "Nothing is published: there is no [[ledger.publish]].",
+                hint="See docs/proof-and-audit.md.",
             )
 
         async def published(database: Database) -> dict[str, TargetState]:
@@ -418,11 +421,11 @@ def _write(path: Path | None, write: Callable[[IO[bytes]], object]) -> None:
             raise BridgeError("disk_full", f"Standard output can't be written: {exc.strerror}.") from None
         return
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        file = create_private(path)
     except OSError as exc:
         raise BridgeError("bad_argument", f"{path} can't be made: {exc.strerror}.", hint="Name a new file.") from None
     try:
-        with os.fdopen(fd, "wb") as file:
+        with file:
             write(file)
     except BaseException as exc:
         path.unlink(missing_ok=True)

@@ -154,21 +154,12 @@ def backup_key(
     """
 
     def work() -> int:
+        from mcp_bridge.atomic_files import write_new  # noqa: PLC0415
         from mcp_bridge.backup.age import Identity  # noqa: PLC0415
-        from mcp_bridge.private_files import sync_directory  # noqa: PLC0415
 
         new = Identity.new()
         try:
-            fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            try:
-                with os.fdopen(fd, "w") as opened:
-                    opened.write(f"# public key: {new.recipient}\n{new}\n")
-                    opened.flush()
-                    os.fsync(fd)
-                sync_directory(file.parent)
-            except BaseException:
-                file.unlink(missing_ok=True)
-                raise
+            write_new(file, f"# public key: {new.recipient}\n{new}\n".encode())
         except OSError as exc:
             raise BridgeError(
                 "bad_argument", f"{file} can't be made: {exc.strerror}.", hint="Name a new file."

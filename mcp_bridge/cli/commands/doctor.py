@@ -20,6 +20,7 @@ from mcp_bridge.ledger.log.quota import FULL
 from mcp_bridge.sizes import shown_size
 
 if TYPE_CHECKING:
+    from mcp_bridge.error_codes import Code
     from mcp_bridge.ledger.config import LedgerConfig
     from mcp_bridge.ledger.log.quota import Measured
 
@@ -31,7 +32,7 @@ def doctor(config: Path | None, *, as_json: bool) -> int:
     console = Console(stderr=as_json)
     findings: list[dict[str, Any]] = []
 
-    def find(level: str, code: str, message: str, hint: str | None = None) -> None:
+    def find(level: str, code: Code, message: str, hint: str | None = None) -> None:
         findings.append({"level": level, "code": code, "message": message} | ({"hint": hint} if hint else {}))
 
     prepared: Prepared | None = None
@@ -87,7 +88,7 @@ async def _try(configuration: common.Configuration, find: Any) -> float:
     return took
 
 
-def _room(config: LedgerConfig, ledger: Measured, files: int) -> tuple[str, str, str, str | None]:
+def _room(config: LedgerConfig, ledger: Measured, files: int) -> tuple[str, Code, str, str | None]:
     """The finding about retention, and the space used and available."""
     message = (
         f"Kept: the ledger has {shown_size(ledger.used)}, artifacts and outputs {shown_size(files)}; "

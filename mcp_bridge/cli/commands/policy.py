@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.catalog.tools import ToolInfo
     from mcp_bridge.governance.governance import WrittenPolicy
-    from mcp_bridge.kernel.program import Program, Step
+    from mcp_bridge.kernel.program import Program
+    from mcp_bridge.kernel.steps import Step
     from mcp_bridge.policy.rules.call import StepContext
     from mcp_bridge.policy.rules.snapshot import PolicySnapshot
     from mcp_bridge.settings import Loaded
@@ -337,6 +338,7 @@ def _context(loaded: Loaded, name: str, path: str | None, tool: ToolInfo) -> Ste
         BridgeError: `unknown_program`, `unknown_step`; as `program_sources.one`.
     """
     from mcp_bridge.cli import program_sources  # noqa: PLC0415
+    from mcp_bridge.kernel.steps import ProgramStep  # noqa: PLC0415
     from mcp_bridge.policy.rules.call import ProgramRef, StepContext  # noqa: PLC0415
 
     sources = program_sources.Sources(loaded)
@@ -345,9 +347,9 @@ def _context(loaded: Loaded, name: str, path: str | None, tool: ToolInfo) -> Ste
     chain = [ProgramRef("operator" if whose == "operator" else "agent", found.hash, named)]
     step: Step | None = None
     for part in path.split("/") if path is not None else ():
-        if step is not None and step.program is None:
+        if step is not None and not isinstance(step, ProgramStep):
             raise BridgeError("unknown_step", f"The step {step.id!r} runs no program.")
-        if step is not None and step.program is not None:
+        if step is not None:
             found = step.program
             if step.program_name is not None:
                 known = sources.operators.get(step.program_name)
@@ -361,12 +363,14 @@ def _context(loaded: Loaded, name: str, path: str | None, tool: ToolInfo) -> Ste
 
 def _step(program: Program, part: str) -> Step:
     """A step of a program by its id, without the index of a map's item."""
+    from mcp_bridge.kernel.steps import MapStep  # noqa: PLC0415
+
     wanted = part.partition("[")[0]
     every = [step for outer in program.steps for step in (outer, *outer.children)]
     for step in every:
         if step.id == wanted:
             # The body of a map has no id of its own.
-            return step.children[0] if step.kind == "map" and not step.children[0].id else step
+            return step.body if isinstance(step, MapStep) and not step.body.id else step
     listed = ", ".join(step.id for step in every if step.id)
     raise BridgeError(
         "unknown_step", f"The program {program.name!r} has no step {part[:100]!r}.", hint=f"Steps: {listed}."
@@ -379,8 +383,10 @@ def _check_calls(step: Step, tool: ToolInfo) -> None:
     Raises:
         BridgeError: `unknown_step`.
     """
-    called = [step.tool] if step.kind == "tool" else []
-    called += [step.compensation.tool] if step.compensation else []
+    from mcp_bridge.kernel.steps import ToolStep  # noqa: PLC0415
+
+    called = [step.tool] if isinstance(step, ToolStep) else []
+    called += [step.compensation.tool] if isinstance(step, ToolStep) and step.compensation else []
     names = {tool.name, f"{tool.server}.{tool.name}", f"{tool.server_alias}.{tool.alias}"}
     if not any(name in names or name.casefold() in {one.casefold() for one in names} for name in called):
         does = f"it calls {', '.join(called)}" if called else f"it is a {step.kind} step"

@@ -53,7 +53,7 @@ def list_(
         ]
         showing.table(("server", "import as", "state", "tools", "configured in"), cells)
     else:
-        showing.echo("No server is configured: see [servers.NAME] in the README.")
+        showing.echo("No server is configured: see [servers.NAME] in docs/configuration.md.")
     console = Console()
     for row in rows:
         for name, value in row["details"].items():

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import tempfile
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from mcp_bridge.atomic_files import write_private
 from mcp_bridge.downstream.catalog.tools import ToolInfo, listing_from_wire
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.large_json import dumps
 from mcp_bridge.private_files import state_directory
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
 _FORMAT = 1
+
+_encoder = json.JSONEncoder(separators=(",", ":"))
 
 # Larger files weren't written by the bridge.
 _FILE_BYTES = 64 * 1024 * 1024
@@ -54,16 +58,7 @@ class ListingStore:
         try:
             state_directory(self._directory.parent)
             self._directory.mkdir(exist_ok=True, mode=0o700)
-            # mkstemp creates it with mode 0600: descriptions may reveal private systems.
-            descriptor, temporary = tempfile.mkstemp(dir=self._directory, prefix=".", suffix=".tmp")
-            try:
-                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                    json.dump(content, file, separators=(",", ":"))
-                Path(temporary).replace(self._path(key))
-            except BaseException:
-                with suppress(OSError):
-                    Path(temporary).unlink()
-                raise
+            write_private(self._path(key), dumps(content, _encoder).encode())
         except (OSError, ValueError, BridgeError) as error:
             logger.warning("cannot cache a listing in %s: %r", self._directory, error)
 

@@ -35,7 +35,6 @@ from pydantic import TypeAdapter
 from mcp_bridge import __version__, fair_share
 from mcp_bridge.downstream.catalog.listing_limits import MAX_PAGES, MAX_TOOLS, BoundedListing
 from mcp_bridge.downstream.catalog.tools import Listing, listing_from_wire
-from mcp_bridge.downstream.client import failures
 from mcp_bridge.downstream.client.large_parts import detached_parts, reattach, tools_of
 from mcp_bridge.downstream.client.transport import OversizedResult, StdioTransport
 from mcp_bridge.offload import detach_from_time_limits, on_thread
@@ -305,7 +304,7 @@ class Connection:
             return
         said = params.data if isinstance(params.data, str) else json.dumps(params.data, ensure_ascii=False)
         # Treated like stderr output: the operator's log is masked.
-        failures.logger.info("server %r logs (%s): %s", self._spec.name, params.level, said)
+        logger.info("server %r logs (%s): %s", self._spec.name, params.level, said)
         for tell in list(self._listeners):
             tell(said if params.level == "info" else f"{params.level}: {said}")
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog.tools import ToolInfo
     from mcp_bridge.downstream.client.connection import Connection
     from mcp_bridge.downstream.configuration.spec import ServerSpec
+    from mcp_bridge.error_codes import Code
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ _SHOW_MORE = "`mcp-bridge servers list --start` shows more"
 
 def error(
     spec: ServerSpec,
-    code: str,
+    code: Code,
     message: str,
     *,
     hint: str | None = None,
@@ -198,7 +199,7 @@ def _slow_hint(spec: ServerSpec) -> str:
 def _too_large(failure: BaseException | None, connection: Connection) -> str:
     """The size and limit of an oversized answer before the server was ready; empty if that wasn't the failure."""
     # The SDK is loaded already: a connection exists.
-    from mcp_bridge.downstream.client.connection import OversizedResult  # noqa: PLC0415
+    from mcp_bridge.downstream.client.transport import OversizedResult  # noqa: PLC0415
 
     data = getattr(failure, "data", None)
     if isinstance(data, OversizedResult):
@@ -228,7 +229,9 @@ async def call_failure(
 ) -> BridgeError:
     """The error for a call that raised an exception."""
     # The SDK is loaded already: a connection exists.
-    from mcp_bridge.downstream.client.connection import MCPError, OversizedResult  # noqa: PLC0415
+    from mcp.shared.exceptions import MCPError  # noqa: PLC0415
+
+    from mcp_bridge.downstream.client.transport import OversizedResult  # noqa: PLC0415
 
     what = f"{spec.name}.{tool.name}"
     if isinstance(cause, MCPError):
@@ -246,7 +249,7 @@ async def call_failure(
                 while connection.transport.exit_status() is None:  # noqa: ASYNC110 - nothing announces it
                     await anyio.sleep(_EXIT_STATUS_POLL)
             return death(spec, connection, tool)
-        code = "bad_arguments" if cause.code == _INVALID_PARAMS else "tool_failed"
+        code: Code = "bad_arguments" if cause.code == _INVALID_PARAMS else "tool_failed"
         return error(spec, code, f"{what}: {cause.message}", tool=tool.name, rpc_code=cause.code)
     if type(cause).__name__ == "ValidationError":
         message = f"{what} answered something that is not a tool result."

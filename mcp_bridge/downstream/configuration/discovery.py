@@ -44,6 +44,8 @@ from mcp_bridge.workspace.trust import IgnoredFile, Status, TrustStore, ignored_
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from mcp_bridge.error_codes import Code
+
 # `$VAR` is not expanded, as in Claude Code.
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
@@ -68,7 +70,7 @@ class Problem:
         message: What is wrong, in one sentence.
     """
 
-    code: str
+    code: Code
     file: str
     line: int | None
     message: str

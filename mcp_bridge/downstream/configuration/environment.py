@@ -9,50 +9,20 @@ them names it in its own `env`, as `${NAME}`.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
+
+from mcp_bridge.downstream.configuration.env_pass import passes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mcp_bridge.downstream.configuration.env_pass import EnvPass
     from mcp_bridge.downstream.configuration.spec import ServerSpec
-
-EnvPass = Literal["all", "minimal"] | tuple[str, ...]
-"""`all`, `minimal` (only `MINIMAL`), or a list of names in addition to `MINIMAL`; a name may end with `*`."""
-
-MINIMAL = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 
 OWN_PREFIX = "MCP_BRIDGE_"
 """Prefix of the bridge's own variables."""
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?|\*")
-
-_WRONG = 'must be "all", "minimal", or names of variables such as ["KUBECONFIG", "SSL_CERT_*"]'
-
-
-def env_pass(value: Any) -> EnvPass:
-    """Decode the setting `env_pass`, from TOML or from a comma-separated environment variable.
-
-    Raises:
-        ValueError: The value is invalid.
-    """
-    if value == "all" or value == "minimal":  # noqa: PLR1714 - mypy narrows by this
-        return value  # type: ignore[no-any-return]
-    if isinstance(value, str) and "," in value:
-        value = [part.strip() for part in value.split(",") if part.strip()]
-    if isinstance(value, (list, tuple)) and all(isinstance(item, str) and _NAME.fullmatch(item) for item in value):
-        return tuple(value)
-    raise ValueError(_WRONG)
-
-
-def _passes(choice: EnvPass, name: str) -> bool:
-    if choice == "all" or name in MINIMAL:
-        return True
-    if choice == "minimal":
-        return False
-    return any(name.startswith(each[:-1]) if each.endswith("*") else name == each for each in choice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +49,7 @@ class Environment:
             for name, value in self.variables.items()
             if not name.startswith(OWN_PREFIX)
             and name not in self.withheld
-            and all(_passes(choice, name) for choice in choices)
+            and all(passes(choice, name) for choice in choices)
         }
         if "PATH" in given:
             given["PATH"] = _without_own_virtualenv(given["PATH"], self.variables)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from mcp_bridge.downstream.catalog.aliases import nearest
-from mcp_bridge.downstream.configuration.environment import env_pass
+from mcp_bridge.downstream.configuration.env_pass import env_pass
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.toml_lines import line_of
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from mcp_bridge.downstream.configuration.environment import EnvPass
+    from mcp_bridge.downstream.configuration.env_pass import EnvPass
 
 ServerType = Literal["stdio", "http", "sse"]
 Era = Literal["auto", "legacy", "2026-07-28"]

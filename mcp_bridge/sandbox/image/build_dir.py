@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tempfile
@@ -14,6 +13,7 @@ import anyio
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.file_locks import try_lock
 from mcp_bridge.private_files import state_directory
 
 if TYPE_CHECKING:
@@ -62,16 +62,13 @@ async def _acquire(lock: int, progress: Callable[[str], None]) -> None:
     told = False
     with anyio.move_on_after(LOCK_SECONDS):
         while True:
-            try:
-                # The kernel releases the lock when the process ends, so a killed build blocks nobody.
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not told:
-                    progress("Waiting for another process that is building an image.")
-                    told = True
-                await anyio.sleep(_POLL_SECONDS)
-            else:
+            # The kernel releases the lock when the process ends, so a killed build blocks nobody.
+            if try_lock(lock):
                 return
+            if not told:
+                progress("Waiting for another process that is building an image.")
+                told = True
+            await anyio.sleep(_POLL_SECONDS)
     raise BridgeError("image_build_failed", f"Another process has been building for {LOCK_SECONDS:.0f} s.")
 
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+    from mcp_bridge.error_codes import Code
+
 API = "/api/"
 
 _HEADERS = {
@@ -78,7 +80,7 @@ class Guard:
         await guarded({"type": "http.response.start", "status": status, "headers": sent})
         await send({"type": "http.response.body", "body": body})
 
-    def _refusal(self, scope: Scope, headers: dict[bytes, str], *, is_data: bool) -> tuple[int, str, str] | None:
+    def _refusal(self, scope: Scope, headers: dict[bytes, str], *, is_data: bool) -> tuple[int, Code, str] | None:
         host = headers.get(b"host", "")
         if not self._is_ours(host):
             return 403, "bad_host", "This address is not the viewer's."

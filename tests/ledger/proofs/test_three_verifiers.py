@@ -205,7 +205,9 @@ def test_what_a_log_lacks_by_its_own_word_all_three_tell(story):
 
 def test_a_kind_of_entry_is_one_to_all_three_and_to_the_page():
     kinds = set(get_args(Kind))
-    (row,) = (line for line in (ROOT / "LEDGER.md").read_text().splitlines() if line.startswith("| `kind` |"))
+    (row,) = (
+        line for line in (ROOT / "docs/ledger-format.md").read_text().splitlines() if line.startswith("| `kind` |")
+    )
     assert set(re.findall(r"`(\w+)`", row)) - {"kind"} == ledger_peer.KINDS == set(small().KINDS.split("|")) == kinds
 
 
