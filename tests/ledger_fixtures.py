@@ -13,8 +13,8 @@ from hypothesis import settings
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import codec, disclosures, exports, merkle, notes, proofs, reading, sealed_rows, sealing
 from mcp_bridge.ledger.notes import Checkpoint
+from mcp_bridge.ledger.payloads import KeyEvent
 from mcp_bridge.ledger.signing import COSIGNATURE, ED25519, Signer, Verifier
-from mcp_bridge.ledger.trust import KeyEvent
 
 CALM = settings(deadline=None, database=None)
 """For properties: no time is part of what they say."""
@@ -44,7 +44,7 @@ class Log:
         self.prefix, self.origin, self.key = prefix, origin, signer(f"{prefix}first", origin)
         self.entries, self.payloads, self.whole, self.rows, self.heads, self.checkpoints = [], [], [], [], {}, []
         self.frontier = merkle.Frontier()
-        self.append(kind="key", execution=codec.LEDGER, payload=KeyEvent("made", self.key.vkey).encode())
+        self.append(kind="key", execution=codec.LEDGER, payload=KeyEvent("made", self.key.vkey).to_bytes())
 
     def append(self, *, kind="outcome", execution="e1", payload=b"{}", disclose=True, **over):
         sequence = len(self.entries)
@@ -79,7 +79,7 @@ class Log:
         """Another key from here on; vouched: the checkpoint with its entry is signed by the one before."""
         before, self.key = self.key, signer(f"{self.prefix}{seed}", self.origin)
         event = KeyEvent("lost" if lost else "rotated", self.key.vkey, before.vkey)
-        self.append(kind="key", execution=codec.LEDGER, payload=event.encode())
+        self.append(kind="key", execution=codec.LEDGER, payload=event.to_bytes())
         if vouched and not lost:
             self.checkpoint(before)
         return self

@@ -15,11 +15,12 @@ from published_log import Log as PublishedLog
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import codec, exports, notes
 from mcp_bridge.ledger.opening import KEY_FILE
+from mcp_bridge.ledger.payloads import KeyEvent
 from mcp_bridge.ledger.publishing_file import publish_to_file
 from mcp_bridge.ledger.schema import FILE_NAME
 from mcp_bridge.ledger.signing import Signer, Verifier
 from mcp_bridge.ledger.targets import Target
-from mcp_bridge.ledger.trust import KeyEvent, keys_of
+from mcp_bridge.ledger.trust import keys_of
 
 FIRST, SECOND, THIRD = (signer(seed).vkey for seed in ("first", "second", "third"))
 GIVEN = (None, (FIRST,), (SECOND,), (FIRST, SECOND), (FIRST, witness().vkey))
@@ -74,7 +75,7 @@ def test_the_last_that_a_key_signs_is_the_entry_that_replaces_it_and_of_a_lost_o
 
 def test_a_replaced_key_is_put_in_use_again_by_nobody():
     log = replaced()
-    log.append(kind="key", execution=codec.LEDGER, payload=KeyEvent("rotated", FIRST, SECOND).encode())
+    log.append(kind="key", execution=codec.LEDGER, payload=KeyEvent("rotated", FIRST, SECOND).to_bytes())
     log.append(payload=b'"forged"')
     log.checkpoint(signer("first"))
     for vkeys in GIVEN:

@@ -26,7 +26,7 @@ from mcp_bridge.bridge.governance import LOCAL
 from mcp_bridge.bridge.model_steps import ModelSteps, amounts, kernel_usage
 from mcp_bridge.bridge.names import split
 from mcp_bridge.bridge.recovery import cut_short
-from mcp_bridge.bridge.script_past import PENDING, TAKEN_BACK, failure
+from mcp_bridge.bridge.script_past import failure
 from mcp_bridge.downstream import describe
 from mcp_bridge.downstream.aliases import nearest
 from mcp_bridge.errors import BridgeError
@@ -35,6 +35,7 @@ from mcp_bridge.kernel.machine import APPROVAL
 from mcp_bridge.kernel.references import WHOLE
 from mcp_bridge.kernel.values import ValueFaultError, normal
 from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.ledger.payloads import PENDING, TAKEN_BACK
 from mcp_bridge.models.model import ModelError
 from mcp_bridge.offload import off_loop, on_thread, time_limit
 from mcp_bridge.policy.budgets import Amounts, Budget, Share

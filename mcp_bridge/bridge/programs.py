@@ -20,7 +20,7 @@ from mcp_bridge.bridge.once import Key, once
 from mcp_bridge.bridge.program_library import ProgramLibrary
 from mcp_bridge.bridge.program_record import refuse_erased, run_record, standing
 from mcp_bridge.bridge.program_run import ProgramRun
-from mcp_bridge.bridge.recovery import event_json, outcome_json, replay, spent, state_hash
+from mcp_bridge.bridge.recovery import event_json, replay, spent, state_hash
 from mcp_bridge.bridge.waiting import may_go_on
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel import program as programs
@@ -29,6 +29,7 @@ from mcp_bridge.kernel.events import Outcome, Resume
 from mcp_bridge.kernel.machine import APPROVAL, IN_DOUBT, Machine
 from mcp_bridge.kernel.values import ValueFaultError, canonical, normal
 from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.ledger.payloads import outcome_object
 from mcp_bridge.ledger.store import StoredExecution
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.references import fill_in, ids_of, is_alike
@@ -502,7 +503,7 @@ class Programs(ProgramLibrary):
         wanted = None if effects is None else [effect.id for effect in effects]
         if isinstance(event, Outcome):
             self.store.keep_values(run.execution, run.effects.values_behind(event.value))
-            self.recorder.post(self.entry("outcome", run, step, **outcome_json(event), effects=wanted))
+            self.recorder.post(self.entry("outcome", run, step, **outcome_object(event), effects=wanted))
             return
         payload = event_json(event)
         self.store.keep_values(run.execution, run.effects.values_behind(payload.get("payload")))

@@ -25,10 +25,11 @@ import anyio
 from mcp_bridge.bridge.admission import ApprovalNeededError
 from mcp_bridge.bridge.channel import come_back, has_come_to_its_end, step_aside, taken_back, when_taken_back
 from mcp_bridge.bridge.once import UNENDED
-from mcp_bridge.bridge.script_past import NOT_DONE, PENDING, TAKEN_BACK, Asked, Past, failure
+from mcp_bridge.bridge.script_past import Asked, Past, failure
 from mcp_bridge.bridge.script_waiting import HeldCall, Hold, is_same, made_key
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.ledger.payloads import NOT_DONE, PENDING, TAKEN_BACK
 from mcp_bridge.wire.messages import NAMES, ProgramResume
 
 if TYPE_CHECKING:

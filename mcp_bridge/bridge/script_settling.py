@@ -10,12 +10,13 @@ import anyio
 from mcp_bridge.bridge import doubts
 from mcp_bridge.bridge.program_record import standing
 from mcp_bridge.bridge.record import ExecutionRecord
-from mcp_bridge.bridge.script_past import NOT_DONE, Past
+from mcp_bridge.bridge.script_past import Past
 from mcp_bridge.bridge.script_record import call_row, suspend
 from mcp_bridge.bridge.script_waiting import if_made
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.values import ValueFaultError, normal
 from mcp_bridge.ledger.entries import Entry
+from mcp_bridge.ledger.payloads import NOT_DONE
 from mcp_bridge.sandbox.owner import owner_label
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import codec, disclosures, merkle, notes, signing
 from mcp_bridge.ledger.disclosures import Disclosed
+from mcp_bridge.ledger.payloads import AcceptedLoss, Erasure
 from mcp_bridge.ledger.trust import KeyHistory
 
 if TYPE_CHECKING:
@@ -439,22 +440,18 @@ def _erased_by(payload: bytes) -> set[str]:
     if len(payload) > _MAX_ERASURE_BYTES:
         return set()
     try:
-        executions = json.loads(payload)["executions"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return set(Erasure.decode(json.loads(payload)).executions)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return set()
-    return {one for one in executions if isinstance(one, str)} if isinstance(executions, list) else set()
 
 
 def _lost(sequence: int, time: int, payload: bytes | None) -> Lost:
     """What an entry says of a loss; that there was one is its kind's word."""
-    said: Any = None
     if payload is not None and len(payload) <= _MAX_LOSS_BYTES:
-        with suppress(ValueError, RecursionError):
-            said = json.loads(payload)
-    if not isinstance(said, dict):
-        return Lost(sequence, time / 1e6, None, None)
-    had = said.get("had")
-    return Lost(sequence, time / 1e6, said.get("restored") is True, had if type(had) is int and had >= 0 else None)
+        with suppress(ValueError, AttributeError, RecursionError):
+            loss = AcceptedLoss.decode(json.loads(payload))
+            return Lost(sequence, time / 1e6, loss.restored, loss.had)
+    return Lost(sequence, time / 1e6, None, None)
 
 
 def _lines(source: IO[bytes] | Iterable[bytes]) -> Iterator[bytes]:

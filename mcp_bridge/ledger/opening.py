@@ -21,12 +21,12 @@ from mcp_bridge.ledger.forgetting import forget_old, old_requests, remove_key
 from mcp_bridge.ledger.log import INSERT_ENTRY, INSERT_PAYLOAD, Log, Posted
 from mcp_bridge.ledger.merkle import empty_root
 from mcp_bridge.ledger.notes import open_checkpoint
+from mcp_bridge.ledger.payloads import KeyEvent
 from mcp_bridge.ledger.position import PositionFile, position_of, read_head
 from mcp_bridge.ledger.restoring import is_unfinished, tidy_up
 from mcp_bridge.ledger.schema import MIGRATIONS, migrate
 from mcp_bridge.ledger.sealing import damaged, master_key, of_file, wrong_master
 from mcp_bridge.ledger.signing import Signer, Verifier
-from mcp_bridge.ledger.trust import KeyEvent
 from mcp_bridge.private_files import private_database, private_key, sync_directory, write_private
 
 if TYPE_CHECKING:
@@ -437,7 +437,7 @@ def _begin(
     log = Log(master, origin, signer, lambda _: signer, position)
     log.begin(connection)
     event = KeyEvent("made", signer.vkey)
-    write_entries(connection, log, [Posted(Entry("key", LEDGER), (event.encode(),), time.time_ns() // 1000)])
+    write_entries(connection, log, [Posted(Entry("key", LEDGER), (event.to_bytes(),), time.time_ns() // 1000)])
     log.finish(connection)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.codec import decode
 from mcp_bridge.ledger.entries import Entry, Recorded
+from mcp_bridge.ledger.payloads import Damaged
 from mcp_bridge.ledger.recorder import payload_of, pieces_of, recorded
 
 if TYPE_CHECKING:
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.database import Database
     from mcp_bridge.ledger.pieces import Pieces
     from mcp_bridge.ledger.sealing import MasterKey
-
-DAMAGED = "damaged"
-"""The one name in the payload of an entry that can't be read; its value says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +120,7 @@ def _entries(connection: sqlite3.Connection, master: MasterKey, execution: str, 
             payload = payload_of(leaf, sealed, pieces)
             found.append(recorded(leaf, None if payload is None else payload.value()))
         except BridgeError as exc:
-            content = {DAMAGED: exc.message}
+            content = Damaged(exc.message).encode()
             when = leaf.time / 1e6 if leaf else found[-1].time if found else 0.0
             found.append(Recorded(sequence, when, Entry(kind, execution, content, leaf.step if leaf else None)))
     return found

@@ -27,11 +27,12 @@ from mcp_bridge.ledger.failures import is_full
 from mcp_bridge.ledger.nodes import read_node
 from mcp_bridge.ledger.notes import merged
 from mcp_bridge.ledger.opening import refuse_newer
+from mcp_bridge.ledger.payloads import KeyEvent
 from mcp_bridge.ledger.position import PositionFile, read_head
 from mcp_bridge.ledger.recorder import payload_of, pieces_of
 from mcp_bridge.ledger.schema import MIGRATIONS
 from mcp_bridge.ledger.sealing import damaged, master_key, of_file, wrong_master
-from mcp_bridge.ledger.trust import KeyEvent, keys_of
+from mcp_bridge.ledger.trust import keys_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -128,7 +129,7 @@ class Ledger:
             "SELECT sequence FROM entries WHERE execution = ? AND kind = 'key' ORDER BY sequence", (LEDGER,)
         )
         return keys_of(
-            (sequence, KeyEvent.decode(self.entry(sequence).payload or b"")) for (sequence,) in rows.fetchall()
+            (sequence, KeyEvent.from_bytes(self.entry(sequence).payload or b"")) for (sequence,) in rows.fetchall()
         )
 
     def entries(self) -> Iterator[ReadEntry]:

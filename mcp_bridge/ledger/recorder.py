@@ -6,7 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mcp_bridge.ledger.codec import LEDGER, decode, leaf_hash
-from mcp_bridge.ledger.entries import TOMBSTONE, Entry, Kind, Recorded
+from mcp_bridge.ledger.entries import Entry, Kind, Recorded
+from mcp_bridge.ledger.payloads import Erased
 from mcp_bridge.ledger.pieces import Payload, Pieces
 from mcp_bridge.ledger.sealing import damaged
 
@@ -110,7 +111,7 @@ def pieces_of(connection: sqlite3.Connection, execution: str, key: DataKey) -> P
 
 def recorded(leaf: Leaf, content: dict[str, Any] | None) -> Recorded:
     """An entry and its payload, as they are read; None for one that is erased."""
-    content = {"erased": TOMBSTONE} if content is None else content
+    content = Erased().encode() if content is None else content
     kind: Kind = leaf.kind  # type: ignore[assignment]  # `decode` has seen to it
     entry = Entry(kind, leaf.execution, content, leaf.step, leaf.policy, leaf.program)
     return Recorded(leaf.sequence, leaf.time / 1e6, entry)
