@@ -318,8 +318,9 @@ def knows_a_name(node, names):
 def names_known(path):
     """The lines of a module that know a name in a payload."""
     tree = ast.parse(path.read_text())
-    names = set(variables(tree))
-    return [node.lineno for node in ast.walk(tree) if knows_a_name(node, names)]
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    scopes = [(tree, set()), *((scope, set(variables(scope))) for scope in functions)]
+    return sorted({node.lineno for scope, names in scopes for node in ast.walk(scope) if knows_a_name(node, names)})
 
 
 KNOW_SOME = {
@@ -345,7 +346,7 @@ def test_no_other_module_knows_the_names_in_a_payload():
         'row.entry.payload["tool"]',
         'row.entry.payload.get("tool")',
         '"tool" in row.entry.payload',
-        'kind, payload = row.entry.kind, row.entry.payload\npayload["tool"]',
+        'def f():\n    kind, payload = row.entry.kind, row.entry.payload\n    return payload["tool"]',
         'Entry("violation", "x", {"message": "m"})',
     ],
 )
