@@ -12,10 +12,10 @@ import pytest
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.events import Cancel, Outcome, Redo, Resume, Usage
-from mcp_bridge.ledger import payloads
-from mcp_bridge.ledger.codec import KINDS
-from mcp_bridge.ledger.entries import TOMBSTONE, Entry, Recorded
-from mcp_bridge.ledger.payloads import (
+from mcp_bridge.ledger.log import payloads
+from mcp_bridge.ledger.log.codec import KINDS
+from mcp_bridge.ledger.log.entries import TOMBSTONE, Entry, Recorded
+from mcp_bridge.ledger.log.payloads import (
     AcceptedClock,
     AcceptedLoss,
     CallDecision,
