@@ -68,7 +68,7 @@ def load(file: Path | None, *, folder: bool = True, quiet: bool = False) -> sett
     handler.setFormatter(_Formatter("mcp-bridge: %(levelname)s: %(message)s"))
     logging.basicConfig(level=loaded.settings.log_level.upper(), handlers=[handler])
     if loaded.settings.log_file is not None:
-        from mcp_bridge.cli.log_file import log_to  # noqa: PLC0415  (few have one)
+        from mcp_bridge.cli.log_file import log_to
 
         log_to(loaded.settings.log_file)
     if loaded.settings.log_level != "debug":
@@ -109,7 +109,7 @@ def discover_servers(loaded: settings.Loaded, *, quiet: bool = False) -> Discove
     Raises:
         BridgeError: `bad_config`.
     """
-    from mcp_bridge.downstream.configuration.discovery import discover  # noqa: PLC0415  (`version` and `--help` need none of it)
+    from mcp_bridge.downstream.configuration.discovery import discover
 
     own = next((layer for layer in loaded.layers if layer.trusted is None), None)
     folder = next((layer for layer in loaded.layers if layer.trusted is not None), None)
@@ -153,7 +153,7 @@ def configure(file: Path | None, *, quiet: bool = False) -> Configuration:
     governance = None
     if loaded.has_tables:
         # Without tables there is nothing to load, and `serve` must start quickly: the bridge makes an empty one.
-        from mcp_bridge.governance.governance import govern  # noqa: PLC0415
+        from mcp_bridge.governance.governance import govern
 
         governance = govern(loaded.layers, loaded.settings.state_dir, folder_servers(loaded, found))
     ignored_files = (*loaded.ignored_files, *found.ignored_files)
@@ -178,7 +178,7 @@ def refuse_nesting(configuration: Configuration | settings.Loaded) -> None:
 def exit_code(error: BridgeError, other: int = NO_SANDBOX) -> int:
     """The exit status of an error; `other` if the command line isn't at fault."""
     # Only a command that fails loads the descriptions.
-    from mcp_bridge.error_codes import DESCRIPTIONS  # noqa: PLC0415
+    from mcp_bridge.error_codes import DESCRIPTIONS
 
     described = DESCRIPTIONS.get(error.code)
     return (described and described.exit_status) or other

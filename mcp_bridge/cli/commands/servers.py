@@ -19,15 +19,15 @@ servers = typer.Typer(help="Look at the servers behind the bridge.", no_args_is_
 @servers.command("list")
 def list_(
     ctx: typer.Context,
-    start: Annotated[  # noqa: FBT002
+    start: Annotated[
         bool, typer.Option("--start", help="Start each one, and count its tools. Exit status 1 if one can't be used.")
     ] = False,
     config: Config = None,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """List the servers, where each is configured, and what was left out."""
-    import anyio  # noqa: PLC0415  (the help of every command imports this module)
-    from rich.console import Console  # noqa: PLC0415
+    import anyio
+    from rich.console import Console
 
     try:
         configuration = common.configure(config or ctx.obj, quiet=True)
@@ -76,10 +76,10 @@ def _status(rows: list[dict[str, Any]], *, start: bool) -> int:
     return common.FAILED if start and broken else common.OK
 
 
-async def _rows(configuration: common.Configuration, start: bool) -> list[dict[str, Any]]:  # noqa: FBT001
-    from mcp_bridge.downstream.catalog.catalog import Catalog  # noqa: PLC0415
-    from mcp_bridge.downstream.client.fleet import Fleet  # noqa: PLC0415
-    from mcp_bridge.governance.server_environment import environment  # noqa: PLC0415
+async def _rows(configuration: common.Configuration, start: bool) -> list[dict[str, Any]]:
+    from mcp_bridge.downstream.catalog.catalog import Catalog
+    from mcp_bridge.downstream.client.fleet import Fleet
+    from mcp_bridge.governance.server_environment import environment
 
     given = environment(configuration.settings, configuration.governance)
     async with Fleet(configuration.discovery.servers.values(), environment=given) as fleet:

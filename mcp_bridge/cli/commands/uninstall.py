@@ -38,8 +38,8 @@ class Engine(NamedTuple):
 
 async def engines(settings: Settings) -> tuple[list[Engine], list[EngineName]]:
     """The engines that the settings allow and that answer, and the names of installed ones that don't."""
-    from mcp_bridge.sandbox.engine_info import EngineInfo, engine_info  # noqa: PLC0415
-    from mcp_bridge.sandbox.image.image import list_images  # noqa: PLC0415
+    from mcp_bridge.sandbox.engine_info import EngineInfo, engine_info
+    from mcp_bridge.sandbox.image.image import list_images
 
     names: tuple[EngineName, ...] = ("podman", "docker") if settings.runtime == "auto" else (settings.runtime,)
     found: list[Engine] = []
@@ -70,9 +70,9 @@ def prune(loaded: Loaded, *, everything: bool, as_json: bool) -> int:
     Raises:
         BridgeError: `engine_failed`; as `image.image_reference`.
     """
-    import anyio  # noqa: PLC0415
+    import anyio
 
-    from mcp_bridge.sandbox.image import image  # noqa: PLC0415
+    from mcp_bridge.sandbox.image import image
 
     settings = loaded.settings
     wanted = image.image_reference(image.ImageRequest(settings.profile, tuple(settings.packages)))
@@ -110,7 +110,7 @@ async def _remove_images(
     choice: RuntimeChoice, images: Sequence[ImageInfo]
 ) -> tuple[list[ImageInfo], list[tuple[str, str]]]:
     """Remove images; return the removed ones, and the others' names with the engine's errors."""
-    from mcp_bridge.sandbox.image.image import remove_image  # noqa: PLC0415
+    from mcp_bridge.sandbox.image.image import remove_image
 
     command, arguments = choice.invocation
     removed, left = [], []
@@ -149,7 +149,7 @@ def uninstall(loaded: Loaded, *, state: bool, yes: bool) -> int:
     Raises:
         BridgeError: `bridge_at_work`, `not_asked`, `uninstall_failed`.
     """
-    import anyio  # noqa: PLC0415
+    import anyio
 
     directory = loaded.settings.state_dir
     found = anyio.run(_look, loaded.settings)
@@ -170,9 +170,9 @@ def uninstall(loaded: Loaded, *, state: bool, yes: bool) -> int:
 
 
 async def _look(settings: Settings) -> _Found:
-    from mcp_bridge.sandbox.cli_engine import CliEngine  # noqa: PLC0415
-    from mcp_bridge.sandbox.engine import OWNER_LABEL  # noqa: PLC0415
-    from mcp_bridge.sandbox.owner import Owner  # noqa: PLC0415
+    from mcp_bridge.sandbox.cli_engine import CliEngine
+    from mcp_bridge.sandbox.engine import OWNER_LABEL
+    from mcp_bridge.sandbox.owner import Owner
 
     found, silent = await engines(settings)
     orphans = []
@@ -193,8 +193,8 @@ async def _look(settings: Settings) -> _Found:
 
 def _state_names() -> tuple[str, ...]:
     """Patterns of the files in a state directory: nothing else in the directory is ever removed."""
-    from mcp_bridge.backup import create  # noqa: PLC0415
-    from mcp_bridge.executions import artifacts  # noqa: PLC0415
+    from mcp_bridge.backup import create
+    from mcp_bridge.executions import artifacts
 
     return (*create.KEYS, *create.CREDENTIALS, *create.DATABASES, *artifacts.FOLDERS, *create.LEFT_OUT)
 
@@ -209,8 +209,8 @@ def _refuse_at_work(directory: Path) -> None:
     Raises:
         BridgeError: `bridge_at_work`.
     """
-    from mcp_bridge.ledger.storage.presence import others  # noqa: PLC0415
-    from mcp_bridge.sandbox.owner import owner_label  # noqa: PLC0415
+    from mcp_bridge.ledger.storage.presence import others
+    from mcp_bridge.sandbox.owner import owner_label
 
     if others(directory, owner_label()):
         raise BridgeError(
@@ -234,13 +234,13 @@ def _described(found: _Found, directory: Path, *, state: bool) -> Iterator[str]:
         yield f"With the keys in {directory} goes all that is recorded: what isn't in a backup is lost for good."
 
 
-async def _remove(found: _Found, state: bool) -> list[tuple[str, str]]:  # noqa: FBT001
+async def _remove(found: _Found, state: bool) -> list[tuple[str, str]]:
     """Remove everything; return the names of images that can't be removed, with the reasons.
 
     Raises:
         BridgeError: `uninstall_failed`: a file can't be removed; as the engine.
     """
-    from mcp_bridge.sandbox.cli_engine import CliEngine  # noqa: PLC0415
+    from mcp_bridge.sandbox.cli_engine import CliEngine
 
     with tempfile.TemporaryDirectory(prefix="mcp-bridge-uninstall-") as scratch:
         for engine, container in found.containers:
