@@ -174,7 +174,7 @@ def configure(file: Path | None, *, quiet: bool = False) -> Configuration:
     governance = None
     if loaded.has_tables:
         # Without tables there is nothing to load, and `serve` must start quickly: the bridge makes an empty one.
-        from mcp_bridge.governance.governance import govern  # noqa: PLC0415
+        from mcp_bridge.governance.governance import govern
 
         governance = govern(loaded.layers, loaded.settings.state_dir, folder_servers(loaded, found))
     ignored_files = (*loaded.ignored_files, *found.ignored_files)

@@ -73,7 +73,7 @@ def run_with_bridge(configuration: common.Configuration, work: Callable[[Bridge]
 
 async def with_bridge(configuration: common.Configuration, work: Callable[[Bridge], Awaitable[T]]) -> T | None:
     """As `run_with_bridge`, inside an event loop; None if SIGTERM was received."""
-    import anyio  # noqa: PLC0415
+    import anyio
 
     from mcp_bridge.host.service import open_bridge
 

@@ -36,7 +36,7 @@ _BACKUPS = (b"backup.json\0", b"age-encryption.")
 
 def ledger_file(settings: Settings) -> Path:
     """The path of the ledger."""
-    from mcp_bridge.ledger.storage.schema import FILE_NAME  # noqa: PLC0415
+    from mcp_bridge.ledger.storage.schema import FILE_NAME
 
     return settings.state_dir / FILE_NAME
 
@@ -119,13 +119,13 @@ def verify_here(
     """
     import anyio
 
-    from mcp_bridge.ledger.audit.audit import published, verify_file  # noqa: PLC0415
-    from mcp_bridge.ledger.log.reading import open_ledger  # noqa: PLC0415
-    from mcp_bridge.ledger.proofs.signing import Verifier  # noqa: PLC0415
-    from mcp_bridge.ledger.publish.look import FileLog, check_targets  # noqa: PLC0415
-    from mcp_bridge.ledger.storage.key_files import known_vkey  # noqa: PLC0415
-    from mcp_bridge.ledger.storage.opening import require_end  # noqa: PLC0415
-    from mcp_bridge.ledger.storage.position import PositionFile  # noqa: PLC0415
+    from mcp_bridge.ledger.audit.audit import published, verify_file
+    from mcp_bridge.ledger.log.reading import open_ledger
+    from mcp_bridge.ledger.proofs.signing import Verifier
+    from mcp_bridge.ledger.publish.look import FileLog, check_targets
+    from mcp_bridge.ledger.storage.key_files import known_vkey
+    from mcp_bridge.ledger.storage.opening import require_end
+    from mcp_bridge.ledger.storage.position import PositionFile
 
     settings, base = loaded.settings, loaded.layers[-1].base
     path = ledger_file(settings)
@@ -198,7 +198,7 @@ def verify_given(
 @contextmanager
 def _in_words(keys: Sequence[Verifier] | None) -> Iterator[None]:
     """If no log key was given, report that instead of the place in the file where it was missing."""
-    from mcp_bridge.ledger.proofs.signing import COSIGNATURE, shown  # noqa: PLC0415
+    from mcp_bridge.ledger.proofs.signing import COSIGNATURE, shown
 
     try:
         yield
@@ -298,8 +298,8 @@ def _refuse_backup(file: Path, beginning: bytes) -> None:
 
 def _master_of(file: Path, settings: ReadSettings) -> MasterKey | None:
     """The master key if it is that of the copy; None for another machine's ledger, whose payloads stay encrypted."""
-    from mcp_bridge.ledger.audit.table_audit import check_master  # noqa: PLC0415
-    from mcp_bridge.ledger.log.reading import open_ledger  # noqa: PLC0415
+    from mcp_bridge.ledger.audit.table_audit import check_master
+    from mcp_bridge.ledger.log.reading import open_ledger
 
     try:
         master = master_key(settings())
@@ -333,7 +333,7 @@ def _facts(found: Verdict, keys: Sequence[Verifier] | None) -> dict[str, Any]:
 
 def _silent(keys: Sequence[Verifier] | None, cosigners: Sequence[Verifier]) -> list[str]:
     """The given witness keys that have cosigned nothing in what was verified."""
-    from mcp_bridge.ledger.proofs.signing import COSIGNATURE  # noqa: PLC0415
+    from mcp_bridge.ledger.proofs.signing import COSIGNATURE
 
     return [key.vkey for key in keys or () if key.kind == COSIGNATURE and key not in cosigners]
 

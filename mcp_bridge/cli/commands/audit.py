@@ -167,7 +167,7 @@ def key(ctx: typer.Context, config: Config = None) -> None:
     """Print the public key of the log, for whoever is to verify what it signs."""
 
     def work() -> int:
-        from mcp_bridge.ledger.storage.key_files import known_vkey  # noqa: PLC0415
+        from mcp_bridge.ledger.storage.key_files import known_vkey
 
         showing.echo(known_vkey(verifying.ledger_file(common.load(config or ctx.obj).settings)))
         return common.OK
@@ -189,10 +189,10 @@ def consistency(
     """Show that the log of a checkpoint is the beginning of a later one: nothing was changed, removed or inserted."""
 
     def work() -> int:
-        from mcp_bridge.ledger.audit import audit as auditing  # noqa: PLC0415
-        from mcp_bridge.ledger.log.reading import open_ledger  # noqa: PLC0415
-        from mcp_bridge.ledger.proofs.signing import Verifier  # noqa: PLC0415
-        from mcp_bridge.ledger.storage.key_files import known_vkey  # noqa: PLC0415
+        from mcp_bridge.ledger.audit import audit as auditing
+        from mcp_bridge.ledger.log.reading import open_ledger
+        from mcp_bridge.ledger.proofs.signing import Verifier
+        from mcp_bridge.ledger.storage.key_files import known_vkey
 
         settings = common.load(config or ctx.obj).settings
         (earlier,) = verifying.read_notes(old)[-1:]
@@ -366,8 +366,8 @@ def accept_clock(ctx: typer.Context, config: Config = None) -> None:
     """Go on although the clock is behind the last entry: it is right now, and was ahead before."""
 
     def work() -> int:
-        from mcp_bridge.cli.people import login_name  # noqa: PLC0415
-        from mcp_bridge.ledger.log import rotation  # noqa: PLC0415
+        from mcp_bridge.cli.people import login_name
+        from mcp_bridge.ledger.log import rotation
 
         async def accepted(database: Database) -> float:
             return await rotation.accept_clock(database, login_name())
@@ -388,9 +388,9 @@ def accept_loss(ctx: typer.Context, config: Config = None, as_json: Json = False
     """
 
     def work() -> int:
-        from mcp_bridge.cli.people import login_name  # noqa: PLC0415
-        from mcp_bridge.ledger.log import rotation  # noqa: PLC0415
-        from mcp_bridge.private_files import state_directory  # noqa: PLC0415
+        from mcp_bridge.cli.people import login_name
+        from mcp_bridge.ledger.log import rotation
+        from mcp_bridge.private_files import state_directory
 
         settings = common.load(config or ctx.obj).settings
         state_directory(settings.state_dir, durable=True)

@@ -154,8 +154,8 @@ def backup_key(
     """
 
     def work() -> int:
-        from mcp_bridge.atomic_files import write_new  # noqa: PLC0415
-        from mcp_bridge.backup.age import Identity  # noqa: PLC0415
+        from mcp_bridge.atomic_files import write_new
+        from mcp_bridge.backup.age import Identity
 
         new = Identity.new()
         try:

@@ -194,7 +194,7 @@ def _tell(row: StoredExecution, record: dict[str, Any], ident: str, config: Path
 
 def _tell_timeline(rows: list[TimelineRow]) -> None:
     """Print the timeline, one line an event."""
-    from mcp_bridge.views.timeline import totals  # noqa: PLC0415
+    from mcp_bridge.views.timeline import totals
 
     if not rows:
         return

@@ -64,7 +64,7 @@ def build(
 @images.command("list")
 def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:
     """List the images that are here."""
-    from mcp_bridge.sandbox.image import image  # noqa: PLC0415
+    from mcp_bridge.sandbox.image import image
 
     async def work(choice: RuntimeChoice, _: common.Configuration) -> list[image.ImageInfo]:
         return await image.list_images(*choice.invocation)

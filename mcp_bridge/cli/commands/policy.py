@@ -169,10 +169,10 @@ async def _tools(
     start: bool,
 ) -> tuple[dict[str, str], dict[str, Sequence[ToolInfo]], list[str]]:
     """Aliases of all servers by name, the tools of the listed servers, and the names of the others."""
-    from mcp_bridge.downstream.catalog.catalog import Catalog  # noqa: PLC0415
-    from mcp_bridge.downstream.client.fleet import Fleet  # noqa: PLC0415
-    from mcp_bridge.governance.governance import LOCAL, refuse_local  # noqa: PLC0415
-    from mcp_bridge.governance.server_environment import environment  # noqa: PLC0415
+    from mcp_bridge.downstream.catalog.catalog import Catalog
+    from mcp_bridge.downstream.client.fleet import Fleet
+    from mcp_bridge.governance.governance import LOCAL, refuse_local
+    from mcp_bridge.governance.server_environment import environment
 
     specs = list(configuration.discovery.servers.values())
     local: tuple[ToolInfo, ...] = ()
@@ -199,8 +199,8 @@ def _unknown_tools(
     read: WrittenPolicy, servers: Mapping[str, str], listed: Mapping[str, Sequence[ToolInfo]]
 ) -> Iterator[tuple[str, int | None]]:
     """Globs for tools that match no tool, although all the servers that they match are listed."""
-    from mcp_bridge.policy.rules.globs import ToolGlob  # noqa: PLC0415
-    from mcp_bridge.policy.rules.rules import shown_place  # noqa: PLC0415
+    from mcp_bridge.policy.rules.globs import ToolGlob
+    from mcp_bridge.policy.rules.rules import shown_place
 
     for index, rule in enumerate(read.policy.rules):
         reading: Any = "narrow" if rule.effect == "allow" else "broad"
@@ -337,9 +337,9 @@ def _context(loaded: Loaded, name: str, path: str | None, tool: ToolInfo) -> Ste
     Raises:
         BridgeError: `unknown_program`, `unknown_step`; as `program_sources.one`.
     """
-    from mcp_bridge.cli import program_sources  # noqa: PLC0415
-    from mcp_bridge.kernel.steps import ProgramStep  # noqa: PLC0415
-    from mcp_bridge.policy.rules.call import ProgramRef, StepContext  # noqa: PLC0415
+    from mcp_bridge.cli import program_sources
+    from mcp_bridge.kernel.steps import ProgramStep
+    from mcp_bridge.policy.rules.call import ProgramRef, StepContext
 
     sources = program_sources.Sources(loaded)
     found, whose = program_sources.one(loaded, name)
@@ -363,7 +363,7 @@ def _context(loaded: Loaded, name: str, path: str | None, tool: ToolInfo) -> Ste
 
 def _step(program: Program, part: str) -> Step:
     """A step of a program by its id, without the index of a map's item."""
-    from mcp_bridge.kernel.steps import MapStep  # noqa: PLC0415
+    from mcp_bridge.kernel.steps import MapStep
 
     wanted = part.partition("[")[0]
     every = [step for outer in program.steps for step in (outer, *outer.children)]
@@ -383,7 +383,7 @@ def _check_calls(step: Step, tool: ToolInfo) -> None:
     Raises:
         BridgeError: `unknown_step`.
     """
-    from mcp_bridge.kernel.steps import ToolStep  # noqa: PLC0415
+    from mcp_bridge.kernel.steps import ToolStep
 
     called = [step.tool] if isinstance(step, ToolStep) else []
     called += [step.compensation.tool] if isinstance(step, ToolStep) and step.compensation else []

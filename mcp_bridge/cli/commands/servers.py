@@ -25,8 +25,8 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List the servers, where each is configured, and what was left out."""
-    import anyio  # noqa: PLC0415  (the help of every command imports this module)
-    from rich.console import Console  # noqa: PLC0415
+    import anyio
+    from rich.console import Console
 
     try:
         configuration = common.configure(config or ctx.obj, quiet=True)

@@ -97,7 +97,7 @@ def _page_that_leads_to(url: str, directory: Path, *, wanted: bool) -> Iterator[
 
     All users of the machine can see the browser's arguments, and the viewer's URL contains the token.
     """
-    from mcp_bridge.atomic_files import write_private  # noqa: PLC0415
+    from mcp_bridge.atomic_files import write_private
 
     if not wanted or not (sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         yield

@@ -37,8 +37,8 @@ class Engine(NamedTuple):
 
 async def engines(settings: Settings) -> tuple[list[Engine], list[EngineName]]:
     """The engines that the settings allow and that answer, and the names of installed ones that don't."""
-    from mcp_bridge.sandbox.engine_info import EngineInfo, engine_info  # noqa: PLC0415
-    from mcp_bridge.sandbox.image.image import list_images  # noqa: PLC0415
+    from mcp_bridge.sandbox.engine_info import EngineInfo, engine_info
+    from mcp_bridge.sandbox.image.image import list_images
 
     names: tuple[EngineName, ...] = ("podman", "docker") if settings.runtime == "auto" else (settings.runtime,)
     found: list[Engine] = []
@@ -109,7 +109,7 @@ async def _remove_images(
     choice: RuntimeChoice, images: Sequence[ImageInfo]
 ) -> tuple[list[ImageInfo], list[tuple[str, str]]]:
     """Remove images; return the removed ones, and the others' names with the engine's errors."""
-    from mcp_bridge.sandbox.image.image import remove_image  # noqa: PLC0415
+    from mcp_bridge.sandbox.image.image import remove_image
 
     command, arguments = choice.invocation
     removed, left = [], []
@@ -192,8 +192,8 @@ async def _look(settings: Settings) -> _Found:
 
 def _state_names() -> tuple[str, ...]:
     """Patterns of the files in a state directory: nothing else in the directory is ever removed."""
-    from mcp_bridge.backup import create  # noqa: PLC0415
-    from mcp_bridge.executions import artifacts  # noqa: PLC0415
+    from mcp_bridge.backup import create
+    from mcp_bridge.executions import artifacts
 
     return (*create.KEYS, *create.CREDENTIALS, *create.DATABASES, *artifacts.FOLDERS, *create.LEFT_OUT)
 
@@ -233,7 +233,7 @@ def _described(found: _Found, directory: Path, *, state: bool) -> Iterator[str]:
         yield f"With the keys in {directory} goes all that is recorded: what isn't in a backup is lost for good."
 
 
-async def _remove(found: _Found, state: bool) -> list[tuple[str, str]]:  # noqa: FBT001
+async def _remove(found: _Found, state: bool) -> list[tuple[str, str]]:
     """Remove everything; return the names of images that can't be removed, with the reasons.
 
     Raises:
