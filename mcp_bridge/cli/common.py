@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_bridge import settings
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.escaping import escape_controls, escape_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,32 +27,11 @@ MAX_NAMED, MAX_NAMED_CHARS = 10, 500
 """Limits on server names in the message about servers that are left out: their number and characters."""
 
 
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-def printable(text: str) -> str:
-    """Untrusted text for a terminal: control characters (except newlines and tabs) and bidi controls are escaped."""
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
-
-
-def escaped_json(text: str) -> str:
-    """JSON with the same characters as JSON escapes: the value stays the same."""
-    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-
-
-def one_line(text: str) -> str:
-    """Untrusted text within a line: invisible, line-breaking and misleading characters are escaped."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode("ascii")
-        for char in text
-    )
-
-
 class _Formatter(logging.Formatter):
     """Log formatter for a terminal: messages may contain text of servers and scripts."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
+        return escape_controls(super().format(record))
 
 
 class Configuration(NamedTuple):
@@ -108,7 +87,7 @@ def warn_ignored_files(files: Iterable[IgnoredFile]) -> None:
             _noticed.add(file)
             some = ", ".join(file.servers[:MAX_NAMED]) + (", …" if len(file.servers) > MAX_NAMED else "")
             servers = f" Left out: {some[:MAX_NAMED_CHARS]}." if some else ""
-            print(one_line(f"mcp-bridge: {file.code}: {file.message}{servers} {file.hint}"), file=sys.stderr)  # noqa: T201
+            print(escape_line(f"mcp-bridge: {file.code}: {file.message}{servers} {file.hint}"), file=sys.stderr)  # noqa: T201
 
 
 def warn_problems(problems: Iterable[Problem]) -> None:
@@ -117,7 +96,7 @@ def warn_problems(problems: Iterable[Problem]) -> None:
         if problem not in _noticed:
             _noticed.add(problem)
             where = f"{problem.file}, line {problem.line}" if problem.line else problem.file
-            print(one_line(f"mcp-bridge: {problem.code}: {where}: {problem.message}"), file=sys.stderr)  # noqa: T201
+            print(escape_line(f"mcp-bridge: {problem.code}: {where}: {problem.message}"), file=sys.stderr)  # noqa: T201
 
 
 def discover_servers(loaded: settings.Loaded, *, quiet: bool = False) -> Discovery:
@@ -207,5 +186,5 @@ def exit_code(error: BridgeError, other: int = NO_SANDBOX) -> int:
 
 def print_error(error: BridgeError, other: int = NO_SANDBOX) -> int:
     """Print an error on standard error; return its exit status."""
-    print(printable(f"mcp-bridge: {error.code}: {error}"), file=sys.stderr)  # noqa: T201
+    print(escape_controls(f"mcp-bridge: {error.code}: {error}"), file=sys.stderr)  # noqa: T201
     return exit_code(error, other)

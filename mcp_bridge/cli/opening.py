@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import typer
 
+from mcp_bridge import escaping
 from mcp_bridge.cli import common
 from mcp_bridge.errors import BridgeError
 
@@ -151,5 +152,5 @@ def print_json(value: Any, *, indent: bool = False) -> None:
     """Print complete and harmless JSON: characters that a terminal would interpret are escaped."""
     text = json.dumps(value, ensure_ascii=False, indent=2 if indent or sys.stdout.isatty() else None)
     sys.stdout.flush()
-    sys.stdout.buffer.write(common.escaped_json(text).encode() + b"\n")
+    sys.stdout.buffer.write(escaping.escape_controls_in_json(text).encode() + b"\n")
     sys.stdout.buffer.flush()

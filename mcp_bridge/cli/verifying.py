@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mcp_bridge import escaping
 from mcp_bridge.cli import showing
 from mcp_bridge.errors import BridgeError
 
@@ -198,7 +199,7 @@ def verify_given(
 @contextmanager
 def _in_words(keys: Sequence[Verifier] | None) -> Iterator[None]:
     """If no log key was given, report that instead of the place in the file where it was missing."""
-    from mcp_bridge.ledger.proofs.signing import COSIGNATURE, shown
+    from mcp_bridge.ledger.proofs.signing import COSIGNATURE
 
     try:
         yield
@@ -207,7 +208,7 @@ def _in_words(keys: Sequence[Verifier] | None) -> Iterator[None]:
             raise
         if any(key.kind != COSIGNATURE for key in keys):
             raise
-        names = ", ".join(shown(key.name) for key in keys)
+        names = ", ".join(escaping.plain_name(key.name) for key in keys)
         raise BridgeError(
             "untrusted_key",
             f"No key of the log was named, only that of the witness {names}: a witness says that a log has only grown, "

@@ -10,7 +10,7 @@ from mcp_bridge.cli import common, inputs, people, showing
 from mcp_bridge.cli.opening import finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.escaping import escaped, exactly
+from mcp_bridge.escaping import escape_invisible, escape_name
 from mcp_bridge.executions.comments import check_text
 from mcp_bridge.governance.tool_names import PRINCIPAL
 
@@ -187,15 +187,15 @@ async def _find(database: Database, ident: str) -> tuple[Asked, str]:
 def _gist(row: Asked) -> str:
     question = row.question
     if "tool" in question:
-        arguments = escaped(showing.short_value(question.get("arguments") or {}))
-        return f"{exactly(str(question['tool']))} {arguments}"
-    return escaped(showing.short_value(question.get("message", "")))
+        arguments = escape_invisible(showing.short_value(question.get("arguments") or {}))
+        return f"{escape_name(str(question['tool']))} {arguments}"
+    return escape_invisible(showing.short_value(question.get("message", "")))
 
 
 def _place(row: Asked) -> str:
     question = row.question
     whose = f" ({row.execution.origin}'s)" if row.execution else ""
-    return f"{exactly(str(question.get('program', '')))}{whose}: {exactly(str(question.get('step', '')))}"
+    return f"{escape_name(str(question.get('program', '')))}{whose}: {escape_name(str(question.get('step', '')))}"
 
 
 def _tell_question(row: Asked) -> None:

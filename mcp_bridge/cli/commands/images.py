@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from mcp_bridge import escaping
 from mcp_bridge.cli import common, showing
 from mcp_bridge.cli.opening import finish
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
@@ -121,7 +122,7 @@ def inspect(
     for name, value in asdict(found).items():
         if name != "labels":
             shown = ", ".join(value) if isinstance(value, tuple) else value
-            sys.stdout.write(common.printable(f"{name}: {shown}\n"))
+            sys.stdout.write(escaping.escape_controls(f"{name}: {shown}\n"))
 
 
 def _with_engine(config: Path | None, work: Callable[[RuntimeChoice, common.Configuration], Awaitable[T]]) -> T:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mcp_bridge import escaping
 from mcp_bridge.cli import common, showing
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
@@ -58,14 +59,14 @@ def list_(
     for row in rows:
         for name, value in row["details"].items():
             shown = "\n  ".join(["", *value]) if isinstance(value, (list, tuple)) else f" {value}"
-            told = "\n".join(common.printable(line) for line in f"{row['name']}: {name}:{shown}".splitlines())
+            told = "\n".join(escaping.escape_controls(line) for line in f"{row['name']}: {name}:{shown}".splitlines())
             console.print(told, style="dim", markup=False, highlight=False)
     for problem in problems:
         where = f"{problem['file']}, line {problem['line']}" if problem["line"] else problem["file"]
-        console.print(common.printable(f"{where}: {problem['message']}"), style="yellow", markup=False)
+        console.print(escaping.escape_controls(f"{where}: {problem['message']}"), style="yellow", markup=False)
     for row in skipped:
         left_out = f"{row['name']} in {row['file']} left out: {row['reason']}"
-        console.print(common.printable(left_out), style="dim", markup=False)
+        console.print(escaping.escape_controls(left_out), style="dim", markup=False)
     raise typer.Exit(_status(rows, start=start))
 
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from mcp_bridge import escaping
 from mcp_bridge.cli import asking, common, showing
 from mcp_bridge.cli.opening import print_json
 from mcp_bridge.errors import BridgeError
@@ -155,7 +156,7 @@ def uninstall(loaded: Loaded, *, state: bool, yes: bool) -> int:
     _refuse_at_work(directory)
     told = list(_described(found, directory, state=state))
     for line in told:
-        showing.echo(common.one_line(line))
+        showing.echo(escaping.escape_line(line))
     if told and not yes and not _confirm(state=state):
         showing.echo_err("mcp-bridge: nothing was removed.")
         return common.REFUSED
@@ -164,7 +165,7 @@ def uninstall(loaded: Loaded, *, state: bool, yes: bool) -> int:
     with suppress(OSError):
         directory.rmdir()
     for line in _left(found, loaded, state=state):
-        showing.echo(common.one_line(line))
+        showing.echo(escaping.escape_line(line))
     return common.FAILED if left else common.OK
 
 
