@@ -108,13 +108,14 @@ def validate(
 
 
 def _validated(sources: Sources, given: Given) -> dict[str, Any]:
+    from mcp_bridge.kernel import flow
     from mcp_bridge.kernel.program import InvalidProgramError
 
     try:
         program = sources.parse(given)
     except InvalidProgramError as exc:
         return _finding(given.label, [fault._asdict() for fault in exc.faults])
-    warnings = [fault._asdict() for fault in program.warnings]
+    warnings = [fault._asdict() for fault in flow.warnings(program)]
     return _finding(given.label, []) | {"warnings": warnings, "hash": program.hash, "steps": len(program.steps)}
 
 
