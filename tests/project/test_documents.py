@@ -62,7 +62,7 @@ def environment(tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MCP_BRIDGE_")}
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    found = kept | {"PATH": path, "HOME": str(home), "MCP_BRIDGE_TEST_README": "1"}
+    found = kept | {"PATH": path, "HOME": str(home)}
     # What is shown of the ledger needs something in it, whichever blocks run here.
     command = ["mcp-bridge", "run", "-c", "pass"]
     subprocess.run(command, cwd=REPOSITORY, env=found, capture_output=True, timeout=280, check=True)
@@ -166,7 +166,7 @@ def test_the_configurations_of_the_pages_mean_what_is_said_of_them(tmp_path):
     assert loaded(file, logging).settings.log_file == Path("/home/me/mcp-bridge.log")
 
 
-# Those of the reference are run, with what comes of them, by test_programs_md.py.
+# Those of the reference are run, with what comes of them, by test_program_language.py.
 @pytest.mark.parametrize(("page", "text"), each("yaml", but="docs/program-language.md"))
 def test_every_program_in_a_page_is_valid(page, text):
     import yaml

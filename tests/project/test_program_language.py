@@ -2,10 +2,10 @@
 
 import re
 import uuid
-from pathlib import Path
 
 import pytest
 import yaml
+from pages import text_of
 
 from mcp_bridge.executions import idempotency
 from mcp_bridge.executions.programs import lifecycle, session
@@ -19,7 +19,7 @@ from mcp_bridge.kernel import format as form
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.settings import Settings
 
-TEXT = (Path(__file__).resolve().parents[2] / "docs/program-language.md").read_text()
+TEXT = text_of("docs/program-language.md")
 TOOLS = re.search(r"```python\n(.*?)```", TEXT, re.DOTALL)[1]
 
 
