@@ -24,7 +24,7 @@ from mcp_bridge.downstream.catalog import describe
 from mcp_bridge.downstream.catalog.aliases import nearest
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.recovery import cut_short
-from mcp_bridge.executions.scripts.call_history import PENDING, TAKEN_BACK, failure
+from mcp_bridge.executions.scripts.call_history import failure
 from mcp_bridge.gate.admission import Admission, ApprovalNeededError, Place, projected
 from mcp_bridge.gate.model_steps import ModelSteps, amounts, kernel_usage
 from mcp_bridge.governance.governance import LOCAL
@@ -35,6 +35,7 @@ from mcp_bridge.kernel.machine import APPROVAL
 from mcp_bridge.kernel.references import WHOLE
 from mcp_bridge.kernel.values import ValueFaultError, normal
 from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.payloads import PENDING, TAKEN_BACK
 from mcp_bridge.models.model import ModelError
 from mcp_bridge.offload import off_loop, on_thread, time_limit
 from mcp_bridge.policy.redaction.json_walk import leaves
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from mcp_bridge.kernel.events import OutcomeStatus
     from mcp_bridge.kernel.format import Fault
     from mcp_bridge.kernel.program import Program
-    from mcp_bridge.ledger.log.quota import Allowance
+    from mcp_bridge.ledger.log.allowance import Allowance
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.models.sampling import Sampler
     from mcp_bridge.policy.rules.budgets import Usages
@@ -309,9 +310,9 @@ class Gate:
             text = value if isinstance(value, str) or not raw else json.dumps(value)
             return Answered(value, {"content": [{"type": "text", "text": text}]}, called.pending)
         result = await self._fleet.call_tool(tool.server, tool, arguments, None, await self._teller(tool))
-        from mcp_bridge.downstream.catalog.results import convert, is_long  # noqa: PLC0415  (needs the SDK, loaded by now)
+        from mcp_bridge.downstream.catalog.results import convert, is_slow_to_convert  # noqa: PLC0415  (needs the SDK, loaded by now)
 
-        converted = await on_thread(convert, result, tool) if is_long(result) else convert(result, tool)
+        converted = await on_thread(convert, result, tool) if is_slow_to_convert(result) else convert(result, tool)
         if converted["is_error"]:
             shown = converted["value"]
             message = shown if isinstance(shown, str) else "the tool reported an error without a text"

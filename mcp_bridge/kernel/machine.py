@@ -30,7 +30,7 @@ The rules
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from mcp_bridge.kernel.events import (
     PENDING,
@@ -56,6 +56,9 @@ from mcp_bridge.kernel.steps import CompensationStep, Read
 from mcp_bridge.kernel.tasks import Group, Leaf, Nested, Task
 from mcp_bridge.kernel.values import normal, parsed
 
+if TYPE_CHECKING:
+    from mcp_bridge.error_codes import Code
+
 APPROVAL = "approval"
 """The code of a pending outcome: the call has not been made, and waits for a person's decision."""
 
@@ -77,7 +80,7 @@ class Refusal(NamedTuple):
         message: Its text; `{}` stands for the effect's number.
     """
 
-    code: str
+    code: "Code"
     message: str
 
 

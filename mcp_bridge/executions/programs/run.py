@@ -18,12 +18,12 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import in_doubt
-from mcp_bridge.executions.recovery import outcome_json
 from mcp_bridge.host.channel import step_aside
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Cancel, Effect, IllegalEventError, Outcome, Resume
 from mcp_bridge.kernel.machine import IN_DOUBT
 from mcp_bridge.kernel.values import NotJSONError, canonical, parsed
+from mcp_bridge.ledger.log.payloads import outcome_object
 from mcp_bridge.offload import is_large, off_loop, on_thread
 from mcp_bridge.policy.secrets.references import renamed
 
@@ -376,7 +376,7 @@ class ProgramRun:
         """Apply an outcome; without a pause between that and its place in the order."""
         outcome = self._end(outcome, read)
         self._sequence += 1
-        return {"sequence": self._sequence, **outcome_json(outcome)}
+        return {"sequence": self._sequence, **outcome_object(outcome)}
 
     def _end(self, outcome: Outcome, read: Read | None = None) -> Outcome:
         """Apply an outcome; what was applied: of one that no machine can take, that it failed."""

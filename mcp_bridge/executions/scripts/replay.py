@@ -17,7 +17,7 @@ from mcp_bridge.executions.scripts.call_history import Past
 from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.executions.scripts.lifecycle import MAX_LOST, Begun, is_lost
 from mcp_bridge.executions.scripts.run import OWN_END, ScriptRun
-from mcp_bridge.ledger.storage.store import ERASED
+from mcp_bridge.ledger.storage.schema import ERASED
 from mcp_bridge.policy.rules.budgets import Amounts
 from mcp_bridge.policy.secrets.references import is_alike
 
@@ -145,6 +145,9 @@ def _difference(
 
 def _digest(past: Past, record: dict[str, Any]) -> str:
     """Of all that happened: what each call asked for and was given, and what came of it."""
-    calls = {name: [call.asked.payload(), dict(call.outcome or {})] for name, call in past.calls.items()}
+    calls = {
+        name: [call.asked.payload(), {} if call.outcome is None else call.outcome.encode()]
+        for name, call in past.calls.items()
+    }
     whole = [calls, {name: record.get(name) for name in COMPARED}]
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()

@@ -2,10 +2,10 @@
 
 import re
 import uuid
-from pathlib import Path
 
 import pytest
 import yaml
+from pages import text_of
 
 from mcp_bridge.executions import idempotency
 from mcp_bridge.executions.programs import lifecycle, session
@@ -19,7 +19,7 @@ from mcp_bridge.kernel import format as form
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.settings import Settings
 
-TEXT = (Path(__file__).resolve().parents[2] / "PROGRAMS.md").read_text()
+TEXT = text_of("docs/program-language.md")
 TOOLS = re.search(r"```python\n(.*?)```", TEXT, re.DOTALL)[1]
 
 
@@ -151,11 +151,3 @@ def test_statuses_defaults_and_limits_are_those_of_the_code():
     assert 64 * mebi == session.MAX_HELD_BYTES
     assert [form.PROGRAM[name][1] for name in ("name", "version")] == ["unnamed", "1.0"]
     assert (form.FIELDS["max_retries"][1], form.FIELDS["on_error"][1], form.FIELDS["as"][1]) == (3, "fail", "item")
-
-
-def test_the_links_of_the_page_lead_somewhere():
-    places = {
-        re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
-        for title in re.findall(r"^#+ (.*)$", TEXT, re.MULTILINE)
-    }
-    assert set(re.findall(r"\]\(#([\w-]+)\)", TEXT)) <= places
