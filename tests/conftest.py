@@ -8,7 +8,7 @@ from ledger_looks import look
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.payloads import Damaged, Unknown, decoded
-from mcp_bridge.ledger.storage.opening import KEY_FILE
+from mcp_bridge.ledger.storage.key_files import KEY_FILE
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.sealing import FILE_NAME as MASTER_FILE
 

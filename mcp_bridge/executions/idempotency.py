@@ -10,12 +10,13 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.programs.record import standing
 from mcp_bridge.executions.scripts.held_calls import execution_of
 from mcp_bridge.host.channel import step_aside
-from mcp_bridge.ledger.storage.store import ERASED
+from mcp_bridge.ledger.storage.schema import ERASED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mcp_bridge.ledger.storage.store import KeySpace, ProgramStore, StoredExecution
+    from mcp_bridge.ledger.storage.blind_indexes import KeySpace
+    from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")

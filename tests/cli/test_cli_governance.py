@@ -16,11 +16,12 @@ from cli_fixtures import CLEAN, COMMAND, DEADLINE_SECONDS, tool
 from mcp.client import Client
 
 import mcp_bridge
+from mcp_bridge import escaping
 from mcp_bridge.cli import asking, common, showing
 from mcp_bridge.host.service import open_bridge
 from mcp_bridge.server import program_tools
 from mcp_bridge.server.app import build_server
-from mcp_bridge.server.questions import _worded
+from mcp_bridge.server.questions import _question_text
 from mcp_bridge.wire import messages
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("whole_ledgers")]
@@ -363,7 +364,7 @@ def test_a_resumed_program_asks_at_the_terminal_too(asked):
 
 def test_a_question_at_the_terminal_is_harmless_whatever_it_says():
     question = {"tool": "x", "arguments": {"a": "\x1b[2J"}, "why": "y\x07"}
-    told = common.printable("\n".join(showing.question(question)))
+    told = escaping.escape_controls("\n".join(showing.question(question)))
     assert "\x1b" not in told
     assert "\x07" not in told
 
@@ -379,7 +380,7 @@ def test_nothing_in_a_question_is_hidden(hidden):
         {"tool": text, "arguments": {"a": text}, "program": text, "step": text, "why": text},
         {"message": text, "details": [text]},
     ):
-        told = "\n".join([*showing.question(question), _worded(question)])
+        told = "\n".join([*showing.question(question), _question_text(question)])
         assert hidden not in told
         assert "b" in told
     assert "漢字 é 😀" in "\n".join(showing.question({"message": "漢字 é 😀"}))

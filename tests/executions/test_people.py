@@ -15,7 +15,7 @@ from bridge_fixtures import COMMAND
 from sandbox_fixtures import RUNTIME
 from script_hosts import HEAD, Hosts, ended, make_hosts, source  # noqa: F401  (fixtures)
 
-from mcp_bridge.cli.people import who
+from mcp_bridge.cli.people import login_name
 from mcp_bridge.executions import approvals
 from mcp_bridge.executions.programs.record import told
 from mcp_bridge.governance.tool_names import PRINCIPAL
@@ -136,7 +136,7 @@ policy = {{rules = [{{tools = ["local.careful"], effect = "approve"}}]}}
 
         return asyncio.run(listed())
 
-    def forget_old(self):
+    def forget_erased_values(self):
         """Erase by age all that it erases; which executions that were."""
 
         async def erased():
@@ -486,7 +486,7 @@ def test_the_command_line_lists_shows_and_decides_it_and_goes_on(desk, key):
 
 def test_what_waits_is_erased_by_no_age_and_what_nobody_was_told_of_is_run_anew_when_it_is_gone(desk):
     first = desk.run(ONE, None)
-    assert desk.forget_old() == ()
+    assert desk.forget_erased_values() == ()
     assert desk.run(ONE, None) == first
     desk.decide(first["execution"], 1)
     assert desk.resume(first["execution"])["status"] == "success"
@@ -600,4 +600,4 @@ def test_whatever_waits_for_people_ends_as_with_a_person_there_and_does_everythi
     assert {line for line in written.done if line.startswith("again")} <= set(desk.done)
     decided = desk.decisions()
     assert Counter(row[:2] for row in decided) == Counter(written.asked)
-    assert {by for *_, by in decided} <= {"anna", "ben", "client", who()}
+    assert {by for *_, by in decided} <= {"anna", "ben", "client", login_name()}

@@ -1,4 +1,4 @@
-"""`mcp-bridge policy show|check|explain`: what the policy is, whether it can be meant, what it decides."""
+"""`mcp-bridge policy show|check|explain`: the policy, its contradictions, and its decisions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.catalog.tools import ToolInfo
     from mcp_bridge.governance.governance import WrittenPolicy
-    from mcp_bridge.kernel.program import Program, Step
+    from mcp_bridge.kernel.program import Program
+    from mcp_bridge.kernel.steps import Step
     from mcp_bridge.policy.rules.call import StepContext
     from mcp_bridge.policy.rules.snapshot import PolicySnapshot
     from mcp_bridge.settings import Loaded
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
 policy = typer.Typer(help="Look at the policy, and at what it decides.", no_args_is_help=True)
 
 LIST_SECONDS = 60.0
-"""How long servers may take to list their tools, with --start."""
+"""How long servers may take to list their tools with --start."""
 
 
 class _Read(NamedTuple):
-    """The policies as configured, and what decides."""
+    """The policies as configured, and the resulting snapshot."""
 
     written: tuple[WrittenPolicy, ...]
     snapshot: PolicySnapshot
@@ -41,19 +42,19 @@ class _Read(NamedTuple):
 
 
 def _read(loaded: Loaded) -> _Read:
-    """The policy, without the operator's tools.
+    """Load the policy without the operator's tools.
 
     Raises:
         BridgeError: `bad_config`, `bad_program`.
     """
-    from mcp_bridge.governance.governance import snapshot_of, written_policies  # noqa: PLC0415
+    from mcp_bridge.governance.governance import snapshot_of, written_policies
 
-    written = written_policies(loaded.layers, common.strangers(loaded, common.discovered(loaded)))
+    written = written_policies(loaded.layers, common.folder_servers(loaded, common.discover_servers(loaded)))
     return _Read(written, snapshot_of(written))
 
 
 @policy.command()
-def show(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
+def show(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:
     """Show the policy as it is in force: preset, rules in their order, limits, and its hash."""
 
     def work() -> int:
@@ -63,12 +64,12 @@ def show(ctx: typer.Context, config: Config = None, as_json: Json = False) -> No
             print_json(_record(snapshot))
             return common.OK
         if snapshot.floor is not None:
-            showing.tell("your own policy, which is a floor:")
+            showing.echo("your own policy, which is a floor:")
             for line in _described(snapshot.floor):
-                showing.tell(line)
-            showing.tell("the folder's policy over it, with the lower limits of both:")
+                showing.echo(line)
+            showing.echo("the folder's policy over it, with the lower limits of both:")
         for line in _described(snapshot):
-            showing.tell(line)
+            showing.echo(line)
         return common.OK
 
     finish(work, as_json=as_json)
@@ -108,10 +109,10 @@ def _described(snapshot: PolicySnapshot) -> Iterator[str]:
 @policy.command(epilog="Example:\n\nmcp-bridge policy check --start --strict")
 def check(
     ctx: typer.Context,
-    start: Annotated[bool, typer.Option("--start", help="Start servers whose tools nobody has listed yet.")] = False,  # noqa: FBT002
-    strict: Annotated[bool, typer.Option("--strict", help="A warning is a failure, too.")] = False,  # noqa: FBT002
+    start: Annotated[bool, typer.Option("--start", help="Start servers whose tools nobody has listed yet.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="A warning is a failure, too.")] = False,
     config: Config = None,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """Find what is wrong with the policy (exit status 1), and warn of what is probably not meant."""
 
@@ -130,9 +131,9 @@ def check(
             print_json({"ok": not errors, "findings": rows})
         else:
             for row in rows:
-                showing.tell(f"{row['level']}: {row['message']}")
+                showing.echo(f"{row['level']}: {row['message']}")
             if not rows:
-                showing.tell("Nothing is wrong with the policy.")
+                showing.echo("Nothing is wrong with the policy.")
         warned = any(row["level"] == "warning" for row in rows)
         return common.FAILED if errors or (strict and warned) else common.OK
 
@@ -144,9 +145,9 @@ def _row(level: str, message: str, line: int | None) -> dict[str, Any]:
 
 
 def _warnings(read: _Read, configuration: common.Configuration, *, start: bool) -> list[dict[str, Any]]:
-    import anyio  # noqa: PLC0415
+    import anyio
 
-    from mcp_bridge.policy.rules.checks import warnings  # noqa: PLC0415
+    from mcp_bridge.policy.rules.checks import warnings
 
     servers, listed, silent = anyio.run(_tools, configuration, start)
     rows = []
@@ -165,13 +166,13 @@ def _warnings(read: _Read, configuration: common.Configuration, *, start: bool) 
 
 async def _tools(
     configuration: common.Configuration,
-    start: bool,  # noqa: FBT001
+    start: bool,
 ) -> tuple[dict[str, str], dict[str, Sequence[ToolInfo]], list[str]]:
-    """Aliases of all servers by name, the tools of those that have listed them, and the names of the others."""
-    from mcp_bridge.downstream.catalog.catalog import Catalog  # noqa: PLC0415
-    from mcp_bridge.downstream.client.fleet import Fleet  # noqa: PLC0415
-    from mcp_bridge.governance.governance import LOCAL, refuse_local  # noqa: PLC0415
-    from mcp_bridge.governance.server_environment import environment  # noqa: PLC0415
+    """Aliases of all servers by name, the tools of the listed servers, and the names of the others."""
+    from mcp_bridge.downstream.catalog.catalog import Catalog
+    from mcp_bridge.downstream.client.fleet import Fleet
+    from mcp_bridge.governance.governance import LOCAL, refuse_local
+    from mcp_bridge.governance.server_environment import environment
 
     specs = list(configuration.discovery.servers.values())
     local: tuple[ToolInfo, ...] = ()
@@ -197,9 +198,9 @@ async def _tools(
 def _unknown_tools(
     read: WrittenPolicy, servers: Mapping[str, str], listed: Mapping[str, Sequence[ToolInfo]]
 ) -> Iterator[tuple[str, int | None]]:
-    """Globs for servers that have all listed their tools, and none of these is meant."""
-    from mcp_bridge.policy.rules.globs import ToolGlob  # noqa: PLC0415
-    from mcp_bridge.policy.rules.rules import shown_place  # noqa: PLC0415
+    """Globs for tools that match no tool, although all the servers that they match are listed."""
+    from mcp_bridge.policy.rules.globs import ToolGlob
+    from mcp_bridge.policy.rules.rules import shown_place
 
     for index, rule in enumerate(read.policy.rules):
         reading: Any = "narrow" if rule.effect == "allow" else "broad"
@@ -233,19 +234,19 @@ def explain(
     step: Annotated[
         str | None, typer.Option(metavar="ID", help="Of that program's step; inner/step in programs that it runs.")
     ] = None,
-    start: Annotated[bool, typer.Option("--start", help="Start servers whose tools nobody has listed yet.")] = False,  # noqa: FBT002
+    start: Annotated[bool, typer.Option("--start", help="Start servers whose tools nobody has listed yet.")] = False,
     config: Config = None,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """Say which rule decides a call, and what each of the others says of it. Nothing is called."""
 
     def work() -> int:
-        import anyio  # noqa: PLC0415
+        import anyio
 
-        from mcp_bridge.policy.rules import explain as explaining  # noqa: PLC0415
-        from mcp_bridge.policy.rules.call import Call  # noqa: PLC0415
-        from mcp_bridge.policy.rules.decision import asked_about  # noqa: PLC0415
-        from mcp_bridge.policy.rules.schemas import with_defaults  # noqa: PLC0415
+        from mcp_bridge.policy.rules import explain as explaining
+        from mcp_bridge.policy.rules.call import Call
+        from mcp_bridge.policy.rules.decision import asked_about
+        from mcp_bridge.policy.rules.schemas import with_defaults
 
         arguments = inputs.json_object(args, "--args")
         if step is not None and program is None:
@@ -272,31 +273,31 @@ def explain(
             print_json(explained.record())
             return common.OK
         for line in explained.text().splitlines():
-            showing.tell(line)
+            showing.echo(line)
         if found.server not in listed:
-            showing.say(
+            showing.echo_err(
                 f"mcp-bridge: nobody has listed the tools of {found.server} yet, so nothing is known of this one."
             )
         if args is None and read.has_conditions:
-            showing.say("mcp-bridge: without --args the conditions see a call without arguments.")
+            showing.echo_err("mcp-bridge: without --args the conditions see a call without arguments.")
         return common.OK
 
     finish(work, as_json=as_json)
 
 
 def _tool(asked: str, servers: Mapping[str, str], listed: Mapping[str, Sequence[ToolInfo]]) -> ToolInfo:
-    """The tool that a name means; as its name says, where its server hasn't listed any.
+    """The tool that a name refers to; if its server isn't listed, a tool with this name is assumed.
 
     Raises:
         BridgeError: `unknown_server`, `unknown_tool`.
     """
-    from mcp_bridge.downstream.catalog.aliases import derive, nearest  # noqa: PLC0415
-    from mcp_bridge.downstream.catalog.tools import ToolInfo  # noqa: PLC0415
-    from mcp_bridge.governance.governance import LOCAL  # noqa: PLC0415
-    from mcp_bridge.governance.tool_names import split  # noqa: PLC0415
+    from mcp_bridge.downstream.catalog.aliases import derive, nearest
+    from mcp_bridge.downstream.catalog.tools import ToolInfo
+    from mcp_bridge.governance.governance import LOCAL
+    from mcp_bridge.governance.tool_names import split
 
     if "." not in asked:
-        # As in a program's step: a tool of the operator's.
+        # As in a program's step, a name without a server refers to an operator's tool.
         known = [name for tool in listed[LOCAL] for name in (tool.name, tool.alias)]
         if asked not in known and not nearest(asked, known):
             raise _no_tool(asked, servers)
@@ -316,7 +317,7 @@ def _tool(asked: str, servers: Mapping[str, str], listed: Mapping[str, Sequence[
 
 
 def _no_tool(asked: str, servers: Mapping[str, str]) -> BridgeError:
-    """The error for what is no server's tool: a server's name, or a tool's alone."""
+    """The error for a name without a tool: that of a server, or of a tool without its server."""
     if asked.strip(".") in {*servers, *servers.values()}:
         name = asked.strip(".")
         return BridgeError(
@@ -331,13 +332,14 @@ def _no_tool(asked: str, servers: Mapping[str, str]) -> BridgeError:
 
 
 def _context(loaded: Loaded, name: str, path: str | None, tool: ToolInfo) -> StepContext:
-    """The programs around a step, with whose they are.
+    """The programs that enclose a step, and their owners.
 
     Raises:
         BridgeError: `unknown_program`, `unknown_step`; as `program_sources.one`.
     """
-    from mcp_bridge.cli import program_sources  # noqa: PLC0415
-    from mcp_bridge.policy.rules.call import ProgramRef, StepContext  # noqa: PLC0415
+    from mcp_bridge.cli import program_sources
+    from mcp_bridge.kernel.steps import ProgramStep
+    from mcp_bridge.policy.rules.call import ProgramRef, StepContext
 
     sources = program_sources.Sources(loaded)
     found, whose = program_sources.one(loaded, name)
@@ -345,9 +347,9 @@ def _context(loaded: Loaded, name: str, path: str | None, tool: ToolInfo) -> Ste
     chain = [ProgramRef("operator" if whose == "operator" else "agent", found.hash, named)]
     step: Step | None = None
     for part in path.split("/") if path is not None else ():
-        if step is not None and step.program is None:
+        if step is not None and not isinstance(step, ProgramStep):
             raise BridgeError("unknown_step", f"The step {step.id!r} runs no program.")
-        if step is not None and step.program is not None:
+        if step is not None:
             found = step.program
             if step.program_name is not None:
                 known = sources.operators.get(step.program_name)
@@ -360,13 +362,15 @@ def _context(loaded: Loaded, name: str, path: str | None, tool: ToolInfo) -> Ste
 
 
 def _step(program: Program, part: str) -> Step:
-    """A step of a program by its id, without the number of a map's item."""
+    """A step of a program by its id, without the index of a map's item."""
+    from mcp_bridge.kernel.steps import MapStep
+
     wanted = part.partition("[")[0]
     every = [step for outer in program.steps for step in (outer, *outer.children)]
     for step in every:
         if step.id == wanted:
-            # A map's body has no name of its own.
-            return step.children[0] if step.kind == "map" and not step.children[0].id else step
+            # The body of a map has no id of its own.
+            return step.body if isinstance(step, MapStep) and not step.body.id else step
     listed = ", ".join(step.id for step in every if step.id)
     raise BridgeError(
         "unknown_step", f"The program {program.name!r} has no step {part[:100]!r}.", hint=f"Steps: {listed}."
@@ -374,13 +378,15 @@ def _step(program: Program, part: str) -> Step:
 
 
 def _check_calls(step: Step, tool: ToolInfo) -> None:
-    """Whether a step is one that calls a tool.
+    """Raise unless the step calls a tool.
 
     Raises:
         BridgeError: `unknown_step`.
     """
-    called = [step.tool] if step.kind == "tool" else []
-    called += [step.compensation.tool] if step.compensation else []
+    from mcp_bridge.kernel.steps import ToolStep
+
+    called = [step.tool] if isinstance(step, ToolStep) else []
+    called += [step.compensation.tool] if isinstance(step, ToolStep) and step.compensation else []
     names = {tool.name, f"{tool.server}.{tool.name}", f"{tool.server_alias}.{tool.alias}"}
     if not any(name in names or name.casefold() in {one.casefold() for one in names} for name in called):
         does = f"it calls {', '.join(called)}" if called else f"it is a {step.kind} step"

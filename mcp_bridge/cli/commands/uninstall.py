@@ -1,6 +1,6 @@
-"""`mcp-bridge image prune` and `mcp-bridge uninstall`: what the bridge has made on this machine, and its removal.
+"""`mcp-bridge image prune` and `mcp-bridge uninstall`: removal of what the bridge has created on this machine.
 
-Neither probes an engine: to remove what is there must not build an image first.
+Neither probes an engine, because a probe may build an image first.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from mcp_bridge import escaping
 from mcp_bridge.cli import asking, common, showing
 from mcp_bridge.cli.opening import print_json
 from mcp_bridge.errors import BridgeError
@@ -25,20 +26,20 @@ if TYPE_CHECKING:
     from mcp_bridge.settings import Loaded, Settings
 
 CACHES = ("catalog", "probe-*", "image-build*", "run", "ui-*.html", "owners", "files.total")
-"""In the state directory, what is made anew when it is missing, as patterns of `fnmatch`."""
+"""Patterns (`fnmatch`) of files in the state directory that are recreated when missing."""
 
 
 class Engine(NamedTuple):
-    """An engine that answers, with the images of ours that it has."""
+    """An engine that answers, and its images of ours."""
 
     choice: RuntimeChoice
     images: tuple[ImageInfo, ...]
 
 
 async def engines(settings: Settings) -> tuple[list[Engine], list[EngineName]]:
-    """Those that the settings allow, and that answer; and the names of those that are installed and don't."""
-    from mcp_bridge.sandbox.engine_info import EngineInfo, engine_info  # noqa: PLC0415
-    from mcp_bridge.sandbox.image.image import list_images  # noqa: PLC0415
+    """The engines that the settings allow and that answer, and the names of installed ones that don't."""
+    from mcp_bridge.sandbox.engine_info import EngineInfo, engine_info
+    from mcp_bridge.sandbox.image.image import list_images
 
     names: tuple[EngineName, ...] = ("podman", "docker") if settings.runtime == "auto" else (settings.runtime,)
     found: list[Engine] = []
@@ -59,19 +60,19 @@ async def engines(settings: Settings) -> tuple[list[Engine], list[EngineName]]:
 
 
 def prune(loaded: Loaded, *, everything: bool, as_json: bool) -> int:
-    """Remove the images that were built and that this configuration doesn't use; the exit status.
+    """Remove the built images that this configuration doesn't use; return the exit status.
 
     Args:
         loaded: The configuration.
-        everything: Remove the one that it uses, too: the next run builds it again.
-        as_json: Print what was removed as JSON.
+        everything: Whether to remove the image in use, too: the next run builds it again.
+        as_json: Whether to print the removed images as JSON.
 
     Raises:
         BridgeError: `engine_failed`; as `image.image_reference`.
     """
-    import anyio  # noqa: PLC0415
+    import anyio
 
-    from mcp_bridge.sandbox.image import image  # noqa: PLC0415
+    from mcp_bridge.sandbox.image import image
 
     settings = loaded.settings
     wanted = image.image_reference(image.ImageRequest(settings.profile, tuple(settings.packages)))
@@ -91,23 +92,25 @@ def prune(loaded: Loaded, *, everything: bool, as_json: bool) -> int:
         print_json({"removed": [one.reference for one in gone], "left": [reference for reference, _ in left]})
     else:
         for one in gone:
-            showing.tell(f"removed {one.reference}, {one.size / 1e6:.0f} MB")
+            showing.echo(f"removed {one.reference}, {one.size / 1e6:.0f} MB")
         if not gone and not left:
-            showing.tell("No image to remove.")
+            showing.echo("No image to remove.")
         _tell_left(left)
     return common.FAILED if left else common.OK
 
 
 def _tell_left(left: Sequence[tuple[str, str]]) -> None:
     for reference, why in left:
-        showing.say(f"mcp-bridge: image_left: {reference} could not be removed: {why} End what uses it, and try again.")
+        showing.echo_err(
+            f"mcp-bridge: image_left: {reference} could not be removed: {why} End what uses it, and try again."
+        )
 
 
 async def _remove_images(
     choice: RuntimeChoice, images: Sequence[ImageInfo]
 ) -> tuple[list[ImageInfo], list[tuple[str, str]]]:
-    """Those that were removed, and of the others their names and what the engine says."""
-    from mcp_bridge.sandbox.image.image import remove_image  # noqa: PLC0415
+    """Remove images; return the removed ones, and the others' names with the engine's errors."""
+    from mcp_bridge.sandbox.image.image import remove_image
 
     command, arguments = choice.invocation
     removed, left = [], []
@@ -125,7 +128,7 @@ async def _remove_images(
 
 
 class _Found(NamedTuple):
-    """What there is to remove."""
+    """What can be removed."""
 
     engines: list[Engine]
     silent: list[EngineName]
@@ -136,40 +139,40 @@ class _Found(NamedTuple):
 
 
 def uninstall(loaded: Loaded, *, state: bool, yes: bool) -> int:
-    """Show what the bridge has made on this machine, ask, and remove it; the exit status.
+    """Show what the bridge has created on this machine, ask, and remove it; return the exit status.
 
     Args:
         loaded: The configuration.
-        state: Remove the record, its keys, secrets, artifacts and memories, too.
-        yes: Don't ask.
+        state: Whether to remove the ledger, its keys, secrets, artifacts and memories, too.
+        yes: Whether to skip the question.
 
     Raises:
         BridgeError: `bridge_at_work`, `not_asked`, `uninstall_failed`.
     """
-    import anyio  # noqa: PLC0415
+    import anyio
 
     directory = loaded.settings.state_dir
     found = anyio.run(_look, loaded.settings)
     _refuse_at_work(directory)
     told = list(_described(found, directory, state=state))
     for line in told:
-        showing.tell(common.one_line(line))
-    if told and not yes and not _agreed(state=state):
-        showing.say("mcp-bridge: nothing was removed.")
+        showing.echo(escaping.escape_line(line))
+    if told and not yes and not _confirm(state=state):
+        showing.echo_err("mcp-bridge: nothing was removed.")
         return common.REFUSED
     left = anyio.run(_remove, found, state)
     _tell_left(left)
     with suppress(OSError):
         directory.rmdir()
     for line in _left(found, loaded, state=state):
-        showing.tell(common.one_line(line))
+        showing.echo(escaping.escape_line(line))
     return common.FAILED if left else common.OK
 
 
 async def _look(settings: Settings) -> _Found:
-    from mcp_bridge.sandbox.cli_engine import CliEngine  # noqa: PLC0415
-    from mcp_bridge.sandbox.engine import OWNER_LABEL  # noqa: PLC0415
-    from mcp_bridge.sandbox.owner import Owner  # noqa: PLC0415
+    from mcp_bridge.sandbox.cli_engine import CliEngine
+    from mcp_bridge.sandbox.engine import OWNER_LABEL
+    from mcp_bridge.sandbox.owner import Owner
 
     found, silent = await engines(settings)
     orphans = []
@@ -189,9 +192,9 @@ async def _look(settings: Settings) -> _Found:
 
 
 def _state_names() -> tuple[str, ...]:
-    """What a state directory holds, as patterns: nothing else of a directory is ever removed, whatever it is."""
-    from mcp_bridge.backup import create  # noqa: PLC0415
-    from mcp_bridge.executions import artifacts  # noqa: PLC0415
+    """Patterns of the files in a state directory: nothing else in the directory is ever removed."""
+    from mcp_bridge.backup import create
+    from mcp_bridge.executions import artifacts
 
     return (*create.KEYS, *create.CREDENTIALS, *create.DATABASES, *artifacts.FOLDERS, *create.LEFT_OUT)
 
@@ -201,13 +204,13 @@ def _is_one_of(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _refuse_at_work(directory: Path) -> None:
-    """What is at work would make anew what is removed, or write into files that are gone.
+    """Refuse while a bridge is running: it would recreate removed files, or write to deleted ones.
 
     Raises:
         BridgeError: `bridge_at_work`.
     """
-    from mcp_bridge.ledger.storage.presence import others  # noqa: PLC0415
-    from mcp_bridge.sandbox.owner import owner_label  # noqa: PLC0415
+    from mcp_bridge.ledger.storage.presence import others
+    from mcp_bridge.sandbox.owner import owner_label
 
     if others(directory, owner_label()):
         raise BridgeError(
@@ -231,13 +234,13 @@ def _described(found: _Found, directory: Path, *, state: bool) -> Iterator[str]:
         yield f"With the keys in {directory} goes all that is recorded: what isn't in a backup is lost for good."
 
 
-async def _remove(found: _Found, state: bool) -> list[tuple[str, str]]:  # noqa: FBT001
-    """Remove it; of the images that can't be, their names and why.
+async def _remove(found: _Found, state: bool) -> list[tuple[str, str]]:
+    """Remove everything; return the names of images that can't be removed, with the reasons.
 
     Raises:
-        BridgeError: `uninstall_failed`: a file that can't be removed; as the engine.
+        BridgeError: `uninstall_failed`: a file can't be removed; as the engine.
     """
-    from mcp_bridge.sandbox.cli_engine import CliEngine  # noqa: PLC0415
+    from mcp_bridge.sandbox.cli_engine import CliEngine
 
     with tempfile.TemporaryDirectory(prefix="mcp-bridge-uninstall-") as scratch:
         for engine, container in found.containers:
@@ -261,7 +264,7 @@ async def _remove(found: _Found, state: bool) -> list[tuple[str, str]]:  # noqa:
 
 
 def _left(found: _Found, loaded: Loaded, *, state: bool) -> Iterator[str]:
-    """What is still there, and the command that removes it."""
+    """What remains, and the commands that remove it."""
     directory = loaded.settings.state_dir
     for name in found.silent:
         yield f"left: the images of {name}, if it has any: it doesn't answer. `mcp-bridge doctor` says why."
@@ -276,14 +279,14 @@ def _left(found: _Found, loaded: Loaded, *, state: bool) -> Iterator[str]:
     for file in (log, log.with_name(f"{log.name}.1")) if log else ():
         if file.is_file():
             yield f"left: {file}, the log. Remove it by hand."
-    for row in common.discovered(loaded, quiet=True).skipped:
-        if row.itself:
+    for row in common.discover_servers(loaded, quiet=True).skipped:
+        if row.is_self:
             yield f"left: the entry {row.name!r} in {row.file}. `claude mcp remove {row.name}` removes Claude Code's."
     yield "left: the program itself. `uv tool uninstall mcp-code-bridge`, or as you have installed it."
 
 
-def _agreed(*, state: bool) -> bool:
-    """Ask.
+def _confirm(*, state: bool) -> bool:
+    """Ask for confirmation.
 
     Raises:
         BridgeError: `not_asked`: there is nobody to ask.
@@ -293,4 +296,4 @@ def _agreed(*, state: bool) -> bool:
         "Nothing was removed: there is no terminal to ask in.",
         hint=f"Write `mcp-bridge uninstall{' --state' if state else ''} --yes`.",
     )
-    return asking.agreed("Remove all of this?", refusal)
+    return asking.confirm("Remove all of this?", refusal)

@@ -343,8 +343,8 @@ class ProgramRun:
 
     async def _read(self, outcome: Outcome) -> Read | None:
         """For an outcome's large text that its step parses: what the kernel's `parsed` gives, found off the loop."""
-        text, task = outcome.value, self.machine.waiting.get(outcome.effect)
-        if not isinstance(text, str) or task is None or not task.step.parses or not is_large(text):
+        text = outcome.value
+        if not isinstance(text, str) or not is_large(text) or not self.machine.parses(outcome.effect):
             return None
         found: Any = None
         failed: NotJSONError | None = None

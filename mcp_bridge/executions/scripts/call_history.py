@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.payloads import (
@@ -34,6 +34,7 @@ from mcp_bridge.policy.secrets.references import is_alike
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from mcp_bridge.error_codes import Code
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.policy.secrets.references import Scalar
 
@@ -132,7 +133,8 @@ class PastCall:
                 if self.asked.raw and details.get("raw") is not None:
                     # Of a tool that says so itself, an error is a result like any other.
                     return {"raw": details["raw"]}
-                error = BridgeError(code, message, hint=hint)
+                # As it was recorded.
+                error = BridgeError(cast("Code", code), message, hint=hint)
                 error.details = {name: value for name, value in details.items() if name != "raw"}
                 raise error
         raise ValueError(f"the call {self.call} was given no answer")

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.escaping import plain_name
 from mcp_bridge.ledger.log import codec
 from mcp_bridge.ledger.log.key_history import KeyHistory
 from mcp_bridge.ledger.log.payloads import AcceptedLoss, Erasure
@@ -25,6 +26,7 @@ from mcp_bridge.ledger.proofs.disclosures import Disclosed
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+    from mcp_bridge.error_codes import Code
     from mcp_bridge.ledger.proofs.notes import Checkpoint
     from mcp_bridge.ledger.proofs.signing import Verifier
 
@@ -297,7 +299,7 @@ class _Reader:
         """Of a last checkpoint that no trusted key has signed: in words about keys."""
         names = ", ".join(by.vkey for by, time in signers if time is None)
         if not self._keys.names_log:
-            given = ", ".join(signing.shown(by.name) for by in self._given or ())
+            given = ", ".join(plain_name(by.name) for by in self._given or ())
             return BridgeError(
                 "untrusted_key",
                 f"No key of the log was given, only of {given}: the log is signed with {names}. What a witness has "
@@ -385,7 +387,7 @@ class _Reader:
         try:
             checkpoint, _ = self._check_note(note, last.origin)
         except BridgeError as error:
-            raise _told(error, "A checkpoint kept elsewhere:") from error
+            raise _located(error, "A checkpoint kept elsewhere:") from error
         if checkpoint.size > last.size:
             raise BridgeError(
                 "rolled_back", f"A checkpoint kept elsewhere is of {checkpoint.size} entries; here are {last.size}."
@@ -412,7 +414,7 @@ class _Reader:
         try:
             yield
         except BridgeError as error:
-            raise _told(error, f"Line {self._line}:", line=self._line) from error
+            raise _located(error, f"Line {self._line}:", line=self._line) from error
 
 
 def best_note(checkpoints: Sequence[Signed], given: Collection[str] | None) -> Signed:
@@ -464,6 +466,6 @@ def _lines(source: IO[bytes] | Iterable[bytes]) -> Iterator[bytes]:
             yield line
 
 
-def _told(error: BridgeError, where: str, **details: Any) -> BridgeError:
-    code = "bad_checkpoint" if error.code == "bad_note" else error.code
+def _located(error: BridgeError, where: str, **details: Any) -> BridgeError:
+    code: Code = "bad_checkpoint" if error.code == "bad_note" else error.code
     return BridgeError(code, f"{where} {error.message}", hint=error.hint, **{**error.details, **details})
