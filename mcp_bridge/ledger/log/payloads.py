@@ -1335,7 +1335,7 @@ def understood(recorded: Recorded) -> Payload:
     """
     found = decoded(recorded.entry)
     if not isinstance(found, Payload):
-        raise damaged(f"the payload of the entry {recorded.sequence} is none of its kind")
+        raise damaged(f"the payload of the entry {recorded.sequence} isn't of its kind")
     return found
 
 
