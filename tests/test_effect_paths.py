@@ -26,12 +26,14 @@ PACKAGE = Path(__file__).resolve().parent.parent / "mcp_bridge"
 # --- where effects happen ---
 
 CALL_SITES = {
-    "call_tool": {
-        "bridge/gate.py": {"Gate._made"},
-        "downstream/fleet.py": {"Fleet.call_tool"},  # hands on to the server's supervisor
+    "call_tool": {"downstream/fleet.py": {"Fleet.call_tool"}},  # hands on to the server's supervisor
+    "call_listed": {"downstream/supervisor.py": {"DownstreamServer.call_tool", "ListedTool.call"}},
+    "called": {"registered/registry.py": {"BoundFunction.call", "Registry.call"}},
+    "registry.call": {},
+    "tool.call": {
+        "bridge/gate.py": {"Gate.call"},  # the one place where a bound tool is called
+        "registered/registry.py": {"BoundFunction.called"},
     },
-    "registry.call": {"bridge/gate.py": {"Gate._made"}},
-    "_made": {"bridge/gate.py": {"Gate._called"}},
     "complete": {
         "bridge/model_steps.py": {"ModelSteps.complete", "ModelSteps.answer"},
         "models/planner.py": {"plan"},  # with the `ModelSteps` that the gate has given it
@@ -44,7 +46,7 @@ CALL_SITES = {
         "policy/vault.py": {"Secrets.reveal", "Secrets.hidden"},
     },
     "hidden": {  # those plaintexts that are masked
-        "bridge/gate.py": {"Gate.described"},  # whether there are any
+        "bridge/execution_values.py": {"ExecutionValues.described"},  # whether there are any
         "policy/projection.py": {"Projector.__init__"},
     },
 }

@@ -12,6 +12,7 @@ import time
 import zipfile
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -20,7 +21,9 @@ from ledger_fixtures import large_says, small_says
 from tampered_fixtures import ANNA, ASKED, ENDED, HOLDER, WAITING, Writer, verdict
 
 from mcp_bridge.bridge import erasing, keep
+from mcp_bridge.bridge.call_recorder import CallRecorder
 from mcp_bridge.bridge.keep import ArtifactWriter, Files, Memories
+from mcp_bridge.bridge.request_context import NO_REQUEST
 from mcp_bridge.bridge.script_past import Past
 from mcp_bridge.bridge.script_run import ScriptRun
 from mcp_bridge.bridge.service import open_bridge
@@ -275,6 +278,9 @@ class Plain:
     def values_behind(self, value):
         return {}
 
+    def keep(self, execution, value):
+        pass
+
 
 async def test_a_refused_call_is_recorded_without_what_it_was_given_and_is_refused_again(tmp_path):
     given = {"key": "k", "value": noise(MEBIBYTE)}
@@ -284,26 +290,28 @@ async def test_a_refused_call_is_recorded_without_what_it_was_given_and_is_refus
         await recorder.append(Entry("start", ENDED))
 
         def script(past=None, room=run.room):
-            made = ScriptRun(ENDED, ProgramStore(database), recorder, Plain(), "", past, key="k")
-            made.room = room
-            return made
+            gate = SimpleNamespace(values=Plain(), room=room)
+            return ScriptRun(ENDED, ProgramStore(database), recorder, gate, "", past, key="k")
 
-        async def do(mark):
-            raise AssertionError(mark)
+        async def do():
+            raise AssertionError
+
+        async def saves(script, call, given):
+            await script.answer(CallRecorder(script, call, "memory", "memory.save", given, NO_REQUEST), do)
 
         for number in range(5):
             with pytest.raises(BridgeError) as caught:
-                await script().answer(f"0#{number}", "memory", "memory.save", given, do)
+                await saves(script(), f"0#{number}", given)
             assert caught.value.code == "record_limit"
         await database.flush()
         assert size_of(database.path) < MEBIBYTE
         # Whoever runs it again is told the same, and something else under its name is another way.
         again = script(Past(await recorder.read(ENDED)), room=database.allowance().room)
         with pytest.raises(BridgeError, match="recorded") as caught:
-            await again.answer("0#1", "memory", "memory.save", given, do)
+            await saves(again, "0#1", given)
         assert caught.value.code == "record_limit"
         with anyio.move_on_after(5):
-            await again.answer("0#2", "memory", "memory.save", given | {"key": "other"}, do)
+            await saves(again, "0#2", given | {"key": "other"})
         assert again.divergence is not None
 
 

@@ -49,11 +49,11 @@ class Recording(Tools):
         super().__init__(**tools)
         self.recorder = recorder
 
-    async def perform(self, run, effect, *, approved=False):
+    async def perform(self, run, effect, request, *, approved=False):
         intent = {"kind": effect.kind, "tool": effect.name, "arguments": effect.arguments, "effect": effect.id}
         if effect.kind in {"tool", "llm"}:
             await self.recorder.append(Entry("intent", run.execution, intent, effect.step, "", run.program.hash))
-        return await super().perform(run, effect, approved=approved)
+        return await super().perform(run, effect, request, approved=approved)
 
 
 class Tasks:
@@ -115,8 +115,8 @@ class Odd(Recording):
         self.rng = rng
         self.host = Host(rng, deadlines=False)
 
-    async def perform(self, run, effect, *, approved=False):
-        await super().perform(run, effect)
+    async def perform(self, run, effect, request, *, approved=False):
+        await super().perform(run, effect, request)
         for _ in range(self.rng.randrange(3)):
             await anyio.lowlevel.checkpoint()
         if effect.kind == "wait" and effect.name == "retry":

@@ -69,7 +69,12 @@ class Claimed:
 async def told(process, answer=None):
     """The record of an execution in that container."""
     limits = ExecutionLimits(60, 60, 5, 1 << 20, ChannelLimits(1, 10, 1000))
-    requests = SimpleNamespace(answer=answer, unbegun=None, on_hold=anyio.sleep_forever)
+    requests = SimpleNamespace(
+        answer=answer,
+        cancelled_before_start=None,
+        on_hold=anyio.sleep_forever,
+        divergence=anyio.sleep_forever,
+    )
     with anyio.fail_after(30):
         return await Execution(process, "e", b"", limits, requests, None, time.monotonic()).run()
 
@@ -142,7 +147,7 @@ async def test_a_sandbox_that_we_do_not_read_is_not_taken_for_silent(monkeypatch
     monkeypatch.setattr(channel_module, "MAX_QUEUED", 0)
     released = anyio.Event()
 
-    async def answer(_request):
+    async def answer(_request, _context):
         await released.wait()
         return {}
 

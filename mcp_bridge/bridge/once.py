@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import anyio
 
-from mcp_bridge.bridge.channel import step_aside
 from mcp_bridge.bridge.program_record import standing
+from mcp_bridge.bridge.request_context import NO_REQUEST
 from mcp_bridge.bridge.script_waiting import execution_of
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.store import ERASED
@@ -15,6 +15,7 @@ from mcp_bridge.ledger.store import ERASED
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mcp_bridge.bridge.request_context import RequestContext
     from mcp_bridge.ledger.store import KeySpace, ProgramStore, StoredExecution
 
 T_co = TypeVar("T_co", covariant=True)
@@ -73,6 +74,7 @@ async def once(
     origin: str,
     under_way: Mapping[str, anyio.Event],
     retry_failed: bool = False,
+    request: RequestContext = NO_REQUEST,
 ) -> T | StoredExecution:
     """A new execution, to be driven; or, of a key that has been used, the one that has it, when it has come to a stop.
 
@@ -84,6 +86,7 @@ async def once(
         executions: Begins them.
         under_way: Those of this process, until they are left.
         retry_failed: Whether another may take the place of one that has failed.
+        request: The request that it is for.
 
     Raises:
         BridgeError: `bad_key`, `key_conflict`, `erased`, `unknown_run`: one that was made for another's run; as
@@ -122,7 +125,7 @@ async def once(
         status = standing(known)
         if (ended := under_way.get(known.id)) is not None or status == "running":
             waited_for = known.id
-            step_aside()
+            request.release_slot()
             await (ended.wait() if ended else anyio.sleep(POLL_SECONDS))
         elif status == "interrupted" or (status == "suspended" and await executions.can_go_on(known)):
             if (taken := await executions.go_on(known)) is not None:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.kernel.events import Cancel, IllegalEventError, Outcome, Redo, Resume, Usage
-from mcp_bridge.policy.budgets import Amounts
+from mcp_bridge.policy.budgets import Amounts, unanswered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -98,7 +98,7 @@ def spent(entries: Sequence[Recorded], policy: str, alike: Mapping[str, int] = M
         if row.entry.kind == "intent" and payload["kind"] == "llm":
             # Asked, and asked again: the first question was cut short.
             amounts.append(asked.get(payload["effect"], Amounts()))
-            asked[payload["effect"]] = cut_short(payload["arguments"])
+            asked[payload["effect"]] = unanswered(payload["arguments"])
         elif row.entry.kind == "intent" and payload["kind"] == "tool":
             called.add(payload.get("effect"))
             amounts.append(Amounts(calls=1, bytes=len(json.dumps(payload.get("sent", payload["arguments"])))))
@@ -115,11 +115,6 @@ def spent(entries: Sequence[Recorded], policy: str, alike: Mapping[str, int] = M
             )
     counted = [amount.counted() for amount in (*amounts, *asked.values())]
     return {"usage": {kind: sum(row[kind] for row in counted) for kind in counted[0]}, "made": made}
-
-
-def cut_short(arguments: dict[str, Any]) -> Amounts:
-    """What a question to a model that nobody has seen answered counts as: every byte of it a token."""
-    return Amounts(model_tokens=len(json.dumps(arguments)))
 
 
 def event_of(kind: str, payload: dict[str, Any]) -> Event | None:

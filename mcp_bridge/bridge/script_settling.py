@@ -20,8 +20,8 @@ from mcp_bridge.sandbox.owner import owner_label
 
 if TYPE_CHECKING:
     from mcp_bridge.bridge.doubts import Settlement
+    from mcp_bridge.bridge.execution_values import ExecutionValues
     from mcp_bridge.bridge.script_past import PastCall
-    from mcp_bridge.bridge.script_run import Projection
     from mcp_bridge.kernel.events import Resume
     from mcp_bridge.ledger.recorder import Recorder
     from mcp_bridge.ledger.store import ProgramStore, StoredExecution
@@ -33,7 +33,7 @@ async def settle_script(
     stored: StoredExecution,
     asked: str | None,
     settlement: Settlement,
-    projection: Projection,
+    projection: ExecutionValues,
 ) -> None:
     """End a doubt by a person's word. When none is left, the execution can go on.
 
@@ -112,7 +112,7 @@ async def give(
     recorder: Recorder,
     stored: StoredExecution,
     event: Resume,
-    projection: Projection,
+    projection: ExecutionValues,
 ) -> bool:
     """Give a script what its tool has said comes later: to the call that has waited longest. Then it can go on.
 
