@@ -6,10 +6,10 @@ import json
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.downstream.aliases import did_you_mean, nearest
-from mcp_bridge.downstream.bound_tool import ToolResult
-from mcp_bridge.downstream.describe import called_as
-from mcp_bridge.downstream.tools import Listing, listing_from_wire
+from mcp_bridge.downstream.catalog.aliases import did_you_mean, nearest
+from mcp_bridge.downstream.catalog.bound_tool import ToolResult
+from mcp_bridge.downstream.catalog.describe import called_as
+from mcp_bridge.downstream.catalog.tools import Listing, listing_from_wire
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.registered.calling import SERVER, Called, RegisteredTool
 from mcp_bridge.registered.declaring import bad_tool
@@ -19,7 +19,7 @@ from mcp_bridge.registered.threads import Threads
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from mcp_bridge.downstream.tools import ToolInfo
+    from mcp_bridge.downstream.catalog.tools import ToolInfo
     from mcp_bridge.registered.declaring import Declaration
 
 MAX_THREADS = 32

@@ -1,0 +1,603 @@
+"""One run of a script: what it asks for, answered from the record where that is recorded, and recorded where it isn't.
+
+A script that is run again, because its host has died, asks again for everything that it has asked for, by the same
+names (`wire.messages.CallId`). What was answered is answered alike, in the order in which it was; nothing of that
+happens again. A script that asks for something else under a name has gone another way than it had: it is stopped before
+it does harm. Without an idempotency key a script is run again only when its sandbox is lost under it, or to compare:
+then nothing at all is made.
+
+A call that nobody can answer now (`script_waiting`) holds up the run: the script is suspended for it, and from then on
+has a key, if it had none.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+import anyio
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.idempotency import UNENDED
+from mcp_bridge.executions.scripts.call_history import Asked, Past
+from mcp_bridge.executions.scripts.call_recorder import CallRecorder
+from mcp_bridge.executions.scripts.held_calls import HeldCall, Hold, is_same, made_key
+from mcp_bridge.gate.admission import ApprovalNeededError
+from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.wire.messages import NAMES, ProgramResume
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from mcp_bridge.executions.scripts.call_history import PastCall
+    from mcp_bridge.gate.gate import Gate
+    from mcp_bridge.gate.request_context import RequestContext
+    from mcp_bridge.ledger.log.entries import Kind
+    from mcp_bridge.ledger.log.recorder import Recorder
+    from mcp_bridge.ledger.storage.store import Approval, ProgramStore
+    from mcp_bridge.wire.messages import ToolCall
+
+logger = logging.getLogger(__name__)
+
+GRACE_SECONDS = 2.0
+"""How much longer than it took at first an answer from the record waits for those that were given before it."""
+
+PATIENCE_SECONDS = 10.0
+"""How long nothing may happen before a recorded call that hasn't been asked for again counts as one that won't be."""
+
+SLOWER = 2.0
+"""And how many times as long as at first a run may take to ask for it: its machine may be busier."""
+
+TAKEN_SECONDS = 1.0
+"""How long to wait for the guest to say that an answer has arrived where it is waited for."""
+
+SETTLE_SECONDS = 0.02
+"""How much of the time that passed between two answers passes again: tasks and threads go on in it, as they did."""
+
+MAX_SHOWN_CHARS = 300
+"""Of each side of a divergence, in its message."""
+
+OWN_END = frozenset({"success", "error", "exit"})
+"""Statuses of a script that has come to its end by itself."""
+
+_RESUMABLE = frozenset({"event", "tool"})
+"""Kinds of what a program waits for that a script can bring: `programs.resume`."""
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """A script went another way than it had.
+
+    Attributes:
+        call: Where.
+        recorded: What was asked for there; None for nothing.
+        asked: What is asked for now; None for nothing.
+        instead_of: The recorded call that `recorded` is of, where that is another one: it wasn't asked for.
+    """
+
+    call: str
+    recorded: Asked | None
+    asked: Asked | None
+    instead_of: str | None = None
+
+    def error(self) -> BridgeError:
+        """It as an error, with both sides in the details."""
+        if self.instead_of is not None:
+            what = (
+                f"the call {self.instead_of} is recorded and was not asked for: {_shown(self.recorded)};"
+                f" the call {self.call} is not recorded, or its outcome isn't: {_shown(self.asked)}"
+            )
+        elif self.asked is None:
+            what = f"the call {self.call} is recorded and was not asked for: {_shown(self.recorded)}"
+        elif self.recorded is None:
+            what = f"the call {self.call} is not recorded: {_shown(self.asked)}"
+        else:
+            what = f"recorded as {self.call} is {_shown(self.recorded)}, and asked for was {_shown(self.asked)}"
+        error = BridgeError(
+            "divergence",
+            f"The script doesn't do what it did: {what}.",
+            hint="It depends on something that changes: the time, chance, the order of a set. Nothing was done twice.",
+            call=self.call,
+            recorded=self.recorded and self.recorded.told(),
+            asked=self.asked and self.asked.told(),
+        )
+        if self.instead_of is not None:
+            error.details["instead_of"] = self.instead_of
+        return error
+
+
+def _shown(asked: Asked | None) -> str:
+    text = "nothing" if asked is None else f"{asked.name} with {asked.told()['arguments']}"
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"
+
+
+class _Given:
+    """The answer from the record that was given last."""
+
+    def __init__(self, call: str, ended: float) -> None:
+        self.call = call
+        self.ended = ended
+        self.taken = anyio.Event()
+        self.taken_at = 0.0
+        if not call:
+            self.taken.set()
+
+
+class ScriptRun:
+    """A script's execution under way, between what it asks for and who does it.
+
+    Args:
+        execution: The execution's id.
+        store, recorder: Where it is kept.
+        gate: What its calls of tools pass.
+        policy_hash: Of the policy in force.
+        past: What is recorded of it already.
+        key: Its idempotency key, or None.
+        live: Whether what isn't recorded is done; else it is a divergence.
+
+    Attributes:
+        divergence: The first one met, or None.
+        has_unnamed: Whether a call was made that has no name: the record can't answer it again.
+        hold: The calls that nobody can answer now.
+        lent: The calls of programs that wait, and of which the script was told that they do, by the programs' ids.
+        made_now: The key that it was given in this run, as it has none and waits; or None.
+    """
+
+    def __init__(
+        self,
+        execution: str,
+        store: ProgramStore,
+        recorder: Recorder,
+        gate: Gate,
+        policy_hash: str,
+        past: Past | None = None,
+        *,
+        key: str | None = None,
+        live: bool = True,
+    ) -> None:
+        self.execution = execution
+        self.key = key
+        self.live = live
+        self.past = past or Past()
+        self.divergence: Divergence | None = None
+        self._has_diverged = anyio.Event()
+        self.has_unnamed = False
+        self.hold = Hold()
+        self.made_now: str | None = None
+        self.lent: dict[str, HeldCall] = {}
+        self._all_returned = anyio.Event()
+        self._is_first = past is None
+        self._store = store
+        self._recorder = recorder
+        self._gate = gate
+        self._policy_hash = policy_hash
+        self._seen: set[str] = set()
+        self._unasked = dict(self.past.calls)
+        """The recorded calls that this run hasn't asked for."""
+        self._all_asked = anyio.Event()
+        self._late = max((known.offset for known in self.past.calls.values()), default=0.0)
+        """Seconds after which a run had asked for all of them."""
+        self._is_caught_up = not self.past.calls
+        self._began: float | None = None
+        """When this run has asked for something first."""
+        self._moved = 0.0
+        """When something recorded was last asked for or given."""
+        self._programs: dict[str, tuple[CallRecorder, Asked]] = {}
+        """The calls of programs that are under way or lent, by their executions."""
+        self._next = 0
+        """The place of the recorded answer that is to be given next."""
+        self._given: set[int] = set()
+        self._turns: dict[int, anyio.Event] = {}
+        self._last = _Given("", 0.0)
+
+    # --- what the sandbox asks for ---
+
+    async def call_tool(self, server: str, asked: ToolCall, request: RequestContext) -> dict[str, Any]:
+        """The answer to a call of a tool: the recorded one, or that of the tool, recorded.
+
+        Args:
+            server: The server's configured name.
+            asked: What the script asks for.
+            request: The request that it came by.
+
+        Raises:
+            BridgeError: `violation`: the call's id has been used in this run, or is missing; what the call gives.
+        """
+        name = f"{server}.{asked.tool}"
+        call = CallRecorder(self, asked.call, "tool", name, asked.arguments, request, raw=asked.raw)
+        if (answer := await self._answered_already(call)) is not None:
+            return answer  # type: ignore[no-any-return]
+        if call.is_pending:
+            # It was made, in another run.
+            await self._wait(call, request, "tool")
+        try:
+            tool = await self._gate.tools.catalog.bind(server, asked.tool)
+            result = await self._gate.call(tool, asked.arguments, call, raw=asked.raw)
+        except ApprovalNeededError as exc:
+            if call.call is None:
+                raise
+            await self._wait(call, request, "approval", question=exc.question)
+        except BridgeError as exc:
+            await call.failed(exc)
+            raw = exc.details.pop("raw", None)
+            if asked.raw and raw is not None:
+                # Of a tool that says so itself, an error is a result like any other.
+                return {"raw": raw}
+            raise
+        except BaseException:
+            call.cut_off()
+            raise
+        call.returned(result)
+        if call.is_pending:
+            await self._wait(call, request, "tool")
+        return {"raw": result.raw} if asked.raw else {"value": result.value}
+
+    async def answer(self, call: CallRecorder, do: Callable[[], Awaitable[Any]]) -> Any:
+        """The answer to any other call: the recorded one, or that of `do`, recorded.
+
+        Args:
+            call: The call.
+            do: Makes it.
+
+        Raises:
+            BridgeError: As `call_tool`.
+        """
+        if (answer := await self._answered_already(call)) is not None:
+            return answer
+        if call.call is None:
+            return await do()
+        try:
+            if call.kind == "memory":
+                async with self._gate.room():
+                    answer = await do()
+                    await call.succeeded(answer)
+                return answer
+            # It may wait for others of this run, which need room themselves.
+            async with self._gate.room():
+                pass
+            answer = await do()
+        except BridgeError as exc:
+            await call.failed(exc)
+            raise
+        asked = await call.asked()
+        if call.kind == "program" and self._waits(answer.get("record")):
+            return await self._program_waits(call, asked, answer, call.request)
+        if call.kind == "program" and "record" not in answer and "execution" in answer:
+            # It is under way now: its record is the call's outcome.
+            self._programs[answer["execution"]] = call, asked
+            call.drives_program(asked)
+        else:
+            call.succeeded_with(answer, asked)
+        return answer
+
+    def cancelled_before_start(self, call: str) -> None:
+        """The script has cancelled a call before anything was done for it: it has asked for it all the same."""
+        self._seen.add(call)
+        self._asked_again(call)
+        if (known := self.past.calls.get(call)) is not None and known.outcome is not None:
+            self._give(known.place)
+
+    async def _answered_already(self, call: CallRecorder) -> Any:
+        """The recorded answer to a call; None of one that is to be made now.
+
+        Raises:
+            BridgeError: `violation`; the recorded answer.
+        """
+        if call.call is None or call.call in self._seen:
+            self._check_unnamed(call.call)
+            return None
+        self._seen.add(call.call)
+        if self._began is None:
+            self._began = self._moved = time.monotonic()
+        if self.divergence is not None:
+            await anyio.sleep_forever()
+        known = self.past.calls.get(call.call)
+        # What a person was asked about is as good as recorded: they may have decided.
+        before = self.past.held.get(call.call) if known is None else known.asked
+        if before is not None:
+            await self._asks_the_same(call.call, before, await call.asked())
+        if known is not None:
+            self._asked_again(call.call)
+            if known.outcome is not None:
+                return await self._replayed(known, call.request)
+        if not self.live:
+            if known is None:
+                await self._diverge(Divergence(call.call, None, await call.asked()))
+            await anyio.sleep_forever()  # as then: its answer never came
+        if not self._is_caught_up:
+            await self._caught_up(call)
+        await self._returned(call)
+        await call.request.reacquire_slot()
+        call.known, call.is_pending = known, known is not None and known.is_pending
+        return None
+
+    def _check_unnamed(self, call: str | None) -> None:
+        if call is None and self.key is None and self.live:
+            self.has_unnamed = True
+            return
+        message = "a call has no name" if call is None else f"two calls have the name {call}"
+        if self.live:
+            self.post("violation", {"message": message})
+        raise BridgeError("violation", f"This is no call of a script: {message}.")
+
+    # --- its record, as `CallLog` ---
+
+    def post(self, kind: Kind, payload: dict[str, Any]) -> None:
+        """As `CallLog.post`."""
+        self._recorder.post(Entry(kind, self.execution, payload, None, self._policy_hash))
+
+    async def append(self, kind: Kind, payload: dict[str, Any]) -> None:
+        """As `CallLog.append`."""
+        await self._recorder.append(Entry(kind, self.execution, payload, None, self._policy_hash))
+
+    async def project(self, value: Any) -> Any:
+        """As `CallLog.project`."""
+        return await self._gate.values.project(value)
+
+    def keep(self, value: Any) -> None:
+        """As `CallLog.keep`."""
+        self._gate.values.keep(self.execution, value)
+
+    async def decided(self, call: str, question: Mapping[str, Any]) -> bool | None:
+        """As `CallLog.decided`."""
+        for row in await self._asked_of(call, question):
+            if row.decision is not None:
+                return bool(row.decision["approved"])
+        return None
+
+    async def decide(self, call: str, question: Mapping[str, Any], *, approved: bool) -> bool | None:
+        """As `CallLog.decide`."""
+        for row in await self._asked_of(call, question):
+            decision = {"approved": approved, "by": "client", "comment": None}
+            entry = Entry("decision", self.execution, row.question | decision, None, self._policy_hash)
+            return approved if await self._store.decide(row, decision, entry) else await self.decided(call, question)
+        return None
+
+    async def _asked_of(self, call: str, question: Mapping[str, Any]) -> list[Approval]:
+        """What a person has been asked already about exactly this call: one question, or none."""
+        if self._is_first:
+            return []
+        asked = {**question, "call": call}
+        return [row for row in await self._store.approvals(self.execution) if is_same(row.question, asked)]
+
+    # --- what nobody can answer now ---
+
+    async def _wait(
+        self,
+        call: CallRecorder,
+        request: RequestContext,
+        kind: Literal["approval", "tool", "program"],
+        question: Mapping[str, Any] = _NOTHING,
+        program: Mapping[str, Any] = _NOTHING,
+    ) -> NoReturn:
+        """Give no answer to a call: until its script, which is suspended for it, is ended, or cancels it.
+
+        Args:
+            call: The call.
+            request: The request that is held for it: its own, or the one that has told the end of its program.
+            kind: As `HeldCall.kind`, like `question` and `program`.
+            question: What a person is asked.
+            program: The program's record.
+        """
+        asked = await call.asked()
+        assert call.call is not None  # noqa: S101 - without a name it isn't held
+        name = call.call
+        if self.key is None:
+            self.key = self.made_now = made_key(self.execution)
+
+        def let_go() -> None:
+            # The script does without.
+            self.hold.remove(name)
+            if not self.hold.calls and not self.lent and self.made_now is not None:
+                self.key = self.made_now = None
+            if not call.has_ended:
+                call.abandoned(asked)
+
+        request.release_slot()
+        request.effect_ended()
+        self.hold.add(HeldCall(name, asked, kind, time.time(), question, program))
+        request.on_cancel(let_go)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            if request.is_cancelled and name in self.hold.calls:
+                let_go()
+        raise AssertionError
+
+    # --- programs that it drives ---
+
+    def key_of(self, call: str | None) -> str | None:
+        """The idempotency key of a program that a call starts, and that has none of its own.
+
+        Without a key of the script's, too: it is given one when it is suspended.
+        """
+        return None if call is None else f"{self.execution}/{call}"
+
+    @property
+    def kept_key(self) -> str | None:
+        """Its key, if that is written down: who comes with it later goes on with it. One that is made may not be."""
+        return None if self.made_now is not None else self.key
+
+    def _waits(self, record: Any) -> bool:
+        """Whether a program's record is no answer: its script has a key, and goes on when the program has."""
+        return self.key is not None and isinstance(record, dict) and record["status"] in UNENDED
+
+    async def program_ended(self, execution: str, record: dict[str, Any], request: RequestContext) -> None:
+        """The sandbox has driven a program to where it can't go on.
+
+        Args:
+            execution: The program's execution.
+            record: Its record.
+            request: The request that has told so.
+        """
+        if (found := self._programs.pop(execution, None)) is None:
+            return
+        call, asked = found
+        if self._waits(record):
+            await self._program_waits(call, asked, {"record": record}, request)
+        else:
+            call.succeeded_with({"record": record}, asked)
+
+    async def _program_waits(
+        self, call: CallRecorder, asked: Asked, answer: dict[str, Any], request: RequestContext
+    ) -> dict[str, Any]:
+        """What is told of a program that waits: nothing, unless it waits for what the script itself may bring.
+
+        Then it is told, and lent until its script's next call: if that resumes the program, it is the answer. If it is
+        any other, or the script comes to its end, the script waits for its program: nothing that it does because the
+        program waits is done.
+        """
+        record = answer["record"]
+        if not any(row["kind"] in _RESUMABLE for row in record["waiting"]):
+            await self._wait(call, request, "program", program=record)
+        execution = record["trace_id"]
+        assert call.call is not None  # noqa: S101 - without a name it has no key
+        self._programs[execution] = call, asked
+        self.lent[execution] = HeldCall(call.call, asked, "program", time.time(), _NOTHING, record)
+        return answer
+
+    async def _returned(self, call: CallRecorder) -> None:
+        """Wait until nothing is lent that a call doesn't take up."""
+        if call.kind == "program" and call.name == NAMES[ProgramResume] and call.arguments["execution"] in self.lent:
+            held = self.lent.pop(call.arguments["execution"])
+            lender, asked = self._programs.pop(call.arguments["execution"])
+            lender.succeeded_with({"record": held.program}, asked)
+            self.hold.remove(held.call)
+            self._all_returned.set()
+        while self.lent:
+            for held in self.lent.values():
+                self.hold.add(held)
+            if self._all_returned.is_set():
+                # One for all that wait: another in its place would leave those before it waiting.
+                self._all_returned = anyio.Event()
+            call.request.release_slot()
+            await self._all_returned.wait()
+
+    def program_left(self, execution: str) -> None:
+        """The script no longer waits for a program that its sandbox was driving."""
+        if (found := self._programs.pop(execution, None)) is not None:
+            call, asked = found
+            call.abandoned(asked)
+
+    # --- replaying ---
+
+    def _asked_again(self, call: str) -> None:
+        self._moved = time.monotonic()
+        if self._unasked.pop(call, None) is not None and not self._unasked:
+            self._all_asked.set()
+
+    async def _asks_the_same(self, call: str, before: Asked, now: Asked) -> None:
+        values = self._gate.values.values_behind([before.arguments, now.arguments])
+        if not before.is_same(now, values):
+            await self._diverge(Divergence(call, before, now))
+
+    async def _caught_up(self, call: CallRecorder) -> None:
+        """Wait until this run has asked for everything that is recorded, as it did, and has been given it.
+
+        Until then nobody knows whether it goes the same way, and what it wants to have made now may be what it has had
+        made by another name. A script that goes the same way doesn't wait here for itself. What a call has given is
+        recorded before the script is given it, and entries become durable in their order: had a recorded call been
+        asked for because of this one's answer, that answer would be recorded. So every recorded call was asked for
+        while this one was unanswered, at latest when the script had tired of it and cancelled it, and will be again.
+        What isn't asked for then, long after it was, is a divergence.
+
+        Args:
+            call: A call that isn't recorded, or of which no outcome is.
+        """
+        call.request.release_slot()
+        while self._unasked:
+            latest = max((self._began or 0.0) + SLOWER * self._late, self._moved) + PATIENCE_SECONDS
+            if (left := latest - time.monotonic()) <= 0:
+                missing = next(iter(self._unasked.values()))
+                await self._diverge(Divergence(call.call or "", missing.asked, await call.asked(), missing.call))
+            with anyio.move_on_after(left):
+                await self._all_asked.wait()
+        # All are asked for, and given one after the other: none is waited for in vain.
+        await self._turn(self.past.answers, math.inf)
+        if self.divergence is not None:
+            await anyio.sleep_forever()
+        self._is_caught_up = True
+        await call.request.reacquire_slot()
+
+    async def _replayed(self, known: PastCall, request: RequestContext) -> Any:
+        request.release_slot()
+        if not known.is_answered:
+            # The script cancelled it, and will again; the others don't wait for that.
+            self._give(known.place)
+            await anyio.sleep(known.seconds + GRACE_SECONDS)
+            raise BridgeError("interrupted", "The call was taken back when the script first ran: it may have happened.")
+        try:
+            await self._turn(known.place, known.seconds + GRACE_SECONDS, known.ended)
+            self._last = _Given(known.call, known.ended)
+            return known.answer()
+        finally:
+            # Also of one that is cancelled meanwhile.
+            self._give(known.place)
+
+    async def _turn(self, place: int, patience: float, ended: float = math.inf) -> None:
+        """Wait until everything before a place was given and taken, or was not asked for in time.
+
+        Args:
+            place: The place.
+            patience: Seconds.
+            ended: When what is to be given was recorded, in seconds since 1970.
+        """
+        if self._next < place:
+            turn = self._turns.setdefault(place, anyio.Event())
+            with anyio.move_on_after(patience):
+                await turn.wait()
+            # The others don't wait for what this one has waited for.
+            self._advance(place)
+        last = self._last
+        with anyio.move_on_after(TAKEN_SECONDS):
+            await last.taken.wait()
+        # What follows from the last one had this time before this one came.
+        pause = min(ended - last.ended, SETTLE_SECONDS) - (time.monotonic() - last.taken_at)
+        if pause > 0:
+            await anyio.sleep(pause)
+
+    def taken(self, call: str) -> None:
+        """The guest says that whoever waited for the answer to a call has it."""
+        if call == self._last.call:
+            self._last.taken_at = time.monotonic()
+            self._last.taken.set()
+
+    def _give(self, place: int) -> None:
+        self._given.add(place)
+        self._moved = time.monotonic()
+        self._advance(self._next)
+
+    def _advance(self, place: int) -> None:
+        self._next = max(self._next, place)
+        while self._next in self._given:
+            self._next += 1
+        for waiting in [waiting for waiting in self._turns if waiting <= self._next]:
+            self._turns.pop(waiting).set()
+
+    async def diverged(self) -> BridgeError:
+        """Wait until the script goes another way than it had; what it is told of that."""
+        await self._has_diverged.wait()
+        assert self.divergence is not None  # noqa: S101 - set before
+        return self.divergence.error()
+
+    async def _diverge(self, divergence: Divergence) -> NoReturn:
+        """Stop: whoever waits for `diverged` ends the sandbox. Nothing is under way, nor is anything made."""
+        if self.divergence is None:
+            self.divergence = divergence
+            logger.warning("execution %s diverges at the call %s", self.execution, divergence.call)
+            self._has_diverged.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    def missing(self) -> Divergence | None:
+        """The first recorded answer that a script, which has ended, has not asked for."""
+        for call in self.past.calls.values():
+            if call.is_answered and call.call not in self._seen:
+                return Divergence(call.call, call.asked, None)
+        return None

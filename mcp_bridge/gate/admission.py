@@ -1,0 +1,360 @@
+"""Whether a call may be made: decided, and if the policy wants it asked of a person, on what the tool is going to get.
+
+That is: by its exact name, as its server lists it now; with the values behind references; and with the defaults that
+its schema has in arguments that a condition asks about, where they make a difference to the decision. Other defaults
+are left to the tool; a person is told of them. For not every server means by a default what it does without one: that
+of Notion announces `archived: true` for the update of a block, and archives the block only where that is sent.
+
+What isn't known of a call (a secret, a default that its own tool refuses) helps no call. If the server lists the tool
+otherwise by the time at which the call could be made, it is decided anew.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.gate.callers import ToolIntent
+from mcp_bridge.governance.tool_names import tool_names
+from mcp_bridge.offload import off_loop
+from mcp_bridge.policy.rules.call import Call
+from mcp_bridge.policy.rules.comparisons import Unknown
+from mcp_bridge.policy.rules.decision import asked_about, decide
+from mcp_bridge.policy.rules.schemas import Filled, left_unknown, with_defaults
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mcp_bridge.downstream.catalog.bound_tool import BoundTool
+    from mcp_bridge.gate.callers import Caller
+    from mcp_bridge.gate.execution_values import ExecutionValues
+    from mcp_bridge.policy.redaction.projection import Projector
+    from mcp_bridge.policy.rules.budgets import Budget
+    from mcp_bridge.policy.rules.call import StepContext
+    from mcp_bridge.policy.rules.decision import Decision
+    from mcp_bridge.policy.rules.globs import ToolNames
+    from mcp_bridge.policy.rules.snapshot import PolicySnapshot
+
+MAX_DECISIONS = 5
+"""How often one call is decided: each listing that differs has it decided anew."""
+
+
+class Asker(Protocol):
+    """Asks a person."""
+
+    async def ask(self, question: dict[str, Any]) -> bool | None:
+        """Whether the person approves; None if nobody can be asked now."""
+
+
+class ApprovalNeededError(BridgeError):
+    """The policy wants a person asked, and nobody can be asked now. The call has not been made.
+
+    Attributes:
+        question: What the person is to be asked, projected: `tool`, `arguments`, `filled`, `announced`, `why`.
+    """
+
+    def __init__(self, decision: Decision, question: dict[str, Any]) -> None:
+        super().__init__("approval_needed", decision.message, hint="Nobody can be asked now.", tool=decision.tool)
+        self.question = question
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A call that may be made.
+
+    Attributes:
+        tool: The tool as its server lists it.
+        names: The tool's names.
+        sent: The arguments that it gets.
+        prepared: The same, checked, as the tool takes them.
+        asked: The arguments as the caller wrote them, projected.
+        recorded: The arguments that it gets, projected.
+        decision: What let it through; counted against its rules already.
+    """
+
+    tool: BoundTool
+    names: ToolNames
+    sent: dict[str, Any]
+    prepared: dict[str, Any]
+    asked: Any
+    recorded: Any
+    decision: Decision
+
+    def intent(self, *, is_repeatable: bool) -> ToolIntent:
+        """The call, as it is recorded before it is made."""
+        sent = None if self.recorded == self.asked else self.recorded
+        return ToolIntent(str(self.names), self.asked, sent, self.decision.counts, is_repeatable)
+
+
+class Admission:
+    """Decides the calls of one execution.
+
+    Args:
+        snapshot: The policy.
+        budget: Counts calls against rules.
+        values: The execution's values.
+        asker: Asks a person, or None.
+    """
+
+    def __init__(self, snapshot: PolicySnapshot, budget: Budget, values: ExecutionValues, asker: Asker | None) -> None:
+        self._snapshot = snapshot
+        self._budget = budget
+        self._values = values
+        self._asker = asker
+
+    async def admit(self, tool: BoundTool, arguments: dict[str, Any], caller: Caller) -> Admitted:
+        """Decide a call.
+
+        Args:
+            tool: The tool; its listing may be older than what the server lists now.
+            arguments: By their names in the schema, references unresolved.
+            caller: Who makes the call.
+
+        Returns:
+            What may be called. Whoever doesn't call it uncounts its decision.
+
+        Raises:
+            BridgeError: `denied`, `approval_needed`, `approval_outdated`, `tool_changed`, `bad_arguments`,
+                `arguments_unchecked`, `secret_…`, `reference_…`, `unknown_tool`, and what starting a server raises.
+        """
+        projector = await self._values.projector()
+        agreed, refuses_defaults = caller.approved, False
+        for _ in range(MAX_DECISIONS):
+            make = functools.partial(self._case, projector, tool, arguments, refuses_defaults=refuses_defaults)
+            case = await off_loop([arguments, tool.info.input_schema], make)
+            decision = decide(self._snapshot, case.call(caller.step, self._budget.made))
+            if decision.effect == "deny":
+                await caller.deny(str(case.names), decision.decider)
+                raise decision.error()
+            self._budget.count(decision)
+            is_counted = True
+            try:
+                listed = await tool.current()
+                if listed is not tool and listed.info != tool.info:
+                    tool, refuses_defaults = listed, False
+                    continue
+                tool = listed
+                sent = await off_loop([arguments, case.filled.arguments], case.sent, projector)
+                prepared = await self._prepared(tool, case, sent, projector)
+                if prepared is None:
+                    refuses_defaults = True
+                    continue
+                written = await self._as_written(tool, case, decision, caller.step, projector)
+                if written is not None:
+                    case, sent, prepared = written
+                asks = decision.effect == "approve"
+                if asks:
+                    schema_and_sent = [tool.info.input_schema, case.arguments]
+                    case = await off_loop(schema_and_sent, case.with_announced, projector)
+                if asks and not self._covers(agreed, case):
+                    if caller.approved is not None:
+                        raise _outdated(case.names)
+                    await self._ask(decision, case, caller, projector)
+                    # The person has taken their time: what they have approved of is what is still to be called.
+                    agreed = case.question(decision)
+                    continue
+                is_counted = False
+                return Admitted(tool, case.names, sent, prepared, case.asked, case.recorded, decision)
+            finally:
+                if is_counted:
+                    self._budget.uncount(decision)
+        names = tool_names(tool.info)
+        raise BridgeError(
+            "tool_changed",
+            f"The server of {names} lists it otherwise each time it is asked.",
+            hint="Nothing was called.",
+            tool=str(names),
+        )
+
+    def _case(
+        self, projector: Projector, tool: BoundTool, arguments: dict[str, Any], *, refuses_defaults: bool
+    ) -> _Case:
+        names, schema = tool_names(tool.info), tool.info.input_schema
+        asked = projector.trace(arguments)
+        arguments = projector.named(arguments, names)
+        # The operator's own function puts in all of its defaults, so that they are what it gets.
+        asked_for = None if tool.is_operators else asked_about(self._snapshot, names)
+        filled = with_defaults(schema, arguments, asked_for)
+        judged = projector.judged(filled.arguments, names)
+        if refuses_defaults:
+            judged = left_unknown(Filled(judged, filled.paths))
+        if tool.is_operators:
+            judged = _with_untold(schema, judged)
+        is_filled = bool(filled.paths) and not refuses_defaults
+        recorded = projector.trace(filled.arguments) if is_filled else asked
+        return _Case(tool, names, arguments, filled, is_filled, judged, asked, recorded)
+
+    async def _prepared(
+        self, tool: BoundTool, case: _Case, sent: dict[str, Any], projector: Projector
+    ) -> dict[str, Any] | None:
+        """Arguments that fit their tool's schema; None if they do without the tool's own defaults.
+
+        Raises:
+            BridgeError: `bad_arguments`, `arguments_unchecked`.
+        """
+        try:
+            return await tool.prepare(sent)
+        except BridgeError as exc:
+            if case.sends_defaults:
+                try:
+                    await tool.prepare(await off_loop(case.arguments, case.unfilled, projector))
+                except BridgeError as other:
+                    raise projected(other, projector) from None
+                return None
+            raise projected(exc, projector) from None
+
+    async def _as_written(
+        self, tool: BoundTool, case: _Case, decision: Decision, step: StepContext | None, projector: Projector
+    ) -> tuple[_Case, dict[str, Any], dict[str, Any]] | None:
+        """The call without the defaults, and what is sent then, if that is decided alike and fits; else None.
+
+        Nothing is put in that makes no difference to the rules: it might make one to the tool.
+        """
+        if not case.sends_defaults:
+            return None
+        written = await off_loop([tool.info.input_schema, case.arguments], case.as_written, projector)
+        if written.filled.paths == case.filled.paths:
+            return None
+        if decide(self._snapshot, written.call(step, self._made_before(decision))) != decision:
+            return None
+        try:
+            sent = await off_loop(case.arguments, written.sent, projector)
+            return written, sent, await tool.prepare(sent)
+        except BridgeError:
+            return None
+
+    def _made_before(self, decision: Decision) -> dict[int, int]:
+        """The calls that rules had let through before this decision, which is counted already."""
+        made = self._budget.made
+        return {**made, **{number: made[number] - 1 for number in decision.counts}}
+
+    def _covers(self, agreed: Mapping[str, Any] | None, case: _Case) -> bool:
+        """Whether a person has approved of exactly this call."""
+        if agreed is None:
+            return False
+        if "filled" not in agreed:
+            # Of 0.1.0, which neither put in defaults nor resolved the names that programs write.
+            return bool(agreed.get("arguments") == case.asked)
+        return bool(
+            agreed["tool"] == str(case.names)
+            and agreed["arguments"] == case.recorded
+            and agreed.get("announced", {}) == case.announced
+        )
+
+    async def _ask(self, decision: Decision, case: _Case, caller: Caller, projector: Projector) -> None:
+        question = case.question(decision)
+        self._values.keep(caller.execution, [case.recorded, case.announced])
+        answer = await caller.decided(question)
+        if answer is None:
+            if self._asker is not None:
+                given = case.filled.arguments if case.is_filled else case.arguments
+                shown = await off_loop(given, projector.person, given, case.names)
+                answer = await self._asker.ask(question | {"arguments": shown, "announced": case.left})
+            if answer is None:
+                raise ApprovalNeededError(decision, question)
+            answer = await caller.decide(question, approved=answer)
+        if not answer:
+            raise BridgeError("denied", f"A person has denied {decision.tool}.", tool=decision.tool)
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A call as it is decided.
+
+    Attributes:
+        tool, names: The tool and its names.
+        arguments: The arguments as the caller wrote them.
+        filled: With the tool's defaults that a condition asks about.
+        is_filled: Whether they are part of the call.
+        judged: For the rules.
+        asked: `arguments`, projected.
+        recorded: What is sent, projected.
+        left: The tool's defaults that are left to it, by their paths; known where a person is asked.
+        announced: `left`, projected.
+    """
+
+    tool: BoundTool
+    names: ToolNames
+    arguments: dict[str, Any]
+    filled: Filled
+    is_filled: bool
+    judged: dict[str, Any]
+    asked: Any
+    recorded: Any
+    left: Mapping[str, Any] = field(default_factory=dict)
+    announced: Any = field(default_factory=dict)
+
+    def as_written(self, projector: Projector) -> _Case:
+        """Without the defaults, save what the schema requires."""
+        filled = with_defaults(self.tool.info.input_schema, self.arguments, ())
+        is_filled = bool(filled.paths)
+        judged = projector.judged(filled.arguments, self.names)
+        recorded = projector.trace(filled.arguments) if is_filled else self.asked
+        return replace(self, filled=filled, is_filled=is_filled, judged=judged, recorded=recorded)
+
+    def with_announced(self, projector: Projector) -> _Case:
+        """With what a person is told of defaults that aren't sent."""
+        given = self.filled.arguments if self.is_filled else self.arguments
+        left = {} if self.tool.is_operators else dict(with_defaults(self.tool.info.input_schema, given).defaults)
+        return replace(self, left=left, announced=projector.trace(left))
+
+    def call(self, step: StepContext | None, made: Mapping[int, int]) -> Call:
+        info = self.tool.info
+        return Call(self.names, self.judged, info.annotations, step, made, info.input_schema, self.filled.whole)
+
+    @property
+    def sends_defaults(self) -> bool:
+        """Whether defaults are sent. A function of the operator's puts in its own."""
+        return self.is_filled and not self.tool.is_operators
+
+    def sent(self, projector: Projector) -> dict[str, Any]:
+        """What the tool gets."""
+        return projector.tool(self.filled.arguments if self.sends_defaults else self.arguments, self.names)  # type: ignore[no-any-return]
+
+    def unfilled(self, projector: Projector) -> dict[str, Any]:
+        return projector.tool(self.arguments, self.names)  # type: ignore[no-any-return]
+
+    def question(self, decision: Decision) -> dict[str, Any]:
+        filled = list(self.filled.paths) if self.is_filled else []
+        return {
+            "tool": str(self.names),
+            "arguments": self.recorded,
+            "filled": filled,
+            "announced": self.announced,
+            "why": decision.message,
+        }
+
+
+def _with_untold(schema: Mapping[str, Any], judged: dict[str, Any]) -> dict[str, Any]:
+    """With what a registered tool's signature has a default for that no JSON can tell."""
+    required = schema.get("required", ())
+    untold = {
+        name: Unknown(f"the default of {name}")
+        for name, described in schema.get("properties", {}).items()
+        if name not in judged and name not in required and "default" not in described
+    }
+    return {**judged, **untold} if untold else judged
+
+
+def _outdated(names: ToolNames) -> BridgeError:
+    return BridgeError(
+        "approval_outdated",
+        f"What a person has approved of is not what {names} would be given now: its server lists it otherwise.",
+        hint="Nothing was called. Start it anew, and have it approved as it is.",
+        tool=str(names),
+    )
+
+
+def projected(error: BridgeError, projector: Projector) -> BridgeError:
+    """An error in which no secret is."""
+    details = projector.output(error.details)
+    shown = BridgeError(
+        error.code,
+        projector.output(error.message),
+        hint=None if error.hint is None else projector.output(error.hint),
+        private=error.private,
+    )
+    shown.details = details if isinstance(details, dict) else {}
+    return shown

@@ -1,0 +1,273 @@
+"""The gate: every call to the outside passes here, whichever way it comes.
+
+In this order: references are resolved, and defaults put in that rules ask about; the policy decides on that; the
+arguments are checked against the tool's schema; a person is asked, if the policy wants it, and shown what the tool is
+going to get; the budget is taken; the intent is recorded, durably; the call is made, by exactly the name and in exactly
+the form that were decided on; its result is projected and counted. What is refused on the way has not happened, and
+says by which rule.
+
+The gate knows neither scripts nor programs. Whoever makes a call (`Caller`) records it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mcp_bridge.downstream.catalog.bound_tool import ToolResult
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.gate.admission import Admission, projected
+from mcp_bridge.gate.model_steps import ModelSteps, amounts
+from mcp_bridge.models.model import ModelError
+from mcp_bridge.offload import off_loop
+from mcp_bridge.policy.rules.budgets import Amounts, Budget, Share, unanswered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractAsyncContextManager
+
+    from mcp_bridge.downstream.catalog.bound_tool import BoundTool
+    from mcp_bridge.gate.admission import Asker
+    from mcp_bridge.gate.allowed_tools import AllowedTools
+    from mcp_bridge.gate.callers import Caller, ModelCaller
+    from mcp_bridge.gate.execution_values import ExecutionValues
+    from mcp_bridge.governance.governance import Governance
+    from mcp_bridge.ledger.log.quota import Allowance
+    from mcp_bridge.models.model import Completion
+    from mcp_bridge.models.sampling import Sampler
+    from mcp_bridge.policy.redaction.projection import Projector
+    from mcp_bridge.policy.rules.budgets import Usages
+    from mcp_bridge.policy.rules.call import StepContext
+
+NEWS_SECONDS = 0.25
+"""Between two things that are told of what a server says of one call; what comes sooner is passed over."""
+
+MAX_NEWS_CHARS = 300
+
+
+class Gate:
+    """What one execution of a script, and of the programs that it runs, may do.
+
+    Args:
+        principal: Whose it is.
+        governance: The operator's word.
+        tools: The tools that it may use.
+        values: Its values.
+        usages: What principals have used.
+        asker: Asks a person, or None.
+        sampler: Asks the client's model, or None.
+        allowance: What may be recorded of it all; None for any.
+        news: Told what servers say while they work on a call; None if nobody wants it.
+        narrowed: Whether its servers were chosen by whoever runs it, and aren't simply all that there are.
+
+    Attributes:
+        tools: The tools that it may use.
+        values: Its values.
+        asker: Asks a person, or None.
+        allowance: What may be recorded of it all; None for any.
+        policy_hash: Of the policy that decides.
+        narrowed_to: The configured names of its servers, if it was narrowed; else None.
+    """
+
+    def __init__(
+        self,
+        principal: str,
+        governance: Governance,
+        tools: AllowedTools,
+        values: ExecutionValues,
+        usages: Usages,
+        asker: Asker | None = None,
+        sampler: Sampler | None = None,
+        allowance: Allowance | None = None,
+        news: Callable[[str], None] | None = None,
+        *,
+        narrowed: bool = False,
+    ) -> None:
+        self.tools = tools
+        self.values = values
+        self.asker = asker
+        self.allowance = allowance
+        self.policy_hash = governance.snapshot.hash
+        self.narrowed_to = frozenset(tools.servers) if narrowed else None
+        limits = governance.snapshot.limits
+        self._governance = governance
+        self._budget = Budget(limits, usages.of(principal))
+        self._counts_bytes = limits.bytes is not None or limits.principal.bytes is not None
+        self._shares: dict[str, Share] = {}
+        """What of the budget is each program's: others may have gone on with it in between."""
+        self._admission = Admission(governance.snapshot, self._budget, values, asker)
+        self._model: ModelSteps | None = None
+        self._sampler = sampler
+        self._news = news
+
+    def room(self, *, undoes: bool = False) -> AbstractAsyncContextManager[None]:
+        """As `Allowance.room`."""
+        return nullcontext() if self.allowance is None else self.allowance.room(undoes=undoes)
+
+    async def call(
+        self, tool: BoundTool, arguments: dict[str, Any], caller: Caller, *, raw: bool = False
+    ) -> ToolResult:
+        """Call a tool, if everything allows it.
+
+        Args:
+            tool: The tool.
+            arguments: By their names in the schema, references unresolved.
+            caller: Who makes the call.
+            raw: Whether the whole result is wanted.
+
+        Returns:
+            The result, projected for the agent.
+
+        Raises:
+            BridgeError: `denied`, `approval_needed`, `approval_outdated`, `tool_changed`, `bad_arguments`,
+                `arguments_unchecked`, `budget_…`, `secret_…`, `reference_…`, `record_limit`, `ledger_full`,
+                `not_recorded`: it was not made. What a failed call raises is projected as its result would be.
+        """
+        async with self.room(undoes=_undoes(caller.step)):
+            projector = await self.values.projector()
+            admitted = await self._admission.admit(tool, arguments, caller)
+            try:
+                await caller.request.effect_begins()
+                size = await self._size(admitted.sent)
+                reservation = self._budget.reserve(Amounts(calls=1, bytes=size))
+            except BaseException:
+                self._budget.uncount(admitted.decision)
+                raise
+            share = None if caller.program is None else self._share(caller.execution)
+            with reservation:
+                if share is not None:
+                    share.add(Amounts(calls=1, bytes=size), admitted.decision.counts)
+                self.values.keep(caller.execution, [admitted.asked, admitted.recorded])
+                await caller.begin(admitted.intent(is_repeatable=self._is_idempotent(admitted.tool)))
+                try:
+                    result = await admitted.tool.call(admitted.prepared, self._teller(tool, projector), raw=raw)
+                    result = await off_loop(
+                        [result.value, result.raw], functools.partial(_shown, result, projector, raw=raw)
+                    )
+                    given = await self._size(result.value)
+                    if share is not None:
+                        share.add(Amounts(bytes=given))
+                    reservation.settle(Amounts(calls=1, bytes=size + given))
+                except BridgeError as exc:
+                    raise await off_loop([exc.message, exc.details], projected, exc, projector) from None
+            return result
+
+    async def complete(
+        self,
+        arguments: dict[str, Any],
+        caller: ModelCaller,
+        timeout: float | None,  # noqa: ASYNC109
+    ) -> Completion:
+        """Ask the model what a program's step asks.
+
+        Args:
+            arguments: `prompt`, and perhaps `system`.
+            caller: Whose step it is.
+            timeout: Seconds that the answer may take; None for as long as it takes.
+
+        Raises:
+            ModelError: As `models.Model.complete`. Its text is not projected.
+            BridgeError: `budget_tokens`, `budget_cost`, `record_limit`, `ledger_full`, `not_recorded`.
+        """
+        async with self.room():
+            projector = await self.values.projector()
+            model = await self.model()
+            told: dict[str, Any] = await off_loop(arguments, projector.trace, arguments)
+            share = self._share(caller.execution)
+            await caller.request.effect_begins()
+            await caller.ask(told)
+            try:
+                completion = await model.answer(arguments, timeout)
+            except ModelError as exc:
+                share.add(amounts(exc.usage))
+                raise
+            except anyio.get_cancelled_exc_class():
+                # Nobody has seen what it took.
+                share.add(unanswered(told))
+                raise
+            share.add(amounts(completion.usage))
+            return completion
+
+    async def model(self) -> ModelSteps:
+        """The model of this execution."""
+        if self._model is None:
+            projector, governance = await self.values.projector(), self._governance
+            self._model = ModelSteps(
+                governance.model, projector, self.values.secrets, self._budget, self._sampler, governance.base
+            )
+        return self._model
+
+    async def is_repeatable(self, name: str, servers: frozenset[str] | None = None) -> bool:
+        """Whether a call that may have happened may be made again.
+
+        Args:
+            name: The tool's, as a step or a script's record has it.
+            servers: The servers that are left to its program; None for all that this gate has.
+        """
+        try:
+            return self._is_idempotent(await self.tools.of_step(name, servers))
+        except BridgeError:
+            return False
+
+    def _is_idempotent(self, tool: BoundTool) -> bool:
+        """Whether two calls of a tool do no more than one, by a word that is believed."""
+        # A server's own word counts where the operator says so.
+        is_believed = tool.is_operators or self._governance.snapshot.believes(tool.info.server)
+        return is_believed and tool.info.annotations.get("idempotentHint") is True
+
+    def adopt(self, used: Mapping[str, Any], program: str | None = None) -> None:
+        """Count what was used of the limits elsewhere, as `Budget.adopt` takes it.
+
+        Args:
+            used: By a program's execution, or by the script itself.
+            program: The program's execution.
+        """
+        if program is None:
+            self._budget.adopt(used)
+        else:
+            self._share(program).adopt(used)
+
+    def _share(self, program: str) -> Share:
+        return self._shares.setdefault(program, Share(self._budget))
+
+    async def _size(self, value: Any) -> int:
+        """Bytes of a value as JSON, if there is a limit on them."""
+        return await off_loop(value, _json_bytes, value) if self._counts_bytes else 0
+
+    def _teller(self, tool: BoundTool, projector: Projector) -> Callable[[str], None] | None:
+        """Passes on what a server says of a call, as it may be seen, and a few times a second at most."""
+        if (news := self._news) is None:
+            return None
+        said_at = -NEWS_SECONDS
+
+        def tell(text: str) -> None:
+            nonlocal said_at
+            now = time.monotonic()
+            if now - said_at >= NEWS_SECONDS:
+                said_at = now
+                # All of it first: a secret that was cut through can't be found any more.
+                shown = " ".join(str(projector.output(text)).split())
+                if shown:
+                    news(f"{tool.info.server}.{tool.info.name}: {shown[:MAX_NEWS_CHARS]}")
+
+        return tell
+
+
+def _undoes(step: StepContext | None) -> bool:
+    """Whether a call undoes what a step has done."""
+    return step is not None and step.path.endswith(".compensate")
+
+
+def _shown(result: ToolResult, projector: Projector, *, raw: bool) -> ToolResult:
+    """What the agent may see of a result."""
+    whole = projector.output(result.raw) if raw else {}
+    return ToolResult(projector.output(result.value), whole, result.is_pending)
+
+
+def _json_bytes(value: Any) -> int:
+    return len(json.dumps(value))

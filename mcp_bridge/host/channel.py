@@ -1,0 +1,616 @@
+"""The host's end of the channel to one guest.
+
+Everything that comes is a claim: decoded strictly into a type, counted against this execution's limits, and only then
+looked at. An invalid frame ends the sandbox, never the host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.lowlevel
+
+from mcp_bridge import fair_share, large_json
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.gate.request_context import RequestContext
+from mcp_bridge.offload import off_loop
+from mcp_bridge.wire import jsonrpc, messages
+from mcp_bridge.wire.errors import LocalMessageError, WireError
+from mcp_bridge.wire.framing import LineDecoder, excerpt
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from anyio.abc import ByteReceiveStream, ByteSendStream, TaskGroup
+
+logger = logging.getLogger(__name__)
+
+HOST_BEAT_SECONDS = 15.0
+"""How often a guest hears that the host lives."""
+
+MAX_QUEUED = 1000
+"""Requests that wait for their turn; beyond that the channel isn't read, and the guest's writes wait."""
+
+MIN_REFUSALS = 1000
+"""A script may have so many requests refused, or as many as it might make, and go on; then it is a flood."""
+
+MAX_HELD_BYTES = 64 << 20
+"""Memory that requests may take while they wait or are worked on; beyond that too the channel isn't read."""
+
+MAX_AHEAD_BYTES = 16 << 20
+"""What is read and not yet looked at, while requests wait for their turn."""
+
+VALUE_BYTES = 64
+"""What a value takes in memory, besides its text: an empty list or a short number is two bytes in a frame."""
+
+FEW_REQUESTS = 4
+"""Requests under way, or in one piece of what is read, beyond which one more is charged."""
+
+REQUEST_SECONDS, NOTIFICATION_SECONDS, BYTE_SECONDS = 0.002, 0.0001, 60e-9
+"""What a small request, a notification, and a byte of either are charged: about what they take on the event loop."""
+
+AT_ONCE = 20
+"""Frames that are looked at before others have their turn."""
+
+MAX_TOGETHER_BYTES = 64 << 10
+"""Of the frames that are sent as one."""
+
+MAX_UNSENT_BYTES = 32 << 20
+"""Answers that the guest hasn't read; beyond that no further request is worked on."""
+
+FROM_GUEST = frozenset(
+    {
+        messages.GuestReady,
+        messages.OutputWrite,
+        messages.OutputDisplay,
+        messages.ProgressReport,
+        messages.RequestCancel,
+        messages.CallTaken,
+        messages.ToolCall,
+        messages.CatalogServers,
+        messages.CatalogTools,
+        messages.CatalogSearch,
+        messages.CatalogDescribe,
+        messages.CatalogCheck,
+        messages.MemorySave,
+        messages.MemoryLoad,
+        messages.MemoryDelete,
+        messages.MemoryList,
+        messages.ArtifactWrite,
+        messages.OutputRead,
+        messages.ProgramStart,
+        messages.ProgramEffect,
+        messages.ProgramFinish,
+        messages.ProgramLeave,
+        messages.ProgramResume,
+        messages.ProgramSave,
+        messages.ProgramList,
+        messages.ProgramGet,
+        messages.ProgramDelete,
+        messages.ProgramValidate,
+        messages.ProgramPlan,
+        messages.TraceGet,
+        messages.ExecutionFinish,
+    }
+)
+NOTIFICATIONS = frozenset(
+    {
+        messages.GuestReady,
+        messages.OutputWrite,
+        messages.OutputDisplay,
+        messages.ProgressReport,
+        messages.RequestCancel,
+        messages.CallTaken,
+    }
+)
+
+
+async def _waits_for_no_effect() -> bool:
+    return False
+
+
+class TooManyRequestsError(Exception):
+    """The guest didn't stop although its requests were refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelLimits:
+    """Bounds on what one execution may ask of the host.
+
+    Attributes:
+        in_flight: Requests worked on at once.
+        total: Requests in all.
+        size: Bytes of requests in all.
+    """
+
+    in_flight: int
+    total: int
+    size: int
+
+
+class _Amount:
+    """Bytes of something, and a wait for room. When empty, one item of any size is admitted."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._now = 0
+        self._less = anyio.Event()
+
+    def add(self, size: int) -> None:
+        self._now += size
+        if size < 0:
+            self._less.set()
+
+    def has_room(self, size: int) -> bool:
+        return not self._now or self._now + size <= self._limit
+
+    async def room(self, size: int) -> None:
+        while not self.has_room(size):
+            if self._less.is_set():
+                self._less = anyio.Event()
+            await self._less.wait()
+
+
+class _Request(RequestContext):
+    """A request of the guest that waits for its turn or is worked on. It has a place in the queue, and a slot in turn.
+
+    Args:
+        channel: The channel that it came by.
+        number: Its id on the wire.
+
+    Attributes:
+        scope: Everything that is done for it.
+        was_cancelled: Whether the guest has cancelled it.
+    """
+
+    __slots__ = ("_channel", "_effect", "_has_slot", "_is_queued", "_is_working", "number", "scope", "was_cancelled")
+
+    def __init__(self, channel: HostChannel, number: int) -> None:
+        self._channel = channel
+        self._effect: anyio.Event | None = None
+        """Set when the effect that it has, or is about to have, is over."""
+        self._has_slot = False
+        self._is_queued = True
+        self._is_working = True
+        self.number = number
+        self.scope = anyio.CancelScope()
+        self.was_cancelled = False
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self.was_cancelled or self._channel.finished
+
+    @property
+    def has_effect(self) -> bool:
+        """Whether it has an effect, or is about to."""
+        return self._effect is not None
+
+    def cancel(self) -> None:
+        """The guest no longer wants the answer."""
+        self.was_cancelled = True
+        self.scope.cancel()
+
+    def release_slot(self) -> None:
+        channel = self._channel
+        if self._is_working:
+            self._is_working = False
+            channel.working -= 1
+            channel.moved_at = time.monotonic()
+        if self._is_queued:
+            self._is_queued = False
+            channel.queue.release()
+        if self._has_slot:
+            self._has_slot = False
+            channel.slots.release()
+
+    async def reacquire_slot(self) -> None:
+        if not self._has_slot:
+            # Before it has a slot: it may be cancelled while it waits for one.
+            self._channel.working += not self._is_working
+            self._is_working = True
+            await self._channel.slots.acquire()
+            self._has_slot = True
+
+    def on_cancel(self, callback: Callable[[], None]) -> None:
+        self._channel.on_cancel[self.number] = callback
+
+    async def effect_begins(self) -> None:
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        # What a request has left behind may go on, and nobody waits for that.
+        if self._effect is None and self._channel.requests.get(self.number) is self:
+            self._effect = anyio.Event()
+
+    def effect_ended(self) -> None:
+        if self._effect is not None:
+            self._effect.set()
+            self._effect = None
+
+    async def effect_over(self) -> None:
+        """Wait until the effect that it has, if any, is over."""
+        if self._effect is not None:
+            await self._effect.wait()
+
+
+class HostChannel:
+    """Reads a guest's frames and answers its requests.
+
+    Args:
+        stdin: To the guest.
+        stdout: From the guest.
+        limits: Bounds.
+        answer: Works on a request, with its context; its BridgeErrors go to the guest.
+        on_notification: Takes a notification.
+        on_wait: Called with +1 when a request begins, or the guest is held up, and -1 when that is over.
+        on_cancelled_before_start: Told of a request that the guest has cancelled before it was worked on.
+        on_closed: Called when the guest's end is closed without a result, to find out why; whether the effects that
+            are under way are to come to their end before `serve` returns.
+    """
+
+    def __init__(
+        self,
+        stdin: ByteSendStream,
+        stdout: ByteReceiveStream,
+        limits: ChannelLimits,
+        answer: Callable[[Any, RequestContext], Awaitable[Any]],
+        on_notification: Callable[[Any], None],
+        on_wait: Callable[[int], None],
+        on_cancelled_before_start: Callable[[Any], None] = lambda _: None,
+        on_closed: Callable[[], Awaitable[bool]] = _waits_for_no_effect,
+    ) -> None:
+        self._stdin = stdin
+        self._stdout = stdout
+        self._limits = limits
+        self._answer = answer
+        self._on_notification = on_notification
+        self._on_wait = on_wait
+        self._on_cancelled_before_start = on_cancelled_before_start
+        self._on_closed = on_closed
+        self._ready: list[bytes] = []
+        self._ahead: deque[bytes] = deque()
+        self._send_lock = anyio.Lock(fast_acquire=True)
+        self._held = _Amount(MAX_HELD_BYTES)
+        self._unsent = _Amount(MAX_UNSENT_BYTES)
+        self.requests: dict[int, _Request] = {}
+        """Those that wait for their turn or are worked on, by their numbers."""
+        self.on_cancel: dict[int, Callable[[], None]] = {}
+        """Callbacks of requests, also of those that were answered: see `RequestContext.on_cancel`."""
+        self.slots = anyio.Semaphore(limits.in_flight, fast_acquire=True)
+        self.queue = anyio.Semaphore(limits.in_flight + MAX_QUEUED, fast_acquire=True)
+        self.working = 0
+        """Requests that are worked on, or wait for their turn; not those that only wait for others."""
+        self.moved_at = time.monotonic()
+        """When a request last came, or stopped being worked on."""
+        self.finished = False
+        """Whether the guest has sent its result: whatever it has left behind, it no longer wants."""
+        self._total = 0
+        self._size = 0
+        self._refused = 0
+        self._refusing = False
+        self._heard_at = time.monotonic()
+        self._deaf = False
+        self._party = fair_share.Party()
+        self._together = 0
+        self._reading = anyio.CancelScope()
+
+    async def start(self, data: bytes) -> None:
+        """Send the guest itself and what it is to run."""
+        await self._send(data)
+
+    async def beat(self) -> None:
+        """Tell the guest at intervals that the host lives; runs until cancelled."""
+        line = jsonrpc.encode(messages.notification(messages.HostBeat()))
+        while True:
+            await anyio.sleep(HOST_BEAT_SECONDS)
+            await self._send(line)
+
+    @property
+    def heard_at(self) -> float:
+        """When something last came, by the monotonic clock; now, as long as we ourselves don't read.
+
+        An engine's client that can't hand on what the guest sends hands on nothing else either, process 1's
+        heartbeat included.
+        """
+        return time.monotonic() if self._deaf else self._heard_at
+
+    @property
+    def quiet_seconds(self) -> float:
+        """How long nothing was asked for and nothing worked on; 0 while something is, and once it has finished."""
+        return 0.0 if self.working or self._ahead or self.finished else time.monotonic() - self.moved_at
+
+    def refuse(self) -> None:
+        """Do nothing for the guest any more: cancel what is under way, and only take its output."""
+        self._refusing = True
+        for request in self.requests.values():
+            request.scope.cancel()
+
+    def hang_up(self) -> None:
+        """Read no more: the guest can't be reached, whether or not its end is closed."""
+        self._reading.cancel()
+
+    async def serve(self) -> messages.ExecutionFinish | None:
+        """Read until the guest finishes (its result is acknowledged) or its end of the channel closes (None).
+
+        Raises:
+            WireError: What came is no message of this channel.
+            TooManyRequestsError: It went on after its requests were refused.
+        """
+        whose = fair_share.current.set(self._party)
+        try:
+            return await self._serve()
+        finally:
+            fair_share.current.reset(whose)
+
+    async def _serve(self) -> messages.ExecutionFinish | None:
+        decoder = LineDecoder()
+        finish: messages.ExecutionFinish | None = None
+        failure: Exception | None = None
+        async with anyio.create_task_group() as tasks:
+            try:
+                with self._reading:
+                    while finish is None:
+                        self._deaf = False
+                        self._heard_at = time.monotonic()
+                        chunk = self._ahead.popleft() if self._ahead else await self._stdout.receive()
+                        self._deaf = True
+                        for number, line in enumerate(decoder.feed(chunk), start=1):
+                            self._together = number
+                            finish = await self._take(line, tasks)
+                            if finish is not None:
+                                break
+                            if number % AT_ONCE == 0:
+                                await anyio.lowlevel.checkpoint()
+            except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                if decoder.incomplete:
+                    logger.debug("the channel ended within a frame: %s", excerpt(decoder.incomplete))
+            except Exception as exc:  # noqa: BLE001  (raised below: out of a task group it would come as a group)
+                failure = exc
+            if finish is None and failure is None:
+                self._begin_nothing()
+                if await self._on_closed():
+                    for request in list(self.requests.values()):
+                        await request.effect_over()
+            tasks.cancel_scope.cancel()
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                # Else this frame, with the last frame that came, is kept by its own error until garbage is collected.
+                del failure
+        return finish
+
+    def _begin_nothing(self) -> None:
+        self._refusing = True
+        for request in self.requests.values():
+            if not request.has_effect:
+                request.scope.cancel()
+
+    async def _take(self, line: bytes, tasks: TaskGroup) -> messages.ExecutionFinish | None:
+        with self._held_up():
+            message = await off_loop(line, _decoded, line)
+        if not isinstance(message, (jsonrpc.Request, jsonrpc.Notification)):
+            raise WireError("unexpected_response", "an answer came to a question that was never asked", excerpt(line))
+        kind = messages.method_params(message.method)
+        if kind not in FROM_GUEST or (kind in NOTIFICATIONS) == isinstance(message, jsonrpc.Request):
+            raise WireError("unknown_method", f"a guest may not send {message.method!r} so", excerpt(line))
+        params = messages.decode_params(kind, message.params)
+        if isinstance(message, jsonrpc.Notification):
+            await self._note(params, len(line))
+            return None
+        return await self._take_request(message.id, params, line, tasks)
+
+    async def _note(self, params: Any, size: int) -> None:
+        if isinstance(params, messages.RequestCancel):
+            # What it cancels has been begun, and leaves room for the next.
+            self._party.charge(REQUEST_SECONDS)
+            # A script that is being suspended for what it waits for cancels nothing of that.
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            # Also for a request that was answered: the answer came too late.
+            if (callback := self.on_cancel.pop(params.id, None)) is not None:
+                callback()
+            if (request := self.requests.get(params.id)) is not None:
+                request.cancel()
+            return
+        self._party.charge(NOTIFICATION_SECONDS + size * BYTE_SECONDS)
+        with self._held_up():
+            await self._party.turn()
+        self._on_notification(params)
+
+    async def _take_request(
+        self, number: int, params: Any, line: bytes, tasks: TaskGroup
+    ) -> messages.ExecutionFinish | None:
+        if isinstance(params, messages.ExecutionFinish) and not self._refusing:
+            # As for a cancellation.
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            # What the script leaves behind at its end, it no longer wants.
+            self.finished = True
+            await self._send(jsonrpc.encode(jsonrpc.Response(number, {})))
+            return params
+        self._party.works()
+        # A script that asks one thing after the other can't take more time than its answers do.
+        is_flood = max(len(self.requests), self._together) > FEW_REQUESTS
+        self._party.charge(len(line) * BYTE_SECONDS + (REQUEST_SECONDS if is_flood else 0))
+        with self._held_up():
+            await self._party.turn()
+        self.moved_at = time.monotonic()
+        if self._refusing:
+            return None
+        if number in self.requests:
+            raise WireError("bad_params", f"two requests under way have the id {number}", excerpt(line))
+        self._total += 1
+        self._size += len(line)
+        if (refusal := self._over()) is not None:
+            # At once, and before the next frame is read: what is over the limit takes no place and no memory.
+            self._refused += 1
+            if self._refused > max(self._limits.total, MIN_REFUSALS):
+                raise TooManyRequestsError(f"The script went on after {self._refused - 1} refusals: {refusal.message}")
+            # Not waited for: podman's monitor takes no input for a container while nobody takes its output.
+            tasks.start_soon(self._send, jsonrpc.encode(error_response(number, refusal)))
+            return None
+        with self._held_up():
+            size = len(line) + VALUE_BYTES * await off_loop(line, jsonrpc.separators, line)
+        # Acquired here and not in the task: a flood then waits in the pipe and not in our memory.
+        await self._take_place(size)
+        self._held.add(size)
+        self.working += 1
+        request = self.requests[number] = _Request(self, number)
+        self._on_wait(1)
+        tasks.start_soon(self._work, request, params, size)
+        # One at a time gets going: the first step of some, such as a check of arguments, takes its time, and a whole
+        # chunk of them at once would hold up every other execution.
+        await anyio.lowlevel.checkpoint()
+        return None
+
+    @contextlib.contextmanager
+    def _held_up(self) -> Iterator[None]:
+        """The script waits for us: it uses none of its own time, and has not come to rest."""
+        began = time.monotonic()
+        self.working += 1
+        self._on_wait(1)
+        try:
+            yield
+        finally:
+            self._on_wait(-1)
+            self.working -= 1
+            self.moved_at += time.monotonic() - began
+
+    async def _take_place(self, size: int) -> None:
+        if not self._held.has_room(size):
+            await self._reading_ahead(self._held.room, size)
+        try:
+            self.queue.acquire_nowait()
+        except anyio.WouldBlock:
+            await self._reading_ahead(self.queue.acquire)
+
+    async def _reading_ahead(self, wait: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """Wait for room, and take what comes meanwhile, as far as memory goes.
+
+        Podman's monitor takes no input for a container while nobody takes its output: requests that wait for room here,
+        and answers that would make room, would wait for each other.
+        """
+        async with anyio.create_task_group() as reading:
+            reading.start_soon(self._read_ahead)
+            await wait(*args)
+            reading.cancel_scope.cancel()
+
+    async def _read_ahead(self) -> None:
+        # At the end of the stream the next to receive is told so again.
+        with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            while sum(map(len, self._ahead)) < MAX_AHEAD_BYTES:
+                self._ahead.append(await self._stdout.receive())
+
+    async def _work(self, request: _Request, params: Any, size: int) -> None:
+        answer: bytes | None = None
+        has_started = False
+        try:
+            try:
+                with request.scope:
+                    # Cancelled before it began: a request that never waits would be worked on all the same.
+                    await anyio.lowlevel.checkpoint_if_cancelled()
+                    await request.reacquire_slot()
+                    await self._unsent.room(1)
+                    has_started = True
+                    result = await self._result(request, params)
+                    answer = await off_loop(result, _encoded, result)
+            finally:
+                # Before the answer is sent: what the guest does with it is its own time.
+                self._on_wait(-1)
+                del self.requests[request.number]
+                request.effect_ended()
+                if request.was_cancelled and not has_started:
+                    self._on_cancelled_before_start(params)
+            if answer is not None:
+                self._unsent.add(len(answer))
+                await self._send(answer)
+                self._unsent.add(-len(answer))
+        finally:
+            # After it: a guest that doesn't read its answers gets no more of them.
+            request.release_slot()
+            self._held.add(-size)
+
+    def _over(self) -> BridgeError | None:
+        if self._total > self._limits.total:
+            return BridgeError(
+                "too_many_calls", f"This run has made {self._limits.total} requests.", hint="Raise max_calls."
+            )
+        if self._size > self._limits.size:
+            return BridgeError(
+                "calls_too_large",
+                f"This run's requests are over {self._limits.size} bytes.",
+                hint="Raise max_call_size.",
+            )
+        return None
+
+    async def _result(self, request: _Request, params: Any) -> jsonrpc.Response | jsonrpc.ErrorResponse:
+        number = request.number
+        try:
+            return jsonrpc.Response(number, await self._answer(params, request))
+        except BridgeError as exc:
+            return error_response(number, exc)
+        except Exception:
+            # A fault of ours must reach the operator's log, and neither the guest nor the other executions.
+            logger.exception("answering %s failed", type(params).__name__)
+            return error_response(
+                number, BridgeError("internal_error", "The bridge met an internal error; its log has the details.")
+            )
+
+    async def _send(self, data: bytes) -> None:
+        """Send a frame; those that are ready at the same time go as one, since each write wakes the engine's client."""
+        self._ready.append(data)
+        async with self._send_lock:
+            if self.requests:
+                await anyio.lowlevel.cancel_shielded_checkpoint()
+            ready, self._ready = self._ready, []
+            together = b""
+            # When the guest is gone, `serve` sees it at its end of the channel.
+            with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                for frame in _emptied(ready):
+                    if len(together) + len(frame) > MAX_TOGETHER_BYTES and together:
+                        await self._stdin.send(together)
+                        together = b""
+                    together = together + frame if together else frame
+                if together:
+                    await self._stdin.send(together)
+
+
+def _emptied(frames: list[bytes]) -> Iterator[bytes]:
+    """The frames in their order, each given up as it is taken: together they may be large."""
+    frames.reverse()
+    while frames:
+        yield frames.pop()
+
+
+def start_line(start: messages.ExecutionStart) -> bytes:
+    """The frame that starts an execution.
+
+    Raises:
+        BridgeError: `code_too_large`, `bad_code` (text that is no Unicode).
+    """
+    try:
+        return jsonrpc.encode(messages.notification(start))
+    except LocalMessageError as exc:
+        code = "code_too_large" if exc.code == "frame_too_large" else "bad_code"
+        raise BridgeError(code, f"The code can't be sent to the sandbox: {exc}.") from None
+
+
+def error_response(number: int, exc: BridgeError) -> jsonrpc.ErrorResponse:
+    """An error with its stable code and JSON-compatible details."""
+    return jsonrpc.ErrorResponse(number, jsonrpc.APPLICATION_ERROR, str(exc), {"code": exc.code, **exc.details})
+
+
+def _decoded(line: bytes) -> jsonrpc.Message:
+    return jsonrpc.decode(line, loads=large_json.loads, dumps=large_json.dumps)
+
+
+def _encoded(answer: jsonrpc.Response | jsonrpc.ErrorResponse) -> bytes:
+    try:
+        return jsonrpc.encode(answer, dumps=large_json.dumps)
+    except LocalMessageError as exc:
+        too_large = exc.code == "frame_too_large"
+        code = "result_too_large" if too_large else "bad_result"
+        return jsonrpc.encode(error_response(answer.id, BridgeError(code, f"The result can't be passed on: {exc}.")))
