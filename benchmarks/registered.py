@@ -141,7 +141,7 @@ async def registered(bench: Bench) -> list[Row]:
             script = ScriptRun("benchmark", bridge.programs.store, bridge.programs.recorder, gate, gate.policy_hash)
 
             def call(tool: str) -> Awaitable[object]:
-                return script.call_tool("local", ToolCall("local", tool, ARGUMENTS), NO_REQUEST)
+                return script.call("local", ToolCall("local", tool, ARGUMENTS), NO_REQUEST)
 
             registry = bridge._governance.registry  # noqa: SLF001
             singly: dict[str, Callable[[], Awaitable[float]]] = {

@@ -157,7 +157,7 @@ class Gate:
                     raise await off_loop([exc.message, exc.details], projected, exc, projector) from None
             return result
 
-    async def complete(
+    async def ask_model(
         self,
         arguments: dict[str, Any],
         caller: ModelCaller,

@@ -254,7 +254,7 @@ class Requests:
             await self._programs.holds(request.arguments)
         began, outcome = time.monotonic(), "failed"
         try:
-            answer = await self._script.call_tool(server, request, context)
+            answer = await self._script.call(server, request, context)
             outcome = "answered"
         finally:
             # Names only: arguments and results may hold what a log shouldn't.

@@ -26,14 +26,14 @@ PACKAGE = Path(__file__).resolve().parents[2] / "mcp_bridge"
 # --- where effects happen ---
 
 CALL_SITES = {
-    "call_tool": {"downstream/client/fleet.py": {"Fleet.call_tool"}},  # hands on to the server's supervisor
-    "call_listed": {"downstream/client/supervisor.py": {"DownstreamServer.call_tool", "ListedTool.call"}},
-    "called": {"registered/registry.py": {"BoundFunction.call", "Registry.call"}},
-    "registry.call": {},
     "tool.call": {
         "gate/gate.py": {"Gate.call"},  # the one place where a bound tool is called
         "registered/registry.py": {"BoundFunction.called"},
     },
+    "call_tool": {"downstream/client/fleet.py": {"Fleet.call_tool"}},  # hands on to the server's supervisor
+    "call_listed": {"downstream/client/supervisor.py": {"DownstreamServer.call_tool", "ListedTool.call"}},
+    "called": {"registered/registry.py": {"BoundFunction.call", "Registry.call"}},
+    "registry.call": {},
     "complete": {
         "gate/model_steps.py": {"ModelSteps.complete", "ModelSteps.answer"},
         "models/planner.py": {"plan"},  # with the `ModelSteps` that the gate has given it

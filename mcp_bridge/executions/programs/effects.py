@@ -252,7 +252,7 @@ class ProgramEffects:
     async def _llm(self, run: ProgramRun, effect: Effect, request: RequestContext) -> Outcome:
         call = StepCall(run, effect, self._recorder, self._gate.policy_hash, request)
         try:
-            completion = await self._gate.complete(effect.arguments, call, effect.timeout)
+            completion = await self._gate.ask_model(effect.arguments, call, effect.timeout)
         except ModelError as exc:
             error = projected(exc, await self._gate.values.projector())
             status: OutcomeStatus = "timeout" if exc.code == "model_timeout" else "failed"

@@ -198,7 +198,7 @@ class ScriptRun:
 
     # --- what the sandbox asks for ---
 
-    async def call_tool(self, server: str, asked: ToolCall, request: RequestContext) -> dict[str, Any]:
+    async def call(self, server: str, asked: ToolCall, request: RequestContext) -> dict[str, Any]:
         """The answer to a call of a tool: the recorded one, or that of the tool, recorded.
 
         Args:
@@ -246,7 +246,7 @@ class ScriptRun:
             do: Makes it.
 
         Raises:
-            BridgeError: As `call_tool`.
+            BridgeError: As `call`.
         """
         if (answer := await self._answered_already(call)) is not None:
             return answer

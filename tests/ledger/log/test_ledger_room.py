@@ -21,8 +21,7 @@ from ledger_fixtures import large_says, small_says
 from tampered_fixtures import ANNA, ASKED, ENDED, HOLDER, WAITING, Writer, verdict
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions import artifacts as keep
-from mcp_bridge.executions import retention
+from mcp_bridge.executions import artifacts, retention
 from mcp_bridge.executions.artifacts import ArtifactWriter, Files, Memories
 from mcp_bridge.executions.scripts.call_history import Past
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
@@ -587,17 +586,17 @@ def test_artifacts_and_outputs_of_all_runs_and_processes_are_limited_together(tm
             write()
         assert caught.value.code == "files_full"
     # What was refused is not there, and doesn't count.
-    assert one.used() == 2 * (40_000 + keep.FILE_BYTES)
+    assert one.used() == 2 * (40_000 + artifacts.FILE_BYTES)
     assert not list((tmp_path / "files").glob("c*/*"))
     # Replaced, it counts once; removed, not any more.
     kept_file(one, "a" * 16, "1", 5000)
-    assert one.used() == 45_000 + 2 * keep.FILE_BYTES
+    assert one.used() == 45_000 + 2 * artifacts.FILE_BYTES
     one.remove("a" * 16)
     kept_file(other, "c" * 16, "2", 40_000)
 
 
 def test_empty_files_count_too(tmp_path):
-    files = Files(tmp_path, 10 * keep.FILE_BYTES)
+    files = Files(tmp_path, 10 * artifacts.FILE_BYTES)
     with pytest.raises(BridgeError) as caught:
         for number in range(100):
             kept_file(files, "a" * 16, str(number), 0)
@@ -608,11 +607,11 @@ def test_empty_files_count_too(tmp_path):
 def test_what_somebody_who_was_killed_has_counted_wrongly_is_counted_anew(tmp_path):
     files = Files(tmp_path, 100_000)
     kept_file(files, "a" * 16, "1", 10_000)
-    (tmp_path / keep.TOTAL_NAME).write_text("99999")
+    (tmp_path / artifacts.TOTAL_NAME).write_text("99999")
     with pytest.raises(BridgeError):
         kept_file(files, "b" * 16, "2", 10_000)
     files.sweep(0)
-    assert files.used() == 10_000 + keep.FILE_BYTES
+    assert files.used() == 10_000 + artifacts.FILE_BYTES
     kept_file(files, "b" * 16, "2", 10_000)
 
 
@@ -632,7 +631,7 @@ async def test_files_are_removed_after_a_week_but_those_of_what_can_go_on(tmp_pa
         await retention.sweep(database, files, LedgerConfig())
     assert not (tmp_path / "files" / ENDED).exists()
     assert (tmp_path / "files" / WAITING / "a").exists()
-    assert files.used() == 10 + keep.FILE_BYTES
+    assert files.used() == 10 + artifacts.FILE_BYTES
 
 
 MERGE = """
