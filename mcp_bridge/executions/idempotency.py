@@ -10,13 +10,14 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.programs.record import standing
 from mcp_bridge.executions.scripts.held_calls import execution_of
 from mcp_bridge.gate.request_context import NO_REQUEST
-from mcp_bridge.ledger.storage.store import ERASED
+from mcp_bridge.ledger.storage.schema import ERASED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mcp_bridge.gate.request_context import RequestContext
-    from mcp_bridge.ledger.storage.store import KeySpace, ProgramStore, StoredExecution
+    from mcp_bridge.ledger.storage.blind_indexes import KeySpace
+    from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")

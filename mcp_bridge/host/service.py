@@ -32,6 +32,7 @@ from mcp_bridge.host.channel import ChannelLimits, start_line
 from mcp_bridge.host.log_masking import masked_logs
 from mcp_bridge.host.loop_watch import LoopWatch, watched
 from mcp_bridge.host.sandbox_run import MAX_VALUE_BYTES, Execution, ExecutionLimits, Progress
+from mcp_bridge.ledger.log.allowance import Allowance
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
@@ -505,7 +506,7 @@ class Bridge:
         governance = self._governance
         # A replay keeps nothing: it makes no call.
         store = None if recorder else self.programs.store.keep_values
-        allowance = self._database.allowance()
+        allowance = Allowance(self._database)
         allowance.counts(execution)
         return Gate(
             PRINCIPAL,
@@ -658,7 +659,7 @@ async def open_bridge(
                     specs,
                     idle_timeout=settings.runtime_idle_timeout,
                     environment=environment(settings, governance),
-                    shown=shown_output(governance),
+                    mask_output=shown_output(governance),
                     missing=missing,
                 ) as fleet,
                 anyio.create_task_group() as tasks,

@@ -11,7 +11,7 @@ from mcp_bridge.executions.scripts.record import told_script
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.machine import APPROVAL, IN_DOUBT
 from mcp_bridge.ledger.log.entries import TOMBSTONE
-from mcp_bridge.ledger.storage.store import ERASED
+from mcp_bridge.ledger.storage.schema import ERASED
 from mcp_bridge.sandbox.owner import Owner
 
 if TYPE_CHECKING:

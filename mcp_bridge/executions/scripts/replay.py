@@ -17,7 +17,7 @@ from mcp_bridge.executions.scripts.call_history import Past
 from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.executions.scripts.lifecycle import MAX_LOST, Begun, is_lost
 from mcp_bridge.executions.scripts.run import OWN_END, ScriptRun
-from mcp_bridge.ledger.storage.store import ERASED
+from mcp_bridge.ledger.storage.schema import ERASED
 from mcp_bridge.policy.secrets.references import is_alike
 
 if TYPE_CHECKING:
