@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.gate.callers import ToolIntent
 from mcp_bridge.governance.tool_names import tool_names
+from mcp_bridge.ledger.log.payloads import ToolIntent
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.rules.call import Call
 from mcp_bridge.policy.rules.comparisons import Unknown
@@ -82,10 +82,10 @@ class Admitted:
     recorded: Any
     decision: Decision
 
-    def intent(self, *, is_repeatable: bool) -> ToolIntent:
+    def intent(self) -> ToolIntent:
         """The call, as it is recorded before it is made."""
         sent = None if self.recorded == self.asked else self.recorded
-        return ToolIntent(str(self.names), self.asked, sent, self.decision.counts, is_repeatable)
+        return ToolIntent(str(self.names), self.asked, sent=sent, rules=self.decision.counts)
 
 
 class Admission:

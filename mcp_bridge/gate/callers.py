@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mcp_bridge.gate.request_context import RequestContext
+    from mcp_bridge.ledger.log.payloads import ToolIntent
     from mcp_bridge.policy.rules.call import StepContext
-
-
-class ToolIntent(NamedTuple):
-    """A call that is about to be made.
-
-    Attributes:
-        tool: The tool's exact name, after its server's.
-        arguments: The arguments as the caller wrote them, projected.
-        sent: What the tool gets, projected, if that is something else; else None.
-        rules: The numbers of the rules that it counts against.
-        is_repeatable: Whether it does no harm if it is made once more.
-    """
-
-    tool: str
-    arguments: Any
-    sent: Any
-    rules: tuple[int, ...]
-    is_repeatable: bool
-
-    def payload(self) -> dict[str, Any]:
-        """As the payload of an entry."""
-        told = {"kind": "tool", "tool": self.tool, "arguments": self.arguments}
-        if self.sent is not None:
-            told["sent"] = self.sent
-        return told | {"rules": list(self.rules)} if self.rules else told
 
 
 class Caller(Protocol):
@@ -81,8 +57,12 @@ class Caller(Protocol):
             decider: What denies it.
         """
 
-    async def begin(self, intent: ToolIntent) -> None:
+    async def begin(self, intent: ToolIntent, *, is_repeatable: bool) -> None:
         """Record that the call is about to be made; when this returns, that is durable.
+
+        Args:
+            intent: The call, without what only the caller knows of it.
+            is_repeatable: Whether the call does no harm if it is made once more.
 
         Raises:
             BridgeError: `not_recorded`: it must not be made.

@@ -25,7 +25,7 @@ from mcp_bridge.gate.admission import Admission, projected
 from mcp_bridge.gate.model_steps import ModelSteps, amounts
 from mcp_bridge.models.model import ModelError
 from mcp_bridge.offload import off_loop
-from mcp_bridge.policy.rules.budgets import Amounts, Budget, Share, unanswered
+from mcp_bridge.policy.rules.budgets import Amounts, Budget, Share, cut_short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -143,7 +143,7 @@ class Gate:
                 if share is not None:
                     share.add(Amounts(calls=1, bytes=size), admitted.decision.counts)
                 self.values.keep(caller.execution, [admitted.asked, admitted.recorded])
-                await caller.begin(admitted.intent(is_repeatable=self._is_idempotent(admitted.tool)))
+                await caller.begin(admitted.intent(), is_repeatable=self._is_idempotent(admitted.tool))
                 try:
                     result = await admitted.tool.call(admitted.prepared, self._teller(tool, projector), raw=raw)
                     result = await off_loop(
@@ -188,7 +188,7 @@ class Gate:
                 raise
             except anyio.get_cancelled_exc_class():
                 # Nobody has seen what it took.
-                share.add(unanswered(told))
+                share.add(cut_short(told))
                 raise
             share.add(amounts(completion.usage))
             return completion

@@ -93,7 +93,7 @@ class RegisteredTool:
         # Where they are large, their validators run on a thread as well.
         return await off_loop(arguments, self._checked, arguments)
 
-    async def call(self, keywords: dict[str, Any], timeout: float | None, threads: Threads) -> CallOutcome:  # noqa: ASYNC109
+    async def call(self, keywords: dict[str, Any], timeout: float | None, threads: Threads) -> CallOutcome:
         """Call it, with keyword arguments of `prepare`; see `Registry.call`."""
         declared = self.declaration
         limit = declared.timeout if timeout is None else min(timeout, declared.timeout)

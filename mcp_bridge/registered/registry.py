@@ -99,7 +99,7 @@ class Registry:
         self,
         name: str,
         arguments: dict[str, Any] | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109
+        timeout: float | None = None,
     ) -> CallOutcome:
         """Call a tool.
 
@@ -164,7 +164,7 @@ class BoundFunction:
         text = value if isinstance(value, str) else json.dumps(value)
         return ToolResult(value, {"content": [{"type": "text", "text": text}]}, is_pending)
 
-    async def called(self, prepared: dict[str, Any], timeout: float | None = None) -> CallOutcome:  # noqa: ASYNC109
+    async def called(self, prepared: dict[str, Any], timeout: float | None = None) -> CallOutcome:
         """Call it; see `Registry.call`."""
         return await self._tool.call(prepared, timeout, self._threads)
 

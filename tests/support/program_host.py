@@ -173,10 +173,10 @@ def host(job: dict) -> None:
 def before_the_intent(tool: str) -> None:
     begin = StepCall.begin
 
-    async def dying(self, intent):
+    async def dying(self, intent, *, is_repeatable):
         if intent.tool.endswith(f".{tool}"):
             die()
-        await begin(self, intent)
+        await begin(self, intent, is_repeatable=is_repeatable)
 
     StepCall.begin = dying
 

@@ -131,12 +131,12 @@ def set_traps() -> None:
         if dies_at("after", name):
             os.environ["DIE"] = "now"
 
-    async def dying_begin(self, intent):
+    async def dying_begin(self, intent, *, is_repeatable):
         calls[self.call] = f"{intent.tool.removeprefix('local.')} {intent.arguments.get('text', '')}"
         if os.environ["DIE"] == "now":
             await self._log._recorder.append()
             die()
-        await begin(self, intent)
+        await begin(self, intent, is_repeatable=is_repeatable)
 
     async def dying_keep(self, begun, ended):
         if os.environ["DIE"] in {"end", "now"}:

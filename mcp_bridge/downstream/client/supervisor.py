@@ -473,7 +473,7 @@ class DownstreamServer:
         self,
         tool: ToolInfo | str,
         arguments: dict[str, Any] | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109
+        timeout: float | None = None,
         tell: Callable[[str], None] | None = None,
     ) -> CallToolResult:
         """Call a tool. Starts the server if necessary.
@@ -506,7 +506,7 @@ class DownstreamServer:
         self,
         tool: ToolInfo,
         arguments: dict[str, Any],
-        timeout: float | None = None,  # noqa: ASYNC109
+        timeout: float | None = None,
         tell: Callable[[str], None] | None = None,
     ) -> CallToolResult:
         """As `call_tool`, of a tool that was listed, and of arguments that were held against its schema."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -14,7 +15,7 @@ from mcp_bridge.kernel.events import Outcome
 from mcp_bridge.kernel.machine import APPROVAL
 from mcp_bridge.kernel.references import WHOLE
 from mcp_bridge.kernel.values import ValueFaultError, normal
-from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.payloads import CallDecision, Denial, ModelIntent, Question, StepDecision, to_entry
 from mcp_bridge.models.model import ModelError
 from mcp_bridge.offload import off_loop, time_limit
 from mcp_bridge.policy.redaction.json_walk import leaves
@@ -24,12 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mcp_bridge.executions.programs.run import ProgramRun
-    from mcp_bridge.gate.callers import ToolIntent
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.kernel.events import Effect, OutcomeStatus
     from mcp_bridge.kernel.program import Program
-    from mcp_bridge.ledger.log.entries import Kind
+    from mcp_bridge.ledger.log.payloads import Payload, ToolIntent
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.policy.rules.call import Origin
     from mcp_bridge.policy.secrets.references import Scalar
@@ -88,25 +88,29 @@ class StepCall:
 
     async def decide(self, question: Mapping[str, Any], *, approved: bool) -> bool:
         """As `Caller.decide`."""
-        await self._record("decision", {**question, "approved": approved, "by": "client"})
+        await self._record(CallDecision(Question(question), approved, "client"))
         return approved
 
     async def deny(self, tool: str, decider: str) -> None:
         """As `Caller.deny`."""
-        await self._record("denial", {"tool": tool, "by": decider})
+        await self._record(Denial(tool, decider))
 
-    async def begin(self, intent: ToolIntent) -> None:
+    async def begin(self, intent: ToolIntent, *, is_repeatable: bool) -> None:
         """As `Caller.begin`. From here on the call may have happened."""
-        if not intent.is_repeatable:
+        if not is_repeatable:
             self._run.begins(self.effect.id)
-        await self._record("intent", intent.payload() | {"effect": self.effect.id})
+        await self._record(replace(intent, effect=self.effect.id))
 
     async def ask(self, arguments: Any) -> None:
         """As `ModelCaller.ask`."""
-        await self._record("intent", {"kind": "llm", "effect": self.effect.id, "arguments": arguments})
+        await self._record(ModelIntent(self.effect.id, arguments))
 
-    async def _record(self, kind: Kind, payload: dict[str, Any]) -> None:
-        entry = Entry(kind, self.execution, payload, self.effect.step, self._policy_hash, self.program)
+    async def decide_step(self, question: Mapping[str, Any], *, approved: bool) -> None:
+        """Record what the client's person says to an approval step."""
+        await self._record(StepDecision(Question(question), approved, "client"))
+
+    async def _record(self, payload: Payload) -> None:
+        entry = to_entry(payload, self.execution, self.effect.step, self._policy_hash, self.program)
         await self._recorder.append(entry)
 
 
@@ -178,7 +182,7 @@ class ProgramEffects:
                     return Outcome(number, "pending")
                 case "approval":
                     with anyio.fail_after(effect.timeout):
-                        return await self._approval(run, effect)
+                        return await self._approval(run, effect, request)
             return await self._llm(run, effect, request)
         except TimeoutError:
             return Outcome(number, "timeout")
@@ -192,6 +196,16 @@ class ProgramEffects:
             logger.exception("effect %s of %s failed", number, run.execution)
             return Outcome(number, "failed", None, "internal_error", "the bridge met an internal error")
 
+    def _step_call(
+        self,
+        run: ProgramRun,
+        effect: Effect,
+        request: RequestContext,
+        approved: Mapping[str, Any] | None = None,
+        step: StepContext | None = None,
+    ) -> StepCall:
+        return StepCall(run, effect, self._recorder, self._gate.policy_hash, request, approved, step)
+
     async def _tool(
         self, run: ProgramRun, effect: Effect, request: RequestContext, approved: Mapping[str, Any] | None
     ) -> Outcome:
@@ -199,8 +213,7 @@ class ProgramEffects:
             ProgramRef(self._origin(run, name, program), program.hash, name or program.name)
             for name, program in run.machine.programs_of(effect.id)
         )
-        step = StepContext(chain, effect.step)
-        call = StepCall(run, effect, self._recorder, self._gate.policy_hash, request, approved, step)
+        call = self._step_call(run, effect, request, approved, StepContext(chain, effect.step))
         tool = await self._gate.tools.of_step(effect.name, run.servers)
         try:
             with time_limit(effect.timeout) as limit:
@@ -229,7 +242,7 @@ class ProgramEffects:
         known = self._operators.get(name)
         return "operator" if known is not None and known.hash == program.hash else "agent"
 
-    async def _approval(self, run: ProgramRun, effect: Effect) -> Outcome:
+    async def _approval(self, run: ProgramRun, effect: Effect, request: RequestContext) -> Outcome:
         """Ask the client's person, if there is one, what the step asks."""
         values, asker = self._gate.values, self._gate.asker
         projector = await values.projector()
@@ -241,16 +254,12 @@ class ProgramEffects:
             answer = await asker.ask({**shown, "origin": run.origin})
         if answer is None:
             return Outcome(effect.id, "pending")
-        decision = {"approved": answer, "by": "client"}
         values.keep(run.execution, question)
-        entry = Entry(
-            "decision", run.execution, question | decision, effect.step, self._gate.policy_hash, run.program.hash
-        )
-        await self._recorder.append(entry)
-        return Outcome(effect.id, "ok", decision)
+        await self._step_call(run, effect, request).decide_step(question, approved=answer)
+        return Outcome(effect.id, "ok", {"approved": answer, "by": "client"})
 
     async def _llm(self, run: ProgramRun, effect: Effect, request: RequestContext) -> Outcome:
-        call = StepCall(run, effect, self._recorder, self._gate.policy_hash, request)
+        call = self._step_call(run, effect, request)
         try:
             completion = await self._gate.ask_model(effect.arguments, call, effect.timeout)
         except ModelError as exc:

@@ -20,7 +20,7 @@ from mcp_bridge.executions.programs.library import ProgramLibrary
 from mcp_bridge.executions.programs.record import refuse_erased, run_record, standing
 from mcp_bridge.executions.programs.run import ProgramRun
 from mcp_bridge.executions.readiness import may_go_on
-from mcp_bridge.executions.recovery import event_json, outcome_json, replay, spent, state_hash
+from mcp_bridge.executions.recovery import event_json, replay, spent, state_hash
 from mcp_bridge.executions.request_identity import Keys, ProgramAsked, whole_key
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.governance.denied_steps import MAX_TOLD, told_denied
@@ -30,6 +30,7 @@ from mcp_bridge.kernel.events import Outcome, Resume
 from mcp_bridge.kernel.machine import APPROVAL, IN_DOUBT, Machine
 from mcp_bridge.kernel.values import ValueFaultError, canonical, normal
 from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.payloads import outcome_object
 from mcp_bridge.ledger.storage.store import StoredExecution
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.secrets.references import fill_in, ids_of, is_alike
@@ -507,7 +508,7 @@ class Programs(ProgramLibrary):
         wanted = None if effects is None else [effect.id for effect in effects]
         if isinstance(event, Outcome):
             self.store.keep_values(run.execution, run.effects.values_behind(event.value))
-            self.recorder.post(self.entry("outcome", run, step, **outcome_json(event), effects=wanted))
+            self.recorder.post(self.entry("outcome", run, step, **outcome_object(event), effects=wanted))
             return
         payload = event_json(event)
         self.store.keep_values(run.execution, run.effects.values_behind(payload.get("payload")))

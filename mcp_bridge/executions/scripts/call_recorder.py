@@ -5,9 +5,25 @@ A call has an intent, if something is about to happen, and one outcome. Nobody e
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mcp_bridge.executions.scripts.call_history import NOT_DONE, PENDING, TAKEN_BACK, Asked, failure
+from mcp_bridge.executions.scripts.call_history import Asked
+from mcp_bridge.ledger.log.payloads import (
+    NOT_DONE,
+    PENDING,
+    TAKEN_BACK,
+    CallDecision,
+    CallOutcome,
+    CallRef,
+    Denial,
+    Failure,
+    NoAnswer,
+    Question,
+    RequestIntent,
+    RequestOutcome,
+    Success,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,8 +31,8 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog.bound_tool import ToolResult
     from mcp_bridge.errors import BridgeError
     from mcp_bridge.executions.scripts.call_history import PastCall
-    from mcp_bridge.gate.callers import ToolIntent
     from mcp_bridge.gate.request_context import RequestContext
+    from mcp_bridge.ledger.log.payloads import Payload, Result, ToolIntent
 
 NOT_TAKEN = frozenset({"record_limit", "ledger_full"})
 """Codes of calls for which there was no room in the record: nor is there for what they were given."""
@@ -33,10 +49,10 @@ class CallLog(Protocol):
     def key(self) -> str | None:
         """The idempotency key by which somebody can go on with the execution, or None."""
 
-    def post(self, kind: Any, payload: dict[str, Any]) -> None:
+    def post(self, payload: Payload) -> None:
         """Record an entry, without waiting."""
 
-    async def append(self, kind: Any, payload: dict[str, Any]) -> None:
+    async def append(self, payload: Payload) -> None:
         """Record an entry; when this returns, it is durable."""
 
     async def project(self, value: Any) -> Any:
@@ -139,22 +155,22 @@ class CallRecorder:
         counts = None if self.call is None else await self._log.decide(self.call, question, approved=approved)
         if counts is not None:
             return counts
-        told = {**question, **self._marks(question["tool"]), "approved": approved, "by": "client"}
-        await self._log.append("decision", told)
+        ref = self._ref(question["tool"])
+        await self._log.append(CallDecision(Question(question), approved, "client", ref))
         return approved
 
     async def deny(self, tool: str, decider: str) -> None:
         """As `Caller.deny`."""
-        await self._log.append("denial", {"tool": tool, "by": decider, **self._marks(tool)})
+        await self._log.append(Denial(tool, decider, self._ref(tool)))
 
-    async def begin(self, intent: ToolIntent) -> None:
-        """As `Caller.begin`."""
+    async def begin(self, intent: ToolIntent, *, is_repeatable: bool) -> None:  # noqa: ARG002
+        """As `Caller.begin`. Whether a call in doubt is repeatable is asked when somebody goes on with the script."""
         self._tool = intent.tool
         try:
-            await self._log.append("intent", intent.payload() | self._marks(intent.tool))
+            await self._log.append(replace(intent, call=self._ref(intent.tool)))
         except BaseException:
             # It has been announced, and won't be made.
-            self._end(self._of_tool(intent.tool) | {"status": NOT_DONE})
+            self._end(self._of_tool(NoAnswer(NOT_DONE)))
             raise
         if self.call is not None:
             self.request.on_cancel(self.cancelled)
@@ -169,32 +185,30 @@ class CallRecorder:
         """
         if self.call is None:
             return None
-        await self._log.append("intent", self._announced(await self.asked()))
+        await self._log.append(self._announced(await self.asked(), self.call))
         return None if self.known is None else self.known.sequence
 
     def drives_program(self, asked: Asked) -> None:
         """Record, unless `announce` has, that the script has a program of which the outcome may never come."""
-        if not self._has_intent:
-            self._log.post("intent", self._announced(asked))
+        if self.call is not None and not self._has_intent:
+            self._log.post(self._announced(asked, self.call))
 
-    def _announced(self, asked: Asked) -> dict[str, Any]:
+    def _announced(self, asked: Asked, call: str) -> RequestIntent:
         self._has_intent = True
         self._log.keep(asked.arguments)
-        return asked.payload() | {"call": self.call}
+        return RequestIntent(asked, call)
 
     # --- the outcome ---
 
     def returned(self, result: ToolResult) -> None:
         """The tool has given a result."""
-        outcome = self._of_tool(self._tool or self.name)
         if result.is_pending and self.call is not None:
             if not self.has_ended:
                 # Its script is suspended, and gets what comes later.
                 self.is_pending = True
-                self._write(outcome | {"status": PENDING})
+                self._write(self._of_tool(NoAnswer(PENDING)))
             return
-        outcome |= {"status": "ok", "value": result.raw if self.raw else result.value}
-        self._end(outcome | {"pending": True} if result.is_pending else outcome)
+        self._end(self._of_tool(Success(result.raw if self.raw else result.value, result.is_pending)))
 
     async def succeeded(self, value: Any) -> None:
         """Something else than a tool has given an answer."""
@@ -202,15 +216,15 @@ class CallRecorder:
 
     def succeeded_with(self, value: Any, asked: Asked) -> None:
         """As `succeeded`, of a call whose arguments are projected already."""
-        self._end(self._of_asked(asked) | {"status": "ok", "value": value})
+        self._end(self._of_asked(asked, Success(value)))
 
     async def failed(self, error: BridgeError) -> None:
         """The call has failed, or was refused: whoever runs the script again is to be refused as well."""
         if self._tool is not None:
-            self._end(self._of_tool(self._tool) | failure(error, raw=self.raw))
+            self._end(self._of_tool(Failure.of(error, raw=self.raw)))
         elif self.call is not None and not self.has_ended:
             asked = await self.asked()
-            self._end(self._of_asked(asked.in_short() if error.code in NOT_TAKEN else asked) | failure(error))
+            self._end(self._of_asked(asked.in_short() if error.code in NOT_TAKEN else asked, Failure.of(error)))
 
     def cut_off(self) -> None:
         """A tool's call was cut off: by the end of its sandbox, because the script no longer wants it, or by a fault.
@@ -218,43 +232,43 @@ class CallRecorder:
         It is in doubt if it was cut off by the end of its sandbox, and somebody can go on with the execution.
         """
         if self._tool is not None and (self._log.key is None or self.request.is_cancelled):
-            self._end(self._of_tool(self._tool) | {"status": TAKEN_BACK})
+            self._end(self._of_tool(NoAnswer(TAKEN_BACK)))
 
     def cancelled(self) -> None:
         """The script has cancelled a tool's call. Whatever has come of it, the script has done without."""
         self.has_ended = True
-        self._log.post("outcome", self._of_tool(self._tool or self.name) | {"status": TAKEN_BACK})
+        self._log.post(self._of_tool(NoAnswer(TAKEN_BACK)))
 
     def abandoned(self, asked: Asked) -> None:
         """As `cancelled`, of a call that was held, or of a program that the script waits for no longer."""
         self.has_ended = True
-        self._log.post("outcome", self._of_asked(asked) | {"status": TAKEN_BACK})
+        self._log.post(self._of_asked(asked, NoAnswer(TAKEN_BACK)))
 
-    def _end(self, outcome: dict[str, Any]) -> None:
+    def _end(self, outcome: CallOutcome | RequestOutcome) -> None:
         if not self.has_ended:
             self.has_ended = True
             self._write(outcome)
 
-    def _write(self, outcome: dict[str, Any]) -> None:
-        self._log.keep([outcome.get("arguments"), outcome.get("value", outcome.get("details"))])
-        self._log.post("outcome", outcome)
+    def _write(self, outcome: CallOutcome | RequestOutcome) -> None:
+        given = None
+        match outcome.result:
+            case Success(value):
+                given = value
+            case Failure(details=details):
+                given = details
+        self._log.keep([outcome.request.arguments if isinstance(outcome, RequestOutcome) else None, given])
+        self._log.post(outcome)
 
-    def _of_tool(self, tool: str) -> dict[str, Any]:
-        """The beginning of the outcome of a tool's call: what was asked for is in the intent."""
-        return {"kind": "tool", "tool": tool, **self._marks(tool)}
+    def _of_tool(self, result: Result) -> CallOutcome:
+        """The outcome of a tool's call: what was asked for is in the intent."""
+        tool = self._tool or self.name
+        return CallOutcome(tool, self._ref(tool), result)
 
-    def _of_asked(self, asked: Asked) -> dict[str, Any]:
-        """The beginning of any other outcome, with what was asked for, unless that is in an intent."""
-        told = asked.payload() | {"call": self.call}
-        if self._has_intent:
-            told.pop("arguments", None)
-        return told
+    def _of_asked(self, asked: Asked, result: Result) -> RequestOutcome:
+        """Any other outcome, with what was asked for, unless that is in an intent."""
+        assert self.call is not None  # noqa: S101 - of what has no name, only a tool's call is recorded
+        return RequestOutcome(asked, self.call, result, self._has_intent)
 
-    def _marks(self, tool: str) -> dict[str, Any]:
-        """What the entries of a tool's call carry besides; `asked` is the name that was asked for, if it is another."""
-        if self.call is None:
-            return {}
-        marks: dict[str, Any] = {"call": self.call}
-        if self.name != tool:
-            marks["asked"] = self.name
-        return marks | {"raw": True} if self.raw else marks
+    def _ref(self, tool: str) -> CallRef | None:
+        """The call, as the entries of a tool's call name it."""
+        return None if self.call is None else CallRef(self.call, None if self.name == tool else self.name, self.raw)

@@ -27,7 +27,7 @@ from mcp_bridge.executions.scripts.call_history import Asked, Past
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.held_calls import HeldCall, Hold, is_same, made_key
 from mcp_bridge.gate.admission import ApprovalNeededError
-from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.payloads import Question, QueuedDecision, Violation, to_entry
 from mcp_bridge.wire.messages import NAMES, ProgramResume
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.scripts.call_history import PastCall
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.request_context import RequestContext
-    from mcp_bridge.ledger.log.entries import Kind
+    from mcp_bridge.ledger.log.entries import Entry
+    from mcp_bridge.ledger.log.payloads import Payload
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.storage.store import Approval, ProgramStore
     from mcp_bridge.wire.messages import ToolCall
@@ -323,18 +324,21 @@ class ScriptRun:
             return
         message = "a call has no name" if call is None else f"two calls have the name {call}"
         if self.live:
-            self.post("violation", {"message": message})
+            self.post(Violation(message))
         raise BridgeError("violation", f"This is no call of a script: {message}.")
 
     # --- its record, as `CallLog` ---
 
-    def post(self, kind: Kind, payload: dict[str, Any]) -> None:
+    def post(self, payload: Payload) -> None:
         """As `CallLog.post`."""
-        self._recorder.post(Entry(kind, self.execution, payload, None, self._policy_hash))
+        self._recorder.post(self._entry(payload))
 
-    async def append(self, kind: Kind, payload: dict[str, Any]) -> None:
+    async def append(self, payload: Payload) -> None:
         """As `CallLog.append`."""
-        await self._recorder.append(Entry(kind, self.execution, payload, None, self._policy_hash))
+        await self._recorder.append(self._entry(payload))
+
+    def _entry(self, payload: Payload) -> Entry:
+        return to_entry(payload, self.execution, None, self._policy_hash)
 
     async def project(self, value: Any) -> Any:
         """As `CallLog.project`."""
@@ -355,7 +359,7 @@ class ScriptRun:
         """As `CallLog.decide`."""
         for row in await self._asked_of(call, question):
             decision = {"approved": approved, "by": "client", "comment": None}
-            entry = Entry("decision", self.execution, row.question | decision, None, self._policy_hash)
+            entry = self._entry(QueuedDecision(Question(row.question), approved, "client"))
             return approved if await self._store.decide(row, decision, entry) else await self.decided(call, question)
         return None
 

@@ -11,11 +11,12 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import in_doubt as doubts
 from mcp_bridge.executions.programs.record import standing
 from mcp_bridge.executions.record import ExecutionRecord
-from mcp_bridge.executions.scripts.call_history import NOT_DONE, Past
+from mcp_bridge.executions.scripts.call_history import Past
 from mcp_bridge.executions.scripts.held_calls import if_made
 from mcp_bridge.executions.scripts.record import call_row, suspend
 from mcp_bridge.kernel.values import ValueFaultError, normal
 from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.payloads import NOT_DONE
 from mcp_bridge.sandbox.owner import owner_label
 
 if TYPE_CHECKING:

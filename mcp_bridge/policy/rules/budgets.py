@@ -72,8 +72,8 @@ class Amounts:
         }
 
 
-def unanswered(arguments: Mapping[str, Any]) -> Amounts:
-    """What a question to a model counts as of which nobody has seen the answer: every byte of it a token."""
+def cut_short(arguments: Mapping[str, Any]) -> Amounts:
+    """What a model's answer that never arrived counts as: every byte of the question as a token."""
     return Amounts(model_tokens=len(json.dumps(arguments)))
 
 

@@ -10,12 +10,13 @@ import pytest
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts import run
-from mcp_bridge.executions.scripts.call_history import Asked, Past, failure, spent
+from mcp_bridge.executions.scripts.call_history import Asked, Past, spent
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.held_calls import HeldCall
 from mcp_bridge.executions.scripts.run import ScriptRun
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.payloads import Failure
 from mcp_bridge.ledger.log.recorder import MemoryRecorder
 from mcp_bridge.wire.messages import NAMES, ProgramResume
 
@@ -172,7 +173,7 @@ async def test_an_error_is_the_same_again(raw):
     error = BridgeError("tool_error", "no", hint="ask", content=[1], raw={"isError": True})
     kept = recorder(
         intent("0#1", **({"raw": True} if raw else {})),
-        ("outcome", {"call": "0#1", "kind": "tool", "tool": "local.pay"} | failure(error, raw=raw)),
+        ("outcome", {"call": "0#1", "kind": "tool", "tool": "local.pay"} | Failure.of(error, raw=raw).encode()),
     )
     again = asks(run_of(kept), "0#1", raw=raw)
     if raw:
@@ -216,7 +217,7 @@ async def test_nothing_is_made_before_everything_recorded_is_asked_for(in_doubt,
 
 
 async def test_a_call_that_is_not_recorded_waits_as_long_as_the_script_took_to_ask_for_the_others():
-    kept = recorder(("start", {}), intent("0.1#1"), outcome("0.1#1"))
+    kept = recorder(("start", {"code": ""}), intent("0.1#1"), outcome("0.1#1"))
     kept.entries[0] = replace(kept.entries[0], time=kept.entries[1].time - 0.6)
     script = run_of(kept)
     made = []
