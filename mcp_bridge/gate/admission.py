@@ -21,8 +21,8 @@ from mcp_bridge.ledger.log.payloads import ToolIntent
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.rules.call import Call
 from mcp_bridge.policy.rules.comparisons import Unknown
-from mcp_bridge.policy.rules.decision import asked_about, decide
-from mcp_bridge.policy.rules.schemas import Filled, left_unknown, with_defaults
+from mcp_bridge.policy.rules.decision import arguments_in_conditions, decide
+from mcp_bridge.policy.rules.schemas import Filled, with_defaults, with_unknown_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -175,11 +175,11 @@ class Admission:
         asked = projector.trace(arguments)
         arguments = projector.named(arguments, names)
         # The operator's own function puts in all of its defaults, so that they are what it gets.
-        asked_for = None if tool.is_operators else asked_about(self._snapshot, names)
+        asked_for = None if tool.is_operators else arguments_in_conditions(self._snapshot, names)
         filled = with_defaults(schema, arguments, asked_for)
         judged = projector.judged(filled.arguments, names)
         if refuses_defaults:
-            judged = left_unknown(Filled(judged, filled.paths))
+            judged = with_unknown_defaults(Filled(judged, filled.paths))
         if tool.is_operators:
             judged = _with_untold(schema, judged)
         is_filled = bool(filled.paths) and not refuses_defaults

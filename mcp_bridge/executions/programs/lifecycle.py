@@ -33,7 +33,7 @@ from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.payloads import outcome_object
 from mcp_bridge.ledger.storage.store import StoredExecution
 from mcp_bridge.offload import off_loop
-from mcp_bridge.policy.secrets.references import fill_in, ids_of, is_alike
+from mcp_bridge.policy.secrets.references import equal_by_values, fill_in, ids_of
 from mcp_bridge.sandbox.owner import owner_label
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ class Programs(ProgramLibrary):
         own = await self.store.values(known.id)
         kept = {name: value for name, value in own.items() if value is not None}
         values = {**kept, **effects.values_behind(now)}
-        return await off_loop([was, now], is_alike, was, now, values)
+        return await off_loop([was, now], equal_by_values, was, now, values)
 
     def _warn_of(self, program: Program, denied: list[DeniedStep]) -> None:
         """Say before the first step what can't be done.
@@ -507,11 +507,11 @@ class Programs(ProgramLibrary):
         """As `Journal.event`."""
         wanted = None if effects is None else [effect.id for effect in effects]
         if isinstance(event, Outcome):
-            self.store.keep_values(run.execution, run.effects.values_behind(event.value))
+            self.store.store_values(run.execution, run.effects.values_behind(event.value))
             self.recorder.post(self.entry("outcome", run, step, **outcome_object(event), effects=wanted))
             return
         payload = event_json(event)
-        self.store.keep_values(run.execution, run.effects.values_behind(payload.get("payload")))
+        self.store.store_values(run.execution, run.effects.values_behind(payload.get("payload")))
         self.recorder.post(self.entry("transition", run, **payload, effects=wanted))
 
     def violation(self, run: ProgramRun, message: str) -> None:

@@ -34,7 +34,7 @@ from mcp_bridge.executions.scripts.record import goes_on, suspend
 from mcp_bridge.executions.scripts.run import OWN_END, ScriptRun
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.storage.store import StoredExecution
-from mcp_bridge.policy.secrets.references import is_alike
+from mcp_bridge.policy.secrets.references import equal_by_values
 from mcp_bridge.sandbox.owner import owner_label
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ class Scripts:
         gate = self._nobodys()
         values = gate.values
         was, now = await values.project(known.bundle.get("code")), await values.project(code)
-        return is_alike(was, now, values.values_behind([was, now]))
+        return equal_by_values(was, now, values.values_behind([was, now]))
 
     async def begin(self, job: Job, key: Key | None, request: str) -> Begun | None:
         """Begin an execution; None if its key has one already."""
@@ -432,9 +432,9 @@ class Scripts:
             return
         named = replace(stored, key=script.made_now, key_space=job.starter)
         for name in known_by(stored.request, stored.bundle["servers"]):
-            if await self.store.give_key(named, name):
+            if await self.store.assign_key(named, name):
                 return
-        await self.store.give_key(named)
+        await self.store.assign_key(named)
 
     async def _suspended(self, record: ExecutionRecord, script: ScriptRun) -> None:
         why = {"status": "suspended", **_error(record)}

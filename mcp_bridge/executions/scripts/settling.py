@@ -65,7 +65,7 @@ async def settle_script(
         call = past.calls[picked["effect"]]
         decision = await projection.project(settlement.decision(picked))
         outcome = await projection.project(_outcome(call, settlement))
-        store.keep_values(stored.id, projection.values_behind([decision, outcome]))
+        store.store_values(stored.id, projection.values_behind([decision, outcome]))
         left = [other for other in open_calls[:doubts_left] if other is not call]
         status, record = _left(stored, left, call.call)
         recorder.post(
@@ -142,7 +142,7 @@ async def give(
         except ValueFaultError as exc:
             raise BridgeError("bad_value", f"The execution can't be resumed so: {exc}.") from None
         outcome = _answer(call, await projection.project(payload)) | {"source": event.source}
-        store.keep_values(stored.id, projection.values_behind(outcome))
+        store.store_values(stored.id, projection.values_behind(outcome))
         doubts = ((record or {}).get("error") or {}).get("calls", ())
         if not doubts:
             status, record = _left(stored, [], call.call)
