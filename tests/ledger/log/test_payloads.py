@@ -330,11 +330,7 @@ KNOW_SOME = {
     "executions/programs/lifecycle.py",
     "executions/programs/session.py",
     "executions/scripts/lifecycle.py",
-    "executions/scripts/run.py",
     "executions/scripts/settling.py",
-    "gate/admission.py",
-    "gate/gate.py",
-    "gate/model_steps.py",
 }
 """These write entries, and are still to do so by their types."""
 
