@@ -426,7 +426,7 @@ class DownstreamServer:
         tool: ToolInfo | str,
         arguments: dict[str, Any] | None = None,
         timeout: float | None = None,
-        tell: Callable[[str], None] | None = None,
+        on_message: Callable[[str], None] | None = None,
     ) -> CallToolResult:
         """Call a tool. Starts the server if necessary.
 
@@ -436,7 +436,7 @@ class DownstreamServer:
             arguments: Argument values by the schema's names.
             timeout: Seconds that the call may take once the server is ready (its start has its own limit); by default
                 the configured `call_timeout`.
-            tell: Called with the server's progress and log messages as they arrive.
+            on_message: Called with the server's progress and log messages as they arrive.
 
         Returns:
             The server's answer, which may have `is_error` set.
@@ -459,7 +459,7 @@ class DownstreamServer:
             if now != listed:
                 raise self._changed(listed)
         limit = self.spec.call_timeout if timeout is None else timeout
-        return await self._call(connection, listed, arguments, limit, tell)
+        return await self._call(connection, listed, arguments, limit, on_message)
 
     def _changed(self, tool: ToolInfo) -> BridgeError:
         message = f"{self.spec.name} lists {tool.name} in another form than when the call was decided."
@@ -479,7 +479,7 @@ class DownstreamServer:
         tool: ToolInfo,
         arguments: dict[str, Any],
         limit: float,
-        tell: Callable[[str], None] | None,
+        on_message: Callable[[str], None] | None,
     ) -> CallToolResult:
         began = anyio.current_time()
         while began in connection.in_flight:
@@ -488,7 +488,7 @@ class DownstreamServer:
         result: Any = None
         try:
             with time_limit(limit):
-                result = await connection.call(tool.name, arguments, tell)
+                result = await connection.call(tool.name, arguments, on_message)
         except Exception as error:  # noqa: BLE001 - each kind gets its code
             raise await failures.call_failure(
                 self.spec, connection, tool, error, limit=self._max_result_bytes
