@@ -128,14 +128,14 @@ class Fleet:
         tool: ToolInfo | str,
         arguments: dict[str, Any] | None = None,
         timeout: float | None = None,
-        tell: Callable[[str], None] | None = None,
+        on_message: Callable[[str], None] | None = None,
     ) -> CallToolResult:
         """Call a tool of a server; see `DownstreamServer.call_tool`.
 
         Raises:
             BridgeError: `unknown_server`, or as `DownstreamServer.call_tool`.
         """
-        return await self.server(server).call_tool(tool, arguments, timeout, tell)
+        return await self.server(server).call_tool(tool, arguments, timeout, on_message)
 
     def statuses(self) -> list[ServerStatus]:
         """The status of every server, sorted by name."""
