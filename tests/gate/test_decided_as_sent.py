@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from bridge_fixtures import until
+from downstream_calls import call_tool
 
 from mcp_bridge.cli.showing import question
 from mcp_bridge.downstream.configuration.spec import ServerSpec
@@ -512,7 +513,7 @@ async def test_a_tool_that_changes_while_a_person_is_asked_is_decided_anew(opens
             if question["tool"] == "bank.wipe":
                 bank.lists(WIPE)
                 server = bank.bridge.fleet.server("bank")
-                await server.call_tool("relist")
+                await call_tool(bank.bridge.fleet, "bank", "relist")
                 await until(lambda: server.stale)
             return True
 
@@ -579,6 +580,6 @@ async def test_a_call_that_its_rules_let_through_is_counted_once(opens):
 async def test_a_cached_name_that_only_its_alias_fits_is_refused_by_the_fleet(opens):
     async with opens(tool("wipe-all")) as bank:
         with pytest.raises(BridgeError) as caught:
-            await bank.bridge.fleet.call_tool("bank", "wipe_all", {})
+            await call_tool(bank.bridge.fleet, "bank", "wipe_all", {})
         assert caught.value.code == "unknown_tool"
         assert bank.reached == []

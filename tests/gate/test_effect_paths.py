@@ -30,8 +30,7 @@ CALL_SITES = {
         "gate/gate.py": {"Gate.call"},  # the one place where a bound tool is called
         "registered/registry.py": {"BoundFunction.called"},
     },
-    "call_tool": {"downstream/client/fleet.py": {"Fleet.call_tool"}},  # hands on to the server's supervisor
-    "call_listed": {"downstream/client/supervisor.py": {"DownstreamServer.call_tool", "ListedTool.call"}},
+    "call_tool": {"downstream/client/supervisor.py": {"ListedTool.call"}},
     "called": {"registered/registry.py": {"BoundFunction.call", "Registry.call"}},
     "registry.call": {},
     "complete": {

@@ -10,6 +10,7 @@ from typing import Annotated
 import anyio
 import anyio.lowlevel
 import pytest
+from downstream_calls import call_tool
 from program_cases import steps
 from program_cases import tool as step
 from program_tools import Tools, driven
@@ -240,7 +241,7 @@ def test_a_frame_may_have_half_a_million_plain_values_and_fewer_of_larger_ones(e
 async def test_a_server_whose_listing_is_too_large_is_told_its_size_and_the_limit():
     async with Fleet([faulty("values")]) as fleet:
         with pytest.raises(BridgeError) as caught:
-            await fleet.call_tool("faulty", "echo", {})
+            await call_tool(fleet, "faulty", "echo", {})
     assert caught.value.code == "server_start_failed"
     assert "its listing is too large: an answer has" in caught.value.message
     assert "more than 500000 values" in caught.value.message
