@@ -523,7 +523,7 @@ class _Run:
                 except RefusedError:
                     known[part] = part.value
             else:
-                known[part] = await self.bridge.latest.project(part.value)
+                known[part] = await self.bridge.latest.values.project(part.value)
             if part.value == PEM and "DROP" not in known[part]:
                 self.outcome.mistaken.append(PEM)
             if isinstance(part, Erased):
