@@ -174,9 +174,10 @@ class CaseBridge(Bridge):
     """A bridge that tells of its gates."""
 
     latest: Any = None
+    latest_execution = ""
 
     def gate(self, execution: str, job: Any, recorder: Any = None) -> Any:
-        self.latest = super().gate(execution, job, recorder)
+        self.latest, self.latest_execution = super().gate(execution, job, recorder), execution
         return self.latest
 
 
@@ -409,7 +410,7 @@ class _Run:
                 record = await self._rest(case.attacks[len(begun) :], attacks)
         if execution is None:
             # Whatever its end, its entries are those of whoever goes on.
-            execution = self.bridge.latest.execution
+            execution = self.bridge.latest_execution
         for seen in begun:
             if not seen.scope:
                 seen.executions.append(execution)
@@ -527,7 +528,7 @@ class _Run:
             if part.value == PEM and "DROP" not in known[part]:
                 self.outcome.mistaken.append(PEM)
             if isinstance(part, Erased):
-                self.bridge.latest._references.erase(str(known[part]).rpartition("/")[2])
+                self.bridge.latest.values._references.erase(str(known[part]).rpartition("/")[2])
         return mapped(
             attack.arguments,
             lambda text: joined([known[part] if part in known else _told(part) for part in text.parts]),
