@@ -5,6 +5,7 @@ Each case is held against what has reached the server, which writes it down itse
 
 import json
 import sys
+import uuid
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -85,7 +86,7 @@ def opens(tmp_path):
         policy = {"preset": preset, "rules": list(rules)}
         if source:
             (folder / "tools").mkdir()
-            (folder / "tools" / "wiping.py").write_text(source)
+            (folder / "tools" / f"wiping_{uuid.uuid4().hex}.py").write_text(source)
             tables["tools"] = {"path": ["tools"]}
         governance = load_governance({"policy": policy, **tables}, None, folder, folder / state)
         spec = ServerSpec(
