@@ -141,11 +141,11 @@ def set_traps() -> None:
                 die()
         await record(self, kind, execution, path, program, payload)
 
-    async def dying_keep(self, begun, ended):
+    async def dying_keep(self, active, ended):
         if os.environ["DIE"] in {"end", "now"}:
-            await self.recorder.append()
+            await self.lifecycle.recorder.append()
             die()
-        await keep(self, begun, ended)
+        await keep(self, active, ended)
 
     async def dying_remember(self, request):
         answer = await remember(self, request)
@@ -200,7 +200,7 @@ async def main(job: dict) -> dict:
                 )
             if "cancel" in job:
                 return await bridge.cancel_program(job["cancel"]["id"], "enough")
-            stored = await bridge.programs.stored(job["replay"]["id"], "local")
+            stored = await bridge.lifecycle.stored(job["replay"]["id"], "local")
             return (await bridge.replay_script(stored)).to_json()
         except BridgeError as exc:
             return {"code": exc.code, "message": exc.message}

@@ -14,7 +14,7 @@ from generated_programs import run_here
 from program_cases import CASES, HANG, llm, parallel, steps, tool
 
 from mcp_bridge.bridge.governance import load_governance
-from mcp_bridge.bridge.replaying import replay
+from mcp_bridge.bridge.program_replay import replayed_program
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.ledger.sealed_rows import seal
@@ -400,8 +400,8 @@ async def roots(bridge, *contexts):
     runs = f"for context in {contexts!r}: print((await programs.run({program!r}, context)).trace_id)"
     found = []
     for trace_id in lines(await bridge.run(f"from mcp import programs\n{runs}")):
-        stored = await bridge.programs.stored(trace_id, "local")
-        replayed = replay(stored, await bridge.programs.recorder.read(trace_id))
+        stored = await bridge.lifecycle.stored(trace_id, "local")
+        replayed = replayed_program(stored, await bridge.programs.recorder.read(trace_id))
         assert replayed.agrees
         found.append(replayed.transitions)
     return found

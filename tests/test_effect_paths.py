@@ -330,7 +330,7 @@ found["by name"] = (await programs.run("operators")).trace_id
 print(json.dumps(found))
 """
             ids = json.loads(printed(await bridge.run(code)))
-            records = {name: (await bridge.programs.stored(trace, "local")).record for name, trace in ids.items()}
+            records = {name: (await bridge.lifecycle.stored(trace, "local")).record for name, trace in ids.items()}
         else:
             records = {}
             for name, steps in table.items():

@@ -21,8 +21,8 @@ from test_recovery import hosts, source, tool
 import mcp_bridge
 from mcp_bridge.bridge.doubts import Settlement
 from mcp_bridge.bridge.governance import load_governance
-from mcp_bridge.bridge.program_record import standing
 from mcp_bridge.bridge.service import open_bridge
+from mcp_bridge.bridge.status import effective_status
 from mcp_bridge.cli import common
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.recorder import SqliteRecorder
@@ -63,7 +63,7 @@ def doubts(record):
 async def test_a_call_whose_host_died_waits_for_a_person_and_goes_on_by_what_they_say(hosts, point, how):
     hosts.run(*STEPS, context=A, die_in="two", die_at=point)
     made = DONE.get(point, 1)
-    assert standing(await hosts.stored()) == "interrupted"
+    assert effective_status(await hosts.stored()) == "interrupted"
     record = hosts.run(*STEPS, context=A)
     assert (record["status"], doubts(record)) == ("suspended", [("two", "two")])
     assert [row["id"] for row in record["steps"]] == ["once"]

@@ -18,6 +18,8 @@ from servers.specs import faulty
 from test_program_keeping import Tools, driven
 
 from mcp_bridge.bridge import program_run, programs
+from mcp_bridge.bridge.asked_for import Keys
+from mcp_bridge.bridge.lifecycle import Lifecycle
 from mcp_bridge.bridge.loop_watch import Hold, LoopWatch
 from mcp_bridge.bridge.programs import Programs
 from mcp_bridge.downstream.fleet import Fleet
@@ -99,7 +101,7 @@ def test_a_snapshot_is_cut_as_the_payload_is(value):
 async def test_a_large_state_is_written_down_off_the_loop(monkeypatch, tmp_path):
     threads = [noted(monkeypatch, module, "canonical") for module in (program_run, programs)]
     async with Database(tmp_path / FILE_NAME) as database, anyio.create_task_group() as tasks:
-        service = Programs(ProgramStore(database), SqliteRecorder(database), {}, tasks, b"k" * 16)
+        service = Programs(Lifecycle(ProgramStore(database), SqliteRecorder(database), Keys(b"k" * 16)), {}, tasks)
         for thread in threads:
             thread.clear()
         ended = await service.start(steps(step("a")), {"x": list(range(MANY))}, "one", "me", Tools())
@@ -121,7 +123,7 @@ async def test_a_large_text_is_parsed_off_the_loop_and_once(monkeypatch, tmp_pat
         return {"value": text}
 
     async with Database(tmp_path / FILE_NAME) as database, anyio.create_task_group() as tasks:
-        service = Programs(ProgramStore(database), SqliteRecorder(database), {}, tasks, b"k" * 16)
+        service = Programs(Lifecycle(ProgramStore(database), SqliteRecorder(database), Keys(b"k" * 16)), {}, tasks)
         program = steps(step("a", parse="json"), step("b"))
         ended = await service.start(program, {}, "one", "me", Tools(a=give))
         record = await driven(service, ended)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mcp_bridge.bridge import gate, once, program_session, programs, yaml_text
+from mcp_bridge.bridge import gate, idempotency_key, program_session, programs, yaml_text
 from mcp_bridge.bridge.governance import load_governance
 from mcp_bridge.bridge.service import open_bridge
 from mcp_bridge.guest.programs import Trace
@@ -141,7 +141,7 @@ def test_statuses_defaults_and_limits_are_those_of_the_code():
     assert (conditions.MAX_CHARS, conditions.MAX_DEPTH) == (10_000, 50)
     assert mebi == values.MAX_PARSED_CHARS
     assert (4 * mebi, 8 * mebi) == (references.MAX_TEXT_CHARS, references.MAX_FILLED)
-    assert (machine.MAX_ITEMS, form.MAX_ATTEMPTS, once.MAX_KEY_CHARS) == (10_000, 1000, 1000)
+    assert (machine.MAX_ITEMS, form.MAX_ATTEMPTS, idempotency_key.MAX_KEY_CHARS) == (10_000, 1000, 1000)
     assert (yaml_text.MAX_DEPTH, machine.MAX_WORK) == (64, 50_000)
     assert gate.LONGEST_WAIT_SECONDS == program.BACKOFF_SECONDS == 30
     assert tasks.DEFAULT_MAX_STEPS == 10_000

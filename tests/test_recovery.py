@@ -12,8 +12,8 @@ import pytest
 from ledger_looks import decide
 from program_host import CARD
 
-from mcp_bridge.bridge.program_record import standing
 from mcp_bridge.bridge.replaying import replayed
+from mcp_bridge.bridge.status import effective_status
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.schema import FILE_NAME
@@ -112,7 +112,7 @@ def tool(name, text="$x", **fields):
 async def test_a_run_again_with_the_key_goes_on_where_its_host_died(hosts):
     steps = [tool("once"), tool("again", "$once.output"), tool("two", "$again.output")]
     hosts.run(*steps, context={"x": "a"}, die_in="again")
-    assert standing(await hosts.stored()) == "interrupted"
+    assert effective_status(await hosts.stored()) == "interrupted"
     record = hosts.run(*steps, context={"x": "a"})
     assert (record["status"], record["output"]) == ("success", "two:again:once:a")
     assert [row["status"] for row in record["steps"]] == ["success"] * 3

@@ -7,9 +7,10 @@ import anyio.lowlevel
 import pytest
 
 from mcp_bridge.bridge import script_run
-from mcp_bridge.bridge.script_past import Asked, Past, failure, spent
+from mcp_bridge.bridge.script_past import Asked, Past, failure
 from mcp_bridge.bridge.script_run import ScriptRun
 from mcp_bridge.bridge.script_waiting import HeldCall
+from mcp_bridge.bridge.usage import usage_from_history
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.ledger.recorder import MemoryRecorder
@@ -270,7 +271,7 @@ def test_what_was_used_is_counted_from_the_entries():
     kept = recorder(
         intent("0#1", rules=[2]), outcome("0#1", "12345"), intent("0#2"), ("outcome", {"call": "0#3"} | ASKED)
     )
-    used = spent(kept.entries, "")
+    used = usage_from_history(kept.entries, "")
     assert (used["usage"]["calls"], used["made"]) == (2, {2: 1})
     assert used["usage"]["bytes"] == 2 * len('{"n": "0#1"}') + len('"12345"')
 

@@ -25,7 +25,6 @@ from mcp_bridge.bridge.channel import comes_to_its_end
 from mcp_bridge.bridge.governance import LOCAL
 from mcp_bridge.bridge.model_steps import ModelSteps, amounts, kernel_usage
 from mcp_bridge.bridge.names import split
-from mcp_bridge.bridge.recovery import cut_short
 from mcp_bridge.bridge.script_past import PENDING, TAKEN_BACK, failure
 from mcp_bridge.downstream import describe
 from mcp_bridge.downstream.aliases import nearest
@@ -37,7 +36,7 @@ from mcp_bridge.kernel.values import ValueFaultError, normal
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.models.model import ModelError
 from mcp_bridge.offload import off_loop, on_thread, time_limit
-from mcp_bridge.policy.budgets import Amounts, Budget, Share
+from mcp_bridge.policy.budgets import Amounts, Budget, Share, cut_short
 from mcp_bridge.policy.call import ProgramRef, StepContext
 from mcp_bridge.policy.json_walk import leaves
 from mcp_bridge.policy.projection import Projector

@@ -31,7 +31,17 @@ _SHOWN_CHARS = 2000
 
 
 def replayed_program(stored: StoredExecution, entries: Sequence[Recorded], other: Program | None = None) -> Replayed:
-    """As `replaying.replay`."""
+    """Replay a program's execution.
+
+    Args:
+        stored: The execution.
+        entries: All of its entries.
+        other: As `replayed`.
+
+    Raises:
+        BridgeError: `not_replayable`: the record doesn't have what is needed; `bad_state`: what is kept of its program
+            can't be used.
+    """
     return _Replay(stored, entries, other).result()
 
 

@@ -7,15 +7,12 @@ is the machine that was lost.
 from __future__ import annotations
 
 import hashlib
-import json
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.kernel.events import Cancel, IllegalEventError, Outcome, Redo, Resume, Usage
-from mcp_bridge.policy.budgets import Amounts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from mcp_bridge.kernel.events import Event
     from mcp_bridge.kernel.machine import Machine
@@ -79,47 +76,6 @@ def replay(machine: Machine, state: bytes, entries: Sequence[Recorded]) -> set[i
                 # It came when it was no longer wanted.
                 continue
     return doubtful & machine.waiting.keys()
-
-
-def spent(entries: Sequence[Recorded], policy: str, alike: Mapping[str, int] = MappingProxyType({})) -> dict[str, Any]:
-    """What an execution has used of its limits, as `Budget.adopt` takes it.
-
-    Args:
-        entries: All of the execution's.
-        policy: The hash of the policy that it goes on under: the rules of another have other numbers.
-        alike: From the hashes of other policies to how many of their first rules are that one's first rules, too.
-    """
-    amounts = [Amounts()]
-    made: dict[int, int] = {}
-    called: set[int | None] = set()
-    asked: dict[int, Amounts] = {}
-    for row in entries:
-        payload = row.entry.payload
-        if row.entry.kind == "intent" and payload["kind"] == "llm":
-            # Asked, and asked again: the first question was cut short.
-            amounts.append(asked.get(payload["effect"], Amounts()))
-            asked[payload["effect"]] = cut_short(payload["arguments"])
-        elif row.entry.kind == "intent" and payload["kind"] == "tool":
-            called.add(payload.get("effect"))
-            amounts.append(Amounts(calls=1, bytes=len(json.dumps(payload.get("sent", payload["arguments"])))))
-            for rule in payload.get("rules", ()):
-                if row.entry.policy == policy or rule <= alike.get(row.entry.policy, 0):
-                    made[rule] = made.get(rule, 0) + 1
-        elif row.entry.kind == "outcome" and "effect" in payload:
-            usage = payload.get("usage") or {"total_tokens": 0, "cost_usd": 0}
-            asked.pop(payload["effect"], None)
-            counts = payload["status"] == "ok" and payload["effect"] in called
-            size = len(json.dumps(payload.get("value"))) if counts else 0
-            amounts.append(
-                Amounts(bytes=size, model_tokens=usage["total_tokens"], model_cost_usd=usage["cost_usd"] or 0)
-            )
-    counted = [amount.counted() for amount in (*amounts, *asked.values())]
-    return {"usage": {kind: sum(row[kind] for row in counted) for kind in counted[0]}, "made": made}
-
-
-def cut_short(arguments: dict[str, Any]) -> Amounts:
-    """What a question to a model that nobody has seen answered counts as: every byte of it a token."""
-    return Amounts(model_tokens=len(json.dumps(arguments)))
 
 
 def event_of(kind: str, payload: dict[str, Any]) -> Event | None:

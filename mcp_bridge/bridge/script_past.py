@@ -5,16 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.policy.budgets import Amounts
 from mcp_bridge.policy.references import is_alike
 from mcp_bridge.policy.uris import REFERENCE, REFERENCE_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from mcp_bridge.ledger.entries import Recorded
     from mcp_bridge.policy.references import Scalar
@@ -223,26 +221,3 @@ def failure(error: BridgeError, *, raw: bool = True) -> dict[str, Any]:
         told["hint"] = error.hint
     details = {name: value for name, value in error.details.items() if raw or name != "raw"}
     return told | {"details": details} if details else told
-
-
-def spent(entries: Sequence[Recorded], policy: str, alike: Mapping[str, int] = MappingProxyType({})) -> dict[str, Any]:
-    """What a script's own calls have used of its limits, as `Budget.adopt` takes it.
-
-    Args:
-        entries: All of the execution's.
-        policy: The hash of the policy that it goes on under: the rules of another have other numbers.
-        alike: As `recovery.spent`.
-    """
-    amounts = [Amounts()]
-    made: dict[int, int] = {}
-    for row in entries:
-        payload = row.entry.payload
-        if row.entry.kind == "intent" and payload["kind"] == "tool":
-            amounts.append(Amounts(calls=1, bytes=len(json.dumps(payload.get("sent", payload["arguments"])))))
-            for rule in payload.get("rules", ()):
-                if row.entry.policy == policy or rule <= alike.get(row.entry.policy, 0):
-                    made[rule] = made.get(rule, 0) + 1
-        elif row.entry.kind == "outcome" and payload["status"] == "ok" and payload.get("kind") == "tool":
-            amounts.append(Amounts(bytes=len(json.dumps(payload["value"]))))
-    counted = [amount.counted() for amount in amounts]
-    return {"usage": {kind: sum(row[kind] for row in counted) for kind in counted[0]}, "made": made}

@@ -24,9 +24,10 @@ import anyio
 
 from mcp_bridge.bridge.admission import ApprovalNeededError
 from mcp_bridge.bridge.channel import come_back, has_come_to_its_end, step_aside, taken_back, when_taken_back
-from mcp_bridge.bridge.once import UNENDED
+from mcp_bridge.bridge.idempotency_key import generated_key
 from mcp_bridge.bridge.script_past import NOT_DONE, PENDING, TAKEN_BACK, Asked, Past, failure
-from mcp_bridge.bridge.script_waiting import HeldCall, Hold, is_same, made_key
+from mcp_bridge.bridge.script_waiting import HeldCall, Hold, is_same
+from mcp_bridge.bridge.status import UNFINISHED
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.entries import Entry
 from mcp_bridge.wire.messages import NAMES, ProgramResume
@@ -409,7 +410,7 @@ class ScriptRun:
     ) -> NoReturn:
         """Give no answer to a call: until its script, which is suspended for it, is ended, or takes it back."""
         if self.key is None:
-            self.key = self.made_now = made_key(self.execution)
+            self.key = self.made_now = generated_key(self.execution)
 
         def let_go() -> None:
             # The script does without.
@@ -468,7 +469,7 @@ class ScriptRun:
 
     def _waits(self, record: Any) -> bool:
         """Whether a program's record is no answer: its script has a key, and goes on when the program has."""
-        return self.key is not None and isinstance(record, dict) and record["status"] in UNENDED
+        return self.key is not None and isinstance(record, dict) and record["status"] in UNFINISHED
 
     def _drives(self, call: str, answer: Any, asked: Asked) -> bool:
         """Whether a program is under way now: then its record is the call's outcome."""

@@ -35,7 +35,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.database import Database
 from mcp_bridge.ledger.recorder import SqliteRecorder
 from mcp_bridge.ledger.schema import FILE_NAME
-from mcp_bridge.ledger.store import ProgramStore, StoredExecution
+from mcp_bridge.ledger.store import ProgramStore
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.snapshot import over
 from mcp_bridge.private_files import state_directory
@@ -53,22 +53,25 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from mcp_bridge.bridge.admission import Asker
+    from mcp_bridge.bridge.commands import Commands
     from mcp_bridge.bridge.denied_steps import DeniedStep
     from mcp_bridge.bridge.doubts import Settlement
     from mcp_bridge.bridge.gate import Gate
+    from mcp_bridge.bridge.lifecycle import Lifecycle
     from mcp_bridge.bridge.live import LiveOutput
-    from mcp_bridge.bridge.program_run import ProgramRun
+    from mcp_bridge.bridge.program_commands import ProgramCommands
     from mcp_bridge.bridge.programs import Programs
     from mcp_bridge.bridge.record import ExecutionRecord
     from mcp_bridge.bridge.replay_result import Replayed
-    from mcp_bridge.bridge.scripts import Begun, Scripts
+    from mcp_bridge.bridge.script_commands import ScriptCommands
+    from mcp_bridge.bridge.scripts import ActiveScript, Scripts
     from mcp_bridge.downstream.spec import ServerSpec
     from mcp_bridge.kernel.events import Resume
     from mcp_bridge.kernel.program import Program
     from mcp_bridge.ledger.allowance import Measured
     from mcp_bridge.ledger.publisher import Publisher
     from mcp_bridge.ledger.recorder import Recorder
-    from mcp_bridge.ledger.store import Starter
+    from mcp_bridge.ledger.store import Starter, StoredExecution
     from mcp_bridge.models.sampling import Sampler
     from mcp_bridge.policy.budgets import Usages
     from mcp_bridge.policy.call import Origin
@@ -114,7 +117,7 @@ class Bridge:
         self._governance = governance
         self._began_under = governance.snapshot
         self._were_in_force: dict[str, int] = {}
-        """As `recovery.spent` has those that are alike: what every policy of this bridge lies over is the first one."""
+        """As `usage_from_history` has similar policies: every policy of this bridge lies over the first one."""
         self._withdrawn: frozenset[str] = frozenset()
         """The servers that have been taken out of the configuration since, `LOCAL` among them."""
         self._database = database
@@ -135,8 +138,7 @@ class Bridge:
         snapshot = started if policy.hash == started.hash else over(started, policy)
         self._governance = replace(self._governance, snapshot=snapshot)
         self._were_in_force |= dict.fromkeys((started.hash, snapshot.hash), started.count)
-        for part in (self.programs, self.scripts):
-            part.policy_hash, part.alike_policies = snapshot.hash, self._were_in_force
+        self.lifecycle.policy_hash, self.lifecycle.similar_policies = snapshot.hash, self._were_in_force
 
     def measured(self) -> Measured:
         """How large the ledger is."""
@@ -146,24 +148,28 @@ class Bridge:
     # starts sooner.
 
     @functools.cached_property
-    def programs(self) -> Programs:
-        """The bridge's programs."""
-        from mcp_bridge.bridge.programs import Programs  # noqa: PLC0415
+    def lifecycle(self) -> Lifecycle:
+        """That of the bridge's executions."""
+        from mcp_bridge.bridge.asked_for import Keys  # noqa: PLC0415
+        from mcp_bridge.bridge.lifecycle import Lifecycle  # noqa: PLC0415
 
-        programs = Programs(
+        return Lifecycle(
             ProgramStore(self._database),
             SqliteRecorder(self._database),
-            self._governance.programs,
-            self._tasks,
-            self._database.master.requests,
+            Keys(self._database.master.requests, self._database.old_requests),
             self._governance.snapshot.hash,
-            self._database.old_requests,
+            retry_failed=self.settings.ledger.retry_failed,
         )
-        programs.retry_failed = self.settings.ledger.retry_failed
-        programs.subject_fields = self.settings.ledger.subject_fields
-        programs.refuses_denied_steps = self._governance.refuses_denied_steps
-        programs.denied_steps = self._denied_steps
-        return programs
+
+    @functools.cached_property
+    def programs(self) -> Programs:
+        """The bridge's programs."""
+        from mcp_bridge.bridge.programs import ProgramRules, Programs  # noqa: PLC0415
+
+        rules = ProgramRules(
+            self._denied_steps, self._governance.refuses_denied_steps, self.settings.ledger.subject_fields
+        )
+        return Programs(self.lifecycle, self._governance.programs, self._tasks, rules)
 
     async def _denied_steps(self, program: Program, origin: Origin) -> list[DeniedStep]:
         from mcp_bridge.bridge.denied_steps import denied_steps  # noqa: PLC0415
@@ -178,16 +184,7 @@ class Bridge:
         """The bridge's scripts."""
         from mcp_bridge.bridge.scripts import Scripts  # noqa: PLC0415
 
-        return Scripts(
-            self.programs.store,
-            self.programs.recorder,
-            PRINCIPAL,
-            self,
-            self._database.master.requests,
-            self._governance.snapshot.hash,
-            old_key=self._database.old_requests,
-            retry_failed=self.settings.ledger.retry_failed,
-        )
+        return Scripts(self.lifecycle, PRINCIPAL, self)
 
     @functools.cached_property
     def _usages(self) -> Usages:
@@ -254,7 +251,7 @@ class Bridge:
         return await self.scripts.run(job, key)
 
     def gate(self, execution: str, job: Job, recorder: Recorder | None = None) -> Gate:
-        """As `scripts.Surroundings`."""
+        """As `scripts.SandboxRunner`."""
         allowed = self._narrow(job.servers)
         gate = self._gate(execution, allowed, job.asker, job.sampler, recorder, job.news)
         if job.servers is not None:
@@ -262,27 +259,27 @@ class Bridge:
         return gate
 
     def servers(self, job: Job) -> list[str] | None:
-        """As `scripts.Surroundings`."""
+        """As `scripts.SandboxRunner`."""
         return None if job.servers is None else sorted(self._narrow(job.servers))
 
     @property
     def max_artifact_size(self) -> int:
-        """As `scripts.Surroundings`."""
+        """As `scripts.SandboxRunner`."""
         return self.settings.max_artifact_size
 
-    async def sandboxed(self, begun: Begun, artifacts: ArtifactWriter | None = None) -> ExecutionRecord:
-        """As `scripts.Surroundings`."""
+    async def sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter | None = None) -> ExecutionRecord:
+        """As `scripts.SandboxRunner`."""
         if artifacts is None:
-            artifacts = ArtifactWriter(self.files, begun.script.execution, self.max_artifact_size)
+            artifacts = ArtifactWriter(self.files, active.script.execution, self.max_artifact_size)
         try:
-            return await self._sandboxed(begun, artifacts)
+            return await self._sandboxed(active, artifacts)
         finally:
             artifacts.abort()
 
-    async def _sandboxed(self, begun: Begun, artifacts: ArtifactWriter) -> ExecutionRecord:
+    async def _sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter) -> ExecutionRecord:
         from mcp_bridge.bridge.requests import Requests  # noqa: PLC0415
 
-        script, gate, job, _ = begun
+        script, gate, job, _ = active
         execution = script.execution
         limit = self._check(job.code, job.timeout)
         async with self._places:
@@ -313,7 +310,7 @@ class Bridge:
                 await process.aclose()
             await gate.record_of(record)
             if record.status in {"protocol_error", "call_limit"} and record.error and script.live:
-                self.programs.stray(execution, record.error["message"])
+                self.programs.record_violation(execution, record.error["message"])
             # Nothing that is answered may be lost.
             await anyio.to_thread.run_sync(artifacts.sync)
             record.calls = requests.calls
@@ -354,13 +351,10 @@ class Bridge:
             Its record, as `messages.TraceGet` has it.
 
         Raises:
-            BridgeError: It never began: as `Programs.start`.
+            BridgeError: It was not started: as `Programs.start`.
         """
-        from mcp_bridge.bridge.program_record import told  # noqa: PLC0415
-
-        gate = self._gate(secrets.token_hex(8), self._narrow(None), asker, sampler)
-        run = await self.programs.start(program, context or {}, key, PRINCIPAL, gate, starter, asker)
-        return told(run) if isinstance(run, StoredExecution) else await self._driven(run)
+        caller = Job("", asker=asker, sampler=sampler, starter=starter)
+        return await self._program_commands.start(program, context or {}, key, caller)
 
     async def resume_program(
         self,
@@ -374,100 +368,69 @@ class Bridge:
 
         Args:
             execution: Its id.
-            event: What it waits for; None if that is a decision or time, or if its process has died.
+            event: As `Commands.resume`.
             asker: As `run`.
             sampler: As `run`.
 
         Raises:
-            BridgeError: As `Programs.resume`, `Scripts.resume`, `script_settling.give`.
+            BridgeError: `unknown_trace`; as `Commands.resume`.
         """
-        stored = await self.programs.stored(execution, PRINCIPAL)
-        if stored.kind == "script":
-            if event is not None:
-                stored = await self._given(stored, event)
-            job = Job("", asker=asker, sampler=sampler, began=time.monotonic())
-            await self.scripts.resume(stored, job)
-            return await self._told(execution)
-        gate = self._gate(secrets.token_hex(8), self._narrow(None), asker, sampler)
-        return await self._driven(await self.programs.resume(execution, event, PRINCIPAL, gate))
-
-    async def _given(self, stored: StoredExecution, event: Resume) -> StoredExecution:
-        """A suspended script that has been given what its tool has said comes later; as it is then.
-
-        Raises:
-            BridgeError: `not_suspended`, `bad_value`.
-        """
-        from mcp_bridge.bridge.script_settling import give  # noqa: PLC0415
-
-        gate = await self._gate_of(stored)
-        is_given = await give(self.programs.store, self.programs.recorder, stored, event, gate)
-        if not is_given and event.payload is not None:
-            raise BridgeError(
-                "not_suspended", f"The execution {stored.id} is of a script, none of whose calls waits for a payload."
-            )
-        return await self.programs.stored(stored.id, PRINCIPAL)
-
-    async def _gate_of(self, stored: StoredExecution) -> Gate:
-        """What projects what somebody says to a script: with the references that it has for the same values."""
-        gate = self._gate(secrets.token_hex(8), self._narrow(None))
-        gate.adopt_values(await self.programs.store.values(stored.id))
-        return gate
+        stored = await self.lifecycle.stored(execution, PRINCIPAL)
+        caller = Job("", asker=asker, sampler=sampler, began=time.monotonic())
+        return await self._commands(stored).resume(stored, event, caller)
 
     async def cancel_program(self, execution: str, reason: str) -> dict[str, Any]:
         """End a suspended program, and undo what its steps want undone; or a script that can't go on by itself.
 
         Raises:
-            BridgeError: As `Programs.cancel`, `cancel_script`.
+            BridgeError: `unknown_trace`; as `Commands.cancel`.
         """
-        gate = self._gate(secrets.token_hex(8), self._narrow(None))
-        stored = await self.programs.stored(execution, PRINCIPAL)
-        if stored.kind == "script":
-            from mcp_bridge.bridge.script_settling import cancel_script  # noqa: PLC0415
-
-            await cancel_script(self.programs.store, self.programs.recorder, stored, await gate.project(reason))
-            return await self._told(execution)
-        return await self._driven(await self.programs.cancel(execution, reason, PRINCIPAL, gate))
+        stored = await self.lifecycle.stored(execution, PRINCIPAL)
+        return await self._commands(stored).cancel(stored, reason)
 
     async def settle_program(
         self, execution: str, asked: str | None, settlement: Settlement, *, go_on: bool, asker: Asker | None = None
     ) -> dict[str, Any]:
-        """End a doubt by a person's word. Only the command line leads here.
+        """Settle a call in doubt by a person's word. Only the command line leads here.
 
         Args:
             execution: Its id.
-            asked: The step's path or the effect's number, or a script's call; None if only one is in doubt.
+            asked: As `Commands.settle`.
             settlement: The person's word.
-            go_on: Whether to go on with the program at once.
+            go_on: Whether to go on with the execution at once.
             asker: As `run`.
 
         Raises:
-            BridgeError: As `Programs.settle`, `settle_script`.
+            BridgeError: `unknown_trace`; as `Commands.settle`.
         """
-        gate = self._gate(secrets.token_hex(8), self._narrow(None), asker)
-        stored = await self.programs.stored(execution, PRINCIPAL)
-        if stored.kind == "script":
-            from mcp_bridge.bridge.script_settling import settle_script  # noqa: PLC0415
+        stored = await self.lifecycle.stored(execution, PRINCIPAL)
+        caller = Job("", asker=asker, began=time.monotonic())
+        return await self._commands(stored).settle(stored, asked, settlement, caller, go_on=go_on)
 
-            of_script = await self._gate_of(stored)
-            await settle_script(self.programs.store, self.programs.recorder, stored, asked, settlement, of_script)
-            return await (self.resume_program(execution, asker=asker) if go_on else self._told(execution))
-        run = await self.programs.settle(execution, asked, settlement, PRINCIPAL, gate)
-        return await (self._driven(run) if go_on else self._kept(run))
+    def _commands(self, stored: StoredExecution) -> Commands:
+        return self._script_commands if stored.kind == "script" else self._program_commands
+
+    @functools.cached_property
+    def _program_commands(self) -> ProgramCommands:
+        from mcp_bridge.bridge.program_commands import ProgramCommands  # noqa: PLC0415
+
+        return ProgramCommands(self.programs, PRINCIPAL, self)
+
+    @functools.cached_property
+    def _script_commands(self) -> ScriptCommands:
+        from mcp_bridge.bridge.script_commands import ScriptCommands  # noqa: PLC0415
+
+        return ScriptCommands(self.scripts)
 
     async def replay_script(self, stored: StoredExecution) -> Replayed:
         """Run a script against its record, with no effects.
 
         Raises:
-            BridgeError: As `replayed_script`.
+            BridgeError: As `replayed`.
         """
-        from mcp_bridge.bridge.script_replay import Kept, replayed_script  # noqa: PLC0415
+        from mcp_bridge.bridge.replaying import replayed  # noqa: PLC0415
 
-        return await replayed_script(Kept(self.programs.store, self.programs.recorder), self, stored)
-
-    async def _told(self, execution: str) -> dict[str, Any]:
-        from mcp_bridge.bridge.program_record import told  # noqa: PLC0415
-
-        return told(await self.programs.stored(execution, PRINCIPAL))
+        return await replayed(self.lifecycle.store, self.lifecycle.recorder, stored, runner=self)
 
     async def plan_program(self, intent: str) -> dict[str, Any]:
         """Have the configured model write a program.
@@ -477,18 +440,6 @@ class Bridge:
         """
         gate = self._gate(secrets.token_hex(8), self._narrow(None))
         return await self.programs.plan(intent, PRINCIPAL, gate.plan)
-
-    async def _driven(self, run: ProgramRun) -> dict[str, Any]:
-        try:
-            await run.drive()
-        finally:
-            record = await self._kept(run)
-        return record
-
-    async def _kept(self, run: ProgramRun) -> dict[str, Any]:
-        with anyio.CancelScope(shield=True):
-            record = await self.programs.keep(run)
-        return record  # noqa: RET504  (mypy: the scope may swallow what is raised inside)
 
     def _gate(
         self,
@@ -510,12 +461,12 @@ class Bridge:
             self._governance,
             self.fleet,
             self.catalog,
-            recorder or self.programs.recorder,
+            recorder or self.lifecycle.recorder,
             self._usages,
             asker,
             sampler,
             # A replay keeps nothing: it makes no call.
-            None if recorder else self.programs.store.keep_values,
+            None if recorder else self.lifecycle.store.keep_values,
             allowance,
             news,
         )

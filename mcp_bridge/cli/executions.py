@@ -75,7 +75,8 @@ def list_(
     """List executions, the latest first."""
 
     def work() -> int:
-        from mcp_bridge.bridge.program_record import standing, told  # noqa: PLC0415
+        from mcp_bridge.bridge.status import effective_status  # noqa: PLC0415
+        from mcp_bridge.bridge.trace_record import to_record  # noqa: PLC0415
         from mcp_bridge.ledger.store import ProgramStore  # noqa: PLC0415
 
         asked = set(status or Status)
@@ -84,7 +85,7 @@ def list_(
             store = ProgramStore(database)
             kept = sorted({name for one in asked for name in _KEPT_AS.get(one, (one,))})
             found = await store.executions(PRINCIPAL, limit, kept)
-            found = [row for row in found if standing(row) in asked]
+            found = [row for row in found if effective_status(row) in asked]
             return [(row, await inputs.short(store, row.id)) for row in found]
 
         rows = in_record(common.load(config or ctx.obj).settings, listed, looks=True)
@@ -92,11 +93,11 @@ def list_(
             facts = [
                 {
                     "id": row.id,
-                    "program": told(row)["program"],
-                    "status": standing(row),
+                    "program": to_record(row)["program"],
+                    "status": effective_status(row),
                     "started": row.started,
                     "due": row.due,
-                    "waiting": told(row)["waiting"],
+                    "waiting": to_record(row)["waiting"],
                 }
                 for row, _ in rows
             ]
@@ -107,7 +108,13 @@ def list_(
             showing.table(
                 ("id", "program", "status", "started", "waits for"),
                 [
-                    (ident, told(row)["program"], standing(row), showing.moment(row.started), _waits(told(row)))
+                    (
+                        ident,
+                        to_record(row)["program"],
+                        effective_status(row),
+                        showing.moment(row.started),
+                        _waits(to_record(row)),
+                    )
                     for row, ident in rows
                 ],
             )
@@ -134,7 +141,8 @@ def show(
     named = config or ctx.obj
 
     def work() -> int:
-        from mcp_bridge.bridge.program_record import standing, told  # noqa: PLC0415
+        from mcp_bridge.bridge.status import effective_status  # noqa: PLC0415
+        from mcp_bridge.bridge.trace_record import to_record  # noqa: PLC0415
         from mcp_bridge.bridge.viewing import as_sent, timeline, totals  # noqa: PLC0415
         from mcp_bridge.ledger.recorder import SqliteRecorder  # noqa: PLC0415
         from mcp_bridge.ledger.store import ProgramStore  # noqa: PLC0415
@@ -145,7 +153,7 @@ def show(
             row = await inputs.execution(store, execution)
             values = await store.values(row.id)
             entries = as_sent(await SqliteRecorder(database).read(row.id), values)
-            record = told(row) | {"status": standing(row)}
+            record = to_record(row) | {"status": effective_status(row)}
             # What a person decides on is shown as the tool gets it, or has got it.
             record |= {name: fill_in(record[name], values) for name in ("waiting", "unresolved") if record.get(name)}
             return row, await inputs.short(store, row.id), entries, record

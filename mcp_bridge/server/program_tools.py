@@ -14,7 +14,7 @@ import mcp_types as types
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcp_bridge.bridge.names import PRINCIPAL
-from mcp_bridge.bridge.program_record import told
+from mcp_bridge.bridge.trace_record import to_record
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.server.render import cut
@@ -98,7 +98,7 @@ async def _resume_program(bridge: Bridge, arguments: ResumeProgram, questions: Q
 
 
 async def _get_trace(bridge: Bridge, arguments: GetTrace, _: Questions) -> dict[str, Any]:
-    return told(await bridge.programs.stored(arguments.trace_id, PRINCIPAL))
+    return to_record(await bridge.lifecycle.stored(arguments.trace_id, PRINCIPAL))
 
 
 async def _list_programs(bridge: Bridge, _: ListPrograms, __: Questions) -> dict[str, Any]:

@@ -451,7 +451,7 @@ class _Run:
         if self.case.ending == "run again":
             await self.bridge.run(code, key=key, asker=self.client, servers=self.case.servers)
         else:
-            stored = await self.bridge.programs.stored(execution, PRINCIPAL)
+            stored = await self.bridge.lifecycle.stored(execution, PRINCIPAL)
             with contextlib.suppress(BridgeError):
                 await self.bridge.replay_script(stored)
 

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.bridge.overview import ENDED, name_of, progress, record_of, source_of
-from mcp_bridge.bridge.program_record import standing
 from mcp_bridge.bridge.shown import exactly
+from mcp_bridge.bridge.status import effective_status
 from mcp_bridge.bridge.viewing import UNDER_WAY, timeline, totals
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ MAX_STEPS = 1000
 
 def summary(row: StoredExecution, counted: Counted) -> dict[str, Any]:
     """An execution's line in the list."""
-    status = standing(row)
+    status = effective_status(row)
     ended = counted.last if status in ENDED else None
     return {
         "id": row.id,
