@@ -1,5 +1,5 @@
 # The two commands for a fresh machine are `make demo` and `make test`; each sets up what it needs.
-# ARGS passes arguments on: make test ARGS="tests/test_wire.py -x"
+# ARGS passes arguments on: make test ARGS="tests/wire/test_wire.py -x"
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format bench wheel lock clean setup-demo setup-test setup-check

@@ -14,18 +14,18 @@ import anyio
 from benchmarks.bridge import CACHE, COMMAND, Bench, client, ours, run_python
 from benchmarks.measure import Row, interleaved, timed
 from mcp_bridge import settings
-from mcp_bridge.bridge.service import prepare
+from mcp_bridge.host.service import prepare
 from mcp_bridge.sandbox import seccomp
 from mcp_bridge.sandbox.engine import Limits, SandboxSpec
 from mcp_bridge.sandbox.flags import run_argv
-from mcp_bridge.sandbox.image import ENVIRONMENT
+from mcp_bridge.sandbox.image.image import ENVIRONMENT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from mcp import Client
 
-    from mcp_bridge.bridge.service import Prepared
+    from mcp_bridge.host.service import Prepared
 
 IN_FLIGHT = 32
 

@@ -18,10 +18,10 @@ import anyio.to_thread
 from benchmarks.measure import Row, interleaved
 from benchmarks.worker import worker
 from benchmarks.workers.logs import entry
-from mcp_bridge.ledger.database import Database
-from mcp_bridge.ledger.position import RECORD_BYTES, Position, PositionFile
-from mcp_bridge.ledger.recorder import SqliteRecorder
-from mcp_bridge.ledger.schema import FILE_NAME
+from mcp_bridge.ledger.log.recorder import SqliteRecorder
+from mcp_bridge.ledger.storage.database import Database
+from mcp_bridge.ledger.storage.position import RECORD_BYTES, Position, PositionFile
+from mcp_bridge.ledger.storage.schema import FILE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable

@@ -19,7 +19,7 @@ SAMPLE_SECONDS = 1.0
 HELD = re.compile(
     r"the event loop was held for (\d+) ms \((\d+) ms of processor time\), the (\d+)\. time by (.*)", re.MULTILINE
 )
-"""What the bridge logs of its event loop (`mcp_bridge.bridge.loop_watch`), once a cause and minute."""
+"""What the bridge logs of its event loop (`mcp_bridge.host.loop_watch`), once a cause and minute."""
 
 
 @dataclass

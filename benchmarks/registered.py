@@ -19,14 +19,14 @@ import anyio.to_thread
 from benchmarks.measure import Row, interleaved, timed
 from benchmarks.tools import TABLES
 from mcp_bridge import settings
-from mcp_bridge.bridge.governance import load_governance
-from mcp_bridge.bridge.service import open_bridge
+from mcp_bridge.governance.governance import load_governance
+from mcp_bridge.host.service import open_bridge
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 
     from benchmarks.bridge import Bench
-    from mcp_bridge.bridge.service import Bridge
+    from mcp_bridge.host.service import Bridge
 
 IN_FLIGHT = 32
 

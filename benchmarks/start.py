@@ -15,8 +15,8 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from benchmarks.bridge import COMMAND, Bench, ours
 from benchmarks.measure import Row, interleaved
 from mcp_bridge import settings
-from mcp_bridge.bridge import bundle
-from mcp_bridge.bridge.service import open_bridge, prepare
+from mcp_bridge.host import bundle
+from mcp_bridge.host.service import open_bridge, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,11 +19,11 @@ from benchmarks.workers.logs import PAYLOAD, entry
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.machine import Machine
 from mcp_bridge.kernel.program import bundle, parse
-from mcp_bridge.ledger.database import Database
-from mcp_bridge.ledger.entries import Entry
-from mcp_bridge.ledger.recorder import SqliteRecorder
-from mcp_bridge.ledger.schema import FILE_NAME
-from mcp_bridge.ledger.store import ProgramStore, StoredExecution
+from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.recorder import SqliteRecorder
+from mcp_bridge.ledger.storage.database import Database
+from mcp_bridge.ledger.storage.schema import FILE_NAME
+from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import platformdirs
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from mcp_bridge.downstream.environment import EnvPass
-from mcp_bridge.downstream.environment import env_pass as chosen_variables
+from mcp_bridge.downstream.configuration.environment import EnvPass
+from mcp_bridge.downstream.configuration.environment import env_pass as chosen_variables
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.sizes import Size, parse_size

@@ -8,7 +8,7 @@
 #   --keep    leave the root behind, to look at
 #
 # Needs root, and installs mmdebstrap. Claude Code is the one that the tests have from npm, and there is no other model
-# than one on loopback (tests/newcomer_model.py). The version to upgrade from is this one under a lower number.
+# than one on loopback (tests/support/newcomer_model.py). The version to upgrade from is this one under a lower number.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/bare-debian.sh
@@ -56,8 +56,8 @@ claude=("${MCP_BRIDGE_TEST_CACHE:-.cache/servers}"/clients/node_modules/@anthrop
 install -m 755 "${claude[0]}" "$root/usr/local/bin/claude"
 chroot "$root" chown -R "$user:$user" "$home"
 
-coproc MODEL { .venv/bin/python tests/newcomer_model.py; }
-read -r model <&"${MODEL[0]}" || { echo "newcomer-test: tests/newcomer_model.py didn't start" >&2 && exit 1; }
+coproc MODEL { .venv/bin/python tests/support/newcomer_model.py; }
+read -r model <&"${MODEL[0]}" || { echo "newcomer-test: tests/support/newcomer_model.py didn't start" >&2 && exit 1; }
 # How this machine reaches PyPI, as environment.sh has found it out; no Python but Debian's.
 [ -z "${SSL_CERT_FILE:-}" ] || as_this_machine "$SSL_CERT_FILE"
 for name in UV_SYSTEM_CERTS UV_PYTHON_DOWNLOADS UV_DEFAULT_INDEX UV_INDEX_URL UV_INSECURE_HOST SSL_CERT_FILE; do

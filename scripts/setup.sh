@@ -140,7 +140,7 @@ engine() {
     fi
 }
 
-# A C compiler, for the library by which tests simulate power cuts (tests/power_cut), on Linux alone.
+# A C compiler, for the library by which tests simulate power cuts (tests/support/power_cut), on Linux alone.
 compiler() {
     if command -v cc >/dev/null || [ "$(uname -s)" != Linux ]; then
         return

@@ -5,9 +5,9 @@ from hypothesis import HealthCheck, settings
 from ledger_looks import look
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.opening import KEY_FILE
-from mcp_bridge.ledger.schema import FILE_NAME
-from mcp_bridge.ledger.sealing import FILE_NAME as MASTER_FILE
+from mcp_bridge.ledger.storage.opening import KEY_FILE
+from mcp_bridge.ledger.storage.schema import FILE_NAME
+from mcp_bridge.ledger.storage.sealing import FILE_NAME as MASTER_FILE
 
 # How long an example takes, and to make it, says how busy the machine is.
 settings.register_profile("any machine", deadline=None, suppress_health_check=list(HealthCheck))

@@ -12,13 +12,11 @@ from execution_fixtures import printed
 from servers.specs import faulty
 
 from mcp_bridge import fair_share
-from mcp_bridge.bridge.channel import BYTE_SECONDS, REQUEST_SECONDS, ChannelLimits, HostChannel
-from mcp_bridge.bridge.keep import MEMORY_LOCK_NAME, Memories
-from mcp_bridge.bridge.requests import Requests
-from mcp_bridge.downstream.catalog import Catalog
-from mcp_bridge.downstream.fleet import Fleet
-from mcp_bridge.downstream.tools import listing_from_wire
+from mcp_bridge.downstream.catalog.catalog import Catalog
+from mcp_bridge.downstream.catalog.tools import listing_from_wire
+from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.artifacts import MEMORY_LOCK_NAME, Memories
 from mcp_bridge.fair_share import (
     AT_WORK_SECONDS,
     BURST_SECONDS,
@@ -29,6 +27,8 @@ from mcp_bridge.fair_share import (
     Party,
     billed,
 )
+from mcp_bridge.host.channel import BYTE_SECONDS, REQUEST_SECONDS, ChannelLimits, HostChannel
+from mcp_bridge.host.requests import Requests
 from mcp_bridge.offload import LARGE_CHARS, off_loop, on_thread
 from mcp_bridge.private_files import locked
 from mcp_bridge.wire import jsonrpc, messages

@@ -9,12 +9,12 @@ import anyio.lowlevel
 import pytest
 
 from mcp_bridge.offload import LARGE_CHARS, LARGE_VALUES, is_large, off_loop
-from mcp_bridge.policy.encodings import _ESCAPE
-from mcp_bridge.policy.patterns import BUILT_IN, MAX_VALUES, TooManyValuesError, find
-from mcp_bridge.policy.projection import OVERSIZE, Projector
-from mcp_bridge.policy.references import MemoryReferences
-from mcp_bridge.policy.vault import Secrets
-from mcp_bridge.policy.windows import NARROW_CHARS, REACH_CHARS, WINDOW_CHARS, matches
+from mcp_bridge.policy.redaction.encodings import _ESCAPE
+from mcp_bridge.policy.redaction.patterns import BUILT_IN, MAX_VALUES, TooManyValuesError, find
+from mcp_bridge.policy.redaction.projection import OVERSIZE, Projector
+from mcp_bridge.policy.redaction.windows import NARROW_CHARS, REACH_CHARS, WINDOW_CHARS, matches
+from mcp_bridge.policy.secrets.references import MemoryReferences
+from mcp_bridge.policy.secrets.vault import Secrets
 
 EVERY = tuple(BUILT_IN.values())
 CARD = "4242424242424242"

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox.failures import start_failure
-from mcp_bridge.sandbox.image import ImageRequest, ensure_image
+from mcp_bridge.sandbox.image.image import ImageRequest, ensure_image
 from mcp_bridge.settings import ENV_ALIASES, FILE_NAME, NESTED, Loaded, Settings, checked, load, parse_size
 from mcp_bridge.workspace.content import content_of, real_folder
 

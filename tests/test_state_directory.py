@@ -5,10 +5,10 @@ import stat
 
 import pytest
 
-from mcp_bridge.downstream.store import ListingStore
+from mcp_bridge.downstream.catalog.store import ListingStore
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.database import Database
-from mcp_bridge.ledger.witness import open_witness
+from mcp_bridge.ledger.storage.database import Database
+from mcp_bridge.ledger.witness.witness import open_witness
 from mcp_bridge.private_files import private_directory, private_file, state_directory
 
 NOBODY = 65534

@@ -9,18 +9,18 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.workers import work
-from mcp_bridge.bridge.recovery import outcome_json, replay
+from mcp_bridge.executions.recovery import outcome_json, replay
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Outcome
 from mcp_bridge.kernel.machine import Machine
 from mcp_bridge.kernel.program import parse
-from mcp_bridge.ledger.entries import Entry, Recorded
+from mcp_bridge.ledger.log.entries import Entry, Recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mcp_bridge.kernel.program import Program
-    from mcp_bridge.ledger.entries import Kind
+    from mcp_bridge.ledger.log.entries import Kind
 
 
 def drive(machine: Machine) -> Iterator[Outcome]:

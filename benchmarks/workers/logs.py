@@ -13,21 +13,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.workers import work
-from mcp_bridge.ledger import merkle
-from mcp_bridge.ledger.audit import export, prove, verify_file
-from mcp_bridge.ledger.entries import Entry
-from mcp_bridge.ledger.exports import verify_export
-from mcp_bridge.ledger.opening import open_to_write
-from mcp_bridge.ledger.reading import open_ledger
-from mcp_bridge.ledger.schema import FILE_NAME
-from mcp_bridge.ledger.sealing import master_key
-from mcp_bridge.ledger.signing import Verifier
-from mcp_bridge.ledger.transaction import Append, commit, posted
+from mcp_bridge.ledger.audit.audit import export, prove, verify_file
+from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.reading import open_ledger
+from mcp_bridge.ledger.log.transaction import Append, commit, posted
+from mcp_bridge.ledger.proofs import merkle
+from mcp_bridge.ledger.proofs.exports import verify_export
+from mcp_bridge.ledger.proofs.signing import Verifier
+from mcp_bridge.ledger.storage.opening import open_to_write
+from mcp_bridge.ledger.storage.schema import FILE_NAME
+from mcp_bridge.ledger.storage.sealing import master_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mcp_bridge.ledger.sealing import MasterKey
+    from mcp_bridge.ledger.storage.sealing import MasterKey
 
 EXPORT = "log.jsonl"
 

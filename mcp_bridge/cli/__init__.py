@@ -13,7 +13,7 @@ def main() -> None:
     arguments = sys.argv[1:]
     if arguments in ([], ["serve"]):
         # What clients run, and wait for: it needs no option parser, which costs an eighth of the whole start.
-        from mcp_bridge.cli.serve import serve  # noqa: PLC0415
+        from mcp_bridge.cli.commands.serve import serve  # noqa: PLC0415
 
         sys.exit(serve(None, bare=not arguments))
     from mcp_bridge.cli.app import app  # noqa: PLC0415

@@ -11,17 +11,17 @@ from typing import Annotated, Literal
 import typer
 
 from mcp_bridge import __version__
-from mcp_bridge.cli.approvals import approvals
-from mcp_bridge.cli.audit import audit
-from mcp_bridge.cli.backups import backup, backup_key, restore
-from mcp_bridge.cli.executions import executions
-from mcp_bridge.cli.images import images
+from mcp_bridge.cli.commands.approvals import approvals
+from mcp_bridge.cli.commands.audit import audit
+from mcp_bridge.cli.commands.backups import backup, backup_key, restore
+from mcp_bridge.cli.commands.executions import executions
+from mcp_bridge.cli.commands.images import images
+from mcp_bridge.cli.commands.policy import policy
+from mcp_bridge.cli.commands.programs import programs
+from mcp_bridge.cli.commands.secrets import secrets
+from mcp_bridge.cli.commands.servers import servers
 from mcp_bridge.cli.opening import finish
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
-from mcp_bridge.cli.policy import policy
-from mcp_bridge.cli.programs import programs
-from mcp_bridge.cli.secrets import secrets
-from mcp_bridge.cli.servers import servers
 from mcp_bridge.cli.usage import Commands
 
 app = typer.Typer(
@@ -78,7 +78,7 @@ def serve(
     config: Config = None,
 ) -> None:
     """Serve MCP on standard input and output (the default)."""
-    from mcp_bridge.cli.serve import serve as work  # noqa: PLC0415
+    from mcp_bridge.cli.commands.serve import serve as work  # noqa: PLC0415
 
     # Without a command it is called with the context of the whole.
     raise typer.Exit(work(config or ctx.obj, programs=tools == "programs", bare=ctx.parent is None))
@@ -103,7 +103,7 @@ def run(
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """Run one script in a fresh sandbox, as run_python would."""
-    from mcp_bridge.cli.run import run as work  # noqa: PLC0415
+    from mcp_bridge.cli.commands.run import run as work  # noqa: PLC0415
 
     named, servers = config or ctx.obj, server or []
     raise typer.Exit(work(named, file, code, servers=servers, timeout=timeout, key=key, as_json=as_json))
@@ -124,7 +124,7 @@ def ui(
     config: Config = None,
 ) -> None:
     """Look at executions in a browser: what happened, its proofs, and what waits for a decision."""
-    from mcp_bridge.cli.ui import ui as work  # noqa: PLC0415
+    from mcp_bridge.cli.commands.ui import ui as work  # noqa: PLC0415
 
     finish(lambda: work(config or ctx.obj, listen, browser=not no_browser))
 
@@ -143,7 +143,7 @@ def erase(
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """Make arguments, results, code and outputs unreadable for good; the record that something happened stays."""
-    from mcp_bridge.cli.erase import erase as work  # noqa: PLC0415
+    from mcp_bridge.cli.commands.erase import erase as work  # noqa: PLC0415
 
     named = config or ctx.obj
     finish(
@@ -177,7 +177,7 @@ def replay(
     A script is run in a sandbox, and every call is answered from the record. The servers that it may use have to be
     configured; they are asked what tools they have, and may be started for that.
     """
-    from mcp_bridge.cli.replay import replay as work  # noqa: PLC0415
+    from mcp_bridge.cli.commands.replay import replay as work  # noqa: PLC0415
 
     finish(lambda: work(config or ctx.obj, execution, program, as_json=as_json), as_json=as_json)
 
@@ -196,7 +196,7 @@ def trust(
     Before, and once a byte of them or of what they load has changed, they take no part.
     """
     from mcp_bridge.cli import common  # noqa: PLC0415
-    from mcp_bridge.cli import trust as work  # noqa: PLC0415
+    from mcp_bridge.cli.commands import trust as work  # noqa: PLC0415
 
     def done() -> int:
         # The folder has no say in where trust in it is kept.
@@ -213,7 +213,7 @@ def trust(
 @app.command()
 def doctor(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
     """Find out what works here, what this host can't enforce, and how to mend it."""
-    from mcp_bridge.cli.doctor import doctor as work  # noqa: PLC0415
+    from mcp_bridge.cli.commands.doctor import doctor as work  # noqa: PLC0415
 
     raise typer.Exit(work(config or ctx.obj, as_json=as_json))
 
@@ -228,7 +228,8 @@ def uninstall(
     config: Config = None,
 ) -> None:
     """Remove what the bridge has made on this machine: containers, images, caches. Says what is left, and where."""
-    from mcp_bridge.cli import common, leaving  # noqa: PLC0415
+    from mcp_bridge.cli import common  # noqa: PLC0415
+    from mcp_bridge.cli.commands import uninstall as leaving  # noqa: PLC0415
 
     # The folder has no say in what is removed.
     finish(lambda: leaving.uninstall(common.load(config or ctx.obj, folder=False), state=state, yes=yes))
@@ -237,7 +238,7 @@ def uninstall(
 @app.command()
 def demo(ctx: typer.Context, config: Config = None) -> None:
     """Show the main job on real servers."""
-    from mcp_bridge.cli.demo import demo as work  # noqa: PLC0415
+    from mcp_bridge.cli.commands.demo import demo as work  # noqa: PLC0415
 
     raise typer.Exit(work(config or ctx.obj))
 
@@ -255,7 +256,7 @@ def witness(
     config: Config = None,
 ) -> None:
     """Cosign the checkpoints of other bridges' ledgers: each may only grow (C2SP tlog-witness)."""
-    from mcp_bridge.cli.witness import witness as work  # noqa: PLC0415
+    from mcp_bridge.cli.commands.witness import witness as work  # noqa: PLC0415
 
     finish(lambda: work(config or ctx.obj, listen, log, name))
 

@@ -15,8 +15,8 @@ import anyio.to_thread
 from mcp_bridge.cli import common, showing
 
 if TYPE_CHECKING:
-    from mcp_bridge.bridge.admission import Asker
     from mcp_bridge.errors import BridgeError
+    from mcp_bridge.gate.admission import Asker
 
 TERMINAL = "/dev/tty"
 

@@ -15,8 +15,8 @@ from mcp_bridge.errors import BridgeError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from mcp_bridge.bridge.governance import Governance
-    from mcp_bridge.downstream.discovery import Discovery, Problem
+    from mcp_bridge.downstream.configuration.discovery import Discovery, Problem
+    from mcp_bridge.governance.governance import Governance
     from mcp_bridge.workspace.trust import PassedOver
 
 OK, FAILED, USAGE, NO_SANDBOX, REFUSED, SUSPENDED, TIMED_OUT, INTERRUPTED = 0, 1, 2, 3, 4, 5, 124, 130
@@ -174,7 +174,7 @@ def discovered(loaded: settings.Loaded, *, quiet: bool = False) -> Discovery:
     Raises:
         BridgeError: `bad_config`.
     """
-    from mcp_bridge.downstream.discovery import discover  # noqa: PLC0415  (`version` and `--help` need none of it)
+    from mcp_bridge.downstream.configuration.discovery import discover  # noqa: PLC0415  (`version` and `--help` need none of it)
 
     own = next((layer for layer in loaded.layers if layer.trusted is None), None)
     folder = next((layer for layer in loaded.layers if layer.trusted is not None), None)
@@ -218,7 +218,7 @@ def configure(file: Path | None, *, quiet: bool = False) -> Configuration:
     governance = None
     if loaded.has_tables:
         # Where no file says anything, the bridge makes an empty one when it needs it: not on the way of `serve`.
-        from mcp_bridge.bridge.governance import govern  # noqa: PLC0415
+        from mcp_bridge.governance.governance import govern  # noqa: PLC0415
 
         governance = govern(loaded.layers, loaded.settings.state_dir, strangers(loaded, found))
     passed_over = (*loaded.passed_over, *found.passed_over)

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mcp_bridge.bridge.names import PRINCIPAL
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.governance.tool_names import PRINCIPAL
 
 if TYPE_CHECKING:
-    from mcp_bridge.ledger.store import ProgramStore, StoredExecution
+    from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution
 
 SHORT_CHARS = 6
 """Fewest characters that an id is shown with."""

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     import anyio
 
-    from mcp_bridge.bridge.service import Bridge
-    from mcp_bridge.ledger.database import Database
+    from mcp_bridge.host.service import Bridge
+    from mcp_bridge.ledger.storage.database import Database
     from mcp_bridge.settings import Settings
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ async def with_bridge(configuration: common.Configuration, work: Callable[[Bridg
     """As `in_bridge`, inside a loop; None when SIGTERM came."""
     import anyio  # noqa: PLC0415
 
-    from mcp_bridge.bridge.service import open_bridge  # noqa: PLC0415  (imports most of the project)
+    from mcp_bridge.host.service import open_bridge  # noqa: PLC0415  (imports most of the project)
 
     specs = list(configuration.discovery.servers.values())
     error: BridgeError | None = None
@@ -110,11 +110,11 @@ def in_record(settings: Settings, work: Callable[[Database], Awaitable[T]], *, l
     """
     import anyio  # noqa: PLC0415
 
-    from mcp_bridge.bridge.erasing import tidy  # noqa: PLC0415
-    from mcp_bridge.bridge.keep import Files  # noqa: PLC0415
-    from mcp_bridge.ledger.database import Database  # noqa: PLC0415
-    from mcp_bridge.ledger.rotation import is_behind  # noqa: PLC0415
-    from mcp_bridge.ledger.schema import FILE_NAME  # noqa: PLC0415
+    from mcp_bridge.executions.artifacts import Files  # noqa: PLC0415
+    from mcp_bridge.executions.retention import tidy  # noqa: PLC0415
+    from mcp_bridge.ledger.log.rotation import is_behind  # noqa: PLC0415
+    from mcp_bridge.ledger.storage.database import Database  # noqa: PLC0415
+    from mcp_bridge.ledger.storage.schema import FILE_NAME  # noqa: PLC0415
     from mcp_bridge.private_files import state_directory  # noqa: PLC0415
     from mcp_bridge.sandbox.owner import owner_label  # noqa: PLC0415
 

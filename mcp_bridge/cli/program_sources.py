@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mcp_bridge.bridge.names import PRINCIPAL
-from mcp_bridge.bridge.program_files import (
+from mcp_bridge.cli.opening import in_record
+from mcp_bridge.downstream.catalog.aliases import nearest
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.governance.program_files import (
     SUFFIXES,
     decoded,
     load_programs,
@@ -15,19 +17,17 @@ from mcp_bridge.bridge.program_files import (
     programs_config,
     read_file,
 )
-from mcp_bridge.cli.opening import in_record
-from mcp_bridge.downstream.aliases import nearest
-from mcp_bridge.errors import BridgeError
+from mcp_bridge.governance.tool_names import PRINCIPAL
 from mcp_bridge.kernel.format import Fault
 from mcp_bridge.kernel.program import MAX_BYTES, InvalidProgramError, Program, parse
-from mcp_bridge.ledger.schema import FILE_NAME
-from mcp_bridge.ledger.store import ProgramStore
+from mcp_bridge.ledger.storage.schema import FILE_NAME
+from mcp_bridge.ledger.storage.store import ProgramStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mcp_bridge.ledger.database import Database
-    from mcp_bridge.ledger.store import SavedProgram
+    from mcp_bridge.ledger.storage.database import Database
+    from mcp_bridge.ledger.storage.store import SavedProgram
     from mcp_bridge.settings import Loaded
 
 STDIN = "-"
@@ -144,7 +144,7 @@ class Sources:
         Raises:
             BridgeError: `bad_state`.
         """
-        from mcp_bridge.bridge.program_library import kept_program  # noqa: PLC0415  (rarely needed)
+        from mcp_bridge.executions.programs.library import kept_program  # noqa: PLC0415  (rarely needed)
 
         return kept_program(self.kept[name])
 

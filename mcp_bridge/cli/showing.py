@@ -9,8 +9,8 @@ import time
 import unicodedata
 from typing import TYPE_CHECKING, Any, TextIO
 
-from mcp_bridge.bridge.shown import escaped, exactly
 from mcp_bridge.cli import common
+from mcp_bridge.escaping import escaped, exactly
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,10 +13,10 @@ from mcp_bridge.errors import BridgeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from mcp_bridge.ledger.exports import Verdict
-    from mcp_bridge.ledger.proofs import Proved
-    from mcp_bridge.ledger.sealing import MasterKey
-    from mcp_bridge.ledger.signing import Verifier
+    from mcp_bridge.ledger.proofs.exports import Verdict
+    from mcp_bridge.ledger.proofs.signing import Verifier
+    from mcp_bridge.ledger.proofs.tlog_proof import Proved
+    from mcp_bridge.ledger.storage.sealing import MasterKey
     from mcp_bridge.settings import Loaded, Settings
 
     ReadSettings = Callable[[], Settings]
@@ -36,7 +36,7 @@ _BACKUPS = (b"backup.json\0", b"age-encryption.")
 
 def ledger_file(settings: Settings) -> Path:
     """Where the ledger is."""
-    from mcp_bridge.ledger.schema import FILE_NAME  # noqa: PLC0415
+    from mcp_bridge.ledger.storage.schema import FILE_NAME  # noqa: PLC0415
 
     return settings.state_dir / FILE_NAME
 
@@ -47,7 +47,7 @@ def master_key(settings: Settings) -> MasterKey:
     Raises:
         BridgeError: `key_missing`, `key_unusable`, `keyring_missing`.
     """
-    from mcp_bridge.ledger.sealing import master_key as read  # noqa: PLC0415
+    from mcp_bridge.ledger.storage.sealing import master_key as read  # noqa: PLC0415
 
     return read(settings.ledger.master_key, settings.state_dir, make=False)
 
@@ -58,7 +58,7 @@ def read_keys(keys: Sequence[str] | None) -> list[Verifier] | None:
     Raises:
         BridgeError: `bad_key`, `bad_argument`.
     """
-    from mcp_bridge.ledger.signing import Verifier  # noqa: PLC0415
+    from mcp_bridge.ledger.proofs.signing import Verifier  # noqa: PLC0415
 
     return [Verifier.parse(key) for given in keys for key in _key_texts(given)] if keys else None
 
@@ -86,7 +86,7 @@ def read_notes(path: Path) -> list[str]:
     Raises:
         BridgeError: `bad_argument`.
     """
-    from mcp_bridge.ledger.publishing_file import notes_in  # noqa: PLC0415
+    from mcp_bridge.ledger.publish.to_file import notes_in  # noqa: PLC0415
 
     try:
         with path.open("rb") as file:
@@ -119,12 +119,12 @@ def verify_here(
     """
     import anyio  # noqa: PLC0415
 
-    from mcp_bridge.ledger.asking import FileLog, ask  # noqa: PLC0415
-    from mcp_bridge.ledger.audit import published, verify_file  # noqa: PLC0415
-    from mcp_bridge.ledger.opening import known_vkey, require_end  # noqa: PLC0415
-    from mcp_bridge.ledger.position import PositionFile  # noqa: PLC0415
-    from mcp_bridge.ledger.reading import open_ledger  # noqa: PLC0415
-    from mcp_bridge.ledger.signing import Verifier  # noqa: PLC0415
+    from mcp_bridge.ledger.audit.audit import published, verify_file  # noqa: PLC0415
+    from mcp_bridge.ledger.log.reading import open_ledger  # noqa: PLC0415
+    from mcp_bridge.ledger.proofs.signing import Verifier  # noqa: PLC0415
+    from mcp_bridge.ledger.publish.look import FileLog, ask  # noqa: PLC0415
+    from mcp_bridge.ledger.storage.opening import known_vkey, require_end  # noqa: PLC0415
+    from mcp_bridge.ledger.storage.position import PositionFile  # noqa: PLC0415
 
     settings, base = loaded.settings, loaded.layers[-1].base
     path = ledger_file(settings)
@@ -168,10 +168,10 @@ def verify_given(
         BridgeError: `bad_argument`; as `verify_export`, `proofs.verify` and `verify_file`; `publish_conflict`: a copy
             was made under an alarm.
     """
-    from mcp_bridge.ledger import proofs  # noqa: PLC0415
-    from mcp_bridge.ledger.audit import published, verify_file  # noqa: PLC0415
-    from mcp_bridge.ledger.exports import verify_export  # noqa: PLC0415
-    from mcp_bridge.ledger.reading import open_ledger  # noqa: PLC0415
+    from mcp_bridge.ledger.audit.audit import published, verify_file  # noqa: PLC0415
+    from mcp_bridge.ledger.log.reading import open_ledger  # noqa: PLC0415
+    from mcp_bridge.ledger.proofs import tlog_proof  # noqa: PLC0415
+    from mcp_bridge.ledger.proofs.exports import verify_export  # noqa: PLC0415
 
     progress = showing.Progress(f"verifying {file}")
     try:
@@ -185,7 +185,7 @@ def verify_given(
                 return {"file": str(file), **_facts(copy.log, keys), "erased": copy.erased, "opened": copy.opened}
             _refuse_backup(file, beginning)
             if beginning.startswith(_PROOF):
-                proved = proofs.verify(opened.read(proofs.MAX_PROOF_BYTES + 1), keys, notes)
+                proved = tlog_proof.verify(opened.read(tlog_proof.MAX_PROOF_BYTES + 1), keys, notes)
                 return {"file": str(file), **_proof_facts(proved, keys), "compared": proved.compared}
             export = verify_export(opened, keys, notes, progress=progress)
             return {"file": str(file), **_facts(export, keys), "erased": export.erased, "withheld": export.withheld}
@@ -196,7 +196,7 @@ def verify_given(
 @contextmanager
 def _in_words(keys: Sequence[Verifier] | None) -> Iterator[None]:
     """Where no key of a log was named, say that, and not where in the file it was missed."""
-    from mcp_bridge.ledger.signing import COSIGNATURE, shown  # noqa: PLC0415
+    from mcp_bridge.ledger.proofs.signing import COSIGNATURE, shown  # noqa: PLC0415
 
     try:
         yield
@@ -239,8 +239,8 @@ def prove_here(settings: Settings, entry: int, *, payload: bool) -> bytes:
     Raises:
         BridgeError: As `audit.prove` and `open_ledger`.
     """
-    from mcp_bridge.ledger import audit  # noqa: PLC0415
-    from mcp_bridge.ledger.reading import open_ledger, require  # noqa: PLC0415
+    from mcp_bridge.ledger.audit import audit  # noqa: PLC0415
+    from mcp_bridge.ledger.log.reading import open_ledger, require  # noqa: PLC0415
 
     path = ledger_file(settings)
     require(path)
@@ -266,8 +266,8 @@ def prove_by(
     Raises:
         BridgeError: `bad_argument`; as `audit.prove_by`, `audit.prove` and `open_ledger`.
     """
-    from mcp_bridge.ledger import audit  # noqa: PLC0415
-    from mcp_bridge.ledger.reading import open_ledger  # noqa: PLC0415
+    from mcp_bridge.ledger.audit import audit  # noqa: PLC0415
+    from mcp_bridge.ledger.log.reading import open_ledger  # noqa: PLC0415
 
     progress = showing.Progress(f"verifying {file}")
     try:
@@ -296,8 +296,8 @@ def _refuse_backup(file: Path, beginning: bytes) -> None:
 
 def _master_of(file: Path, settings: ReadSettings) -> MasterKey | None:
     """The master key here, if it is that of a copy; None for another machine's ledger: its payloads stay closed."""
-    from mcp_bridge.ledger.beside import check_master  # noqa: PLC0415
-    from mcp_bridge.ledger.reading import open_ledger  # noqa: PLC0415
+    from mcp_bridge.ledger.audit.table_audit import check_master  # noqa: PLC0415
+    from mcp_bridge.ledger.log.reading import open_ledger  # noqa: PLC0415
 
     try:
         master = master_key(settings())
@@ -331,7 +331,7 @@ def _facts(found: Verdict, keys: Sequence[Verifier] | None) -> dict[str, Any]:
 
 def _silent(keys: Sequence[Verifier] | None, cosigners: Sequence[Verifier]) -> list[str]:
     """The keys of witnesses that were named, and that have cosigned nothing of what was verified."""
-    from mcp_bridge.ledger.signing import COSIGNATURE  # noqa: PLC0415
+    from mcp_bridge.ledger.proofs.signing import COSIGNATURE  # noqa: PLC0415
 
     return [key.vkey for key in keys or () if key.kind == COSIGNATURE and key not in cosigners]
 

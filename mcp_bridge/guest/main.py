@@ -87,7 +87,7 @@ def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
 
     def advise(exc: BaseException) -> None:
         # Only now: most scripts don't fail, and no script waits for it.
-        from mcp_bridge.guest import advice, world
+        from mcp_bridge.guest.advice import advice, world
 
         advice.add_to(exc, world.World(start.code, start.servers, modules.known_tools, SITE_PACKAGES))
 

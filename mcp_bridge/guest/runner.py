@@ -66,7 +66,7 @@ def compile_script(code: str) -> types.CodeType:
     try:
         tree = compile(code, FILENAME, "exec", flags | _ast.PyCF_ONLY_AST, dont_inherit=True)
     except SyntaxError as exc:
-        from mcp_bridge.guest.advice_syntax import repaired
+        from mcp_bridge.guest.advice.syntax import repaired
 
         tree = repaired(code, exc)
         if tree is None:

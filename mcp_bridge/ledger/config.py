@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from mcp_bridge.ledger.allowance import Quota
-from mcp_bridge.ledger.targets import PublishingConfig
+from mcp_bridge.ledger.log.quota import Quota
+from mcp_bridge.ledger.publish.targets import PublishingConfig
 from mcp_bridge.sizes import Size, parse_size, shown_size
 
 MIN_DAYS = 1 / 24

@@ -16,7 +16,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mcp_bridge.downstream.aliases import nearest
+from mcp_bridge.downstream.catalog.aliases import nearest
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.registered import printing
 from mcp_bridge.registered.declaring import NOTED_AS, Declaration, Place, bad_tool

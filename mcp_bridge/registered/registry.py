@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.downstream.aliases import did_you_mean, nearest
-from mcp_bridge.downstream.describe import called_as
-from mcp_bridge.downstream.tools import Listing, listing_from_wire
+from mcp_bridge.downstream.catalog.aliases import did_you_mean, nearest
+from mcp_bridge.downstream.catalog.describe import called_as
+from mcp_bridge.downstream.catalog.tools import Listing, listing_from_wire
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.registered.calling import SERVER, Called, RegisteredTool
 from mcp_bridge.registered.declaring import bad_tool

@@ -37,8 +37,8 @@ from mcp_bridge.sandbox.engine import (
 )
 from mcp_bridge.sandbox.failures import TAIL_BYTES, start_failure
 from mcp_bridge.sandbox.flags import RuntimeChoice, run_argv
+from mcp_bridge.sandbox.image.tool import ToolResult, disk_full, run_tool
 from mcp_bridge.sandbox.pipes import Child, PipeReader, PipeWriter
-from mcp_bridge.sandbox.tool import ToolResult, disk_full, run_tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

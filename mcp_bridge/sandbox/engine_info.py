@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.sandbox import subordinate_ids
 from mcp_bridge.sandbox.flags import RuntimeChoice
+from mcp_bridge.sandbox.image.tool import ToolResult, run_tool
 from mcp_bridge.sandbox.probe_report import Finding
-from mcp_bridge.sandbox.tool import ToolResult, run_tool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,7 +6,7 @@ Engines answer every failure with one exit status and a line of prose; the prose
 from __future__ import annotations
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.sandbox.image import CONFIGURED_IMAGE_HINT, REPOSITORY
+from mcp_bridge.sandbox.image.image import CONFIGURED_IMAGE_HINT, REPOSITORY
 
 TAIL_BYTES = 8192
 """How much of an engine's complaints is kept."""

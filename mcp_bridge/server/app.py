@@ -17,8 +17,8 @@ from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcp_bridge import __version__
-from mcp_bridge.bridge.live import LiveOutput
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.host.live_output import LiveOutput
 from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.server import displays, process, render
 from mcp_bridge.server.keeper import INTERNAL_ERROR, kept
@@ -29,8 +29,8 @@ from mcp_bridge.server.stdio import stdio_transport
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from mcp_bridge.bridge.record import ExecutionRecord
-    from mcp_bridge.bridge.service import Bridge
+    from mcp_bridge.executions.record import ExecutionRecord
+    from mcp_bridge.host.service import Bridge
     from mcp_bridge.server.keeper import Configured, Keeper, Source
     from mcp_bridge.settings import Settings
 
@@ -215,8 +215,8 @@ async def _end_on_signal(scope: anyio.CancelScope) -> None:
             scope.cancel()
 
 
-_OF_A_CALL = ("mcp_bridge.bridge.scripts", "mcp_bridge.bridge.requests", "mcp_bridge.bridge.gate")
-_OF_A_SERVER = ("mcp_bridge.downstream.connection", "jsonschema.validators", "jsonschema_specifications")
+_OF_A_CALL = ("mcp_bridge.executions.scripts.lifecycle", "mcp_bridge.host.requests", "mcp_bridge.gate.gate")
+_OF_A_SERVER = ("mcp_bridge.downstream.client.connection", "jsonschema.validators", "jsonschema_specifications")
 """What the first call imports, and the first of a server's tools."""
 
 

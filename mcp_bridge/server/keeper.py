@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
-from mcp_bridge.bridge.service import open_bridge
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.host.service import open_bridge
 from mcp_bridge.offload import on_waiting_thread
 from mcp_bridge.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
 
-    from mcp_bridge.bridge.governance import Governance
-    from mcp_bridge.bridge.service import Bridge
-    from mcp_bridge.downstream.spec import ServerSpec
-    from mcp_bridge.policy.snapshot import PolicySnapshot
+    from mcp_bridge.downstream.configuration.spec import ServerSpec
+    from mcp_bridge.governance.governance import Governance
+    from mcp_bridge.host.service import Bridge
+    from mcp_bridge.policy.rules.snapshot import PolicySnapshot
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import mcp_types as types
 
-from mcp_bridge.bridge.shown import escaped, exactly
+from mcp_bridge.escaping import escaped, exactly
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import mcp_types as types
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from mcp_bridge.bridge.names import PRINCIPAL
-from mcp_bridge.bridge.trace_record import to_record
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.trace_record import to_record
+from mcp_bridge.governance.tool_names import PRINCIPAL
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.server.render import cut
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from mcp_bridge.bridge.service import Bridge
+    from mcp_bridge.host.service import Bridge
     from mcp_bridge.server.questions import Questions
     from mcp_bridge.settings import Settings
 

@@ -18,7 +18,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from mcp_bridge.bridge.shown import escaped, exactly
+from mcp_bridge.escaping import escaped, exactly
 from mcp_bridge.models.model import ModelError
 from mcp_bridge.models.sampling import SamplingReply
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mcp_bridge.bridge.record import GIVEN_BEFORE
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.record import GIVEN_BEFORE
 from mcp_bridge.server import displays
 from mcp_bridge.server.printed import Printed
 from mcp_bridge.wire.jsonrpc import MAX_DEPTH, depth_exceeds
 
 if TYPE_CHECKING:
-    from mcp_bridge.bridge.keep import Files
-    from mcp_bridge.bridge.record import ExecutionRecord
+    from mcp_bridge.executions.artifacts import Files
+    from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.settings import Settings
 
 T = TypeVar("T")

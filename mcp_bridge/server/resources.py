@@ -11,15 +11,15 @@ from urllib.parse import quote, unquote
 
 import mcp_types as types
 
-from mcp_bridge.bridge.keep import ARTIFACT_SCHEME, OUTPUT_SCHEME
-from mcp_bridge.bridge.names import PRINCIPAL
-from mcp_bridge.bridge.trace_record import to_record
+from mcp_bridge.executions.artifacts import ARTIFACT_SCHEME, OUTPUT_SCHEME
+from mcp_bridge.executions.trace_record import to_record
+from mcp_bridge.governance.tool_names import PRINCIPAL
 from mcp_bridge.kernel.format import json_schema
 from mcp_bridge.offload import on_thread
 from mcp_bridge.server.displays import is_text
 
 if TYPE_CHECKING:
-    from mcp_bridge.bridge.service import Bridge
+    from mcp_bridge.host.service import Bridge
 
 SCHEMA_URI = "program-schema://v1"
 PROGRAM_SCHEME = "program"

@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.witness import MAX_BODY_BYTES, TEXT_TYPE, Answer, Witness
+from mcp_bridge.ledger.witness.witness import MAX_BODY_BYTES, TEXT_TYPE, Answer, Witness
 
 if TYPE_CHECKING:
     import socket

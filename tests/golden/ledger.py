@@ -1,10 +1,10 @@
 """How `ledger-0.1.0.zip` was made: a state directory as version 0.1.0 left it, with an export and a proof of then.
 
 It is kept so that every later version is seen to read it; it is never made again. It was made by 0.1.0's own code, the commit
-75a7ac7, with its own `tests/tampered_fixtures.py` (a small ledger with something of everything):
+75a7ac7, with its own `tests/support/tampered_fixtures.py` (a small ledger with something of everything):
 
     mkdir old && git archive 75a7ac7 mcp_bridge tests | tar x -C old
-    cp tests/golden/ledger.py old && cd old && PYTHONPATH=.:tests python ledger.py ../ledger-0.1.0.zip
+    cp tests/golden/ledger.py old && cd old && PYTHONPATH=.:tests/support python ledger.py ../ledger-0.1.0.zip
 
 Its keys are in it, and were never anybody's.
 """
@@ -20,8 +20,8 @@ async def more(path):
     """What a script has read twice, and programs that have ended or wait."""
     from tampered_fixtures import ENDED, Writer
 
-    from mcp_bridge.ledger.database import Database
-    from mcp_bridge.ledger.entries import Entry
+    from mcp_bridge.ledger.log.entries import Entry
+    from mcp_bridge.ledger.storage.database import Database
 
     async with Database(path) as database:
         writer = Writer(database)
@@ -37,9 +37,9 @@ def make(target):
     from tampered_fixtures import build
 
     from mcp_bridge import __version__
-    from mcp_bridge.ledger import audit
-    from mcp_bridge.ledger.reading import open_ledger
-    from mcp_bridge.ledger.sealing import MasterKey
+    from mcp_bridge.ledger.audit import audit
+    from mcp_bridge.ledger.log.reading import open_ledger
+    from mcp_bridge.ledger.storage.sealing import MasterKey
 
     assert __version__ == "0.1.0", __version__
     with tempfile.TemporaryDirectory() as name:

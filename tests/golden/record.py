@@ -1,6 +1,6 @@
 """Records a new history. Those that are recorded already are never written again.
 
-    PYTHONPATH=tests .venv/bin/python -m golden.record tests/golden/NAME.json…
+    PYTHONPATH=tests/support:tests .venv/bin/python -m golden.record tests/golden/NAME.json…
 
 Such a file has `about`, `program`, `context`, `events`, and `uses` where the program runs others by name: pairs of name
 and program, innermost first. An event is `{"event": "outcome", "effect": 1, "status": "ok", "value": …}`, or a `resume`,

@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from mcp_bridge.bridge.approvals import decide
-from mcp_bridge.bridge.comments import check_text
-from mcp_bridge.bridge.graph import draw
-from mcp_bridge.bridge.graph_path import taken
-from mcp_bridge.bridge.graph_svg import svg
-from mcp_bridge.bridge.overview import STATUSES, Asking, progress
-from mcp_bridge.bridge.status import effective_status
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.approvals import decide
+from mcp_bridge.executions.comments import check_text
+from mcp_bridge.executions.status import effective_status
 from mcp_bridge.kernel import program as programs
-from mcp_bridge.ledger import overview
+from mcp_bridge.ledger.audit import overview
 from mcp_bridge.server.ui import views
+from mcp_bridge.views.graph import draw
+from mcp_bridge.views.graph_path import taken
+from mcp_bridge.views.graph_svg import svg
+from mcp_bridge.views.overview import STATUSES, Asking, progress
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from starlette.requests import Request
 
-    from mcp_bridge.bridge.overview import Overview
     from mcp_bridge.server.ui.live import Live
+    from mcp_bridge.views.overview import Overview
 
 logger = logging.getLogger(__name__)
 

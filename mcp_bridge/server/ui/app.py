@@ -15,9 +15,9 @@ from starlette.responses import FileResponse, JSONResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from mcp_bridge.bridge.overview import Overview
 from mcp_bridge.server.ui.api import Api
 from mcp_bridge.server.ui.guard import Guard
+from mcp_bridge.views.overview import Overview
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator

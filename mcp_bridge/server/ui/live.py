@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import anyio
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger import overview
+from mcp_bridge.ledger.audit import overview
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from mcp_bridge.ledger.database import Database
+    from mcp_bridge.ledger.storage.database import Database
 
 logger = logging.getLogger(__name__)
 

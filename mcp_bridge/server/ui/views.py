@@ -7,20 +7,20 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.bridge.overview import ENDED, name_of, progress, record_of, source_of
-from mcp_bridge.bridge.shown import exactly
-from mcp_bridge.bridge.status import effective_status
-from mcp_bridge.bridge.viewing import UNDER_WAY, timeline, totals
+from mcp_bridge.escaping import exactly
+from mcp_bridge.executions.status import effective_status
+from mcp_bridge.views.overview import ENDED, name_of, progress, record_of, source_of
+from mcp_bridge.views.timeline import UNDER_WAY, timeline, totals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mcp_bridge.bridge.approvals import Asked
-    from mcp_bridge.bridge.viewing import TimelineRow
-    from mcp_bridge.ledger.entries import Recorded
-    from mcp_bridge.ledger.evidence import Evidence
-    from mcp_bridge.ledger.overview import Counted
-    from mcp_bridge.ledger.store import StoredExecution
+    from mcp_bridge.executions.approvals import Asked
+    from mcp_bridge.ledger.audit.overview import Counted
+    from mcp_bridge.ledger.log.entries import Recorded
+    from mcp_bridge.ledger.proofs.evidence import Evidence
+    from mcp_bridge.ledger.storage.store import StoredExecution
+    from mcp_bridge.views.timeline import TimelineRow
 
 MAX_SHOWN_CHARS = 4000
 """Of one value, before somebody asks for all of it."""

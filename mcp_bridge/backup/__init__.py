@@ -1,0 +1,1 @@
+"""Backups of a state directory: written, encrypted, restored."""

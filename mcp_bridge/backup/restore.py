@@ -1,0 +1,606 @@
+"""A state directory from a backup: everything is read, checked and written beside first, and then put in its place.
+
+The ledger is the last to be put there, and no bridge begins one while a restore is under way (`ledger.restoring`). So
+a directory is as it was, or restored; one whose restore has died says so, and can be restored again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import tempfile
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.backup import age, archive
+from mcp_bridge.backup.age import damaged
+from mcp_bridge.backup.create import (
+    CREDENTIALS,
+    DATABASES,
+    KEYS,
+    MASTER,
+    MAX_SMALL_BYTES,
+    OF_THIS_LEDGER,
+    OLD_KEY,
+    needs,
+    read_private,
+    signing_key,
+    signs,
+)
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.artifacts import FOLDERS, is_kept
+from mcp_bridge.ledger.audit import audit
+from mcp_bridge.ledger.audit.table_audit import check_master
+from mcp_bridge.ledger.log import rotation
+from mcp_bridge.ledger.log.reading import open_ledger
+from mcp_bridge.ledger.proofs.signing import Verifier
+from mcp_bridge.ledger.storage import sealing
+from mcp_bridge.ledger.storage.opening import KEY_FILE, NEXT_KEY_FILE
+from mcp_bridge.ledger.storage.restoring import AWAY, PLACING, RESTORING, has_ledger, is_unfinished, put_back
+from mcp_bridge.ledger.storage.schema import FILE_NAME
+from mcp_bridge.ledger.witness import files as witness_files
+from mcp_bridge.private_files import (
+    KEY_BYTES,
+    locked_directory,
+    place,
+    private_directory,
+    state_directory,
+    sync_directory,
+    sync_file,
+    write_private,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import IO
+
+    from mcp_bridge.backup.age import Identity
+    from mcp_bridge.ledger.log.reading import Ledger
+
+_SQLITE = b"SQLite format 3\0"
+
+_MAX_SECONDS = 1e11
+"""Of a time that is believed: the year 5138. What isn't a number is not less."""
+
+CAN_BE_LOST = (KEY_FILE, OLD_KEY)
+"""Keys without which a ledger can go on: with a new one, or with none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What a backup is opened with, and what is added to it.
+
+    Attributes:
+        passphrase: Gives it, when it is needed.
+        identities: Of recipients.
+        keys: A directory with keys that are not in the backup.
+        lost: Names of keys that are lost for good.
+        verifiers: The log's public keys that are trusted; None for the one whose private key comes with it.
+        by: Who restores it, as its log will say.
+    """
+
+    passphrase: Callable[[], str]
+    identities: Sequence[Identity] = ()
+    keys: Path | None = None
+    lost: frozenset[str] = frozenset()
+    verifiers: Sequence[Verifier] | None = None
+    by: str = "restore"
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What was in a backup.
+
+    Attributes:
+        origin, vkey: Its log's.
+        size: How many entries that has.
+        authenticated: Whether they are signed with a key that is trusted.
+        made: When the backup was made, in seconds since 1970; None if it doesn't say.
+        going: How many executions can go on, by their status.
+        published: The targets that its checkpoints were published to.
+        keys: The names of the keys that it is restored with.
+        apart: The names of keys that it needs, and that were not there.
+        lost: The names of keys that were lost, and that it goes on without.
+        has_witness: Whether a witness's state is in it.
+        entry: The number of the entry by which its log says that it was restored; None where that was only tried.
+    """
+
+    origin: str
+    vkey: str
+    size: int
+    authenticated: bool
+    made: float | None
+    going: dict[str, int]
+    published: tuple[str, ...]
+    keys: tuple[str, ...]
+    apart: tuple[str, ...]
+    lost: tuple[str, ...]
+    has_witness: bool
+    entry: int | None = None
+
+    def record(self) -> dict[str, Any]:
+        """The same as JSON."""
+        return {
+            "origin": self.origin,
+            "key": self.vkey,
+            "size": self.size,
+            "authenticated": self.authenticated,
+            "made": self.made,
+            "executions": self.going,
+            "published": list(self.published),
+            "keys": list(self.keys),
+            "missing": list(self.apart),
+            "lost": list(self.lost),
+            "witness": self.has_witness,
+            "entry": self.entry,
+        }
+
+
+def restore(file: Path, directory: Path, master: str | Sequence[str], means: Means) -> Restored:
+    """Restore a backup.
+
+    Args:
+        file: A backup, or a copy of a ledger's file alone.
+        directory: The state directory, in which there is nothing yet that a backup has.
+        master: Where the master key is, as `sealing.master_key` takes it: that is where the backup's is put.
+        means: What it is opened with.
+
+    Raises:
+        BridgeError: `restore_exists`, `restore_busy`, `restore_failed`; `backup_unusable`, `backup_damaged`,
+            `backup_newer`, `wrong_passphrase`, `wrong_identity`; `key_missing`, `key_unusable`, `keyring_missing`;
+            `bad_argument`; as `audit.verify_file`. Nothing has changed then.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(_naming(file))
+        _refuse_occupied(directory)
+        reader = _opened(file, means, stack)
+        _require(file, reader, means, master, directory)
+        staging = stack.enter_context(_staging(directory))
+        try:
+            found = _read(file, reader, _Place(staging, master, whole=True), means)
+            if found.apart:
+                raise _missing(found.apart)
+            _put_keys(staging, found, master)
+            lost = KEY_FILE in means.lost
+            vkey = rotation.replace_lost_key(staging / FILE_NAME, master) if lost else None
+            # Before it is in its place: a restore that was done has said so, once, whenever its process was killed.
+            entry = rotation.note_restore(staging / FILE_NAME, master, means.by, found.restored.made)
+            _settle(staging, directory)
+        except OSError as exc:
+            raise BridgeError(
+                "restore_failed", f"{directory} can't be restored: {exc.strerror}.", hint="Nothing has changed."
+            ) from None
+        return replace(found.restored, vkey=vkey or found.restored.vkey, entry=entry)
+
+
+def check(file: Path, directory: Path, master: str | Sequence[str], means: Means) -> Restored:
+    """Try a backup, and restore nothing. The arguments and errors are those of `restore`.
+
+    The ledger is verified in a temporary directory. Keys are written nowhere.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(_naming(file))
+        reader = _opened(file, means, stack)
+        _wanted(file, reader, means)
+        try:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mcp-bridge-")))
+            return _read(file, reader, _Place(folder, master, directory), means).restored
+        except OSError as exc:
+            raise BridgeError(
+                "restore_failed",
+                f"{file} can't be checked: {exc.strerror}.",
+                hint="TMPDIR names a directory with room for its ledger.",
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a backup is read to.
+
+    Attributes:
+        folder: Where its files are written.
+        master: Where the master key is, if it is neither in the backup nor added.
+        beside: A state directory whose keys verify, if they fit and no others are there.
+        whole: Whether files are written that verifying doesn't need.
+    """
+
+    folder: Path
+    master: str | Sequence[str]
+    beside: Path | None = None
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was read: keys and credentials by name, and what there is to tell."""
+
+    small: dict[str, bytes]
+    apart: tuple[str, ...]
+    restored: Restored
+
+
+@contextmanager
+def _naming(file: Path) -> Iterator[None]:
+    """Have errors about a backup name its file."""
+    try:
+        yield
+    except BridgeError as exc:
+        if exc.code not in {"backup_damaged", "backup_newer", "wrong_passphrase", "wrong_identity"}:
+            raise
+        raise BridgeError(exc.code, f"{file}: {exc.message}", hint=exc.hint, **exc.details) from None
+
+
+def _opened(file: Path, means: Means, stack: ExitStack) -> archive.Reader | None:
+    """The archive in a file; None where it is a ledger's."""
+    try:
+        opened = stack.enter_context(file.open("rb"))
+        beginning = opened.read(512)
+        opened.seek(0)
+        if beginning.startswith(_SQLITE):
+            return None
+        if beginning.startswith(age.INTRO):
+            return archive.Reader(_decrypted(opened, means))
+        if beginning.startswith(archive.FIRST_NAME.encode() + b"\0"):
+            return archive.Reader(opened)
+    except OSError as exc:
+        # A pipe's has no words of the system's.
+        raise BridgeError("bad_argument", f"{file} can't be read: {exc.strerror or exc}.") from None
+    raise BridgeError(
+        "backup_unusable",
+        f"{file} is no backup, and no ledger.",
+        hint="If it was one, its beginning is damaged: take another one.",
+    )
+
+
+def _decrypted(opened: IO[bytes], means: Means) -> age.Decrypted:
+    header = age.Header.read(opened)
+    if header.wants_passphrase:
+        return age.Decrypted(opened, header.open_with_passphrase(means.passphrase()))
+    return age.Decrypted(opened, header.open_with(means.identities))
+
+
+def _wanted(file: Path, reader: archive.Reader | None, means: Means) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The keys that a backup says it needs, and those that are in it.
+
+    Raises:
+        BridgeError: `bad_argument`: what is said to be lost can't be, or isn't.
+    """
+    for name in means.lost:
+        if name not in CAN_BE_LOST:
+            raise BridgeError(
+                "bad_argument",
+                f"--lost {name[:100]}: without it nothing can go on.",
+                hint=f"What can be lost: {' and '.join(CAN_BE_LOST)}.",
+            )
+    there: tuple[str, ...] = ()
+    if reader is None:
+        with open_ledger(file) as ledger:
+            wanted = needs(ledger)
+    else:
+        wanted, there = _names(reader, "needs"), _names(reader, "keys")
+    for name in sorted(means.lost):
+        if name in (*there, *_beside(means)):
+            raise BridgeError("bad_argument", f"--lost {name}: it is there.", hint="Leave --lost out.")
+        if name not in wanted:
+            raise BridgeError("bad_argument", f"--lost {name}: its ledger needs none.", hint="Leave --lost out.")
+    return wanted, there
+
+
+def _require(
+    file: Path, reader: archive.Reader | None, means: Means, master: str | Sequence[str], directory: Path
+) -> None:
+    """See that all keys are there that a backup says it needs, before anything is made."""
+    wanted, there = _wanted(file, reader, means)
+    there = (*there, *_beside(means))
+    if MASTER not in there and master != "file":
+        # It is asked for now: it may not be there.
+        sealing.read_master(master, directory, make=False)
+        there = (*there, MASTER)
+    apart = tuple(name for name in wanted if name not in {*there, *means.lost})
+    if apart:
+        raise _missing(apart)
+
+
+def _names(reader: archive.Reader, what: str) -> tuple[str, ...]:
+    found = reader.first.get(what)
+    if not isinstance(found, list) or not set(map(str, found)) <= set(KEYS):
+        raise damaged("the keys that it names are none")
+    return tuple(map(str, found))
+
+
+def _beside(means: Means) -> tuple[str, ...]:
+    """The keys that are added, by their names in a backup; that one is the log's is seen later."""
+    if means.keys is None:
+        return ()
+    names = {name: (name,) for name in KEYS} | {KEY_FILE: (KEY_FILE, NEXT_KEY_FILE)}
+    return tuple(name for name, files in names.items() if any(os.path.lexists(means.keys / file) for file in files))
+
+
+def _missing(names: Sequence[str]) -> BridgeError:
+    return BridgeError(
+        "key_missing",
+        f"The backup has no {', no '.join(names)}, without which its ledger can't go on.",
+        hint="Put copies of them into a directory, and name it with --keys. Of one that is lost for good, say --lost"
+        f" NAME ({' or '.join(CAN_BE_LOST)}).",
+        missing=list(names),
+    )
+
+
+def _read(file: Path, reader: archive.Reader | None, to: _Place, means: Means) -> _Found:
+    """Read a backup to its end, and verify it; of a ledger's file `reader` is None."""
+    copy = to.folder / FILE_NAME
+    if reader is None:
+        small: dict[str, bytes] = {}
+        # As it stands, with what is in its journal: a copy of the file alone would be without.
+        audit.backup(file, copy, None, None)
+    else:
+        small = _unpack(reader, to.folder, whole=to.whole)
+        if not copy.is_file():
+            raise damaged("there is no ledger in it")
+    with open_ledger(copy) as ledger:
+        if means.keys is not None:
+            _add_keys(small, ledger, means.keys)
+        root = _root(small, ledger, to)
+        if reader is not None and root is not None:
+            reader.check_mac(root)
+        signed = _signed(small, ledger, to)
+        there = {*small, *means.lost, *(() if root is None else (MASTER,))}
+        apart = tuple(name for name in needs(ledger) if name not in there)
+        origin, vkey = ledger.origin, ledger.vkey
+        rows = ledger.connection.execute(
+            "SELECT status, count(*) FROM executions WHERE status IN ('running', 'suspended') GROUP BY status"
+        )
+        going: dict[str, int] = dict(rows.fetchall())
+        rows = ledger.connection.execute("SELECT target FROM published ORDER BY target")
+        targets = tuple(str(target) for (target,) in rows)
+    log = audit.verify_file(copy, means.verifiers or ([Verifier.parse(vkey)] if signed else None), (), root).log
+    said = {} if reader is None else reader.manifest
+    made = said.get("made")
+    restored = Restored(
+        origin,
+        vkey,
+        log.size,
+        log.authenticated,
+        made if isinstance(made, float) and abs(made) < _MAX_SECONDS else None,
+        going,
+        targets,
+        tuple(name for name in KEYS if name in small),
+        apart,
+        tuple(name for name in CAN_BE_LOST if name in means.lost),
+        witness_files.STATE_FILE in said.get("files", ()) and witness_files.KEY_FILE in small,
+    )
+    return _Found(small, apart, restored)
+
+
+def _root(small: dict[str, bytes], ledger: Ledger, to: _Place) -> sealing.MasterKey | None:
+    """The master key that a backup's ledger is under; None if it isn't there."""
+    try:
+        if (own := small.get(MASTER)) is None:
+            found = sealing.master_key(to.master, to.beside or to.folder, make=False)
+        elif len(own) == KEY_BYTES:
+            found = sealing.MasterKey(own)
+        else:
+            why = f"The {MASTER} that is there is damaged."
+            raise BridgeError("key_unusable", why, hint="Name a directory that has it whole with --keys.")
+        check_master(ledger.connection, found)
+    except BridgeError as exc:
+        if exc.code == "key_missing" or (MASTER not in small and to.beside is not None and exc.code == "key_unusable"):
+            return None
+        raise
+    return found
+
+
+def _add_keys(small: dict[str, bytes], ledger: Ledger, directory: Path) -> None:
+    """Add what is missing of a directory's keys and credentials."""
+    if KEY_FILE not in small and (seed := signing_key(directory, ledger)) is not None:
+        # By any of its names: a rotation may have died there.
+        small[KEY_FILE] = seed
+    for name in (*KEYS, *CREDENTIALS):
+        if name not in small and (data := read_private(directory / name)) is not None:
+            small[name] = data
+
+
+def _signed(small: dict[str, bytes], ledger: Ledger, to: _Place) -> bool:
+    """Whether the key that a log is signed with is there."""
+    if KEY_FILE not in small and to.beside is not None and signing_key(to.beside, ledger) is not None:
+        # Somebody else's: it tells whose log it is, and isn't the backup's.
+        return True
+    if KEY_FILE in small and not signs(small[KEY_FILE], ledger):
+        raise BridgeError(
+            "key_unusable",
+            f"The {KEY_FILE} that is there is not the key that the log is signed with, {ledger.vkey}.",
+            hint="Name a directory that has it with --keys.",
+        )
+    return KEY_FILE in small
+
+
+def _unpack(reader: archive.Reader, folder: Path, *, whole: bool) -> dict[str, bytes]:
+    """Write a backup's files into a directory; keys and credentials by name."""
+    small = {}
+    for member in reader.members():
+        if member.name in {*KEYS, *CREDENTIALS}:
+            if member.size > MAX_SMALL_BYTES:
+                raise damaged(f"{member.name} is too large")
+            small[member.name] = reader.read(member.size)
+        elif member.name in DATABASES or is_kept(member.name):
+            if whole or member.name == FILE_NAME:
+                _write(folder / member.name, member, reader)
+        else:
+            raise damaged(f"{member.name!r:.300} doesn't belong in it")
+    return small
+
+
+def _write(path: Path, member: archive.Member, reader: archive.Reader) -> None:
+    private_directory(path.parent)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        while piece := reader.read(archive.PIECE_BYTES):
+            file.write(piece)
+    with suppress(OverflowError):
+        os.utime(path, (member.changed, member.changed))
+
+
+def _put_keys(staging: Path, found: _Found, master: str | Sequence[str]) -> None:
+    """Put the keys beside a ledger that was read, the master key where the configuration says."""
+    has_witness = (staging / witness_files.STATE_FILE).exists()
+    for name, data in found.small.items():
+        # A witness's key without what it has cosigned would be one that has forgotten it.
+        if (name != MASTER or master == "file") and (name != witness_files.KEY_FILE or has_witness):
+            write_private(staging / name, data)
+    if (own := found.small.get(MASTER)) is not None and master != "file":
+        _give_back(own, master, staging)
+    if witness_files.KEY_FILE not in found.small:
+        # Under another key it would be another witness, which hasn't seen any of that.
+        (staging / witness_files.STATE_FILE).unlink(missing_ok=True)
+
+
+def _give_back(own: bytes, master: str | Sequence[str], directory: Path) -> None:
+    """See that the master key is where the configuration says, or put it there."""
+    try:
+        there = sealing.read_master(master, directory, make=False)
+    except BridgeError as exc:
+        if exc.code != "key_missing" or master != "keyring":
+            raise
+        sealing.keep_in_keyring(own)
+        return
+    if there != own:
+        what = "The system's keyring has" if master == "keyring" else "The command of master_key gives"
+        raise BridgeError(
+            "key_unusable",
+            f"{what} another master key than the backup's.",
+            hint='Restore it with master_key = "file" in [ledger].',
+        )
+
+
+@contextmanager
+def _staging(directory: Path) -> Iterator[Path]:
+    """A directory in the state directory, for this restore alone."""
+    is_new = not directory.exists()
+    state_directory(directory, durable=True)
+    staging = directory / RESTORING
+    try:
+        with locked_directory(directory) as is_mine:
+            if not is_mine:
+                raise BridgeError("restore_busy", f"Another restore into {directory} is under way.")
+            try:
+                _clear(directory, staging)
+                # Once more, now that nobody else restores.
+                _refuse_occupied(directory)
+                staging.mkdir(mode=0o700)
+            except OSError as exc:
+                raise BridgeError("restore_failed", f"{exc.filename} can't be made: {exc.strerror}.") from None
+            try:
+                yield staging
+            finally:
+                # Also what another interruption has left undone.
+                with suppress(OSError):
+                    _clear(directory, staging)
+    finally:
+        if is_new:
+            with suppress(OSError):
+                directory.rmdir()
+
+
+def _settle(staging: Path, directory: Path) -> None:
+    """Put everything in its place, the ledger last; or nothing."""
+    for at, _, names in os.walk(staging, topdown=False):
+        for name in names:
+            sync_file(Path(at) / name)
+        sync_directory(Path(at))
+    order = [name for name in (*FOLDERS, *KEYS, *CREDENTIALS, *reversed(DATABASES)) if (staging / name).exists()]
+    marks = {name: _mark(staging / name) for name in order}
+    write_private(staging / PLACING, json.dumps(marks).encode(), durable=True)
+    try:
+        for name in order:
+            if (staging / name).is_dir():
+                # Onto an empty one at most.
+                (staging / name).rename(directory / name)
+                continue
+            if name == FILE_NAME:
+                _put_away(directory, staging)
+                # Everything else before it: with it, the directory is a ledger's.
+                sync_directory(directory)
+            place(staging / name, directory / name)
+        sync_directory(directory)
+    except BaseException:
+        _undo(directory, staging)
+        raise
+
+
+def _mark(path: Path) -> list[int] | None:
+    """By which a file is known that nobody has changed or replaced, and a directory; None where nothing is."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return None
+    return [status.st_ino, 0 if stat.S_ISDIR(status.st_mode) else status.st_mtime_ns]
+
+
+def _put_away(directory: Path, staging: Path) -> None:
+    """Take the names of another ledger's files away."""
+    for name in OF_THIS_LEDGER:
+        if os.path.lexists(directory / name):
+            (directory / name).rename(staging / f"{AWAY}{name}")
+
+
+def _undo(directory: Path, staging: Path) -> None:
+    """Take back what was put in its place, the ledger first, and put back what was put away.
+
+    What somebody has made or changed since stays. Whoever is interrupted at this can do it again.
+    """
+    try:
+        marks = json.loads((staging / PLACING).read_bytes())
+    except (FileNotFoundError, ValueError):
+        # That is written first, and whole: nothing was placed.
+        marks = {}
+    if has_ledger(directory) and _mark(directory / FILE_NAME) != marks.get(FILE_NAME):
+        # A bridge has begun to work with it.
+        return
+    for name in reversed(marks):
+        placed, back = directory / name, staging / name
+        if _mark(placed) == marks[name]:
+            if os.path.lexists(back):
+                # Two names of one file, which no renaming makes one.
+                placed.unlink()
+            else:
+                placed.rename(back)
+        elif placed.is_file() and not placed.stat().st_size and os.path.lexists(back):
+            # Where there are no links, `place` begins with an empty file.
+            placed.unlink()
+    put_back(directory)
+
+
+def _clear(directory: Path, staging: Path) -> None:
+    """Remove what a restore that has died has left."""
+    if not staging.is_dir():
+        return
+    if is_unfinished(directory) and not has_ledger(directory):
+        _undo(directory, staging)
+    shutil.rmtree(staging)
+
+
+def _ours() -> tuple[str, ...]:
+    return (*FOLDERS, *KEYS, *CREDENTIALS, *DATABASES, *(f"{name}-wal" for name in DATABASES))
+
+
+def _refuse_occupied(directory: Path) -> None:
+    """See that there is nothing where something would be put."""
+    if (directory / RESTORING / PLACING).exists() and is_unfinished(directory) and not has_ledger(directory):
+        # It is what a restore has left that has died, which takes it back first; the rest is refused then.
+        return
+    there = [name for name in _ours() if os.path.lexists(directory / name) and not _is_empty(directory / name)]
+    if there:
+        raise BridgeError(
+            "restore_exists",
+            f"{directory} has {there[0]} already: a backup is restored into a directory of its own.",
+            hint="Move that directory away, or name another one (MCP_BRIDGE_STATE_DIR). Its keys can be used with"
+            " --keys.",
+        )
+
+
+def _is_empty(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink() and not any(path.iterdir())

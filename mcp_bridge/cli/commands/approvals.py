@@ -1,0 +1,220 @@
+"""`mcp-bridge approvals list|show|approve|deny`: a person decides what the policy, or a program, wants a person for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from mcp_bridge.cli import common, inputs, people, showing
+from mcp_bridge.cli.opening import finish, in_record, print_json
+from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.escaping import escaped, exactly
+from mcp_bridge.executions.comments import check_text
+from mcp_bridge.governance.tool_names import PRINCIPAL
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mcp_bridge.executions.approvals import Asked
+    from mcp_bridge.ledger.storage.database import Database
+
+approvals = typer.Typer(
+    help="Decide what waits for a person.",
+    no_args_is_help=True,
+    epilog="An approval is named by its execution and the number of its question: 3f9a1c.4. The number may be left out "
+    "while only one question of that execution is open.",
+)
+
+Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="As `approvals list` has it: 3f9a1c.4")]
+Reason: TypeAlias = Annotated[
+    str | None, typer.Option(help="Kept with the decision, and told to a program's approval step.")
+]
+GoOn: TypeAlias = Annotated[bool, typer.Option("--resume", help="Go on with the execution at once, here.")]
+
+
+@approvals.command("list", epilog="Example:\n\nmcp-bridge approvals list --all")
+def list_(
+    ctx: typer.Context,
+    everything: Annotated[bool, typer.Option("--all", help="Those that are decided or void, too.")] = False,  # noqa: FBT002
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """List what waits for a decision, oldest first."""
+
+    def work() -> int:
+        from mcp_bridge.executions.approvals import asked  # noqa: PLC0415
+        from mcp_bridge.ledger.storage.store import ProgramStore  # noqa: PLC0415
+
+        async def listed(database: Database) -> list[tuple[Asked, str]]:
+            store = ProgramStore(database)
+            found = await asked(store, PRINCIPAL)
+            return [
+                (row, f"{await inputs.short(store, row.approval.execution)}.{row.approval.effect}")
+                for row in found
+                if everything or row.status == "open"
+            ]
+
+        rows = in_record(common.load(config or ctx.obj).settings, listed, looks=True)
+        if as_json:
+            print_json({"approvals": [_record(row, ident) for row, ident in rows]})
+        elif not rows:
+            showing.tell("Nothing waits for a decision.")
+        else:
+            cells = [
+                (ident, row.status, showing.moment(row.approval.asked), _place(row), _gist(row)) for row, ident in rows
+            ]
+            showing.table(("id", "status", "asked", "program", "what"), cells)
+            if any(gist.endswith(showing.CUT) for *_, gist in cells):
+                showing.say(f"mcp-bridge: what ends in {showing.CUT} is shown whole by `mcp-bridge approvals show ID`")
+        return common.OK
+
+    finish(work, as_json=as_json)
+
+
+@approvals.command(epilog="Example:\n\nmcp-bridge approvals show 3f9a1c.4")
+def show(ctx: typer.Context, approval: Id, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
+    """Show a question: what would be called, on what, and why."""
+    named = config or ctx.obj
+
+    def work() -> int:
+        row, ident = in_record(common.load(named).settings, lambda database: _find(database, approval), looks=True)
+        if as_json:
+            print_json(_record(row, ident))
+            return common.OK
+        showing.tell(f"{ident}: {row.status}, asked {showing.moment(row.approval.asked)}")
+        _tell_question(row)
+        _tell_decision(row)
+        if row.status == "open":
+            for verb in ("approve", "deny"):
+                showing.tell(showing.command(f"approvals {verb} {ident}", named))
+        return common.OK
+
+    finish(work, as_json=as_json)
+
+
+@approvals.command(epilog="Example:\n\nmcp-bridge approvals approve 3f9a1c.4 --resume")
+def approve(
+    ctx: typer.Context,
+    approval: Id,
+    reason: Reason = None,
+    go_on: GoOn = False,  # noqa: FBT002
+    config: Config = None,
+) -> None:
+    """Approve. It takes effect when the execution is resumed."""
+    _decide(config or ctx.obj, approval, approved=True, reason=reason, go_on=go_on)
+
+
+@approvals.command(epilog="Example:\n\nmcp-bridge approvals deny 3f9a1c.4 --reason 'over the budget'")
+def deny(
+    ctx: typer.Context,
+    approval: Id,
+    reason: Reason = None,
+    go_on: GoOn = False,  # noqa: FBT002
+    config: Config = None,
+) -> None:
+    """Deny. It takes effect when the execution is resumed."""
+    _decide(config or ctx.obj, approval, approved=False, reason=reason, go_on=go_on)
+
+
+def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | None, go_on: bool) -> None:
+    def work() -> int:
+        from mcp_bridge.executions.approvals import decide  # noqa: PLC0415
+        from mcp_bridge.ledger.storage.store import ProgramStore  # noqa: PLC0415
+
+        check_text(reason, "--reason")
+        loaded = common.load(named)
+        # No boundary, since whoever has a shell can clear the environment; but a server behind the bridge that
+        # runs commands for an agent should not be a way to approve by accident.
+        common.refuse_nesting(loaded)
+        # Before anything is decided: afterwards it would be too late to find that it can't go on.
+        configuration = common.configure(named) if go_on else None
+
+        async def decided(database: Database) -> tuple[Asked, str]:
+            row, ident = await _find(database, approval)
+            await decide(ProgramStore(database), row, approved=approved, by=people.who(), comment=reason)
+            return row, ident
+
+        row, ident = in_record(loaded.settings, decided)
+        showing.tell(f"{'approved' if approved else 'denied'} {ident}:")
+        _tell_question(row)
+        execution = ident.rpartition(".")[0]
+        if configuration is None:
+            showing.tell(f"It goes on with: {showing.command(f'execution resume {execution}', named)}")
+            return common.OK
+        from mcp_bridge.cli.commands.executions import resumed  # noqa: PLC0415
+
+        return resumed(configuration, row.approval.execution, None, named, as_json=False)
+
+    finish(work)
+
+
+async def _find(database: Database, ident: str) -> tuple[Asked, str]:
+    """An approval by its id, and that id as it is shown.
+
+    Raises:
+        BridgeError: `unknown_approval`, `ambiguous_id`; as `inputs.execution`.
+    """
+    from mcp_bridge.executions.approvals import asked  # noqa: PLC0415
+    from mcp_bridge.ledger.storage.store import ProgramStore  # noqa: PLC0415
+
+    store = ProgramStore(database)
+    prefix, dot, number = ident.strip().partition(".")
+    execution = await inputs.execution(store, prefix)
+    short = await inputs.short(store, execution.id)
+    rows = await asked(store, PRINCIPAL, execution.id)
+    if dot:
+        rows = [row for row in rows if str(row.approval.effect) == number]
+    elif len(rows) > 1:
+        rows = [row for row in rows if row.status == "open"] or rows
+    if not rows:
+        raise BridgeError(
+            "unknown_approval",
+            f"The execution {short} has asked no question {ident[:100]!r}.",
+            hint="`mcp-bridge approvals list` has those that are open.",
+        )
+    if len(rows) > 1:
+        listed = ", ".join(f"{short}.{row.approval.effect}" for row in rows)
+        raise BridgeError("ambiguous_id", f"The execution {short} asks more than one question: {listed}.")
+    return rows[0], f"{short}.{rows[0].approval.effect}"
+
+
+def _gist(row: Asked) -> str:
+    question = row.question
+    if "tool" in question:
+        arguments = escaped(showing.short_value(question.get("arguments") or {}))
+        return f"{exactly(str(question['tool']))} {arguments}"
+    return escaped(showing.short_value(question.get("message", "")))
+
+
+def _place(row: Asked) -> str:
+    question = row.question
+    whose = f" ({row.execution.origin}'s)" if row.execution else ""
+    return f"{exactly(str(question.get('program', '')))}{whose}: {exactly(str(question.get('step', '')))}"
+
+
+def _tell_question(row: Asked) -> None:
+    for line in showing.question(row.question, row.execution.origin if row.execution else ""):
+        showing.tell(f"  {line}")
+
+
+def _tell_decision(row: Asked) -> None:
+    decision = row.approval.decision
+    if decision:
+        comment = f": {decision['comment']}" if decision.get("comment") else ""
+        at = showing.moment(row.approval.decided)
+        showing.tell(f"  {row.status} by {decision.get('by', 'somebody')}, {at}{comment}")
+
+
+def _record(row: Asked, ident: str) -> dict[str, Any]:
+    return {
+        "id": ident,
+        "execution": row.approval.execution,
+        "effect": row.approval.effect,
+        "status": row.status,
+        "asked": row.approval.asked,
+        "question": row.question,
+        "decided": row.approval.decided,
+        "decision": row.approval.decision,
+    }

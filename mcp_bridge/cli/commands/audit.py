@@ -1,0 +1,431 @@
+"""`mcp-bridge audit …`: what can be proven of what happened, here or from a file alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from mcp_bridge.cli import common, showing, verifying
+from mcp_bridge.cli.opening import finish, in_record, print_json
+from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mcp_bridge.ledger.log.quota import Measured
+    from mcp_bridge.ledger.proofs.signing import Verifier
+    from mcp_bridge.ledger.publish.publisher import TargetState
+    from mcp_bridge.ledger.storage.database import Database
+
+audit = typer.Typer(
+    help="Verify the record of what happened, and prove it to others.",
+    no_args_is_help=True,
+    epilog="What a valid signature does and doesn't prove, and against whom, is in SECURITY.md.",
+)
+
+Keys: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--key", metavar="VKEY|FILE", help="Trust this key of a log or a witness, or those in a file; repeatable."
+    ),
+]
+Kept: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Option("--checkpoint", metavar="NOTE", help="A checkpoint that was kept elsewhere; repeatable."),
+]
+
+
+Offline: TypeAlias = Annotated[
+    bool, typer.Option("--offline", help="Ask none of ledger.publish what it has seen of the ledger.")
+]
+Payloads: TypeAlias = Annotated[
+    bool, typer.Option("--payloads", help="With arguments, results, code and outputs, in the clear.")
+]
+Acknowledge: TypeAlias = Annotated[
+    bool, typer.Option("--acknowledge", help="Take away the alarms that `audit stats` shows: they were looked into.")
+]
+Lost: TypeAlias = Annotated[
+    bool, typer.Option("--lost", help="The old key is lost: readers have to be told of the new one by other means.")
+]
+
+
+@audit.command(
+    epilog="Examples:\n\nmcp-bridge audit verify --checkpoint /mnt/usb/checkpoints.txt\n\n"
+    "mcp-bridge audit verify ledger.jsonl --key 'mcp-code-bridge/0a1b…+c2d3e4f5+AYr…'"
+)
+def verify(
+    ctx: typer.Context,
+    file: Annotated[
+        Path | None, typer.Argument(help="An export, a .tlog-proof or a copy of the ledger; the ledger itself without.")
+    ] = None,
+    key: Keys = None,
+    checkpoint: Kept = None,
+    offline: Offline = False,  # noqa: FBT002
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Verify a ledger, an export or a proof: every entry, hash and signature.
+
+    The ledger here is verified by its own key, unless --key names others, and held against what all of
+    `ledger.publish` have seen; it is not verified while there is an alarm. A file is verified by --key alone; without
+    one it is only said whether it agrees with itself.
+    """
+
+    def work() -> int:
+        keys = verifying.read_keys(key)
+        notes = [note for path in checkpoint or () for note in verifying.read_notes(path)]
+        if file is None:
+            facts = verifying.verify_here(common.load(config or ctx.obj), keys, notes, offline=offline)
+        else:
+            # Looking at a stranger's file, perhaps in a stranger's folder: that has no say.
+            facts = verifying.verify_given(
+                file, keys, notes, lambda: common.load(config or ctx.obj, folder=False).settings
+            )
+        if as_json:
+            print_json({"status": "verified" if facts["authenticated"] else "unauthenticated", **facts})
+        else:
+            for line in verifying.verdict_lines(facts):
+                showing.tell(line)
+        return common.OK
+
+    finish(work, as_json=as_json)
+
+
+@audit.command(
+    epilog="Examples:\n\nmcp-bridge audit prove 42 --out 42.tlog-proof\n\n"
+    "mcp-bridge audit prove 42 ledger.jsonl --key ledger.pub --out 42.tlog-proof"
+)
+def prove(
+    ctx: typer.Context,
+    entry: Annotated[
+        int, typer.Argument(metavar="ENTRY", help="Its number, as `execution show` and `export` have it.")
+    ],
+    file: Annotated[
+        Path | None, typer.Argument(help="An export or a copy of the ledger; the ledger itself without.")
+    ] = None,
+    key: Keys = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Instead of standard output.")] = None,
+    payload: Annotated[bool, typer.Option(help="Disclose what the entry is about, and not its hash alone.")] = True,  # noqa: FBT002
+    config: Config = None,
+) -> None:
+    """Write the proof that an entry is in the log, as a tlog-proof, for whoever has the key and `audit verify`.
+
+    An export is verified by --key first; without one its proof is good for whoever has the key.
+    """
+
+    def work() -> int:
+        from mcp_bridge.ledger.proofs import tlog_proof  # noqa: PLC0415
+
+        named = verifying.read_keys(key)
+        keys: Sequence[Verifier] | None = named
+        if file is None:
+            data = verifying.prove_here(common.load(config or ctx.obj).settings, entry, payload=payload)
+        else:
+            data, keys = verifying.prove_by(
+                file, named, entry, lambda: common.load(config or ctx.obj, folder=False).settings, payload=payload
+            )
+        # Of a ledger that was damaged it may be none.
+        tlog_proof.verify(data, keys)
+        _write(out, lambda file: file.write(data))
+        if keys != named:
+            signed = ", ".join(key.vkey for key in (keys or ())[len(named or ()) :])
+            showing.say(f"the proof verifies with --key '{signed}', for which the key that was named vouches")
+        return common.OK
+
+    finish(work)
+
+
+@audit.command(epilog="Example:\n\nmcp-bridge audit checkpoint >> /mnt/usb/checkpoints.txt")
+def checkpoint(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
+    """Print the signed checkpoint of all entries: to be kept where this machine can't change it."""
+
+    def work() -> int:
+        from mcp_bridge.ledger.audit import audit as auditing  # noqa: PLC0415
+        from mcp_bridge.ledger.log.reading import open_ledger  # noqa: PLC0415
+
+        with open_ledger(verifying.ledger_file(common.load(config or ctx.obj).settings)) as ledger:
+            note, size, vkey = auditing.checkpoint(ledger), ledger.size, ledger.vkey
+        if as_json:
+            print_json({"checkpoint": note, "size": size, "key": vkey})
+        else:
+            # As it is: it is signed, and with anything behind it others would not take it for a note.
+            sys.stdout.flush()
+            sys.stdout.buffer.write(note.encode())
+        return common.OK
+
+    finish(work, as_json=as_json)
+
+
+@audit.command(epilog='Example:\n\nmcp-bridge audit verify ledger.jsonl --key "$(mcp-bridge audit key)"')
+def key(ctx: typer.Context, config: Config = None) -> None:
+    """Print the public key of the log, for whoever is to verify what it signs."""
+
+    def work() -> int:
+        from mcp_bridge.ledger.storage.opening import known_vkey  # noqa: PLC0415
+
+        showing.tell(known_vkey(verifying.ledger_file(common.load(config or ctx.obj).settings)))
+        return common.OK
+
+    finish(work)
+
+
+@audit.command(epilog="Example:\n\nmcp-bridge audit consistency monday.txt friday.txt")
+def consistency(
+    ctx: typer.Context,
+    old: Annotated[Path, typer.Argument(metavar="OLD", help="A checkpoint's note.")],
+    new: Annotated[
+        Path | None, typer.Argument(metavar="[NEW]", help="A later one; the log as it is now without.")
+    ] = None,
+    key: Keys = None,
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Show that the log of a checkpoint is the beginning of a later one: nothing was changed, removed or inserted."""
+
+    def work() -> int:
+        from mcp_bridge.ledger.audit import audit as auditing  # noqa: PLC0415
+        from mcp_bridge.ledger.log.reading import open_ledger  # noqa: PLC0415
+        from mcp_bridge.ledger.proofs.signing import Verifier  # noqa: PLC0415
+        from mcp_bridge.ledger.storage.opening import known_vkey  # noqa: PLC0415
+
+        settings = common.load(config or ctx.obj).settings
+        (earlier,) = verifying.read_notes(old)[-1:]
+        later = verifying.read_notes(new)[-1] if new is not None else None
+        given = verifying.read_keys(key)
+        own = given or [Verifier.parse(known_vkey(verifying.ledger_file(settings)))]
+        with open_ledger(verifying.ledger_file(settings)) as ledger:
+            before = [] if given else ledger.signing_keys()
+            found = auditing.consistency(ledger, earlier, later, own, before)
+        if as_json:
+            print_json({"status": "consistent", **found})
+        else:
+            showing.tell(f"consistent: the first {found['old']} of {found['new']} entries are those of {old}")
+        return common.OK
+
+    finish(work, as_json=as_json)
+
+
+@audit.command(epilog="Example:\n\nmcp-bridge audit export ledger.jsonl --payloads")
+def export(
+    ctx: typer.Context,
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="The export; - for standard output.")],
+    payloads: Payloads = False,  # noqa: FBT002
+    config: Config = None,
+) -> None:
+    """Write the whole log as one file that can be verified anywhere with nothing but itself and the key."""
+
+    def work() -> int:
+        from mcp_bridge.ledger.audit import audit as auditing  # noqa: PLC0415
+        from mcp_bridge.ledger.log.reading import open_ledger, require  # noqa: PLC0415
+
+        settings = common.load(config or ctx.obj).settings
+        require(verifying.ledger_file(settings))
+        with open_ledger(
+            verifying.ledger_file(settings), verifying.master_key(settings) if payloads else None
+        ) as ledger:
+            size = ledger.size
+            _write(None if str(out) == "-" else out, lambda file: auditing.export(ledger, file, payloads=payloads))
+            vkey = ledger.vkey
+        if str(out) != "-":
+            showing.tell(f"{size} entries in {out}; verify it with --key '{vkey}'")
+        return common.OK
+
+    finish(work)
+
+
+@audit.command()
+def stats(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
+    """Count entries, executions and bytes; tell the log's name and key."""
+
+    def work() -> int:
+        from mcp_bridge.ledger.audit import audit as auditing  # noqa: PLC0415
+        from mcp_bridge.ledger.log.reading import open_ledger  # noqa: PLC0415
+
+        with open_ledger(verifying.ledger_file(common.load(config or ctx.obj).settings)) as ledger:
+            facts = auditing.stats(ledger)
+        if as_json:
+            print_json(facts)
+            return common.OK
+        showing.tell(f"log {facts['origin']}, {facts['entries']} entries, key {facts['key']}")
+        showing.tell(f"from {showing.moment(facts['first'])} to {showing.moment(facts['last'])}")
+        showing.tell(f"payloads {facts['payload_bytes']} bytes, file {facts['file_bytes']} bytes")
+        showing.table(("entries", "number"), [(kind, str(count)) for kind, count in facts["kinds"].items()])
+        rows = [*facts["executions"].items()]
+        showing.table(("executions", "number"), [(status, str(count)) for status, count in rows])
+        for target, row in facts["published"].items():
+            showing.tell(f"published to {target}: {row['size']} entries, {row['status']}")
+            if row["conflict"]:
+                when = showing.moment(row["conflict"]["time"])
+                showing.tell(f"  ALARM of {when}: {row['conflict']['message']}")
+        return common.OK
+
+    finish(work, as_json=as_json)
+
+
+@audit.command(epilog="Example:\n\nmcp-bridge audit compact")
+def compact(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
+    """Write the ledger's file anew, as small as what is in it; no bridge may use it meanwhile.
+
+    A file that version 0.1.0 has begun gives the space of what is erased back only after this; others do by themselves.
+    """
+
+    def work() -> int:
+        from mcp_bridge.ledger.storage import compacting  # noqa: PLC0415
+        from mcp_bridge.sandbox.owner import owner_label  # noqa: PLC0415
+        from mcp_bridge.sizes import shown_size  # noqa: PLC0415
+
+        async def compacted(database: Database) -> tuple[Measured, Measured]:
+            return await compacting.compact(database, owner_label())
+
+        before, after = in_record(common.load(config or ctx.obj).settings, compacted)
+        was, now = before.used + before.unused, after.used + after.unused
+        if as_json:
+            print_json({"before_bytes": was, "after_bytes": now})
+        else:
+            showing.tell(f"the ledger had {shown_size(was)}, and has {shown_size(now)}")
+        return common.OK
+
+    finish(work, as_json=as_json)
+
+
+@audit.command(epilog="Example:\n\nmcp-bridge audit publish")
+def publish(
+    ctx: typer.Context,
+    acknowledge: Acknowledge = False,  # noqa: FBT002
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Send the newest checkpoint to all targets of `ledger.publish`, now. A bridge that runs does so by itself."""
+
+    def work() -> int:
+        loaded = common.load(config or ctx.obj)
+        if not loaded.settings.ledger.publish and not acknowledge:
+            raise BridgeError(
+                "bad_argument", "Nothing is published: there is no [[ledger.publish]].", hint="See README.md."
+            )
+
+        async def published(database: Database) -> dict[str, TargetState]:
+            from mcp_bridge.host.publishing import publisher  # noqa: PLC0415
+            from mcp_bridge.ledger.publish import state as kept  # noqa: PLC0415
+
+            if acknowledge:
+                await kept.acknowledge(database)
+            publishing = await publisher(database, loaded.settings.ledger, loaded.layers[-1].base)
+            return dict(await publishing.publish_now())
+
+        states = in_record(loaded.settings, published)
+        if as_json:
+            print_json({"targets": [state.record() for state in states.values()]})
+        else:
+            if acknowledge:
+                showing.tell("the alarms that there were are taken away")
+            for state in states.values():
+                why = f": {state.error['message']}" if state.error else ""
+                showing.tell(f"{state.target}: {state.status}, {state.size} entries{why}")
+        return common.OK if all(state.status == "ok" for state in states.values()) else common.FAILED
+
+    finish(work, as_json=as_json)
+
+
+@audit.command("rotate-key", epilog="Example:\n\nmcp-bridge audit rotate-key")
+def rotate_key(
+    ctx: typer.Context,
+    lost: Lost = False,  # noqa: FBT002
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Sign with a new key from here on; the log says so, signed by the old one."""
+
+    def work() -> int:
+        from mcp_bridge.ledger.log import rotation  # noqa: PLC0415
+
+        settings = common.load(config or ctx.obj).settings
+        if lost:
+            vkey = rotation.replace_lost_key(verifying.ledger_file(settings), settings.ledger.master_key)
+        else:
+            vkey = in_record(settings, rotation.rotate_key)
+        if as_json:
+            print_json({"key": vkey})
+        else:
+            showing.tell(f"new key: {vkey}")
+        return common.OK
+
+    finish(work, as_json=as_json)
+
+
+@audit.command("accept-clock")
+def accept_clock(ctx: typer.Context, config: Config = None) -> None:
+    """Go on although the clock is behind the last entry: it is right now, and was ahead before."""
+
+    def work() -> int:
+        from mcp_bridge.cli.people import who  # noqa: PLC0415
+        from mcp_bridge.ledger.log import rotation  # noqa: PLC0415
+
+        async def accepted(database: Database) -> float:
+            return await rotation.accept_clock(database, who())
+
+        behind = in_record(common.load(config or ctx.obj).settings, accepted)
+        showing.tell(f"accepted: the clock is {behind:.0f} s behind the entry before")
+        return common.OK
+
+    finish(work)
+
+
+@audit.command("accept-loss", epilog="Example:\n\nmcp-bridge audit accept-loss")
+def accept_loss(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
+    """Go on although the ledger ends before what it had come to (`ledger_behind`); the log says so from then on.
+
+    What was recorded after its end is not known any more: it may have happened, and is done again by whoever asks for
+    it again, under the same key too. Look at what your tools have done since, and at `execution list`, first.
+    """
+
+    def work() -> int:
+        from mcp_bridge.cli.people import who  # noqa: PLC0415
+        from mcp_bridge.ledger.log import rotation  # noqa: PLC0415
+        from mcp_bridge.private_files import state_directory  # noqa: PLC0415
+
+        settings = common.load(config or ctx.obj).settings
+        state_directory(settings.state_dir, durable=True)
+        loss = rotation.accept_loss(verifying.ledger_file(settings), settings.ledger.master_key, who())
+        if as_json:
+            print_json({"had": loss.had, "has": loss.has})
+        else:
+            had = "nobody knows how many it had" if loss.had is None else f"it had {loss.had}"
+            showing.tell(f"accepted: the log has {loss.has} entries, and {had}")
+        return common.OK
+
+    finish(work, as_json=as_json)
+
+
+def _write(path: Path | None, write: Callable[[IO[bytes]], object]) -> None:
+    """Write a file that isn't there yet, or standard output."""
+    if path is None:
+        try:
+            sys.stdout.flush()
+            write(sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            # Whoever reads has enough.
+            raise
+        except OSError as exc:
+            # Or Python would try once more when it ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise BridgeError("disk_full", f"Standard output can't be written: {exc.strerror}.") from None
+        return
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError as exc:
+        raise BridgeError("bad_argument", f"{path} can't be made: {exc.strerror}.", hint="Name a new file.") from None
+    try:
+        with os.fdopen(fd, "wb") as file:
+            write(file)
+    except BaseException as exc:
+        path.unlink(missing_ok=True)
+        if isinstance(exc, OSError):
+            raise BridgeError("disk_full", f"{path} can't be written: {exc.strerror}.") from None
+        raise

@@ -1,0 +1,259 @@
+"""`mcp-bridge backup`, `restore` and `backup-key`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from mcp_bridge.cli import common, inputs, showing, verifying
+from mcp_bridge.cli.opening import finish, print_json
+from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
+from mcp_bridge.cli.people import who
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_bridge.backup.age import Identity, Recipient
+    from mcp_bridge.backup.restore import Restored
+
+MAX_KEYS_BYTES = 64 << 10
+"""Of a file with recipients or identities."""
+
+Recipients: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--recipient", metavar="AGE1…|FILE", help="Encrypt it to this key, or those in a file; repeatable."),
+]
+Passphrase: TypeAlias = Annotated[
+    bool, typer.Option("--passphrase", help="Encrypt it under a passphrase: asked for, or standard input.")
+]
+WithoutKeys: TypeAlias = Annotated[
+    bool,
+    typer.Option("--without-keys", help="Leave keys and secrets out, and encrypt nothing: keep copies of them apart."),
+]
+Lost: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="checkpoint.key, or version 0.1.0's references.key, is lost for good: go on with a new one, or without; "
+        "repeatable. Readers of the log have to be told of the new one. Without the other, what is asked for under "
+        "idempotency keys of then is refused.",
+    ),
+]
+Identities: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Option("--identity", metavar="FILE", help="The private key of a recipient; repeatable."),
+]
+
+
+def backup(
+    ctx: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The backup, which isn't there yet.")],
+    passphrase: Passphrase = False,  # noqa: FBT002
+    recipient: Recipients = None,
+    without_keys: WithoutKeys = False,  # noqa: FBT002
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Copy all that can't be found out anew, while it is in use: ledger, keys, secrets, artifacts and memories.
+
+    The copy is verified. It is an age file of a tar, which `age` and `tar` can open, too; without keys it is the tar.
+    """
+
+    def work() -> int:
+        from mcp_bridge.backup.create import back_up  # noqa: PLC0415
+
+        if passphrase + bool(recipient) + without_keys > 1:
+            raise BridgeError("bad_argument", "Name one of --passphrase, --recipient and --without-keys.")
+        if not (passphrase or recipient or without_keys or sys.stdin.isatty()):
+            raise BridgeError(
+                "bad_argument",
+                "The keys in a backup are encrypted, and nothing says for whom.",
+                hint="Name --passphrase or --recipient; or --without-keys, and keep copies of the keys apart.",
+            )
+        settings = common.load(config or ctx.obj).settings
+        to: str | Sequence[Recipient] | None = None
+        if recipient:
+            to = _recipients(recipient)
+        elif not without_keys:
+            to = _new_passphrase()
+        made = back_up(settings.state_dir, settings.ledger.master_key, file, to)
+        if as_json:
+            facts: dict[str, Any] = {"file": str(file), "size": made.size, "root": made.root.hex()}
+            print_json(facts | {"authenticated": made.authenticated, "keys": made.keys, "apart": made.apart})
+            return common.OK
+        by = (
+            "verified"
+            if made.authenticated
+            else "which agree with each other; by which key, nobody can say: checkpoint.key is missing or damaged"
+        )
+        showing.tell(f"{made.size} entries and {made.files} files in {file}, {by}")
+        if made.apart:
+            showing.tell(f"Not in it, and needed to restore it: {', '.join(made.apart)}. Keep copies apart from it.")
+        return common.OK
+
+    finish(work, as_json=as_json)
+
+
+def restore(
+    ctx: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup, or a copy of ledger.sqlite.")],
+    keys: Annotated[
+        Path | None, typer.Option("--keys", metavar="DIR", help="Where the keys are that are not in it.")
+    ] = None,
+    identity: Identities = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option("--key", metavar="VKEY|FILE", help="It has to be a log of this public key; repeatable."),
+    ] = None,
+    lost: Lost = None,
+    check: Annotated[bool, typer.Option("--check", help="Only try whether it could be restored.")] = False,  # noqa: FBT002
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Make a state directory from a backup, and verify it. The directory must have nothing of what is in it.
+
+    What happened after the backup was made isn't known to what is restored, and can happen again. The restored log says
+    who has restored it, and from when: `audit verify` tells.
+    """
+
+    def work() -> int:
+        from mcp_bridge.backup import restore as restoring  # noqa: PLC0415
+
+        settings = common.load(config or ctx.obj).settings
+        means = restoring.Means(
+            lambda: inputs.unseen(f"Passphrase of {file}: ", "bad_passphrase", twice=False),
+            _identities(identity or ()),
+            keys,
+            frozenset(lost or ()),
+            verifying.read_keys(key),
+            who(),
+        )
+        do = restoring.check if check else restoring.restore
+        found = do(file, settings.state_dir, settings.ledger.master_key, means)
+        if as_json:
+            print_json({"file": str(file), "restored": None if check else str(settings.state_dir), **found.record()})
+        else:
+            for line in _lines(found, file, None if check else settings.state_dir):
+                showing.tell(line)
+        return common.OK
+
+    finish(work, as_json=as_json)
+
+
+def backup_key(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The private key, which isn't there yet.")],
+) -> None:
+    """Make a key for backups: the private one into a file, for `restore --identity`; the public one is printed.
+
+    They are age's. Keep the file where the bridge isn't: whoever has it reads every backup that is encrypted to it.
+    """
+
+    def work() -> int:
+        from mcp_bridge.backup.age import Identity  # noqa: PLC0415
+        from mcp_bridge.private_files import sync_directory  # noqa: PLC0415
+
+        new = Identity.new()
+        try:
+            fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                with os.fdopen(fd, "w") as opened:
+                    opened.write(f"# public key: {new.recipient}\n{new}\n")
+                    opened.flush()
+                    os.fsync(fd)
+                sync_directory(file.parent)
+            except BaseException:
+                file.unlink(missing_ok=True)
+                raise
+        except OSError as exc:
+            raise BridgeError(
+                "bad_argument", f"{file} can't be made: {exc.strerror}.", hint="Name a new file."
+            ) from None
+        showing.tell(str(new.recipient))
+        return common.OK
+
+    finish(work)
+
+
+def _new_passphrase() -> str:
+    from mcp_bridge.policy.secrets.strength import MIN_BITS, bits  # noqa: PLC0415
+
+    found = inputs.unseen("Passphrase of the backup: ", "bad_passphrase")
+    if not found:
+        raise BridgeError("bad_passphrase", "The passphrase is empty.", hint="Nothing was written.")
+    if bits(found) < MIN_BITS:
+        showing.say("mcp-bridge: warning: whoever has the backup can find a passphrase as short as this by trying.")
+    return found
+
+
+def _recipients(given: Sequence[str]) -> list[Recipient]:
+    from mcp_bridge.backup.age import Recipient  # noqa: PLC0415
+
+    found = []
+    for each in given:
+        # What can't be a file's name, since it is too long, is none.
+        named = not each.startswith("age1") and os.path.exists(each)  # noqa: PTH110
+        found += [Recipient.parse(line) for line in (_keys_in(Path(each)) if named else [each.strip()])]
+    return found
+
+
+def _identities(files: Sequence[Path]) -> list[Identity]:
+    from mcp_bridge.backup.age import Identity, is_private  # noqa: PLC0415
+
+    if any(is_private(str(file)) for file in files):
+        # Not as the name of a file that can't be read.
+        raise BridgeError("bad_argument", "--identity: that is a private key.", hint="Name the file that has it.")
+    return [Identity.parse(line) for file in files for line in _keys_in(file)]
+
+
+def _keys_in(file: Path) -> list[str]:
+    """The lines of a file of keys, as age has them: some are empty, or remarks."""
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(MAX_KEYS_BYTES + 1)
+    except OSError as exc:
+        raise BridgeError("bad_argument", f"{file} can't be read: {exc.strerror}.") from None
+    lines = [line.strip() for line in data.decode(errors="replace").splitlines()]
+    found = [line for line in lines if line and not line.startswith("#")]
+    if not found or len(data) > MAX_KEYS_BYTES:
+        raise BridgeError("bad_argument", f"{file} is no file with keys of age, one a line.")
+    return found
+
+
+def _lines(found: Restored, file: Path, into: Path | None) -> list[str]:
+    """What was restored, or could be, for people."""
+    made = f", as of {showing.moment(found.made)}" if found.made is not None else ""
+    by = "verified" if found.authenticated else "which agree with each other, by no key that is here"
+    whole = f"{found.size} entries of {found.origin}{made}, {by}"
+    lines = [f"{file} can be read: {whole}" if into is None else f"restored into {into}: {whole}"]
+    if found.apart:
+        lines.append(f"Not in it, and needed to restore it (--keys): {', '.join(found.apart)}")
+    if into is not None:
+        lines.append(f"Its log says so in entry {found.entry}.")
+        if "references.key" in found.lost:
+            lines.append(
+                "Without references.key nobody can tell what idempotency keys of version 0.1.0 were given for: what is"
+                " asked for under one is refused."
+            )
+        if "checkpoint.key" in found.lost:
+            lines.append("checkpoint.key is a new one.")
+            lines.append(f"Readers of the log have to be told of its key by other means: {found.vkey}")
+        if found.published:
+            lines.append(
+                f"Its checkpoints went to: {', '.join(found.published)}. What has seen more of the log than was"
+                " restored refuses it from now on, and `audit verify` fails: name a new file or another witness instead"
+                " ([[ledger.publish]])."
+            )
+        if found.has_witness:
+            lines.append("The witness in it has forgotten what it cosigned since: its logs can be rolled back to then.")
+    if found.going:
+        some = " and ".join(f"{count} {status}" for status, count in sorted(found.going.items()))
+        lines.append(
+            f"Executions that can go on: {some}. What they did after the backup was made isn't known here, and would be"
+            " done again: look before you let them (mcp-bridge execution list)."
+        )
+    return lines

@@ -1,0 +1,158 @@
+"""`mcp-bridge doctor`: what works here, what doesn't, and how to mend it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from rich.console import Console
+
+from mcp_bridge.cli import common, surroundings
+from mcp_bridge.downstream.configuration.other_clients import other_clients
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.host.service import Prepared, not_enforced, open_bridge, prepare
+from mcp_bridge.ledger.log.quota import FULL
+from mcp_bridge.sizes import shown_size
+
+if TYPE_CHECKING:
+    from mcp_bridge.ledger.config import LedgerConfig
+    from mcp_bridge.ledger.log.quota import Measured
+
+MARKS = {"ok": "[green]ok[/green]  ", "warning": "[yellow]warn[/yellow]", "error": "[red]fail[/red]"}
+
+
+def doctor(config: Path | None, *, as_json: bool) -> int:
+    """Probe anew, run a script, and say what was found; the exit status."""
+    console = Console(stderr=as_json)
+    findings: list[dict[str, Any]] = []
+
+    def find(level: str, code: str, message: str, hint: str | None = None) -> None:
+        findings.append({"level": level, "code": code, "message": message} | ({"hint": hint} if hint else {}))
+
+    prepared: Prepared | None = None
+    status = common.OK
+    try:
+        configuration = common.configure(config, quiet=True)
+        over = f", over your own, {configuration.floor}" if configuration.floor else ""
+        find("ok", "configuration", f"Configuration: {configuration.file or 'no file, defaults'}{over}.")
+        for file in configuration.passed_over:
+            names = f" Left out: {', '.join(file.servers)}." if file.servers else ""
+            find("warning", file.code, f"{file.message}{names}", file.hint)
+        findings += [finding.record() for finding in surroundings.findings(os.environ)]
+        _servers(configuration, find)
+        with console.status("Probing the container engine…"):
+            prepared = anyio.run(_prepare, configuration)
+        findings += [finding.record() for finding in prepared.report.findings]
+        image = prepared.image
+        find("ok", "image", f"Image {image.reference}: Python {image.python or 'unknown'}, {image.size / 1e6:.0f} MB.")
+        with console.status("Running a script…"):
+            milliseconds = anyio.run(_try, configuration, find)
+        find("ok", "script", f"A script ran in a fresh container in {milliseconds:.0f} ms.")
+    except BridgeError as exc:
+        for found in exc.details.get("findings", []):
+            findings.append(found)
+        find("error", exc.code, exc.message, exc.hint)
+        status = common.exit_code(exc)
+    if as_json:
+        sys.stdout.write(json.dumps({"ok": status == common.OK, "findings": findings, **_facts(prepared)}) + "\n")
+    else:
+        _print(console, findings)
+    return status
+
+
+async def _prepare(configuration: common.Configuration) -> Prepared:
+    return await prepare(configuration.settings, refresh=True)
+
+
+async def _try(configuration: common.Configuration, find: Any) -> float:
+    began = time.monotonic()
+    failure: BridgeError | None = None
+    async with open_bridge(configuration.settings, []) as bridge:
+        ledger = bridge.measured()
+        find(*_room(configuration.settings.ledger, ledger, bridge.files.used()))
+        await bridge.prepare()
+        began = time.monotonic()
+        record = await bridge.run("print('ok')")
+        took = (time.monotonic() - began) * 1000
+        if record.stdout != b"ok\n":
+            message = (record.error or {}).get("message", "it printed something else")
+            failure = BridgeError("sandbox_broken", f"A script in the sandbox failed: {message}")
+    if failure:
+        raise failure
+    return took
+
+
+def _room(config: LedgerConfig, ledger: Measured, files: int) -> tuple[str, str, str, str | None]:
+    """What is kept, how long, and how much room there is for it."""
+    message = (
+        f"Kept: the ledger has {shown_size(ledger.used)}, artifacts and outputs {shown_size(files)}; "
+        f"{shown_size(ledger.free)} are free on the disk. {config.retention()}"
+    )
+    if config.max_size != "unlimited" and ledger.used > FULL * config.max_size:
+        return "warning", "ledger_room", message, "Erase executions (mcp-bridge erase), or raise max_size in [ledger]."
+    if ledger.free < 2 * config.min_free:
+        return "warning", "ledger_room", message, "Make room on the disk: below min_free nothing new begins."
+    if not ledger.gives_back:
+        hint = "It is of version 0.1.0: mcp-bridge audit compact makes it give back the space of what is erased."
+        return "warning", "ledger_room", message, hint
+    return "ok", "ledger_room", message, None
+
+
+def _servers(configuration: common.Configuration, find: Any) -> None:
+    discovery = configuration.discovery
+    for problem in discovery.problems:
+        where = f"{problem.file}, line {problem.line}" if problem.line else problem.file
+        find("warning", "client_config", f"{where}: {problem.message}")
+    if configuration.settings.client_configs:
+        _other_clients(find)
+    for spec in discovery.servers.values():
+        if spec.problem:
+            find("warning", "server", f"Server {spec.name} ({spec.source}): {spec.problem}")
+    find("ok", "servers", f"{len(discovery.servers)} servers configured; `mcp-bridge servers list` shows them.")
+
+
+def _other_clients(find: Any) -> None:
+    for other in other_clients(Path.home()):
+        if other.problem:
+            find(
+                "warning",
+                "client_config",
+                f"{other.file} ({other.client}) {other.problem}.",
+                "Mend it, for its client.",
+            )
+            continue
+        names = ", ".join(other.servers[: common.MAX_NAMED]) + (", …" if len(other.servers) > common.MAX_NAMED else "")
+        find(
+            "warning",
+            "client_not_read",
+            f"{other.file} ({other.client}) lists servers that the bridge doesn't read: {names}.",
+            "Write those that belong behind the bridge into its configuration, as tables [servers.NAME].",
+        )
+
+
+def _facts(prepared: Prepared | None) -> dict[str, Any]:
+    if prepared is None:
+        return {}
+    choice = prepared.report.choice
+    return {
+        "engine": choice.engine,
+        "engine_version": choice.version,
+        "oci_runtime": choice.oci_runtime,
+        "rootless": choice.rootless,
+        "seccomp": choice.seccomp,
+        "limits_not_enforced": not_enforced(prepared.report),
+        "image": prepared.image.reference,
+    }
+
+
+def _print(console: Console, findings: list[dict[str, Any]]) -> None:
+    for finding in findings:
+        console.print(MARKS[finding["level"]], end=" ")
+        console.print(common.printable(finding["message"]), markup=False, highlight=False)
+        if finding.get("hint"):
+            console.print("      " + common.printable(finding["hint"]), markup=False, highlight=False, style="dim")

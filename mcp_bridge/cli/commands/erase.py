@@ -1,0 +1,72 @@
+"""`mcp-bridge erase`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mcp_bridge.cli import common, inputs, showing
+from mcp_bridge.cli.opening import in_record, print_json
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mcp_bridge.ledger.storage.database import Database
+    from mcp_bridge.ledger.storage.erasure import Erased, What
+
+MAX_REASON_CHARS = 2000
+
+_REFERENCE = "vault://ref/"
+
+
+def erase(
+    config: Path | None,
+    *,
+    execution: str | None,
+    subject: str | None,
+    ref: str | None,
+    reason: str | None,
+    as_json: bool,
+) -> int:
+    """Erase what is kept of an execution, a subject, or a reference; the exit status.
+
+    Raises:
+        BridgeError: `bad_argument`; as `erasing.erase`.
+    """
+    from mcp_bridge.cli.people import who  # noqa: PLC0415
+    from mcp_bridge.executions.artifacts import Files  # noqa: PLC0415
+    from mcp_bridge.executions.retention import erase as work  # noqa: PLC0415
+    from mcp_bridge.ledger.storage.store import ProgramStore  # noqa: PLC0415
+
+    given: list[tuple[What, str]] = []
+    if execution is not None:
+        given.append(("execution", execution))
+    if subject is not None:
+        given.append(("subject", subject))
+    if ref is not None:
+        given.append(("reference", ref.removeprefix(_REFERENCE)))
+    if len(given) != 1:
+        raise BridgeError(
+            "bad_argument", "Name what to erase: one of --execution, --subject and --ref.", hint="It can't be undone."
+        )
+    if reason is not None and len(reason) > MAX_REASON_CHARS:
+        raise BridgeError("bad_argument", f"--reason: it is text of at most {MAX_REASON_CHARS} characters.")
+    loaded = common.load(config)
+    common.refuse_nesting(loaded)
+    ((what, name),) = given
+
+    async def erased(database: Database) -> Erased:
+        wanted = (await inputs.execution(ProgramStore(database), name)).id if what == "execution" else name
+        files = Files(loaded.settings.state_dir, loaded.settings.ledger.max_files_size)
+        return await work(database, files, what, wanted, by=who(), reason=reason)
+
+    found = in_record(loaded.settings, erased)
+    if as_json:
+        print_json({"erased": {"executions": list(found.executions), "references": found.references}})
+    elif found.references:
+        showing.tell(f"erased: the value behind {_REFERENCE}{name}, in {found.references} executions")
+    else:
+        showing.tell(f"erased: {len(found.executions)} executions")
+        for one in found.executions:
+            showing.tell(f"  {one}")
+    return common.OK

@@ -1,0 +1,396 @@
+"""`mcp-bridge execution list|show|resume|settle|cancel`."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+import typer
+
+from mcp_bridge.cli import common, inputs, people, showing
+from mcp_bridge.cli.opening import finish, in_bridge, in_record, print_json
+from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.comments import check_text
+from mcp_bridge.governance.tool_names import PRINCIPAL
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mcp_bridge.executions.in_doubt import Settlement
+    from mcp_bridge.host.service import Bridge
+    from mcp_bridge.kernel.events import Resume
+    from mcp_bridge.ledger.log.entries import Recorded
+    from mcp_bridge.ledger.storage.database import Database
+    from mcp_bridge.ledger.storage.store import StoredExecution
+    from mcp_bridge.views.timeline import TimelineRow
+
+executions = typer.Typer(
+    help="Look at executions of programs and scripts, and go on with those that wait.",
+    no_args_is_help=True,
+    epilog="An execution is named by its id, or by as much of its beginning as no other one has.",
+)
+
+
+class Status(enum.StrEnum):
+    """How an execution stands, or has ended."""
+
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    INTERRUPTED = "interrupted"
+    SUCCESS = "success"
+    FAILED = "failed"
+    BUDGET_EXCEEDED = "budget_exceeded"
+    STALLED = "stalled"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+    EXIT = "exit"
+    TIMEOUT = "timeout"
+    OUT_OF_MEMORY = "out_of_memory"
+    KILLED = "killed"
+    CHANNEL_CLOSED = "channel_closed"
+    SANDBOX_LOST = "sandbox_lost"
+    PROTOCOL_ERROR = "protocol_error"
+    OUTPUT_LIMIT = "output_limit"
+    CALL_LIMIT = "call_limit"
+    REFUSED = "refused"
+    ERASED = "erased"
+
+
+Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="Or as much of its beginning as no other one has.")]
+
+_KEPT_AS = {"interrupted": ("interrupted", "running")}
+"""An execution whose process has died is still down as running."""
+
+
+@executions.command("list", epilog="Example:\n\nmcp-bridge execution list --status suspended")
+def list_(
+    ctx: typer.Context,
+    status: Annotated[list[Status] | None, typer.Option(help="Only those; repeatable.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, the latest.")] = 50,
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """List executions, the latest first."""
+
+    def work() -> int:
+        from mcp_bridge.executions.status import effective_status  # noqa: PLC0415
+        from mcp_bridge.executions.trace_record import to_record  # noqa: PLC0415
+        from mcp_bridge.ledger.storage.store import ProgramStore  # noqa: PLC0415
+
+        asked = set(status or Status)
+
+        async def listed(database: Database) -> list[tuple[StoredExecution, str]]:
+            store = ProgramStore(database)
+            kept = sorted({name for one in asked for name in _KEPT_AS.get(one, (one,))})
+            found = await store.executions(PRINCIPAL, limit, kept)
+            found = [row for row in found if effective_status(row) in asked]
+            return [(row, await inputs.short(store, row.id)) for row in found]
+
+        rows = in_record(common.load(config or ctx.obj).settings, listed, looks=True)
+        if as_json:
+            facts = [
+                {
+                    "id": row.id,
+                    "program": to_record(row)["program"],
+                    "status": effective_status(row),
+                    "started": row.started,
+                    "due": row.due,
+                    "waiting": to_record(row)["waiting"],
+                }
+                for row, _ in rows
+            ]
+            print_json({"executions": facts})
+        elif not rows:
+            showing.tell("No execution." if status is None else "No execution of that status.")
+        else:
+            showing.table(
+                ("id", "program", "status", "started", "waits for"),
+                [
+                    (
+                        ident,
+                        to_record(row)["program"],
+                        effective_status(row),
+                        showing.moment(row.started),
+                        _waits(to_record(row)),
+                    )
+                    for row, ident in rows
+                ],
+            )
+        return common.OK
+
+    finish(work, as_json=as_json)
+
+
+def _waits(record: dict[str, Any]) -> str:
+    rows = record["waiting"]
+    return ", ".join(
+        f"{row['step']} ({showing.moment(row.get('due')) if row['kind'] == 'wait' else row['kind']})" for row in rows
+    )
+
+
+@executions.command(epilog="Example:\n\nmcp-bridge execution show 3f9a1c")
+def show(
+    ctx: typer.Context,
+    execution: Id,
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Show an execution: its steps, what happened when, how each ended, and what it waits for."""
+    named = config or ctx.obj
+
+    def work() -> int:
+        from mcp_bridge.executions.status import effective_status  # noqa: PLC0415
+        from mcp_bridge.executions.trace_record import to_record  # noqa: PLC0415
+        from mcp_bridge.ledger.log.recorder import SqliteRecorder  # noqa: PLC0415
+        from mcp_bridge.ledger.storage.store import ProgramStore  # noqa: PLC0415
+        from mcp_bridge.policy.secrets.references import fill_in  # noqa: PLC0415
+        from mcp_bridge.views.timeline import as_sent, timeline, totals  # noqa: PLC0415
+
+        async def found(database: Database) -> tuple[StoredExecution, str, list[Recorded], dict[str, Any]]:
+            store = ProgramStore(database)
+            row = await inputs.execution(store, execution)
+            values = await store.values(row.id)
+            entries = as_sent(await SqliteRecorder(database).read(row.id), values)
+            record = to_record(row) | {"status": effective_status(row)}
+            # What a person decides on is shown as the tool gets it, or has got it.
+            record |= {name: fill_in(record[name], values) for name in ("waiting", "unresolved") if record.get(name)}
+            return row, await inputs.short(store, row.id), entries, record
+
+        row, ident, entries, record = in_record(common.load(named).settings, found, looks=True)
+        rows = timeline(entries)
+        if as_json:
+            facts = {"started": row.started, "key": row.key, "program_hash": row.program, "origin": row.origin}
+            facts |= {"key_of": row.starter if row.key_space else None}
+            happened = {"timeline": [asdict(one) for one in rows], "totals": asdict(totals(rows))}
+            print_json(record | facts | happened)
+        else:
+            _tell(row, record, ident, named)
+            _tell_timeline(rows)
+        return common.OK
+
+    finish(work, as_json=as_json)
+
+
+def _tell(row: StoredExecution, record: dict[str, Any], ident: str, config: Path | None) -> None:
+    showing.tell(f"{row.id}: {record['program']} ({row.origin}'s), {record['status']}")
+    whose = f" (the {row.starter}'s)" if row.key_space else ""
+    showing.tell(f"started {showing.moment(row.started)}{f', key {row.key!r}{whose}' if row.key else ''}")
+    if record["steps"]:
+        cells = []
+        for step in record["steps"]:
+            given = step.get("error") if step.get("error") is not None else step.get("output")
+            shown = "" if given is None else showing.short_value(given)
+            cells.append((step["id"], step["status"], str(step.get("retries") or ""), shown))
+        showing.table(("step", "status", "retries", "output or error"), cells)
+    for name in ("stdout", "stderr"):
+        if text := record.get(name):
+            showing.tell(f"{name}:")
+            showing.tell(text.removesuffix("\n"))
+    if record["output"] is not None:
+        showing.tell(f"output: {showing.whole_value(record['output'])}")
+    if record["error"] is not None:
+        showing.tell(f"{record['code'] or 'error'}: {record['error']}")
+    for line in showing.ways_on(record["waiting"], ident, config):
+        showing.tell(line)
+    for line in showing.unresolved(record):
+        showing.tell(line)
+    if record["status"] == "interrupted":
+        showing.tell(f"interrupted: it goes on with {showing.command(f'execution resume {ident}', config)}")
+
+
+def _tell_timeline(rows: list[TimelineRow]) -> None:
+    """What happened when: for people, a line each."""
+    from mcp_bridge.views.timeline import totals  # noqa: PLC0415
+
+    if not rows:
+        return
+    cells = []
+    for row in rows:
+        given = row.error["message"] if row.error else row.value if row.value is not None else row.given
+        shown = "" if given is None else showing.short_value(given)
+        cells.append(
+            (
+                ",".join(str(sequence) for sequence in row.sequences),
+                f"+{row.time - rows[0].time:.3f}",
+                "" if row.seconds is None else f"{row.seconds:.3f}",
+                row.kind,
+                " ".join(word for word in (row.step, row.what) if word),
+                row.status,
+                shown,
+            )
+        )
+    showing.tell("")
+    showing.table(("entry", "at s", "took s", "what", "which", "how", "gave, or was given"), cells)
+    sums = totals(rows)
+    counted = [
+        (sums.calls, "calls"),
+        (sums.models, "model steps"),
+        (sums.failed, "failed"),
+        (sums.denials, "denied"),
+        (sums.violations, "violations"),
+        (sums.tokens, "tokens"),
+    ]
+    words = [f"{number} {word}" for number, word in counted if number]
+    cost = [f"{sums.cost_usd:.4f} USD"] if sums.cost_usd else []
+    showing.tell(", ".join([*words, *cost, f"{sums.seconds:.3f} s"]))
+
+
+@executions.command(
+    epilog="Examples:\n\n"
+    "mcp-bridge execution resume 3f9a1c\n\n"
+    "mcp-bridge execution resume 3f9a1c --payload '{\"paid\": true}'"
+)
+def resume(
+    ctx: typer.Context,
+    execution: Id,
+    payload: Annotated[
+        str | None,
+        typer.Option(metavar="JSON|@FILE", help="What a pending tool or event has given. Without it: decisions, time."),
+    ] = None,
+    source: Annotated[
+        Literal["operator", "webhook", "timer"], typer.Option(help="Where it is from; $__webhook_source__ in steps.")
+    ] = "operator",
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Go on with an execution, here and now: with a payload, with what has been decided, or because it is time."""
+    named = config or ctx.obj
+
+    def work() -> int:
+        from mcp_bridge.kernel.events import Resume  # noqa: PLC0415
+
+        event = None if payload is None else Resume(inputs.json_value(payload, "--payload"), source.upper())
+        return resumed(common.configure(named), execution, event, named, as_json=as_json)
+
+    finish(work, as_json=as_json)
+
+
+def resumed(
+    configuration: common.Configuration, execution: str, event: Resume | None, named: Path | None, *, as_json: bool
+) -> int:
+    """Go on with an execution and show how far it has come; the exit status.
+
+    Raises:
+        BridgeError: As `inputs.execution` and `Programs.resume`.
+    """
+    from mcp_bridge.cli.asking import terminal  # noqa: PLC0415
+
+    async def driven(bridge: Bridge) -> tuple[dict[str, Any], str]:
+        row = await inputs.execution(bridge.programs.store, execution)
+        record = await bridge.resume_program(row.id, event, asker=terminal())
+        return record, await inputs.short(bridge.programs.store, row.id)
+
+    record, ident = in_bridge(configuration, driven)
+    if as_json:
+        print_json(record)
+    else:
+        showing.outcome(record, ident, named)
+    return showing.status_of(record)
+
+
+@executions.command(
+    epilog="Examples:\n\n"
+    "mcp-bridge execution settle 3f9a1c --happened --value '{\"paid\": 40}' --resume\n\n"
+    "mcp-bridge execution settle 3f9a1c charge --failed 'the bank knows nothing of it'\n\n"
+    "mcp-bridge execution settle 3f9a1c 7 --not-done"
+)
+def settle(
+    ctx: typer.Context,
+    execution: Id,
+    doubt: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[STEP|EFFECT|CALL]",
+            help="The step or its effect's number, or a script's call; not needed if it is the only one.",
+        ),
+    ] = None,
+    happened: Annotated[bool, typer.Option("--happened", help="The call has happened.")] = False,  # noqa: FBT002
+    value: Annotated[
+        str | None, typer.Option(metavar="JSON|@FILE", help="With --happened: what it gave; null by default.")
+    ] = None,
+    failed: Annotated[
+        str | None, typer.Option(metavar="MESSAGE", help="It has failed; the step fails, and may be tried again.")
+    ] = None,
+    not_done: Annotated[bool, typer.Option("--not-done", help="It hasn't happened: it is made now.")] = False,  # noqa: FBT002
+    reason: Annotated[str | None, typer.Option(help="Kept with the decision.")] = None,
+    go_on: Annotated[bool, typer.Option("--resume", help="Go on with the execution at once, here.")] = False,  # noqa: FBT002
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Say what became of a call that was under way when its process died: nobody but you can know."""
+    named = config or ctx.obj
+
+    def work() -> int:
+        settlement = _settlement(value, failed, reason, happened=happened, not_done=not_done)
+        return _settled(named, execution, doubt, settlement, go_on=go_on, as_json=as_json)
+
+    finish(work, as_json=as_json)
+
+
+def _settlement(
+    value: str | None, failed: str | None, reason: str | None, *, happened: bool, not_done: bool
+) -> Settlement:
+    from mcp_bridge.executions.in_doubt import Settlement  # noqa: PLC0415
+
+    if happened + (failed is not None) + not_done != 1:
+        raise BridgeError("bad_argument", "Say one of --happened, --failed MESSAGE and --not-done.")
+    if value is not None and not happened:
+        raise BridgeError("bad_argument", "--value belongs to --happened.")
+    for text, option in ((failed, "--failed"), (reason, "--reason")):
+        check_text(text, option)
+    by = people.who()
+    if failed is not None:
+        return Settlement("failed", by, message=failed, comment=reason)
+    if not_done:
+        return Settlement("not_done", by, comment=reason)
+    given = None if value is None else inputs.json_value(value, "--value")
+    return Settlement("happened", by, given, comment=reason)
+
+
+def _settled(
+    named: Path | None, execution: str, doubt: str | None, settlement: Settlement, *, go_on: bool, as_json: bool
+) -> int:
+    from mcp_bridge.cli.asking import terminal  # noqa: PLC0415
+
+    async def driven(bridge: Bridge) -> tuple[dict[str, Any], str]:
+        row = await inputs.execution(bridge.programs.store, execution)
+        record = await bridge.settle_program(row.id, doubt, settlement, go_on=go_on, asker=terminal())
+        return record, await inputs.short(bridge.programs.store, row.id)
+
+    record, ident = in_bridge(common.configure(named), driven)
+    if as_json:
+        print_json(record)
+    elif go_on or record["status"] != "interrupted":
+        showing.outcome(record, ident, named)
+    else:
+        showing.tell(f"settled; it goes on with: {showing.command(f'execution resume {ident}', named)}")
+    return showing.status_of(record) if go_on else common.OK
+
+
+@executions.command(epilog="Example:\n\nmcp-bridge execution cancel 3f9a1c --reason 'the customer has left'")
+def cancel(
+    ctx: typer.Context,
+    execution: Id,
+    reason: Annotated[str, typer.Option(help="Kept with the execution.")] = "cancelled by the operator",
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """End a suspended execution; what its steps want undone is undone, here and now."""
+    named = config or ctx.obj
+
+    def work() -> int:
+        async def driven(bridge: Bridge) -> tuple[dict[str, Any], str]:
+            row = await inputs.execution(bridge.programs.store, execution)
+            record = await bridge.cancel_program(row.id, reason)
+            return record, await inputs.short(bridge.programs.store, row.id)
+
+        record, ident = in_bridge(common.configure(named), driven)
+        if as_json:
+            print_json(record)
+        else:
+            showing.outcome(record, ident, named)
+        return common.OK if record["status"] == "cancelled" else showing.status_of(record)
+
+    finish(work, as_json=as_json)

@@ -1,0 +1,146 @@
+"""`mcp-bridge image build|list|prune|inspect`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from mcp_bridge.cli import common
+from mcp_bridge.cli.opening import finish
+from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from mcp_bridge.sandbox.flags import RuntimeChoice
+    from mcp_bridge.sandbox.image import image
+
+images = typer.Typer(help="Build, look at and remove the sandbox's images.", no_args_is_help=True)
+
+T = TypeVar("T")
+
+
+@images.command()
+def build(
+    ctx: typer.Context,
+    profile: Annotated[str | None, typer.Option(help="Package profile: base or data.")] = None,
+    with_: Annotated[list[str] | None, typer.Option("--with", metavar="NAME", help="Add a package.")] = None,
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Build the image from the running interpreter, and packages from PyPI."""
+    from rich.console import Console  # noqa: PLC0415
+
+    from mcp_bridge.sandbox.image import image  # noqa: PLC0415
+
+    console = Console(stderr=True)
+
+    async def work(choice: RuntimeChoice, configuration: common.Configuration) -> image.ImageInfo:
+        settings = configuration.settings
+        request = image.ImageRequest(profile or settings.profile, tuple(with_ or settings.packages))
+        with console.status("Building…") as status:
+            command, arguments = choice.invocation
+            return await image.build_image(
+                command,
+                request,
+                engine_args=arguments,
+                progress=status.update,
+                state_dir=settings.state_dir,
+            )
+
+    built = _with_engine(config or ctx.obj, work)
+    if as_json:
+        _dump(asdict(built))
+    else:
+        sys.stdout.write(f"{built.reference}\n")
+
+
+@images.command("list")
+def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
+    """List the images that are here."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    from mcp_bridge.sandbox.image import image  # noqa: PLC0415
+
+    async def work(choice: RuntimeChoice, _: common.Configuration) -> list[image.ImageInfo]:
+        return await image.list_images(*choice.invocation)
+
+    rows = _with_engine(config or ctx.obj, work)
+    if as_json:
+        _dump([asdict(row) for row in rows])
+        return
+    table = Table("image", "profile", "python", "packages", "size")
+    for row in rows:
+        cells = (row.reference, row.profile, row.python, str(len(row.packages)), f"{row.size / 1e6:.0f} MB")
+        table.add_row(*(Text(common.printable(cell)) for cell in cells))
+    Console().print(table if rows else "No image yet: the first run builds one, or `mcp-bridge image build`.")
+
+
+@images.command(epilog="Examples:\n\nmcp-bridge image prune\n\nmcp-bridge image prune --all")
+def prune(
+    ctx: typer.Context,
+    everything: Annotated[  # noqa: FBT002
+        bool, typer.Option("--all", help="Also the one that is in force: the next run builds it again.")
+    ] = False,
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Remove the images that were built here and that the configuration doesn't use."""
+    from mcp_bridge.cli.commands.uninstall import prune as work  # noqa: PLC0415
+
+    finish(lambda: work(common.load(config or ctx.obj), everything=everything, as_json=as_json), as_json=as_json)
+
+
+@images.command()
+def inspect(
+    ctx: typer.Context,
+    reference: Annotated[str | None, typer.Argument(help="The configured one by default.")] = None,
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Show what is in an image."""
+    from mcp_bridge.sandbox.image import image  # noqa: PLC0415
+
+    async def work(choice: RuntimeChoice, configuration: common.Configuration) -> image.ImageInfo:
+        settings = configuration.settings
+        wanted = reference or settings.image
+        wanted = wanted or image.image_reference(image.ImageRequest(settings.profile, tuple(settings.packages)))
+        command, arguments = choice.invocation
+        return await image.inspect_image(command, wanted, arguments)
+
+    found = _with_engine(config or ctx.obj, work)
+    if as_json:
+        _dump(asdict(found))
+        return
+    for name, value in asdict(found).items():
+        if name != "labels":
+            shown = ", ".join(value) if isinstance(value, tuple) else value
+            sys.stdout.write(common.printable(f"{name}: {shown}\n"))
+
+
+def _with_engine(config: Path | None, work: Callable[[RuntimeChoice, common.Configuration], Awaitable[T]]) -> T:
+    import anyio  # noqa: PLC0415  (the help of every command imports this module)
+
+    from mcp_bridge.host.service import choose_engine  # noqa: PLC0415
+
+    async def both() -> T:
+        choice = await choose_engine(configuration.settings)
+        return await work(choice, configuration)
+
+    try:
+        configuration = common.configure(config)
+        return anyio.run(both)
+    except BridgeError as exc:
+        raise typer.Exit(common.complain(exc)) from None
+
+
+def _dump(data: object) -> None:
+    sys.stdout.write(json.dumps(data, ensure_ascii=False) + "\n")

@@ -1,0 +1,387 @@
+"""`mcp-bridge policy show|check|explain`: what the policy is, whether it can be meant, what it decides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from mcp_bridge.cli import common, inputs, showing
+from mcp_bridge.cli.common import MAX_NAMED
+from mcp_bridge.cli.opening import finish, print_json
+from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.governance.tool_names import tool_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from mcp_bridge.downstream.catalog.tools import ToolInfo
+    from mcp_bridge.governance.governance import WrittenPolicy
+    from mcp_bridge.kernel.program import Program, Step
+    from mcp_bridge.policy.rules.call import StepContext
+    from mcp_bridge.policy.rules.snapshot import PolicySnapshot
+    from mcp_bridge.settings import Loaded
+
+policy = typer.Typer(help="Look at the policy, and at what it decides.", no_args_is_help=True)
+
+LIST_SECONDS = 60.0
+"""How long servers may take to list their tools, with --start."""
+
+
+class _Read(NamedTuple):
+    """The policies as configured, and what decides."""
+
+    written: tuple[WrittenPolicy, ...]
+    snapshot: PolicySnapshot
+
+    @property
+    def has_conditions(self) -> bool:
+        return any(rule.when for written in self.written for rule in written.policy.rules)
+
+
+def _read(loaded: Loaded) -> _Read:
+    """The policy, without the operator's tools.
+
+    Raises:
+        BridgeError: `bad_config`, `bad_program`.
+    """
+    from mcp_bridge.governance.governance import snapshot_of, written_policies  # noqa: PLC0415
+
+    written = written_policies(loaded.layers, common.strangers(loaded, common.discovered(loaded)))
+    return _Read(written, snapshot_of(written))
+
+
+@policy.command()
+def show(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
+    """Show the policy as it is in force: preset, rules in their order, limits, and its hash."""
+
+    def work() -> int:
+        loaded = common.load(config or ctx.obj)
+        snapshot = _read(loaded).snapshot
+        if as_json:
+            print_json(_record(snapshot))
+            return common.OK
+        if snapshot.floor is not None:
+            showing.tell("your own policy, which is a floor:")
+            for line in _described(snapshot.floor):
+                showing.tell(line)
+            showing.tell("the folder's policy over it, with the lower limits of both:")
+        for line in _described(snapshot):
+            showing.tell(line)
+        return common.OK
+
+    finish(work, as_json=as_json)
+
+
+def _record(snapshot: PolicySnapshot) -> dict[str, Any]:
+    data = snapshot.model_dump(mode="json", exclude={"floor"}) | {"hash": snapshot.hash}
+    return data | ({"floor": _record(snapshot.floor)} if snapshot.floor else {})
+
+
+def _described(snapshot: PolicySnapshot) -> Iterator[str]:
+    yield f"preset {snapshot.preset}, hash {snapshot.hash}"
+    if snapshot.trust_hints:
+        yield f"the hints of these servers are believed: {', '.join(snapshot.trust_hints)}"
+    for compiled in snapshot.compiled.rules:
+        number, rule = compiled.number, compiled.rule
+        parts = [f"{number}. {rule.effect}{f' ({rule.name})' if rule.name else ''}: {', '.join(rule.tools)}"]
+        if rule.programs:
+            parts.append(f"as steps of {', '.join(rule.programs)}")
+        if rule.when is not None:
+            parts.append(f"when {rule.when}")
+        if rule.max_calls is not None:
+            parts.append(f"at most {rule.max_calls} in one execution")
+        yield "; ".join(parts)
+        if rule.reason:
+            yield f"   {rule.reason}"
+    for whose, limits in (("one execution", snapshot.limits), ("one principal", snapshot.limits.principal)):
+        told = [
+            f"{name} {value:g}" for name, value in limits.model_dump(exclude={"principal"}).items() if value is not None
+        ]
+        if told:
+            yield f"limits of {whose}: {', '.join(told)}"
+    for program in snapshot.programs:
+        yield f"pinned: {program.name}, {program.hash}"
+
+
+@policy.command(epilog="Example:\n\nmcp-bridge policy check --start --strict")
+def check(
+    ctx: typer.Context,
+    start: Annotated[bool, typer.Option("--start", help="Start servers whose tools nobody has listed yet.")] = False,  # noqa: FBT002
+    strict: Annotated[bool, typer.Option("--strict", help="A warning is a failure, too.")] = False,  # noqa: FBT002
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Find what is wrong with the policy (exit status 1), and warn of what is probably not meant."""
+
+    def work() -> int:
+        loaded = common.load(config or ctx.obj)
+        try:
+            read = _read(loaded)
+        except BridgeError as exc:
+            if not str(exc.details.get("key", "")).startswith("policy"):
+                raise
+            rows = [_row("error", exc.message + (f" {exc.hint}" if exc.hint else ""), exc.details.get("line"))]
+        else:
+            rows = _warnings(read, common.configure(config or ctx.obj), start=start)
+        errors = [row for row in rows if row["level"] == "error"]
+        if as_json:
+            print_json({"ok": not errors, "findings": rows})
+        else:
+            for row in rows:
+                showing.tell(f"{row['level']}: {row['message']}")
+            if not rows:
+                showing.tell("Nothing is wrong with the policy.")
+        warned = any(row["level"] == "warning" for row in rows)
+        return common.FAILED if errors or (strict and warned) else common.OK
+
+    finish(work, as_json=as_json)
+
+
+def _row(level: str, message: str, line: int | None) -> dict[str, Any]:
+    return {"level": level, "message": message, "line": line}
+
+
+def _warnings(read: _Read, configuration: common.Configuration, *, start: bool) -> list[dict[str, Any]]:
+    import anyio  # noqa: PLC0415
+
+    from mcp_bridge.policy.rules.checks import warnings  # noqa: PLC0415
+
+    servers, listed, silent = anyio.run(_tools, configuration, start)
+    rows = []
+    for written in read.written:
+        hashes = {name: program.hash for name, program in written.programs.items()}
+        rows += [
+            _row("warning", str(found), found.line)
+            for found in warnings(written.policy, written.source, programs=hashes, servers=servers)
+        ]
+        rows += [_row("warning", text, line) for text, line in _unknown_tools(written, servers, listed)]
+    if silent and any(written.policy.rules for written in read.written):
+        why = "they could not be listed" if start else "nobody has listed them yet; --start does"
+        rows.append(_row("note", f"rules weren't held against the tools of {', '.join(silent)}: {why}.", None))
+    return rows
+
+
+async def _tools(
+    configuration: common.Configuration,
+    start: bool,  # noqa: FBT001
+) -> tuple[dict[str, str], dict[str, Sequence[ToolInfo]], list[str]]:
+    """Aliases of all servers by name, the tools of those that have listed them, and the names of the others."""
+    from mcp_bridge.downstream.catalog.catalog import Catalog  # noqa: PLC0415
+    from mcp_bridge.downstream.client.fleet import Fleet  # noqa: PLC0415
+    from mcp_bridge.governance.governance import LOCAL, refuse_local  # noqa: PLC0415
+    from mcp_bridge.governance.server_environment import environment  # noqa: PLC0415
+
+    specs = list(configuration.discovery.servers.values())
+    local: tuple[ToolInfo, ...] = ()
+    if configuration.governance is not None:
+        refuse_local(configuration.governance, specs)
+        local = configuration.governance.registry.listing().tools
+    async with Fleet(specs, environment=environment(configuration.settings, configuration.governance)) as fleet:
+        catalog = Catalog(fleet, configuration.settings.state_dir)
+        if start:
+            await catalog.search("", 1, wait=LIST_SECONDS)
+        servers = {name: server.alias for name, server in fleet.servers.items()} | {LOCAL: LOCAL}
+        counts = {status.name: status.tool_count for status in catalog.servers()}
+        listed: dict[str, Sequence[ToolInfo]] = {LOCAL: local}
+        silent = []
+        for name in fleet.servers:
+            if counts[name] is None:
+                silent.append(name)
+            else:
+                listed[name] = await catalog.tools(name)
+    return servers, listed, silent
+
+
+def _unknown_tools(
+    read: WrittenPolicy, servers: Mapping[str, str], listed: Mapping[str, Sequence[ToolInfo]]
+) -> Iterator[tuple[str, int | None]]:
+    """Globs for servers that have all listed their tools, and none of these is meant."""
+    from mcp_bridge.policy.rules.globs import ToolGlob  # noqa: PLC0415
+    from mcp_bridge.policy.rules.rules import shown_place  # noqa: PLC0415
+
+    for index, rule in enumerate(read.policy.rules):
+        reading: Any = "narrow" if rule.effect == "allow" else "broad"
+        for text in rule.tools:
+            glob = ToolGlob(text)
+            meant = [name for name, alias in servers.items() if glob.may_fit(name, alias, reading)]
+            if not meant or any(name not in listed for name in meant):
+                continue
+            tools = [tool_names(tool) for name in meant for tool in listed[name]]
+            if not any(glob.names(tool) if reading == "narrow" else glob.covers(tool) for tool in tools):
+                path = ("rules", index, "tools")
+                line = read.source.line(path)
+                where = f"{read.source.file}, line {line}: " if line else ""
+                yield f"{where}{shown_place(path)}: {text!r} fits no tool of {', '.join(meant)}.", line
+
+
+@policy.command(
+    epilog="Examples:\n\n"
+    "mcp-bridge policy explain github.delete_repo\n\n"
+    "mcp-bridge policy explain local.capture_payment --args '{\"amount\": 20}' --program payment_pipeline"
+)
+def explain(
+    ctx: typer.Context,
+    tool: Annotated[str, typer.Argument(metavar="SERVER.TOOL", help="As a script or a program's step names it.")],
+    args: Annotated[
+        str | None, typer.Option(metavar="JSON|@FILE", help="The call's arguments, for rules with conditions.")
+    ] = None,
+    program: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The call is one of this program's; without it, a script's own.")
+    ] = None,
+    step: Annotated[
+        str | None, typer.Option(metavar="ID", help="Of that program's step; inner/step in programs that it runs.")
+    ] = None,
+    start: Annotated[bool, typer.Option("--start", help="Start servers whose tools nobody has listed yet.")] = False,  # noqa: FBT002
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Say which rule decides a call, and what each of the others says of it. Nothing is called."""
+
+    def work() -> int:
+        import anyio  # noqa: PLC0415
+
+        from mcp_bridge.policy.rules import explain as explaining  # noqa: PLC0415
+        from mcp_bridge.policy.rules.call import Call  # noqa: PLC0415
+        from mcp_bridge.policy.rules.decision import asked_about  # noqa: PLC0415
+        from mcp_bridge.policy.rules.schemas import with_defaults  # noqa: PLC0415
+
+        arguments = inputs.json_object(args, "--args")
+        if step is not None and program is None:
+            raise BridgeError(
+                "bad_argument", "--step is a program's.", hint="Name that, too: --program NAME --step ID."
+            )
+        loaded = common.load(config or ctx.obj)
+        read = _read(loaded)
+        servers, listed, _ = anyio.run(_tools, common.configure(config or ctx.obj), start)
+        found = _tool(tool, servers, listed)
+        context = None if program is None else _context(loaded, program, step, found)
+        names = tool_names(found)
+        filled = with_defaults(found.input_schema, arguments, asked_about(read.snapshot, names))
+        call = Call(
+            names,
+            filled.arguments,
+            found.annotations,
+            context,
+            schema=found.input_schema,
+            complete=filled.whole,
+        )
+        explained = explaining.explain(read.snapshot, call)
+        if as_json:
+            print_json(explained.record())
+            return common.OK
+        for line in explained.text().splitlines():
+            showing.tell(line)
+        if found.server not in listed:
+            showing.say(
+                f"mcp-bridge: nobody has listed the tools of {found.server} yet, so nothing is known of this one."
+            )
+        if args is None and read.has_conditions:
+            showing.say("mcp-bridge: without --args the conditions see a call without arguments.")
+        return common.OK
+
+    finish(work, as_json=as_json)
+
+
+def _tool(asked: str, servers: Mapping[str, str], listed: Mapping[str, Sequence[ToolInfo]]) -> ToolInfo:
+    """The tool that a name means; as its name says, where its server hasn't listed any.
+
+    Raises:
+        BridgeError: `unknown_server`, `unknown_tool`.
+    """
+    from mcp_bridge.downstream.catalog.aliases import derive, nearest  # noqa: PLC0415
+    from mcp_bridge.downstream.catalog.tools import ToolInfo  # noqa: PLC0415
+    from mcp_bridge.governance.governance import LOCAL  # noqa: PLC0415
+    from mcp_bridge.governance.tool_names import split  # noqa: PLC0415
+
+    if "." not in asked:
+        # As in a program's step: a tool of the operator's.
+        known = [name for tool in listed[LOCAL] for name in (tool.name, tool.alias)]
+        if asked not in known and not nearest(asked, known):
+            raise _no_tool(asked, servers)
+        asked = f"{LOCAL}.{asked}"
+    server, name = split(asked, servers)
+    if not name:
+        raise _no_tool(asked, servers)
+    if server not in listed:
+        return ToolInfo(server=server, server_alias=servers[server], name=name, alias=derive(name))
+    for attribute in ("name", "alias"):
+        for tool in listed[server]:
+            if getattr(tool, attribute) == name:
+                return tool
+    close = nearest(name, [tool.name for tool in listed[server]])
+    hint = f"Did you mean {', '.join(close)}?" if close else "`mcp-bridge servers list --start` lists its tools anew."
+    raise BridgeError("unknown_tool", f"The server {server!r} has no tool {name[:100]!r}.", hint=hint)
+
+
+def _no_tool(asked: str, servers: Mapping[str, str]) -> BridgeError:
+    """The error for what is no server's tool: a server's name, or a tool's alone."""
+    if asked.strip(".") in {*servers, *servers.values()}:
+        name = asked.strip(".")
+        return BridgeError(
+            "unknown_tool", f"{name!r} is a server.", hint=f"Write `mcp-bridge policy explain {name}.TOOL`."
+        )
+    names = ", ".join(sorted(servers)[:MAX_NAMED]) + (", …" if len(servers) > MAX_NAMED else "")
+    return BridgeError(
+        "unknown_tool",
+        f"There is no tool {asked[:100]!r}.",
+        hint=f"Write SERVER.TOOL, as in `mcp-bridge policy explain github.delete_repo`. Servers: {names}.",
+    )
+
+
+def _context(loaded: Loaded, name: str, path: str | None, tool: ToolInfo) -> StepContext:
+    """The programs around a step, with whose they are.
+
+    Raises:
+        BridgeError: `unknown_program`, `unknown_step`; as `program_sources.one`.
+    """
+    from mcp_bridge.cli import program_sources  # noqa: PLC0415
+    from mcp_bridge.policy.rules.call import ProgramRef, StepContext  # noqa: PLC0415
+
+    sources = program_sources.Sources(loaded)
+    found, whose = program_sources.one(loaded, name)
+    named = None if whose == "file" else name
+    chain = [ProgramRef("operator" if whose == "operator" else "agent", found.hash, named)]
+    step: Step | None = None
+    for part in path.split("/") if path is not None else ():
+        if step is not None and step.program is None:
+            raise BridgeError("unknown_step", f"The step {step.id!r} runs no program.")
+        if step is not None and step.program is not None:
+            found = step.program
+            if step.program_name is not None:
+                known = sources.operators.get(step.program_name)
+                mine = known is not None and known.hash == found.hash
+                chain.append(ProgramRef("operator" if mine else "agent", found.hash, step.program_name))
+        step = _step(found, part)
+    if step is not None:
+        _check_calls(step, tool)
+    return StepContext(tuple(chain), path or "")
+
+
+def _step(program: Program, part: str) -> Step:
+    """A step of a program by its id, without the number of a map's item."""
+    wanted = part.partition("[")[0]
+    every = [step for outer in program.steps for step in (outer, *outer.children)]
+    for step in every:
+        if step.id == wanted:
+            # A map's body has no name of its own.
+            return step.children[0] if step.kind == "map" and not step.children[0].id else step
+    listed = ", ".join(step.id for step in every if step.id)
+    raise BridgeError(
+        "unknown_step", f"The program {program.name!r} has no step {part[:100]!r}.", hint=f"Steps: {listed}."
+    )
+
+
+def _check_calls(step: Step, tool: ToolInfo) -> None:
+    """Whether a step is one that calls a tool.
+
+    Raises:
+        BridgeError: `unknown_step`.
+    """
+    called = [step.tool] if step.kind == "tool" else []
+    called += [step.compensation.tool] if step.compensation else []
+    names = {tool.name, f"{tool.server}.{tool.name}", f"{tool.server_alias}.{tool.alias}"}
+    if not any(name in names or name.casefold() in {one.casefold() for one in names} for name in called):
+        does = f"it calls {', '.join(called)}" if called else f"it is a {step.kind} step"
+        raise BridgeError("unknown_step", f"The step {step.id!r} doesn't call {tool.server}.{tool.name}: {does}.")

@@ -1,0 +1,333 @@
+"""`mcp-bridge program run|validate|graph|list|show|save|delete|plan`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+import typer
+
+from mcp_bridge.cli import common, inputs, showing
+from mcp_bridge.cli.opening import finish, in_bridge, print_json
+from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.governance.tool_names import PRINCIPAL
+
+if TYPE_CHECKING:
+    from mcp_bridge.cli.program_sources import Given, Sources
+    from mcp_bridge.host.service import Bridge
+    from mcp_bridge.kernel.program import Program
+
+programs = typer.Typer(
+    help="Run, check, draw and keep programs: steps that are governed one by one.",
+    no_args_is_help=True,
+    epilog="Exit status of run: 0 success; 1 the program failed; 5 it is suspended; 2 usage; 4 refused.",
+)
+
+Source: TypeAlias = Annotated[
+    str, typer.Argument(metavar="FILE|NAME", help="A .yaml, .json or .toml file, - for standard input, or a name.")
+]
+Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="As `program list` has it.")]
+
+
+@programs.command(
+    epilog="Examples:\n\n"
+    "mcp-bridge program run refund.yaml --context '{\"order\": 7}'\n\n"
+    "mcp-bridge program run refund --context @order.json --key order-7"
+)
+def run(
+    ctx: typer.Context,
+    program: Source,
+    context: Annotated[
+        str | None, typer.Option(metavar="JSON|@FILE", help="Names and values that its steps refer to.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Idempotency key: with the same one it runs once.")
+    ] = None,
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Run a program, without a sandbox: nothing of it is code."""
+    named = config or ctx.obj
+
+    def work() -> int:
+        from mcp_bridge.cli import program_sources  # noqa: PLC0415
+
+        values = inputs.json_object(context, "--context")
+        if key == "":
+            raise BridgeError("bad_argument", "--key is empty.", hint="Leave it out, or name what is to be done once.")
+        is_file = program_sources.is_file(program)
+        asked = _as_object(program_sources.read(program), program) if is_file else program
+        return _driven(common.configure(named), asked, values, key, named, as_json=as_json)
+
+    finish(work, as_json=as_json)
+
+
+def _driven(
+    configuration: common.Configuration,
+    asked: Any,
+    values: dict[str, Any],
+    key: str | None,
+    named: Path | None,
+    *,
+    as_json: bool,
+) -> int:
+    from mcp_bridge.cli.asking import terminal  # noqa: PLC0415
+
+    async def driven(bridge: Bridge) -> tuple[dict[str, Any], str]:
+        record = await bridge.run_program(asked, values, key, starter="operator", asker=terminal())
+        return record, await inputs.short(bridge.programs.store, record["trace_id"])
+
+    record, ident = in_bridge(configuration, driven)
+    if as_json:
+        print_json(record)
+    else:
+        showing.outcome(record, ident, named)
+    return showing.status_of(record)
+
+
+@programs.command(epilog="Example:\n\nmcp-bridge program validate programs/*.yaml")
+def validate(
+    ctx: typer.Context,
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Program files, or - for standard input.")],
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Find every fault of programs, before anything runs. Exit status 1 if there is one."""
+
+    def work() -> int:
+        from mcp_bridge.cli import program_sources as sources  # noqa: PLC0415
+
+        for file in files:
+            if file != sources.STDIN and not Path(file).is_file():
+                raise BridgeError("bad_argument", f"There is no file {file}.")
+        # The files may be anybody's, and so may the folder be: it has no say.
+        loaded = common.load(config or ctx.obj, folder=False)
+        read: list[Given | dict[str, Any]] = []
+        for file in files:
+            try:
+                read.append(sources.Given(file, sources.read(file)))
+            except BridgeError as exc:
+                read.append(_finding(file, [{"path": "", "code": exc.code, "message": exc.message}]))
+        known = sources.Sources(loaded, [row for row in read if isinstance(row, sources.Given)], lenient=True)
+        rows = [_validated(known, row) if isinstance(row, sources.Given) else row for row in read]
+        if known.problem is not None:
+            showing.say(f"mcp-bridge: the configured programs are left out: {known.problem}")
+        if as_json:
+            print_json(rows)
+        else:
+            for row in rows:
+                _tell_validated(row)
+        return common.FAILED if any(row["faults"] for row in rows) else common.OK
+
+    finish(work, as_json=as_json)
+
+
+def _validated(sources: Sources, given: Given) -> dict[str, Any]:
+    from mcp_bridge.kernel.program import InvalidProgramError  # noqa: PLC0415
+
+    try:
+        program = sources.parse(given)
+    except InvalidProgramError as exc:
+        return _finding(given.label, [fault._asdict() for fault in exc.faults])
+    warnings = [fault._asdict() for fault in program.warnings]
+    return _finding(given.label, []) | {"warnings": warnings, "hash": program.hash, "steps": len(program.steps)}
+
+
+def _finding(file: str, faults: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"file": file, "faults": faults, "warnings": [], "hash": None, "steps": None}
+
+
+def _tell_validated(row: dict[str, Any]) -> None:
+    count = len(row["faults"])
+    if count:
+        showing.tell(f"{row['file']}: {count} fault{'' if count == 1 else 's'}")
+    else:
+        showing.tell(f"{row['file']}: valid, {row['steps']} step{'' if row['steps'] == 1 else 's'}, {row['hash']}")
+    for fault in row["faults"]:
+        showing.tell(f"  {fault['path'] + ': ' if fault['path'] else ''}{fault['message']}")
+    for fault in row["warnings"]:
+        showing.tell(f"  warning: {fault['path']}: {fault['message']}")
+
+
+@programs.command(
+    epilog="Examples:\n\n"
+    "mcp-bridge program graph refund.yaml\n\n"
+    "mcp-bridge program graph refund --format svg --output refund.svg"
+)
+def graph(
+    ctx: typer.Context,
+    program: Source,
+    form: Annotated[
+        Literal["mermaid", "svg"], typer.Option("--format", help="Mermaid's text, or a picture.")
+    ] = "mermaid",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Instead of standard output.")
+    ] = None,
+    config: Config = None,
+) -> None:
+    """Draw a program: its steps, and where each may lead."""
+
+    def work() -> int:
+        from mcp_bridge.cli import program_sources  # noqa: PLC0415
+        from mcp_bridge.views import graph as drawing  # noqa: PLC0415
+
+        loaded = common.load(config or ctx.obj, folder=not program_sources.is_file(program))
+        found, _ = program_sources.one(loaded, program)
+        drawn = drawing.draw(found)
+        if form == "svg":
+            from mcp_bridge.views.graph_svg import svg  # noqa: PLC0415
+
+            text = svg(drawn)
+        else:
+            from mcp_bridge.views.graph_mermaid import mermaid  # noqa: PLC0415
+
+            text = mermaid(drawn)
+        if output is None:
+            # As it would be in a file, whatever the terminal's encoding.
+            sys.stdout.buffer.write(text.encode())
+            return common.OK
+        try:
+            output.write_text(text, encoding="utf-8")
+        except (OSError, ValueError) as exc:
+            why = exc.strerror if isinstance(exc, OSError) else str(exc)
+            raise BridgeError("bad_argument", f"--output: {output} can't be written: {why}.") from None
+        return common.OK
+
+    finish(work)
+
+
+@programs.command("list")
+def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
+    """List the programs that can be run by name: the operator's, and those that are kept."""
+
+    def work() -> int:
+        from mcp_bridge.cli.program_sources import Sources  # noqa: PLC0415
+
+        sources = Sources(common.load(config or ctx.obj))
+        found = {name: (sources.restored(name), "agent") for name in sources.kept}
+        found |= {name: (program, "operator") for name, program in sources.operators.items()}
+        names = sorted(found)
+        if as_json:
+            print_json({"programs": [_listed(name, *found[name]) for name in names]})
+        elif not names:
+            showing.tell("No program: name a folder in [programs], or keep one with `mcp-bridge program save`.")
+        else:
+            rows = []
+            for name in names:
+                program, owner = found[name]
+                about = showing.short_value(program.description)
+                rows.append((name, owner, program.version, str(len(program.steps)), program.hash[:12], about))
+            showing.table(("name", "whose", "version", "steps", "hash", "description"), rows)
+        return common.OK
+
+    finish(work, as_json=as_json)
+
+
+def _listed(name: str, program: Program, owner: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "owner": owner,
+        "version": program.version,
+        "description": program.description,
+        "steps": len(program.steps),
+        "hash": program.hash,
+    }
+
+
+@programs.command(epilog="Example:\n\nmcp-bridge program show refund > refund.json")
+def show(ctx: typer.Context, name: Source, config: Config = None) -> None:
+    """Print a program as JSON, which `program run` takes."""
+
+    def work() -> int:
+        from mcp_bridge.cli import program_sources  # noqa: PLC0415
+
+        found, owner = program_sources.one(common.load(config or ctx.obj), name)
+        print_json(found.data, indent=True)
+        whose = "from a file" if owner == "file" else f"the {owner}'s"
+        showing.say(f"mcp-bridge: {name}: {whose}, hash {found.hash}")
+        return common.OK
+
+    finish(work)
+
+
+@programs.command(epilog="Example:\n\nmcp-bridge program save refund refund.yaml")
+def save(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Under which it can be run. The operator's are taken.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A program file, or - for standard input.")],
+    config: Config = None,
+) -> None:
+    """Keep a program under a name, as a script's mcp.programs.save does: it doesn't become the operator's."""
+
+    def work() -> int:
+        from mcp_bridge.cli import program_sources  # noqa: PLC0415
+
+        asked = program_sources.read(file)
+        configuration = common.configure(config or ctx.obj)
+
+        async def saved(bridge: Bridge) -> str:
+            kept = await bridge.programs.save(name, _as_object(asked, file), PRINCIPAL)
+            return str(kept["hash"])
+
+        showing.tell(f"saved {name}: {in_bridge(configuration, saved)}")
+        return common.OK
+
+    finish(work)
+
+
+def _as_object(asked: Any, label: str) -> dict[str, Any]:
+    """A text would be taken for a name."""
+    if not isinstance(asked, dict):
+        raise BridgeError("bad_program", f"{label}: a program is an object with a list of 'steps'.")
+    return asked
+
+
+@programs.command()
+def delete(ctx: typer.Context, name: Name, config: Config = None) -> None:
+    """Forget a program that is kept. What is recorded of its executions stays."""
+
+    def work() -> int:
+        async def deleted(bridge: Bridge) -> bool:
+            return await bridge.programs.delete(name, PRINCIPAL)
+
+        if not in_bridge(common.configure(config or ctx.obj), deleted):
+            raise BridgeError(
+                "unknown_program", f"There is no program {name[:100]!r}.", hint="`mcp-bridge program list` has them."
+            )
+        showing.tell(f"deleted {name}")
+        return common.OK
+
+    finish(work)
+
+
+@programs.command(epilog="Example:\n\nmcp-bridge program plan 'refund order 7 after a person has agreed' --save refund")
+def plan(
+    ctx: typer.Context,
+    intent: Annotated[str, typer.Argument(metavar="INTENT", help="What the program shall do, in words.")],
+    save_as: Annotated[
+        str | None, typer.Option("--save", metavar="NAME", help="Keep it, too. Nothing is run either way.")
+    ] = None,
+    config: Config = None,
+) -> None:
+    """Have the configured model write a program; it is checked before it is printed."""
+
+    def work() -> int:
+        if not intent.strip():
+            raise BridgeError("bad_argument", "The intent is empty.", hint="Say what the program shall do.")
+        configuration = common.configure(config or ctx.obj)
+
+        async def planned(bridge: Bridge) -> dict[str, Any]:
+            if save_as is not None:
+                # Before the model is paid for.
+                bridge.programs.check_name(save_as)
+            program = await bridge.plan_program(intent)
+            if save_as is not None:
+                await bridge.programs.save(save_as, program, PRINCIPAL)
+            return program
+
+        print_json(in_bridge(configuration, planned), indent=True)
+        return common.OK
+
+    finish(work)

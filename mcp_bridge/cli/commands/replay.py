@@ -1,0 +1,88 @@
+"""`mcp-bridge replay`: an execution against its record, with no effects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.cli import common, inputs, showing
+from mcp_bridge.cli.opening import in_bridge, in_record, print_json
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mcp_bridge.executions.replay_result import Difference, Replayed
+    from mcp_bridge.host.service import Bridge
+    from mcp_bridge.ledger.storage.database import Database
+    from mcp_bridge.ledger.storage.store import StoredExecution
+
+
+def replay(named: Path | None, execution: str, program: str | None, *, as_json: bool) -> int:
+    """Run an execution again against its record; the exit status.
+
+    Args:
+        named: The configuration.
+        execution: By the beginning of its id.
+        program: Another version of its program, a file or a name, or None.
+        as_json: Whether to print JSON.
+
+    Raises:
+        BridgeError: As `inputs.execution`, `program_sources.one` and `replaying.replayed`.
+    """
+    from mcp_bridge.cli import program_sources  # noqa: PLC0415
+    from mcp_bridge.executions.replay import replayed  # noqa: PLC0415
+    from mcp_bridge.ledger.log.recorder import SqliteRecorder  # noqa: PLC0415
+    from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution  # noqa: PLC0415
+
+    loaded = common.load(named)
+    other = None if program is None else program_sources.one(loaded, program)[0]
+
+    async def found(database: Database) -> Replayed | StoredExecution:
+        store = ProgramStore(database)
+        row = await inputs.execution(store, execution)
+        return row if row.kind == "script" else await replayed(store, SqliteRecorder(database), row, other)
+
+    result = in_record(loaded.settings, found, looks=True)
+    if isinstance(result, StoredExecution):
+        result = _script(named, result, program)
+    if as_json:
+        print_json(result.to_json())
+    else:
+        _tell(result, program)
+    return common.OK if result.agrees else common.FAILED
+
+
+def _script(named: Path | None, stored: StoredExecution, program: str | None) -> Replayed:
+    """A script needs a sandbox."""
+    if program is not None:
+        raise BridgeError("bad_argument", "--program is for executions of programs.")
+
+    async def work(bridge: Bridge) -> Replayed:
+        return await bridge.replay_script(stored)
+
+    return in_bridge(common.configure(named), work)
+
+
+def _tell(result: Replayed, program: str | None) -> None:
+    done = f"{result.events} events, {result.effects} effects, {result.status}"
+    if result.difference is None:
+        same = "it agrees with its record" if program is None else f"{program} would have done the same"
+        showing.tell(f"{result.execution}: {same}: {done}")
+        showing.tell(f"transitions {result.transitions}")
+        return
+    whose = "it differs from its record" if program is None else f"{program} would not have done the same"
+    showing.tell(f"{result.execution}: {whose}, after {done}")
+    for line in _difference(result.difference):
+        showing.tell(line)
+
+
+def _difference(difference: Difference) -> list[str]:
+    def value(told: Any) -> str:
+        return "nothing" if told is None else showing.whole_value(told)
+
+    step = "" if difference.step is None else f", step {difference.step}"
+    return [
+        f"at entry {difference.sequence}{step}: {difference.what}",
+        f"expected: {value(difference.expected)}",
+        f"found: {value(difference.found)}",
+    ]

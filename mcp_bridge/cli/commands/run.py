@@ -1,0 +1,202 @@
+"""`mcp-bridge run`: one script, its output, its exit status. For CI and for trying things out."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mcp_bridge.cli import asking, common, opening
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.record import GIVEN_BEFORE
+from mcp_bridge.host.live_output import STREAMS, LiveOutput
+from mcp_bridge.server import displays
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mcp_bridge.executions.record import ExecutionRecord
+    from mcp_bridge.host.service import Bridge
+    from mcp_bridge.wire.messages import Stream
+
+logger = logging.getLogger(__name__)
+
+WAYS = "Write `mcp-bridge run FILE`, `mcp-bridge run -c 'print(6 * 7)'`, or `mcp-bridge run -` for standard input."
+"""How a script is given."""
+
+LIVE_SECONDS = 0.1
+"""How often a terminal shows what a script has printed."""
+
+
+class Terminal:
+    """What of a script's output is on the terminal already: a stream that is one shows it while the script runs."""
+
+    def __init__(self) -> None:
+        self._streams = {"stdout": sys.stdout, "stderr": sys.stderr}
+        self._shown = dict.fromkeys(STREAMS, "")
+        self.is_one = any(stream.isatty() for stream in self._streams.values())
+
+    def show(self, stream: Stream, text: str) -> None:
+        """Show what was printed since the last time."""
+        if self._streams[stream].isatty():
+            self._shown[stream] += text
+            self._streams[stream].buffer.write(text.encode())
+            self._streams[stream].buffer.flush()
+
+    def rest(self, stream: Stream, printed: bytes) -> bytes:
+        """What is still to be shown of all that a stream was given."""
+        shown = self._shown[stream]
+        whole = printed.decode("utf-8", "backslashreplace")
+        if not shown:
+            return printed
+        if whole.startswith(shown):
+            return whole[len(shown) :].encode()
+        # What was hidden at its end wasn't yet while it ran.
+        return b"\nmcp-bridge: all of the output, as it is recorded:\n" + printed
+
+
+def read_script(file: str | None, code: str | None) -> str:
+    """The script's text.
+
+    Raises:
+        BridgeError: `script_missing`: no file, not UTF-8, or both a file and -c; `empty_code`.
+    """
+    if code is not None and file is not None:
+        raise BridgeError(
+            "script_missing",
+            "Give either a file or -c, not both.",
+            hint="Code goes in quotes: mcp-bridge run -c 'print(6 * 7)'.",
+        )
+    if code is None and file is None and sys.stdin.isatty():
+        raise BridgeError("script_missing", "There is no script.", hint=WAYS)
+    script = _read(file) if code is None else code
+    if not script.strip():
+        raise BridgeError("empty_code", "There is no code to run.", hint=WAYS)
+    return script
+
+
+def _read(file: str | None) -> str:
+    try:
+        if file in {None, "-"}:
+            return sys.stdin.buffer.read().decode("utf-8")
+        with open(str(file), "rb") as opened:  # noqa: PTH123
+            return opened.read().decode("utf-8")
+    except OSError as exc:
+        hint = "Name a file that holds the script; code itself goes after -c."
+        raise BridgeError("script_missing", f"{file} can't be read: {exc.strerror}.", hint=hint) from None
+    except UnicodeDecodeError:
+        hint = "Give it Python source, in UTF-8."
+        raise BridgeError("script_missing", f"{file or 'standard input'} is not UTF-8 text.", hint=hint) from None
+
+
+def run(
+    config: Path | None,
+    file: str | None,
+    code: str | None,
+    *,
+    servers: list[str],
+    timeout: float | None,
+    key: str | None = None,
+    as_json: bool,
+) -> int:
+    """Run a script; the exit status."""
+    terminal = Terminal()
+    live = LiveOutput(terminal.show, LIVE_SECONDS) if terminal.is_one and not as_json else None
+    try:
+        script = read_script(file, code)
+        configuration = common.configure(config)
+        common.refuse_nesting(configuration)
+        record = anyio.run(_run, configuration, script, servers, timeout, key, live)
+    except BridgeError as exc:
+        if as_json:
+            _print_json({"status": "refused", "exit_code": common.exit_code(exc), "error": exc.record()})
+            return common.exit_code(exc)
+        return common.complain(exc)
+    except KeyboardInterrupt:
+        return 130
+    if record is None:
+        return 128 + signal.SIGTERM
+    if record.error is not None and record.error["code"] == "sandbox_start_timeout":
+        # No script ran, whatever its status would be.
+        record.exit_code = common.NO_SANDBOX
+    if record.limits_not_enforced:
+        logger.info("this host does not enforce: %s", ", ".join(record.limits_not_enforced))
+    if as_json:
+        _print_json(record.to_json())
+    else:
+        _print(record, terminal)
+    return record.exit_code
+
+
+async def _run(
+    configuration: common.Configuration,
+    script: str,
+    servers: list[str],
+    timeout: float | None,  # noqa: ASYNC109
+    key: str | None,
+    live: LiveOutput | None,
+) -> ExecutionRecord | None:
+    """The record; None when SIGTERM ended the run.
+
+    Raises:
+        BridgeError: As `Bridge.run`.
+    """
+
+    async def work(bridge: Bridge) -> ExecutionRecord:
+        asker = asking.terminal()
+        return await bridge.run(
+            script,
+            servers=servers or None,
+            timeout=timeout,
+            key=key,
+            starter="operator",
+            notify=_say,
+            asker=asker,
+            live=live,
+            # For whoever watches: a log has what the script prints, and no more.
+            news=_say if sys.stderr.isatty() else None,
+        )
+
+    return await opening.with_bridge(configuration, work)
+
+
+def _say(message: str) -> None:
+    print(common.printable(f"mcp-bridge: {message}"), file=sys.stderr)  # noqa: T201
+
+
+def _print_json(record: dict[str, Any]) -> None:
+    # A lone surrogate becomes its escape, which is JSON too.
+    sys.stdout.buffer.write(json.dumps(record, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _print(record: ExecutionRecord, terminal: Terminal) -> None:
+    """What the script printed, byte for byte, and showed; what went wrong, and what can't be shown, on stderr.
+
+    Without what the terminal has shown already.
+    """
+    out, err = [], []
+    for shown in displays.checked(record.displays):
+        match shown:
+            case displays.Text():
+                out.append(shown.text.removesuffix("\n"))
+            case displays.Image():
+                err.append(f"[{shown.mime_type}, {shown.size} bytes: --json has it]")
+            case displays.LeftOut():
+                err.append(str(shown))
+    if record.value is not None:
+        out.append(record.value)
+    if (error := record.error) is not None and record.status != "exit":
+        hint = f" {error['hint']}" if error.get("hint") else ""
+        err.append(str(error.get("traceback") or f"mcp-bridge: {error['code']}: {error['message']}{hint}"))
+    if record.given_before:
+        err.append(f"mcp-bridge: {GIVEN_BEFORE.format(record.execution)}")
+    err += [f"artifact {row['name']}: {row['path']}" for row in record.artifacts]
+    printed_out, printed_err = terminal.rest("stdout", record.stdout), terminal.rest("stderr", record.stderr)
+    for stream, printed, texts in ((sys.stdout.buffer, printed_out, out), (sys.stderr.buffer, printed_err, err)):
+        stream.write(printed + "".join(common.printable(text) + "\n" for text in texts).encode())
+        stream.flush()

@@ -1,0 +1,99 @@
+"""`mcp-bridge secret set|list|remove`. A value is never an argument: those are in the shell's history and in `ps`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from mcp_bridge.cli import common, inputs, showing
+from mcp_bridge.cli.opening import finish, print_json
+from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from mcp_bridge.policy.secrets.vault import SecretConfig, Vault
+    from mcp_bridge.settings import Loaded
+
+secrets = typer.Typer(
+    help="Keep secrets, which tools get in place of vault://secret/NAME, and nobody else.", no_args_is_help=True
+)
+
+Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="As in vault://secret/NAME.")]
+Keyring: TypeAlias = Annotated[
+    bool, typer.Option("--keyring", help="In the system's keyring; by default in a file, or as configured.")
+]
+
+
+def _vault(loaded: Loaded) -> tuple[Vault, dict[str, SecretConfig]]:
+    from mcp_bridge.governance.governance import secrets_of  # noqa: PLC0415
+    from mcp_bridge.policy.secrets.vault import Vault  # noqa: PLC0415
+
+    configs, bounds = secrets_of(loaded.layers)
+    return Vault(configs, loaded.settings.state_dir, bounds=bounds), configs
+
+
+@secrets.command(
+    "set",
+    epilog="Examples:\n\nmcp-bridge secret set github-token\n\npass show github | mcp-bridge secret set github-token",
+)
+def set_(ctx: typer.Context, name: Name, keyring: Keyring = False, config: Config = None) -> None:  # noqa: FBT002
+    """Keep a secret. Its value is asked for without an echo, or read from standard input, less a newline at its end."""
+
+    def work() -> int:
+        vault, configs = _vault(common.load(config or ctx.obj))
+        where = vault.set(name, inputs.unseen(f"Value of {name}: ", "bad_secret"), "keyring" if keyring else None)
+        showing.tell(f"{name} is kept in the {where}")
+        if name not in configs:
+            showing.say(
+                f"mcp-bridge: no tool gets it before [secrets.{name}] says which: {where} = true, tools = [...]"
+            )
+        return common.OK
+
+    finish(work)
+
+
+@secrets.command("list")
+def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
+    """List secrets: where each comes from and who gets it, never its value."""
+
+    def work() -> int:
+        from mcp_bridge.policy.secrets.secret_stores import SecretFile  # noqa: PLC0415
+
+        loaded = common.load(config or ctx.obj)
+        rows = _vault(loaded)[0].status()
+        if not any(row.source == "file" for row in rows):
+            # No row would tell that the file can't be read.
+            SecretFile(loaded.settings.state_dir).read()
+        if as_json:
+            print_json({"secrets": [row.record() for row in rows]})
+        elif not rows:
+            showing.tell("No secret: write [secrets.NAME], and keep its value with `mcp-bridge secret set NAME`.")
+        else:
+            cells = [
+                (
+                    row.id,
+                    f"environment, {row.variable}" if row.source == "env" else row.source,
+                    ", ".join(row.tools) or "none",
+                    row.problem or ("ok" if row.configured else f"not configured: no [secrets.{row.id}]"),
+                )
+                for row in rows
+            ]
+            showing.table(("secret", "from", "for tools", "state"), cells)
+        return common.OK
+
+    finish(work, as_json=as_json)
+
+
+@secrets.command()
+def remove(ctx: typer.Context, name: Name, keyring: Keyring = False, config: Config = None) -> None:  # noqa: FBT002
+    """Forget a secret's value."""
+
+    def work() -> int:
+        vault, _ = _vault(common.load(config or ctx.obj))
+        if not vault.remove(name, "keyring" if keyring else None):
+            raise BridgeError("unknown_secret", f"No secret {name[:100]!r} is kept.", hint="`mcp-bridge secret list`.")
+        showing.tell(f"removed {name}")
+        return common.OK
+
+    finish(work)

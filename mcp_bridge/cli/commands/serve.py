@@ -1,0 +1,190 @@
+"""`mcp-bridge serve`: the server stays up whatever is wrong with the configuration, and says what is."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mcp_bridge import settings
+from mcp_bridge.cli import common
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.workspace.content import CONFIG_NAME, PROJECT_NAME, real_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from mcp_bridge.downstream.configuration.discovery import Discovery
+    from mcp_bridge.server.keeper import Change, Configured
+
+AT_A_TERMINAL = """\
+mcp-bridge is an MCP server: a client (Claude Code, Cursor, …) starts it, and speaks to it on its standard input. It
+waits for one now, and at a terminal none will come. Press Ctrl-C, and type one of these instead:
+
+  mcp-bridge demo                  run an agent's code in a sandbox, without a client
+  mcp-bridge doctor                see what works on this machine, and what to mend
+  mcp-bridge run -c 'print(6*7)'   run a script of your own
+  mcp-bridge --help                see everything else
+
+To put it behind Claude Code: claude mcp add bridge -- mcp-bridge
+"""
+
+WAITING = "mcp-bridge: waiting for an MCP client on standard input; Ctrl-C ends it.\n"
+
+
+class Files:
+    """The configuration's files, as `server.keeper.Source`.
+
+    Args:
+        named: The file that was named.
+    """
+
+    def __init__(self, named: Path | None) -> None:
+        self._named = named
+        self._said = ""
+        self._configuration: common.Configuration | None = None
+        self._stamps: dict[Path, object] = {}
+        self._last: object = None
+        """What was found when they were last looked at, in a form that can be compared."""
+
+    def configure(self) -> Configured:
+        """Read them. What an attempt before this one has imported is imported anew.
+
+        Raises:
+            BridgeError: As `common.configure` and `common.refuse_nesting`.
+        """
+        from mcp_bridge.server.keeper import Configured  # noqa: PLC0415
+
+        if "mcp_bridge.registered.folders" in sys.modules:
+            from mcp_bridge.registered import folders  # noqa: PLC0415
+
+            folders.forget()
+        stamps = _stamps(_files(self._named))
+        found = common.configure(self._named)
+        common.refuse_nesting(found)
+        self._configuration, self._last = found, _meaning(found.loaded, found.discovery)
+        # What was changed since the stamps were taken is seen at the first look.
+        self._stamps = _stamps(self._watched(found.loaded)) | stamps
+        return Configured(
+            found.settings, tuple(found.discovery.servers.values()), found.governance, found.discovery.missing
+        )
+
+    def change(self) -> Change | BridgeError | None:
+        """As `Source.change`. What costs little, files' times, is looked at each time, their content when that differs.
+
+        A server stays of which the file can't be read now, or isn't what was trusted: what is running is what was.
+        """
+        from mcp_bridge.governance.governance import LOCAL, snapshot_of, written_policies  # noqa: PLC0415
+        from mcp_bridge.server.keeper import Change  # noqa: PLC0415
+
+        started = self._configuration
+        assert started is not None  # noqa: S101 - a bridge was opened with it
+        stamps = _stamps(self._stamps)
+        if stamps == self._stamps:
+            return None
+        self._stamps = stamps
+        try:
+            loaded = common.load(self._named)
+            found = common.discovered(loaded)
+            programs = started.governance.programs if started.governance else {}
+            policy = snapshot_of(written_policies(loaded.layers, common.strangers(loaded, found), programs))
+        except BridgeError as exc:
+            same, self._last = str(exc) == self._last, str(exc)
+            return None if same else exc
+        # Those of the start, too: what has become another's may become again what was trusted.
+        watched = (*self._watched(started.loaded), *self._watched(loaded))
+        self._stamps = {path: stamps[path] if path in stamps else _stamp(path) for path in watched}
+        meaning = _meaning(loaded, found)
+        if meaning == self._last:
+            return None
+        self._last, self._said = meaning, ""
+        unsure = _unsure(loaded, found)
+        servers = {name for name, spec in found.servers.items() if spec.enabled}
+        servers |= {name for name, spec in started.discovery.servers.items() if spec.source in unsure}
+        if not any(_brings_tools(layer) and str(layer.file) not in unsure for layer in _gone(started.loaded, loaded)):
+            servers.add(LOCAL)
+        return Change(frozenset(servers), policy, meaning != _meaning(started.loaded, started.discovery))
+
+    def complain(self, error: BridgeError) -> None:
+        """Say on standard error what is wrong, once."""
+        if (said := f"{error.code}: {error}") != self._said:
+            self._said = said
+            common.complain(error)
+
+    def _watched(self, loaded: settings.Loaded | None) -> Iterator[Path]:
+        """The files that say what there is, whether they are there or not, and what the trusted ones have loaded."""
+        yield from _files(self._named)
+        if loaded is not None:
+            yield loaded.trust.directory
+            for layer in loaded.layers:
+                yield from map(Path, layer.trusted.files if layer.trusted else ())
+
+
+def _files(named: Path | None) -> Iterator[Path]:
+    own = settings.named_file(named)
+    here = real_folder(Path.cwd())
+    yield from (own,) if own else (settings.user_file(), here / CONFIG_NAME)
+    yield from (Path.home() / ".claude.json", Path.home() / ".claude" / "settings.json")
+    yield from (folder / PROJECT_NAME for folder in (here, *here.parents))
+
+
+def _stamps(paths: Iterable[Path]) -> dict[Path, object]:
+    return {path: _stamp(path) for path in paths}
+
+
+def _stamp(path: Path) -> object:
+    """What differs once a file has been changed, put in another's place or taken away."""
+    try:
+        status = path.stat()
+    except OSError as exc:
+        return exc.errno
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
+
+
+def _gone(before: settings.Loaded | None, now: settings.Loaded) -> Iterator[settings.Layer]:
+    """What a folder's file had said that isn't trusted any more, or isn't there."""
+    trusted = {layer.file for layer in now.layers if layer.trusted}
+    return (layer for layer in (before.layers if before else ()) if layer.trusted and layer.file not in trusted)
+
+
+def _brings_tools(layer: settings.Layer) -> bool:
+    return "tools" in layer.tables
+
+
+def _unsure(loaded: settings.Loaded, found: Discovery) -> frozenset[str]:
+    """The files that can't be read, or aren't what was trusted: what they took away by that, they didn't mean to."""
+    over = (*loaded.passed_over, *found.passed_over)
+    broken = {problem.file for problem in found.problems}
+    return frozenset(broken | {row.file for row in over if row.code != "untrusted_file"})
+
+
+def _meaning(loaded: settings.Loaded | None, found: Discovery) -> object:
+    """What is compared: clients write into their files all the time, and mostly not what matters here."""
+    assert loaded is not None  # noqa: S101 - `configure` has it
+    return loaded.settings, loaded.layers, found.servers, _unsure(loaded, found)
+
+
+def serve(config: Path | None, *, programs: bool = False, bare: bool = False) -> int:
+    """Serve MCP on standard input and output until it ends; the exit status.
+
+    A bare `mcp-bridge` in a terminal says what it is, that it waits, and what to type instead.
+
+    Args:
+        config: The configuration file that was named.
+        programs: Offer tools for programs beside run_python.
+        bare: Whether no command was typed.
+    """
+    if sys.stdin is not None and sys.stdin.isatty():
+        print(AT_A_TERMINAL if bare else WAITING, end="", file=sys.stderr)  # noqa: T201
+    files = Files(config)
+    from mcp_bridge.server.keeper import configured  # noqa: PLC0415
+
+    # Outside of the loop: the operator's modules are imported, and may have one of their own.
+    first = configured(files)
+    import anyio  # noqa: PLC0415
+
+    from mcp_bridge.server.app import serve_stdio  # noqa: PLC0415  (the SDK takes most of a second)
+
+    error = anyio.run(functools.partial(serve_stdio, programs=programs), files, first)
+    return common.OK if error is None else common.exit_code(error)

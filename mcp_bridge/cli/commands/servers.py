@@ -1,0 +1,95 @@
+"""`mcp-bridge servers list`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from mcp_bridge.cli import common
+from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
+from mcp_bridge.errors import BridgeError
+
+servers = typer.Typer(help="Look at the servers behind the bridge.", no_args_is_help=True)
+
+
+@servers.command("list")
+def list_(
+    ctx: typer.Context,
+    start: Annotated[  # noqa: FBT002
+        bool, typer.Option("--start", help="Start each one, and count its tools. Exit status 1 if one can't be used.")
+    ] = False,
+    config: Config = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """List the servers, where each is configured, and what was left out."""
+    import anyio  # noqa: PLC0415  (the help of every command imports this module)
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    try:
+        configuration = common.configure(config or ctx.obj, quiet=True)
+        common.notice(configuration.passed_over)
+        rows = anyio.run(_rows, configuration, start)
+    except BridgeError as exc:
+        raise typer.Exit(common.complain(exc)) from None
+    found = configuration.discovery
+    skipped = [{"name": row.name, "file": row.file, "reason": row.reason} for row in found.skipped]
+    problems = [{"file": row.file, "line": row.line, "message": row.message} for row in found.problems]
+    if as_json:
+        sys.stdout.write(json.dumps({"servers": rows, "skipped": skipped, "problems": problems}) + "\n")
+        raise typer.Exit(_status(rows, start=start))
+    console = Console()
+    table = Table("server", "import as", "state", "tools", "configured in")
+    for row in rows:
+        tools = "" if row["tools"] is None else str(row["tools"])
+        cells = (row["name"], row["alias"], row["error"] or row["state"], tools, row["source"])
+        table.add_row(*(Text(common.printable(cell)) for cell in cells))  # as text: a name is not markup
+    console.print(table if rows else Text("No server is configured: see [servers.NAME] in the README."))
+    for row in rows:
+        for name, value in row["details"].items():
+            shown = "\n  ".join(["", *value]) if isinstance(value, (list, tuple)) else f" {value}"
+            told = "\n".join(common.printable(line) for line in f"{row['name']}: {name}:{shown}".splitlines())
+            console.print(told, style="dim", markup=False, highlight=False)
+    for problem in problems:
+        where = f"{problem['file']}, line {problem['line']}" if problem["line"] else problem["file"]
+        console.print(common.printable(f"{where}: {problem['message']}"), style="yellow", markup=False)
+    for row in skipped:
+        left_out = f"{row['name']} in {row['file']} left out: {row['reason']}"
+        console.print(common.printable(left_out), style="dim", markup=False)
+    raise typer.Exit(_status(rows, start=start))
+
+
+def _status(rows: list[dict[str, Any]], *, start: bool) -> int:
+    """The exit status: 1 where servers were to be started and one, that isn't switched off, can't be used."""
+    broken = [row for row in rows if row["error"] and row["state"] != "disabled"]
+    return common.FAILED if start and broken else common.OK
+
+
+async def _rows(configuration: common.Configuration, start: bool) -> list[dict[str, Any]]:  # noqa: FBT001
+    from mcp_bridge.downstream.catalog.catalog import Catalog  # noqa: PLC0415
+    from mcp_bridge.downstream.client.fleet import Fleet  # noqa: PLC0415
+    from mcp_bridge.governance.server_environment import environment  # noqa: PLC0415
+
+    given = environment(configuration.settings, configuration.governance)
+    async with Fleet(configuration.discovery.servers.values(), environment=given) as fleet:
+        catalog = Catalog(fleet, configuration.settings.state_dir)
+        if start:
+            # Those with a listing of an earlier start, too: what it says of today is nothing.
+            await catalog.start_all()
+        return [
+            {
+                "name": status.name,
+                "alias": status.alias,
+                "state": status.state,
+                "tools": status.tool_count,
+                "error": status.error,
+                "source": status.source,
+                "scope": status.scope,
+                "details": dict(status.private),
+            }
+            for status in catalog.servers()
+        ]

@@ -1,0 +1,226 @@
+"""`mcp-bridge trust`: what a folder's files would do, and the user's word that exactly these may."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mcp_bridge import settings
+from mcp_bridge.cli import asking, common, showing
+from mcp_bridge.cli.opening import print_json
+from mcp_bridge.downstream.configuration.discovery import without_servers
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.workspace.content import (
+    CONFIG_NAME,
+    MAX_FILE_BYTES,
+    PROJECT_NAME,
+    Content,
+    content_of,
+    project_table,
+    read_regular,
+    real_folder,
+    why,
+)
+from mcp_bridge.workspace.trust import TrustStore, trusted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+FILES = (CONFIG_NAME, PROJECT_NAME)
+
+_EFFECTS = {
+    "tools": "imports into the bridge's process, which runs as you",
+    "programs": "adds to the operator's programs",
+    "policy": "decides what is called; rules of your own stay in force, as a floor",
+    "secrets": "gives secrets to tools",
+    "projection": "says what is sensitive",
+    "model": "says which model is asked",
+    "ledger": "says what is kept, and how",
+}
+
+
+class _Asked(NamedTuple):
+    """A file that can be trusted, and what it says."""
+
+    content: Content
+    table: Mapping[str, Any]
+
+
+def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) -> int:
+    """Show what a folder's files would do, ask, and record; the exit status.
+
+    Args:
+        loaded: The user's own configuration.
+        folder: The folder.
+        yes: Don't ask.
+        as_json: Show what is trusted as JSON.
+
+    Raises:
+        BridgeError: `bad_argument`, `nothing_to_trust`, `bad_config`, `folder_too_large`, `not_asked`,
+            `trust_unusable`, `state_unusable`.
+    """
+    here = real_folder(folder)
+    if not here.is_dir():
+        raise BridgeError("bad_argument", f"{folder} is no folder.", hint="Write `mcp-bridge trust FOLDER`.")
+    asked = [found for name in FILES if (found := _look(here / name)) is not None]
+    if not asked:
+        raise BridgeError(
+            "nothing_to_trust",
+            f"{here} has neither {CONFIG_NAME} nor {PROJECT_NAME}.",
+            hint="Name the folder that has one: `mcp-bridge trust FOLDER`.",
+        )
+    for told in (why_empty for row in asked if (why_empty := _why_empty(row))):
+        if len(asked) == 1:
+            raise BridgeError("nothing_to_trust", told, hint="Then run `mcp-bridge trust` again.")
+        showing.say(common.one_line(f"mcp-bridge: nothing_to_trust: {told}"))
+    asked = [row for row in asked if _why_empty(row) is None]
+    for row in asked:
+        loaded.trust.refuse_within(row.content.file)
+    show = showing.say if as_json else showing.tell
+    for row in asked:
+        for line in _described(row, loaded):
+            show(line)
+    new = [row for row in asked if not loaded.trust.agrees(row.content)]
+    if new and not yes and not _agreed():
+        showing.say("mcp-bridge: nothing was trusted.")
+        return common.REFUSED
+    for row in new:
+        # What was shown, whatever is there now.
+        loaded.trust.record(row.content)
+    if as_json:
+        rows = [{"file": str(row.content.file), "sha256": row.content.hash, "new": row in new} for row in asked]
+        print_json({"status": "trusted", "files": rows})
+    else:
+        names = ", ".join(str(row.content.file) for row in asked)
+        show(common.one_line(f"{'Trusted' if new else 'Trusted already'}, exactly as shown: {names}"))
+    return common.OK
+
+
+def _look(file: Path) -> _Asked | None:
+    """A file as it would be trusted: valid, and with everything that it would have the bridge load."""
+    try:
+        data = read_regular(file, MAX_FILE_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as exc:
+        raise BridgeError("bad_config", f"{file} can't be read: {why(exc)}.", file=str(file)) from None
+    table = settings.checked(data, file) if file.name == CONFIG_NAME else _project(data, file)
+    return _Asked(content_of(file, data, table), table)
+
+
+def _project(data: bytes, file: Path) -> dict[str, Any]:
+    try:
+        table = json.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as exc:
+        raise BridgeError("bad_config", f"{file} is not valid JSON: {exc}.", file=str(file)) from None
+    if not isinstance(table, dict) or not isinstance(table.get("mcpServers", {}), dict):
+        raise BridgeError("bad_config", f"{file} has no object of mcpServers.", file=str(file))
+    return project_table(table)
+
+
+def _why_empty(asked: _Asked) -> str | None:
+    """Why a `.mcp.json` has nothing that could be trusted; None of any other file."""
+    if asked.content.file.name != PROJECT_NAME:
+        return None
+    written = json.loads(asked.content.data.decode("utf-8-sig"))
+    return None if "mcpServers" in written else f"{asked.content.file}: {without_servers(written)}"
+
+
+def _described(asked: _Asked, loaded: settings.Loaded) -> Iterator[str]:
+    """What a file would do, a line each; whatever is in it can't make other lines, or hide any."""
+    content, table = asked
+    link = f", a link to {content.file.resolve()}" if content.file.is_symlink() else ""
+    yield common.one_line(f"{content.file}{link}")
+    yield f"  sha256 {content.hash}, {len(content.data)} bytes"
+    own = {name for layer in loaded.layers for name in layer.servers}
+    for name, server in {**table.get("servers", {}), **table.get("mcpServers", {})}.items():
+        yield from _server(name, server, taken=name in own)
+    for name, value in table.items():
+        if name in _EFFECTS and isinstance(value, dict):
+            yield f"  [{name}] {_EFFECTS[name]}:"
+            yield from _settings(f"{name}.", value)
+        elif name not in {"servers", "mcpServers"}:
+            yield from _settings("", {name: value})
+    if content.files:
+        yield "  files that it would have the bridge load or start; what these load in turn isn't looked at:"
+    for path, hashed in content.files.items():
+        shown = Path(path).relative_to(content.file.parent) if Path(path).is_relative_to(content.file.parent) else path
+        yield common.one_line(f"    {shown}  {hashed}")
+
+
+def _server(name: str, server: Any, *, taken: bool) -> Iterator[str]:
+    entry = server if isinstance(server, dict) else {"command": server}
+    args = entry.get("args", [])
+    words = [entry.get("command"), *(args if isinstance(args, list) else [args])]
+    told = shlex.join(str(word) for word in words) if words[0] is not None else str(entry.get("url"))
+    verb = "starts, as you" if words[0] is not None else "connects to"
+    yield common.one_line(f"  server {json.dumps(name, ensure_ascii=False)} {verb}: {told}")
+    if taken:
+        yield "    not started: you have configured a server of this name yourself"
+    yield from _settings("  ", {key: value for key, value in entry.items() if key not in {"command", "args"}})
+
+
+def _settings(prefix: str, table: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in table.items():
+        rows = [(f"{name}[{number}]", item) for number, item in enumerate(value, 1)] if name == "rules" else []
+        for shown, item in rows or [(name, value)]:
+            yield common.one_line(f"    {prefix}{shown} = {json.dumps(item, ensure_ascii=False, default=str)}")
+
+
+def _agreed() -> bool:
+    """Ask.
+
+    Raises:
+        BridgeError: `not_asked`: there is nobody to ask.
+    """
+    refusal = BridgeError(
+        "not_asked",
+        "Nothing was trusted: there is no terminal to ask in.",
+        hint="Run it in a terminal, or with --yes once you have looked at what is there.",
+    )
+    return asking.agreed("Trust exactly this content? A changed byte asks again.", refusal)
+
+
+def revoke(loaded: settings.Loaded, folder: Path) -> int:
+    """Take trust in a folder's files back; the exit status.
+
+    Raises:
+        BridgeError: `not_trusted`, `trust_unusable`.
+    """
+    here = real_folder(folder)
+    files = [here / name for name in FILES if loaded.trust.revoke(here / name)]
+    if not files:
+        raise BridgeError("not_trusted", f"Nothing in {here} was trusted.", hint="`mcp-bridge trust --list`.")
+    showing.tell(common.one_line(f"No longer trusted: {', '.join(map(str, files))}"))
+    return common.OK
+
+
+def list_trusted(loaded: settings.Loaded, *, as_json: bool) -> int:
+    """Show what is trusted, and whether that is what is there; the exit status."""
+    rows: list[dict[str, Any]] = [
+        {"file": str(entry.file), "sha256": entry.hash, "since": entry.time, "state": _state(loaded.trust, entry.file)}
+        for entry in loaded.trust.entries()
+    ]
+    if as_json:
+        print_json({"trusted": rows})
+    elif not rows:
+        showing.tell("No folder's files are trusted.")
+    else:
+        cells = [(common.one_line(row["file"]), showing.moment(row["since"]), row["state"]) for row in rows]
+        showing.table(("file", "trusted", "now"), cells)
+    return common.OK
+
+
+def _state(store: TrustStore, file: Path) -> str:
+    def parse(data: bytes) -> dict[str, Any]:
+        return settings.checked(data, file) if file.name == CONFIG_NAME else _project(data, file)
+
+    try:
+        found = trusted(file, store, parse)
+    except BridgeError as exc:
+        return exc.code
+    if found is None:
+        return "gone"
+    return "trusted" if isinstance(found, tuple) else found.code.removesuffix("_file")

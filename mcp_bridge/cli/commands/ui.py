@@ -1,0 +1,120 @@
+"""`mcp-bridge ui`: the trace viewer."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import os
+import secrets
+import signal
+import sys
+import threading
+import webbrowser
+from typing import TYPE_CHECKING
+
+from mcp_bridge.cli import common, showing
+from mcp_bridge.cli.listening import address, listening
+from mcp_bridge.cli.opening import in_record
+from mcp_bridge.cli.people import who
+from mcp_bridge.governance.tool_names import PRINCIPAL
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    import anyio
+
+    from mcp_bridge.ledger.storage.database import Database
+
+BROWSER_SECONDS = 60.0
+"""Until a browser that was started has read the page that leads to the viewer."""
+
+
+def ui(config: Path | None, asked: str, *, browser: bool) -> int:
+    """Serve the viewer until somebody ends it; the exit status.
+
+    Args:
+        config: The configuration file that was named.
+        asked: Where to listen.
+        browser: Open one.
+
+    Raises:
+        BridgeError: `bad_argument`, `cannot_listen`; as `in_record`; `nested_bridge`.
+    """
+    from mcp_bridge.private_files import state_directory  # noqa: PLC0415
+    from mcp_bridge.server.ui.app import Address, build, serve  # noqa: PLC0415  (the SDK takes most of a second)
+    from mcp_bridge.server.ui.live import Live  # noqa: PLC0415
+
+    host, port = address(asked)
+    loaded = common.load(config)
+    common.refuse_nesting(loaded)
+    listener = listening(host, port)
+    place = Address(host, listener.getsockname()[1])
+    token = secrets.token_urlsafe(32)
+    url = place.url(token)
+
+    async def served(database: Database) -> None:
+        import anyio  # noqa: PLC0415
+
+        leading = _page_that_leads_to(url, state_directory(loaded.settings.state_dir), wanted=browser)
+        with leading, anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            showing.tell(f"The trace viewer: {url}")
+            sys.stdout.flush()
+            if not place.is_loopback:
+                showing.say(
+                    "mcp-bridge: warning: this is plain HTTP beyond this machine: whoever can read the network can take"
+                    " the token, see everything that is recorded, and approve. Better: listen on this machine alone,"
+                    f" and reach it through a tunnel: ssh -L {place.port}:127.0.0.1:{place.port} HOST."
+                )
+            if port:
+                showing.say(
+                    f"mcp-bridge: warning: port {port} is the same each time: while no viewer runs, other users of this"
+                    " machine can listen there, and leave scripts in your browser that read the next viewer's token."
+                    " Better: without --listen, or with port 0, which takes a free one."
+                )
+            showing.say("Whoever has this address can see everything that is recorded, and approve. Ctrl-C ends it.")
+            live = Live(database)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_end_on_signal, signals, tasks.cancel_scope)
+                await serve(build(live, PRINCIPAL, token, who()), live, listener)
+                tasks.cancel_scope.cancel()
+
+    with listener:
+        in_record(loaded.settings, served, looks=True)
+    return common.OK
+
+
+async def _end_on_signal(signals: AsyncIterator[signal.Signals], scope: anyio.CancelScope) -> None:
+    await anext(signals)
+    scope.cancel()
+
+
+@contextlib.contextmanager
+def _page_that_leads_to(url: str, directory: Path, *, wanted: bool) -> Iterator[None]:
+    """Open a browser, through a file that only this user can read.
+
+    Every user of the machine can see what a browser is started with, and with the address would have the token.
+    """
+    from mcp_bridge.private_files import write_private  # noqa: PLC0415
+
+    if not wanted or not (sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        yield
+        return
+    page = directory / f"ui-{os.getpid()}.html"
+    try:
+        write_private(
+            page, f'<!doctype html><meta http-equiv="refresh" content="0; url={html.escape(url)}">\n'.encode()
+        )
+    except OSError:
+        # On read-only media. The address is printed.
+        yield
+        return
+    threading.Thread(target=webbrowser.open, args=(page.absolute().as_uri(),), daemon=True).start()
+    removal = threading.Timer(BROWSER_SECONDS, page.unlink, kwargs={"missing_ok": True})
+    removal.daemon = True
+    removal.start()
+    try:
+        yield
+    finally:
+        removal.cancel()
+        page.unlink(missing_ok=True)

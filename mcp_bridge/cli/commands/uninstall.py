@@ -1,0 +1,296 @@
+"""`mcp-bridge image prune` and `mcp-bridge uninstall`: what the bridge has made on this machine, and its removal.
+
+Neither probes an engine: to remove what is there must not build an image first.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from mcp_bridge.cli import asking, common, showing
+from mcp_bridge.cli.opening import print_json
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.settings import user_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from mcp_bridge.sandbox.flags import EngineName, RuntimeChoice
+    from mcp_bridge.sandbox.image.image import ImageInfo
+    from mcp_bridge.settings import Loaded, Settings
+
+CACHES = ("catalog", "probe-*", "image-build*", "run", "ui-*.html", "owners", "files.total")
+"""In the state directory, what is made anew when it is missing, as patterns of `fnmatch`."""
+
+
+class Engine(NamedTuple):
+    """An engine that answers, with the images of ours that it has."""
+
+    choice: RuntimeChoice
+    images: tuple[ImageInfo, ...]
+
+
+async def engines(settings: Settings) -> tuple[list[Engine], list[EngineName]]:
+    """Those that the settings allow, and that answer; and the names of those that are installed and don't."""
+    from mcp_bridge.sandbox.engine_info import EngineInfo, engine_info  # noqa: PLC0415
+    from mcp_bridge.sandbox.image.image import list_images  # noqa: PLC0415
+
+    names: tuple[EngineName, ...] = ("podman", "docker") if settings.runtime == "auto" else (settings.runtime,)
+    found: list[Engine] = []
+    silent: list[EngineName] = []
+    for name in names:
+        path = shutil.which(name)
+        if path is None:
+            continue
+        info = await engine_info(name, path)
+        if isinstance(info, EngineInfo):
+            found.append(Engine(info.choice, tuple(await list_images(*info.choice.invocation))))
+        elif info.code != "engine_alias":
+            silent.append(name)
+    return found, silent
+
+
+# --- image prune ---
+
+
+def prune(loaded: Loaded, *, everything: bool, as_json: bool) -> int:
+    """Remove the images that were built and that this configuration doesn't use; the exit status.
+
+    Args:
+        loaded: The configuration.
+        everything: Remove the one that it uses, too: the next run builds it again.
+        as_json: Print what was removed as JSON.
+
+    Raises:
+        BridgeError: `engine_failed`; as `image.image_reference`.
+    """
+    import anyio  # noqa: PLC0415
+
+    from mcp_bridge.sandbox.image import image  # noqa: PLC0415
+
+    settings = loaded.settings
+    wanted = image.image_reference(image.ImageRequest(settings.profile, tuple(settings.packages)))
+    kept = set() if everything else {wanted, settings.image}
+
+    async def work() -> tuple[list[ImageInfo], list[tuple[str, str]]]:
+        gone, left = [], []
+        for engine in (await engines(settings))[0]:
+            chosen = [one for one in engine.images if one.reference not in kept]
+            done, failed = await _remove_images(engine.choice, chosen)
+            gone += done
+            left += failed
+        return gone, left
+
+    gone, left = anyio.run(work)
+    if as_json:
+        print_json({"removed": [one.reference for one in gone], "left": [reference for reference, _ in left]})
+    else:
+        for one in gone:
+            showing.tell(f"removed {one.reference}, {one.size / 1e6:.0f} MB")
+        if not gone and not left:
+            showing.tell("No image to remove.")
+        _tell_left(left)
+    return common.FAILED if left else common.OK
+
+
+def _tell_left(left: Sequence[tuple[str, str]]) -> None:
+    for reference, why in left:
+        showing.say(f"mcp-bridge: image_left: {reference} could not be removed: {why} End what uses it, and try again.")
+
+
+async def _remove_images(
+    choice: RuntimeChoice, images: Sequence[ImageInfo]
+) -> tuple[list[ImageInfo], list[tuple[str, str]]]:
+    """Those that were removed, and of the others their names and what the engine says."""
+    from mcp_bridge.sandbox.image.image import remove_image  # noqa: PLC0415
+
+    command, arguments = choice.invocation
+    removed, left = [], []
+    for one in images:
+        try:
+            await remove_image(command, one.reference, arguments)
+        except BridgeError as exc:
+            left.append((one.reference, exc.message))
+        else:
+            removed.append(one)
+    return removed, left
+
+
+# --- uninstall ---
+
+
+class _Found(NamedTuple):
+    """What there is to remove."""
+
+    engines: list[Engine]
+    silent: list[EngineName]
+    containers: list[tuple[Engine, str]]
+    caches: list[Path]
+    state: list[Path]
+    strange: list[Path]
+
+
+def uninstall(loaded: Loaded, *, state: bool, yes: bool) -> int:
+    """Show what the bridge has made on this machine, ask, and remove it; the exit status.
+
+    Args:
+        loaded: The configuration.
+        state: Remove the record, its keys, secrets, artifacts and memories, too.
+        yes: Don't ask.
+
+    Raises:
+        BridgeError: `bridge_at_work`, `not_asked`, `uninstall_failed`.
+    """
+    import anyio  # noqa: PLC0415
+
+    directory = loaded.settings.state_dir
+    found = anyio.run(_look, loaded.settings)
+    _refuse_at_work(directory)
+    told = list(_described(found, directory, state=state))
+    for line in told:
+        showing.tell(common.one_line(line))
+    if told and not yes and not _agreed(state=state):
+        showing.say("mcp-bridge: nothing was removed.")
+        return common.REFUSED
+    left = anyio.run(_remove, found, state)
+    _tell_left(left)
+    with suppress(OSError):
+        directory.rmdir()
+    for line in _left(found, loaded, state=state):
+        showing.tell(common.one_line(line))
+    return common.FAILED if left else common.OK
+
+
+async def _look(settings: Settings) -> _Found:
+    from mcp_bridge.sandbox.cli_engine import CliEngine  # noqa: PLC0415
+    from mcp_bridge.sandbox.engine import OWNER_LABEL  # noqa: PLC0415
+    from mcp_bridge.sandbox.owner import Owner  # noqa: PLC0415
+
+    found, silent = await engines(settings)
+    orphans = []
+    with tempfile.TemporaryDirectory(prefix="mcp-bridge-uninstall-") as scratch:
+        for engine in found:
+            running = CliEngine(engine.choice, Path(scratch))
+            for container in await running.list(OWNER_LABEL):
+                owner = Owner.parse(container.labels.get(OWNER_LABEL, ""))
+                if owner is not None and owner.is_orphan_here():
+                    orphans.append((engine, container.id))
+    directory = settings.state_dir
+    entries = sorted(directory.iterdir()) if directory.is_dir() else []
+    caches = [path for path in entries if _is_one_of(path.name, CACHES)]
+    state = [path for path in entries if path not in caches and _is_one_of(path.name, _state_names())]
+    strange = [path for path in entries if path not in caches and path not in state]
+    return _Found(found, silent, orphans, caches, state, strange)
+
+
+def _state_names() -> tuple[str, ...]:
+    """What a state directory holds, as patterns: nothing else of a directory is ever removed, whatever it is."""
+    from mcp_bridge.backup import create  # noqa: PLC0415
+    from mcp_bridge.executions import artifacts  # noqa: PLC0415
+
+    return (*create.KEYS, *create.CREDENTIALS, *create.DATABASES, *artifacts.FOLDERS, *create.LEFT_OUT)
+
+
+def _is_one_of(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _refuse_at_work(directory: Path) -> None:
+    """What is at work would make anew what is removed, or write into files that are gone.
+
+    Raises:
+        BridgeError: `bridge_at_work`.
+    """
+    from mcp_bridge.ledger.storage.presence import others  # noqa: PLC0415
+    from mcp_bridge.sandbox.owner import owner_label  # noqa: PLC0415
+
+    if others(directory, owner_label()):
+        raise BridgeError(
+            "bridge_at_work",
+            f"Nothing was removed: a bridge is at work in {directory}.",
+            hint="End the clients and the commands that use it (`pgrep -af mcp-bridge` lists them), and try again.",
+        )
+
+
+def _described(found: _Found, directory: Path, *, state: bool) -> Iterator[str]:
+    for engine, container in found.containers:
+        yield f"container {container[:12]} of {engine.choice.engine}, left by a bridge that was killed"
+    for engine in found.engines:
+        for one in engine.images:
+            yield f"image {one.reference} of {engine.choice.engine}, {one.size / 1e6:.0f} MB"
+    for path in found.caches:
+        yield f"cache {path}"
+    for path in found.state if state else ():
+        yield f"state {path}"
+    if state and found.state and any(path.name == "master.key" for path in found.state):
+        yield f"With the keys in {directory} goes all that is recorded: what isn't in a backup is lost for good."
+
+
+async def _remove(found: _Found, state: bool) -> list[tuple[str, str]]:  # noqa: FBT001
+    """Remove it; of the images that can't be, their names and why.
+
+    Raises:
+        BridgeError: `uninstall_failed`: a file that can't be removed; as the engine.
+    """
+    from mcp_bridge.sandbox.cli_engine import CliEngine  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory(prefix="mcp-bridge-uninstall-") as scratch:
+        for engine, container in found.containers:
+            await CliEngine(engine.choice, Path(scratch)).remove(container)
+    left = []
+    for engine in found.engines:
+        left += (await _remove_images(engine.choice, engine.images))[1]
+    for path in [*found.caches, *(found.state if state else ())]:
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as exc:
+            raise BridgeError(
+                "uninstall_failed",
+                f"{exc.filename or path} can't be removed: {exc.strerror}.",
+                hint="See to its owner and mode, and run `mcp-bridge uninstall` again.",
+            ) from None
+    return left
+
+
+def _left(found: _Found, loaded: Loaded, *, state: bool) -> Iterator[str]:
+    """What is still there, and the command that removes it."""
+    directory = loaded.settings.state_dir
+    for name in found.silent:
+        yield f"left: the images of {name}, if it has any: it doesn't answer. `mcp-bridge doctor` says why."
+    if found.state and not state:
+        yield f"left: {directory}, the record with its keys. `mcp-bridge uninstall --state` removes it, too."
+    for path in found.strange:
+        yield f"left: {path}, which no bridge has made."
+    for file in dict.fromkeys((user_file(), *(layer.file for layer in loaded.layers if layer.file))):
+        if file.is_file():
+            yield f"left: {file}, your configuration. Remove it by hand."
+    log = loaded.settings.log_file
+    for file in (log, log.with_name(f"{log.name}.1")) if log else ():
+        if file.is_file():
+            yield f"left: {file}, the log. Remove it by hand."
+    for row in common.discovered(loaded, quiet=True).skipped:
+        if row.itself:
+            yield f"left: the entry {row.name!r} in {row.file}. `claude mcp remove {row.name}` removes Claude Code's."
+    yield "left: the program itself. `uv tool uninstall mcp-code-bridge`, or as you have installed it."
+
+
+def _agreed(*, state: bool) -> bool:
+    """Ask.
+
+    Raises:
+        BridgeError: `not_asked`: there is nobody to ask.
+    """
+    refusal = BridgeError(
+        "not_asked",
+        "Nothing was removed: there is no terminal to ask in.",
+        hint=f"Write `mcp-bridge uninstall{' --state' if state else ''} --yes`.",
+    )
+    return asking.agreed("Remove all of this?", refusal)

@@ -1,0 +1,61 @@
+"""`mcp-bridge witness`: cosign the checkpoints of other bridges' ledgers."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from mcp_bridge.cli import common, showing
+from mcp_bridge.cli.listening import address, listening
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+def witness(config: Path | None, listen: str, logs: Sequence[str], name: str | None) -> int:
+    """Serve a witness until a signal ends it; the exit status.
+
+    Args:
+        config: The configuration file that was named; the witness's files are in its state directory.
+        listen: `HOST:PORT`; port 0 for any that is free.
+        logs: The verifier keys of the logs that it trusts.
+        name: Its name, or None for one made from its key.
+
+    Raises:
+        BridgeError: `bad_argument` (an address, a log's key, a name), `cannot_listen`, `state_unusable`; as
+            `open_witness`.
+    """
+    from mcp_bridge.ledger.proofs.signing import Verifier, is_key_name  # noqa: PLC0415
+    from mcp_bridge.ledger.witness.witness import open_witness  # noqa: PLC0415
+    from mcp_bridge.private_files import state_directory  # noqa: PLC0415
+    from mcp_bridge.server.witness import serve_witness  # noqa: PLC0415
+
+    host, port = address(listen)
+    if name is not None and not is_key_name(name):
+        raise BridgeError("bad_argument", f"--name: {name[:100]!r} has a space, a plus or a control character in it.")
+    keys = []
+    for log in logs:
+        try:
+            keys.append(Verifier.parse(log))
+        except BridgeError as exc:
+            raise BridgeError(
+                "bad_argument", f"--log: {exc.message}", hint="Take the key that the log's bridge shows."
+            ) from None
+    # Its key and what it has seen are the same wherever it is started.
+    loaded = common.load(config, folder=False)
+    state_dir = state_directory(loaded.settings.state_dir)
+    with ExitStack() as open_things:
+        socket = open_things.enter_context(listening(host, port))
+        opened = open_things.enter_context(open_witness(state_dir, keys, name))
+        at = socket.getsockname()
+
+        def ready() -> None:
+            showing.tell(f"listening on http://{f'[{at[0]}]' if ':' in at[0] else at[0]}:{at[1]}")
+            showing.tell(f"key {opened.vkey}")
+            sys.stdout.flush()
+
+        serve_witness(opened, socket, ready)
+    return common.OK

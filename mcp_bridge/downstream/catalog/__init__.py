@@ -1,0 +1,1 @@
+"""Which tools there are: listings, search, descriptions, arguments, results."""

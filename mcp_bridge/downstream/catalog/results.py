@@ -1,0 +1,104 @@
+"""A tool's result as the value that Python code gets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.offload import is_large
+
+if TYPE_CHECKING:
+    from mcp_types import CallToolResult
+
+    from mcp_bridge.downstream.catalog.tools import ToolInfo
+
+
+FEW_BLOCKS = 100
+
+
+def is_wrapped(output_schema: dict[str, Any] | None) -> bool:
+    """Whether results of this schema are a bare value that an SDK put under `result` to have an object.
+
+    SDKs wrap what isn't an object; the schema then is an object whose one property, required, is `result`.
+    """
+    if output_schema is None:
+        return False
+    if output_schema.get("x-fastmcp-wrap-result") is True:
+        return True
+    properties = output_schema.get("properties")
+    return (
+        output_schema.get("type") == "object"
+        and isinstance(properties, dict)
+        and list(properties) == ["result"]
+        and output_schema.get("required") == ["result"]
+    )
+
+
+def is_long(result: CallToolResult) -> bool:
+    """Whether `convert` takes more than some milliseconds."""
+    return (
+        len(result.content) > FEW_BLOCKS
+        or is_large(result.structured_content)
+        or any(is_large(getattr(block, "text", None) or getattr(block, "data", None)) for block in result.content)
+    )
+
+
+def convert(result: CallToolResult, tool: ToolInfo | None = None) -> dict[str, Any]:
+    """Turn a result into JSON-compatible data.
+
+    Args:
+        result: What the server answered.
+        tool: The tool that was called; without it nothing is unwrapped.
+
+    Returns:
+        `value`: the structured content (unwrapped where an SDK wrapped it); else the text, its blocks joined
+        by newlines; else, when there is anything but text, the list of all blocks, text as strings and others as
+        objects with a `type`; None for no content. For an error always the content, never structured.
+        `is_error`: whether the tool says it failed.
+        `raw`: the whole result by its names on the wire, only what the server sent.
+    """
+    # Which is JSON as it was read: copying it would hold the interpreter.
+    structured = result.structured_content
+    raw = result.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"structured_content"})
+    if "structured_content" in result.model_fields_set:
+        raw["structuredContent"] = structured
+    if structured is None or result.is_error:
+        value = _content(raw.get("content") or [])
+    elif (
+        is_wrapped(tool.output_schema if tool else None)
+        and isinstance(structured, dict)
+        and set(structured) == {"result"}
+    ):
+        value = structured["result"]
+    else:
+        value = structured
+    return {"value": value, "is_error": result.is_error, "raw": raw}
+
+
+def _content(blocks: list[dict[str, Any]]) -> Any:
+    if not blocks:
+        return None
+    values = [_block(block) for block in blocks]
+    if all(isinstance(value, str) for value in values):
+        return "\n".join(values)
+    return values
+
+
+def _block(block: dict[str, Any]) -> Any:
+    kind = block.get("type")
+    if kind == "text" or (kind is None and "text" in block):
+        return block["text"]
+    if kind in {"image", "audio"}:
+        return {"type": kind, "mime_type": block.get("mimeType"), "data": block.get("data")}
+    if kind == "resource":
+        resource = block.get("resource") or {}
+        body = {"text": resource["text"]} if "text" in resource else {"data": resource.get("blob")}
+        return {"type": kind, "uri": resource.get("uri"), "mime_type": resource.get("mimeType"), **body}
+    if kind == "resource_link":
+        out = {
+            "type": kind,
+            "uri": block.get("uri"),
+            "name": block.get("name"),
+            "mime_type": block.get("mimeType"),
+        }
+        return out | {key: block[key] for key in ("title", "description", "size") if block.get(key) is not None}
+    return block

@@ -1,0 +1,1 @@
+"""One supervised MCP client for each server."""

@@ -1,0 +1,332 @@
+"""One life of one server process, from its start to its end, in a task of its own.
+
+Loads the MCP SDK: import it only where a server is started.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from mcp import Client
+from mcp_types import (
+    METHOD_NOT_FOUND,
+    CallToolRequest,
+    CallToolRequestParams,
+    CallToolResult,
+    EmptyResult,
+    Implementation,
+    InputRequiredResult,
+    ListToolsRequest,
+    ListToolsResult,
+    LoggingLevel,
+    LoggingMessageNotificationParams,
+    PaginatedRequestParams,
+    PingRequest,
+    ToolListChangedNotification,
+)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import TypeAdapter
+
+from mcp_bridge import __version__, fair_share
+from mcp_bridge.downstream.catalog.listing_limits import MAX_PAGES, MAX_TOOLS, Gathered
+from mcp_bridge.downstream.catalog.tools import Listing, listing_from_wire
+from mcp_bridge.downstream.client import failures
+from mcp_bridge.downstream.client.aside import taken_back, tools_of, whole
+from mcp_bridge.downstream.client.transport import OversizedResult, StdioTransport
+from mcp_bridge.offload import leave_limits, on_thread
+from mcp_bridge.workspace.content import changed
+
+# For the supervisor, which imports this module late and through it what it needs of the SDK.
+from mcp.shared.exceptions import MCPError  # isort: skip
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from anyio.abc import TaskStatus
+    from mcp.shared.dispatcher import ProgressFnT
+
+    from mcp_bridge.downstream.configuration.spec import ServerSpec
+
+__all__ = ["CallToolResult", "Connection", "InputRequiredResult", "MCPError", "OversizedResult"]
+
+logger = logging.getLogger(__name__)
+
+NESTED_VARIABLE = "MCP_BRIDGE_NESTED"
+
+# Of where a server wants its next page asked for; a longer one costs more than the page.
+MAX_CURSOR_CHARS = 16 << 10
+
+# Modern servers send what they log only to those who ask for it, by request.
+LOG_LEVEL: LoggingLevel = "info"
+
+# What a server may take to acknowledge that it will announce changes of its tools.
+SUBSCRIBE_TIMEOUT = 2.0
+
+_CallResult: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(CallToolResult | InputRequiredResult)
+
+
+class Connection:
+    """A started server. `run` is its task; everything else may be used from any task of the event loop.
+
+    Attributes:
+        settled: Set once the server is ready or has failed.
+        ended: Set once its process is gone.
+        failure: Why it never became ready, or None.
+        listing: Its tools, once ready.
+        stale: True when the server said that its tools have changed since.
+        stopping: Why we are ending it, or None.
+        death_noted: For the supervisor: whether it has reckoned with the end of it.
+        last_used: When it last did something for us, on the event loop's clock.
+    """
+
+    def __init__(
+        self,
+        spec: ServerSpec,
+        alias: str,
+        mode: str,
+        party: fair_share.Party,
+        *,
+        environment: Mapping[str, str],
+        max_message: int,
+    ) -> None:
+        self._spec = spec
+        self._alias = alias
+        self._scope = anyio.CancelScope()
+        self._client: Client | None = None
+        self._busy = 0
+        self.mode = mode
+        self.transport = StdioTransport(
+            [spec.command, *spec.args],
+            env={**environment, **spec.env, NESTED_VARIABLE: "1"},
+            cwd=spec.cwd,
+            max_message=max_message,
+            party=party,
+        )
+        self.settled = anyio.Event()
+        self.ended = anyio.Event()
+        self.failure: BaseException | None = None
+        self.listing = Listing(())
+        self.listed_at = 0.0
+        self.stale = False
+        self.stopping: str | None = None
+        self.death_noted = False
+        self.started_at = anyio.current_time()
+        self.last_used = self.started_at
+        self.calls_done = 0
+        self.in_flight: set[float] = set()
+        self._listeners: list[Callable[[str], None]] = []
+
+    @property
+    def usable(self) -> bool:
+        """Whether calls can be sent on it now."""
+        return self._client is not None and self.stopping is None and not self.transport.closed.is_set()
+
+    @property
+    def protocol(self) -> str | None:
+        """The protocol version agreed on, once ready."""
+        return self._client.protocol_version if self._client else None
+
+    def stop(self, reason: str) -> None:
+        """Begin to end it; calls in flight fail."""
+        self.stopping = self.stopping or reason
+        self._scope.cancel()
+
+    async def run(self, idle_timeout: float) -> None:
+        """Start the server, serve until it dies, is stopped or has been idle, end its processes. Never raises."""
+        # Whoever needed it first isn't charged for what it sends from now on.
+        fair_share.current.set(self.transport.party)
+        leave_limits()
+        try:
+            with self._scope:
+                await self._run(idle_timeout)
+        except Exception as error:  # noqa: BLE001 - whatever a server makes the SDK raise is this server's failure
+            if not self.settled.is_set():
+                self.failure = _innermost(error)
+            logger.debug("server %r ended: %r", self._spec.name, error)
+        finally:
+            self._client = None
+            if self.failure is None and not self.settled.is_set():
+                self.failure = RuntimeError(self.stopping or "it was stopped")
+            self.settled.set()
+            self.ended.set()
+
+    async def _run(self, idle_timeout: float) -> None:
+        if self._spec.scripts and (path := await anyio.to_thread.run_sync(changed, self._spec.scripts)):
+            logger.warning("%s isn't what was trusted any more", path)
+            raise PermissionError(errno.EPERM, "a file of its folder isn't what was trusted any more")
+        client = Client(
+            self.transport,
+            mode=self.mode,
+            client_info=Implementation(name="mcp-code-bridge", version=__version__),
+            message_handler=self._on_message,
+            logging_callback=self._on_log,
+            log_level=LOG_LEVEL,
+            cache=None,
+        )
+        async with client, anyio.create_task_group() as tasks:
+            if self._announces_changes(client):
+                # First the subscription, then the listing: a change between the two would be missed.
+                with anyio.move_on_after(SUBSCRIBE_TIMEOUT):
+                    await tasks.start(self._listen, client)
+            self.listing = await self._list(client)
+            self.listed_at = anyio.current_time()
+            self._client = client
+            self.settled.set()
+            await self._until_over(idle_timeout)
+            tasks.cancel_scope.cancel()
+
+    async def _until_over(self, idle_timeout: float) -> None:
+        self.last_used = anyio.current_time()
+        while not self.transport.closed.is_set():
+            if idle_timeout <= 0:
+                await self.transport.closed.wait()
+                continue
+            left = self.last_used + idle_timeout - anyio.current_time()
+            if left <= 0 and not self.in_flight:
+                self.stopping = "it was idle"
+                return
+            with anyio.move_on_after(left if left > 0 else idle_timeout):
+                await self.transport.closed.wait()
+
+    # What the supervisor asks of it.
+
+    async def call(
+        self, name: str, arguments: dict[str, Any], tell: Callable[[str], None] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        """Call a tool. The structured result is not held against its schema: a side effect's result is never lost.
+
+        Args:
+            name: The tool's.
+            arguments: By their names in the schema.
+            tell: Told the server's progress with it. What the server logs meanwhile may be of any of its calls: all of
+                them are told.
+
+        Raises:
+            MCPError: The server answered with an error, or the connection ended.
+            pydantic.ValidationError: It answered with something that isn't a result.
+        """
+        client = self._open_client()
+        with self.transport.outgoing.kept(arguments) as sent:
+            request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=sent))
+            if tell is None:
+                result = await client.session.send_request(request, _CallResult)
+            else:
+                self._listeners.append(tell)
+                try:
+                    result = await client.session.send_request(
+                        request, _CallResult, progress_callback=_progress_teller(tell)
+                    )
+                finally:
+                    self._listeners.remove(tell)
+        if isinstance(result, CallToolResult) and (parts := taken_back(result)):
+            objects_only = client.protocol_version not in MODERN_PROTOCOL_VERSIONS
+            return await on_thread(functools.partial(whole, result, parts, objects_only=objects_only))
+        return result
+
+    async def ask_for_life(self) -> None:
+        """Return when the server answers the smallest question of its era."""
+        client = self._open_client()
+        if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            await client.session.send_request(ListToolsRequest(params=None), ListToolsResult)
+        else:
+            await client.session.send_request(PingRequest(), EmptyResult)
+
+    async def relist(self) -> Listing:
+        """List the tools anew."""
+        self.stale = False
+        try:
+            self.listing = await self._list(self._open_client())
+        except BaseException:
+            self.stale = True
+            raise
+        self.listed_at = anyio.current_time()
+        return self.listing
+
+    def _open_client(self) -> Client:
+        if self._client is None:
+            raise MCPError(code=0, message="Connection closed")
+        return self._client
+
+    async def _list(self, client: Client) -> Listing:
+        # The server's, whoever needs it first; everybody else who needs it waits for it, too.
+        with fair_share.billed(self.transport.party):
+            return await self._listed(client)
+
+    async def _listed(self, client: Client) -> Listing:
+        gathered = Gathered()
+        endless = False
+        cursors: set[str] = set()
+        cursor: str | None = None
+        while True:
+            params = PaginatedRequestParams(cursor=cursor) if cursor is not None else None
+            try:
+                page = await client.session.send_request(ListToolsRequest(params=params), ListToolsResult)
+            except MCPError as error:
+                if error.code == METHOD_NOT_FOUND and cursor is None:
+                    break  # a server of prompts or resources only
+                raise
+            await on_thread(_take_page, gathered, page)
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+            endless = cursor in cursors or len(cursors) >= MAX_PAGES or len(cursor) > MAX_CURSOR_CHARS
+            if endless or gathered.full or len(gathered.tools) >= MAX_TOOLS:
+                endless = True
+                break
+            cursors.add(cursor)
+        listing = await on_thread(listing_from_wire, self._spec.name, self._alias, gathered.tools)
+        notices = gathered.notices(self._spec.name)
+        if endless:
+            notices.append(f"server {self._spec.name!r} lists without end; cut after {len(gathered.tools)} tools")
+        return Listing(listing.tools, (*listing.notices, *notices))
+
+    # What the server tells by itself.
+
+    def _announces_changes(self, client: Client) -> bool:
+        tools = client.server_capabilities.tools
+        return client.protocol_version in MODERN_PROTOCOL_VERSIONS and bool(tools and tools.list_changed)
+
+    async def _listen(self, client: Client, *, task_status: TaskStatus[None]) -> None:
+        try:
+            async with client.listen(tools_list_changed=True) as events:
+                task_status.started()
+                async for _ in events:
+                    self.stale = True
+        except Exception as error:  # noqa: BLE001 - the listing is then refreshed at the next start
+            logger.debug("server %r announces no changes: %r", self._spec.name, error)
+
+    async def _on_log(self, params: LoggingMessageNotificationParams) -> None:
+        if params.level == "debug":
+            return
+        said = params.data if isinstance(params.data, str) else json.dumps(params.data, ensure_ascii=False)
+        # As what it writes to stderr: the operator's log is masked.
+        failures.logger.info("server %r logs (%s): %s", self._spec.name, params.level, said)
+        for tell in list(self._listeners):
+            tell(said if params.level == "info" else f"{params.level}: {said}")
+
+    async def _on_message(self, message: object) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            self.stale = True
+
+
+def _progress_teller(tell: Callable[[str], None]) -> ProgressFnT:
+    async def progressed(progress: float, total: float | None, message: str | None) -> None:
+        done = f"{progress:g}/{total:g}" if total else f"{progress:g}"
+        tell(f"{done} {message}" if message else done)
+
+    return progressed
+
+
+def _take_page(gathered: Gathered, page: ListToolsResult) -> None:
+    gathered.add(tools_of(page))
+
+
+def _innermost(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup) and error.exceptions:
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,172 @@
+"""All configured servers together, and the task group that their tasks live in."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+
+from mcp_bridge.downstream.catalog.aliases import assign, nearest
+from mcp_bridge.downstream.client.supervisor import MAX_RESULT_BYTES, DownstreamServer
+from mcp_bridge.downstream.configuration.environment import Environment
+from mcp_bridge.errors import BridgeError, log_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+    from types import TracebackType
+
+    from anyio.abc import TaskGroup
+    from mcp_types import CallToolResult
+
+    from mcp_bridge.downstream.catalog.tools import Listing, ToolInfo
+    from mcp_bridge.downstream.client.failures import Shown
+    from mcp_bridge.downstream.client.status import ServerStatus
+    from mcp_bridge.downstream.configuration.spec import ServerSpec
+
+logger = logging.getLogger(__name__)
+
+# Beyond the bounded waits of each transport's own closing; runs out only if one of those is broken.
+_CLOSE_TIMEOUT = 10.0
+
+
+class Fleet:
+    """The supervised servers. An async context manager; enter and leave it in the same task.
+
+    Attributes:
+        servers: By configured name.
+        missing: Why others aren't there, a sentence each.
+    """
+
+    def __init__(
+        self,
+        specs: Iterable[ServerSpec],
+        *,
+        idle_timeout: float = 0.0,
+        max_result_bytes: int = MAX_RESULT_BYTES,
+        environment: Environment | None = None,
+        shown: Shown | None = None,
+        missing: tuple[str, ...] = (),
+    ) -> None:
+        """Configure servers; none is started before it is used.
+
+        Args:
+            specs: The servers.
+            idle_timeout: Seconds after which an unused server is stopped; 0 for never.
+            max_result_bytes: Bytes of JSON one result may have.
+            environment: What servers are given of ours; by default all but what is the bridge's own.
+            shown: Makes what a server has printed fit for those whom its errors are told; without it they aren't
+                told of that.
+            missing: Why others aren't there, a sentence each: for whoever asks for one of them.
+        """
+        specs = list(specs)
+        environment = environment or Environment()
+        aliases = assign((spec.name for spec in specs), lower=True)
+        self._tasks: TaskGroup | None = None
+        self._closed = False
+        self.missing = missing
+        self._listeners: list[Callable[[DownstreamServer, Listing], None]] = []
+        self.servers = {
+            spec.name: DownstreamServer(
+                spec,
+                aliases[spec.name],
+                spawn=self._spawn,
+                idle_timeout=idle_timeout,
+                max_result_bytes=max_result_bytes,
+                environment=environment,
+                shown=shown,
+                on_listing=self._on_listing,
+            )
+            for spec in specs
+        }
+        self._by_alias = {server.alias: server for server in self.servers.values()}
+
+    async def __aenter__(self) -> Self:
+        self._tasks = await anyio.create_task_group().__aenter__()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """End every server and all of its processes. Bounded, and finished even if the caller is cancelled."""
+        tasks, self._tasks = self._tasks, None
+        self._closed = True
+        if tasks is None:
+            return
+        with anyio.CancelScope(shield=True):
+            for server in self.servers.values():
+                server.close("the bridge is shutting down")
+            with anyio.move_on_after(_CLOSE_TIMEOUT):
+                for server in self.servers.values():
+                    await server.wait_ended()
+        tasks.cancel_scope.cancel()
+        tasks.cancel_scope.shield = True
+        await tasks.__aexit__(None, None, None)
+
+    def server(self, name: str) -> DownstreamServer:
+        """The server of this name, or else of this alias.
+
+        Raises:
+            BridgeError: `unknown_server`, with the nearest names.
+        """
+        found = self.servers.get(name) or self._by_alias.get(name)
+        if found is None:
+            close = nearest(name, [*self.servers, *self._by_alias])
+            if close:
+                hint = f"Did you mean {', '.join(close)}?"
+            else:
+                hint = f"Servers: {', '.join(sorted(self.servers))}." if self.servers else "None is configured."
+            hint = " ".join([hint, *self.missing])
+            raise BridgeError("unknown_server", f"There is no server {name!r}.", hint=hint, server=name, nearest=close)
+        return found
+
+    async def call_tool(
+        self,
+        server: str,
+        tool: ToolInfo | str,
+        arguments: dict[str, Any] | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+        tell: Callable[[str], None] | None = None,
+    ) -> CallToolResult:
+        """Call a tool of a server; see `DownstreamServer.call_tool`.
+
+        Raises:
+            BridgeError: `unknown_server`, or as `DownstreamServer.call_tool`.
+        """
+        return await self.server(server).call_tool(tool, arguments, timeout, tell)
+
+    def statuses(self) -> list[ServerStatus]:
+        """What is known of every server, by name."""
+        return [self.servers[name].status() for name in sorted(self.servers)]
+
+    def add_listener(self, listener: Callable[[DownstreamServer, Listing], None]) -> None:
+        """Have `listener` called with every listing that a server gives."""
+        self._listeners.append(listener)
+
+    def start_soon(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """Run a task beside the servers', for as long as the fleet is up.
+
+        Raises:
+            BridgeError: `server_unavailable`: it isn't.
+        """
+        self._spawn(function, *args)
+
+    def _on_listing(self, server: DownstreamServer, listing: Listing) -> None:
+        for listener in self._listeners:
+            listener(server, listing)
+
+    def _spawn(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
+        if self._tasks is None:
+            raise BridgeError("server_unavailable", "The bridge's servers are not running: it is shut down.")
+        self._tasks.start_soon(_contained, function, *args)
+
+
+async def _contained(function: Callable[..., Awaitable[None]], *args: Any) -> None:
+    """Run one server's task: no fault of it may end the group, and so the other servers."""
+    try:
+        await function(*args)
+    except Exception as exc:  # noqa: BLE001
+        log_failure(logger, exc, "a server's task failed")

@@ -1,0 +1,1 @@
+"""Which servers there are: configuration files of the bridge and of clients."""

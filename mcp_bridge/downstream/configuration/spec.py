@@ -1,0 +1,273 @@
+"""How one downstream server is started, and the strict reading of it from our own TOML."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from mcp_bridge.downstream.catalog.aliases import nearest
+from mcp_bridge.downstream.configuration.environment import env_pass
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.toml_lines import line_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from mcp_bridge.downstream.configuration.environment import EnvPass
+
+ServerType = Literal["stdio", "http", "sse"]
+Era = Literal["auto", "legacy", "2026-07-28"]
+Scope = Literal["config", "folder", "local", "project", "user"]
+
+TYPES: tuple[ServerType, ...] = ("stdio", "http", "sse")
+ERAS: tuple[Era, ...] = ("auto", "legacy", "2026-07-28")
+
+# What one tool call may take once its server is up; the same as the time-out most MCP clients have.
+CALL_TIMEOUT = 60.0
+
+# From starting the process to its listed tools; package runners may have to download first.
+START_TIMEOUT = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSpec:
+    """One server as configured, with variables expanded.
+
+    `repr` and `str` show no argument, no value of `env`, no URL and no header: each may hold a secret.
+
+    Attributes:
+        name: The name in the configuration.
+        type: How it is reached. Only `stdio` can be used as yet; others are listed as unsupported.
+        command: Executable, found on the PATH of the child's environment.
+        args: Its arguments.
+        env: Added to the variables that it is given of ours.
+        env_pass: Which those are; None for what the settings say.
+        cwd: Its working directory, or None for ours.
+        url: For `http` and `sse`.
+        headers: For `http` and `sse`.
+        call_timeout: Seconds one call may take.
+        start_timeout: Seconds from starting the process to its listed tools.
+        era: Protocol era to speak; `auto` probes.
+        enabled: False for a server that is listed but never started.
+        source: The file it came from.
+        scope: Which kind of file that is; `folder` (our own TOML) and `project` files come with a checkout, and so from
+            others.
+        problem: Why it can't be used as configured, or None.
+        scripts: Of a server that comes with a folder: from the folder's files that its command names to the trusted
+            SHA-256 of each. It is started with these alone, however long after the look.
+    """
+
+    name: str
+    type: ServerType = "stdio"
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    env_pass: EnvPass | None = None
+    cwd: str | None = None
+    url: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    call_timeout: float = CALL_TIMEOUT
+    start_timeout: float = START_TIMEOUT
+    era: Era = "auto"
+    enabled: bool = True
+    source: str = ""
+    scope: Scope = "config"
+    problem: str | None = None
+    scripts: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return (
+            f"ServerSpec(name={self.name!r}, type={self.type!r}, command={self.command!r}, "
+            f"args=<{len(self.args)}>, env={sorted(self.env)}, headers={sorted(self.headers)}, source={self.source!r})"
+        )
+
+    __str__ = __repr__
+
+    def fingerprint(self) -> str:
+        """SHA-256, in hex, of everything that decides which tools the server has; shows no secret."""
+        identity = [
+            self.name,
+            self.type,
+            self.command,
+            list(self.args),
+            sorted(self.env.items()),
+            self.cwd,
+            self.url,
+            sorted(self.headers.items()),
+        ]
+        if self.scripts:
+            # The same relative command is another server in another folder, and after a change.
+            identity.append(sorted(self.scripts.items()))
+        return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+
+
+def _error(file: str, message: str, hint: str | None, *path: str) -> BridgeError:
+    line = line_of(file, "servers", *path)
+    where = f"{file}, line {line}" if line else file
+    key = ".".join(("servers", *path))
+    return BridgeError("bad_config", f"{where}: {key} {message}", hint=hint, file=file, line=line, key=key)
+
+
+class _Table:
+    """One `[servers.NAME]` table, read key by key; every complaint names the key's path, the file and the line."""
+
+    def __init__(self, name: str, table: Mapping[str, Any], file: str) -> None:
+        self._name = name
+        self._table = table
+        self._file = file
+
+    def error(self, key: str, message: str, hint: str | None = None) -> BridgeError:
+        return _error(self._file, message, hint or f"Write {key} = {_EXAMPLES[key]}.", self._name, key)
+
+    def refuse_unknown(self, known: tuple[str, ...]) -> None:
+        for key in self._table:
+            if key not in known:
+                meant = _MEANT.get(key.replace("-", "_").lower())
+                close = [meant] if meant else nearest(key, known, count=1)
+                hint = f"Did you mean {close[0]}?" if close else f"Known keys: {', '.join(known)}."
+                raise self.error(key, "is not a known key.", hint)
+
+    def text(self, key: str) -> str | None:
+        value = self._table.get(key)
+        if value is not None and not isinstance(value, str):
+            raise self.error(key, "must be a string.")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        value = self._table.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.error(key, "must be an array of strings.")
+        return tuple(value)
+
+    def mapping(self, key: str) -> dict[str, str]:
+        value = self._table.get(key, {})
+        if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
+            raise self.error(key, "must be a table of strings.")
+        return value
+
+    def seconds(self, key: str, default: float) -> float:
+        value = self._table.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+            raise self.error(key, "must be a number of seconds above 0.")
+        return float(value)
+
+    def choice(self, key: str, options: tuple[str, ...], default: str) -> str:
+        value = self._table.get(key, default)
+        if value not in options:
+            raise self.error(key, f"must be one of {', '.join(options)}.")
+        return str(value)
+
+    def variables(self, key: str) -> EnvPass | None:
+        try:
+            return env_pass(self._table[key]) if key in self._table else None
+        except ValueError as error:
+            raise self.error(key, f"{error}.") from None
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        value = self._table.get(key, default)
+        if not isinstance(value, bool):
+            raise self.error(key, "must be true or false.")
+        return value
+
+
+_KEYS = (
+    "type",
+    "command",
+    "args",
+    "env",
+    "env_pass",
+    "cwd",
+    "url",
+    "headers",
+    "call_timeout",
+    "start_timeout",
+    "era",
+    "enabled",
+)
+
+_EXAMPLES = {
+    "type": '"stdio"',
+    "command": '"uvx"',
+    "args": '["mcp-server-git"]',
+    "env": '{ GITHUB_TOKEN = "${GITHUB_TOKEN}" }',
+    "env_pass": '["KUBECONFIG", "SSL_CERT_*"]',
+    "cwd": '"/home/me/project"',
+    "url": '"https://mcp.example.com/mcp"',
+    "headers": '{ Authorization = "Bearer ${TOKEN}" }',
+    "call_timeout": "60",
+    "start_timeout": "30",
+    "era": '"auto"',
+    "enabled": "true",
+}
+"""What to write, by key, in TOML."""
+
+_MEANT = {
+    **dict.fromkeys(("bin", "cmd", "exe", "exec", "executable", "program"), "command"),
+    **dict.fromkeys(("argv", "arguments", "parameters", "params"), "args"),
+    **dict.fromkeys(("dir", "directory", "folder", "workdir", "working_dir", "working_directory"), "cwd"),
+    **dict.fromkeys(("environ", "environment", "envs", "variables"), "env"),
+    **dict.fromkeys(("env_vars", "inherit", "inherit_env", "pass_env"), "env_pass"),
+    **dict.fromkeys(("address", "endpoint", "httpurl", "serverurl", "uri"), "url"),
+    **dict.fromkeys(("http_headers",), "headers"),
+    **dict.fromkeys(("kind", "transport"), "type"),
+    **dict.fromkeys(("request_timeout", "timeout", "tool_timeout", "tool_timeout_sec"), "call_timeout"),
+    **dict.fromkeys(("startup_timeout", "startup_timeout_sec"), "start_timeout"),
+    **dict.fromkeys(("active", "disabled"), "enabled"),
+    **dict.fromkeys(("protocol", "protocol_version"), "era"),
+}
+"""What clients and people call them: by its letters, `cmd` would be nearest to `cwd`."""
+
+
+def spec_from_toml(name: str, table: Mapping[str, Any], file: str | Path) -> ServerSpec:
+    """Read one `[servers.NAME]` table.
+
+    Args:
+        name: The table's name.
+        table: Its content, as the TOML reader gives it. Variables are left as they are.
+        file: Where it came from, for messages.
+
+    Returns:
+        The spec, with `${VAR}` not yet expanded.
+
+    Raises:
+        BridgeError: `bad_config`, for an unknown key (the nearest known one is the hint), a value of the wrong
+            type, or a server with neither a command nor a URL.
+    """
+    if not isinstance(table, dict):
+        raise _error(str(file), "must be a table.", f"Write [servers.{name}].", name)
+    reader = _Table(name, table, str(file))
+    reader.refuse_unknown(_KEYS)
+    kind = cast("ServerType", reader.choice("type", TYPES, "http" if "url" in table else "stdio"))
+    command, url = reader.text("command"), reader.text("url")
+    if kind == "stdio":
+        if not command:
+            raise reader.error(
+                "command", "is missing.", 'Give the executable that starts the server, such as command = "uvx".'
+            )
+        if url is not None:
+            raise reader.error("url", "has no meaning for a stdio server.", 'Set type = "http".')
+    else:
+        if not url:
+            raise reader.error("url", f"is missing for a server of type {kind}.")
+        if command is not None:
+            hint = 'Leave it out, or set type = "stdio" and leave out url.'
+            raise reader.error("command", f"has no meaning for a server of type {kind}.", hint)
+    return ServerSpec(
+        name=name,
+        type=kind,
+        command=command or "",
+        args=reader.texts("args"),
+        env=reader.mapping("env"),
+        env_pass=reader.variables("env_pass"),
+        cwd=reader.text("cwd"),
+        url=url,
+        headers=reader.mapping("headers"),
+        call_timeout=reader.seconds("call_timeout", CALL_TIMEOUT),
+        start_timeout=reader.seconds("start_timeout", START_TIMEOUT),
+        era=cast("Era", reader.choice("era", ERAS, "auto")),
+        enabled=reader.flag("enabled", default=True),
+        source=str(file),
+    )

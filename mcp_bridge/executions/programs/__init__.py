@@ -1,0 +1,1 @@
+"""Programs as durable executions: their state machines on the host, and where they come from."""

@@ -1,0 +1,63 @@
+"""The record of a program under way."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.executions import in_doubt
+from mcp_bridge.kernel import state
+from mcp_bridge.kernel.machine import APPROVAL, IN_DOUBT
+
+if TYPE_CHECKING:
+    from mcp_bridge.executions.programs.run import ProgramRun
+    from mcp_bridge.kernel.events import Effect
+
+
+def run_record(run: ProgramRun) -> dict[str, Any]:
+    """The record of a program's execution as it stands.
+
+    Args:
+        run: The program under way.
+    """
+    machine = run.machine
+    ending = machine.level.ending
+    waiting = [_waiting(run, effect) for effect, pending in machine.awaited() if pending]
+    known = {(row["effect"], row["kind"]): row for row in run.waited if row["kind"] != IN_DOUBT}
+    record: dict[str, Any] = {
+        "trace_id": run.execution,
+        "program": run.program.name,
+        "status": machine.status,
+        "output": machine.output,
+        "error": machine.told_error,
+        "code": ending[1] if ending and machine.error else None,
+        "steps": state.told_rows(machine),
+        "waiting": [known.get((row["effect"], row["kind"]), row) for row in waiting],
+    }
+    if run.warnings:
+        record["warnings"] = run.warnings
+    if run.unresolved:
+        record["unresolved"] = list(map(dict, run.unresolved))
+    if run.violated:
+        record |= {"status": "failed", "error": f"violation: {run.violated}", "code": "violation"}
+    elif machine.status == "running":
+        record["status"] = "interrupted"
+    return record
+
+
+def _waiting(run: ProgramRun, effect: Effect) -> dict[str, Any]:
+    row: dict[str, Any] = {"effect": effect.id, "step": effect.step, "kind": effect.kind, "name": effect.name}
+    if effect.kind == "wait":
+        row["due"] = time.time() + effect.arguments["seconds"]
+    if effect.kind in {"approval", "event"} and effect.timeout is not None:
+        row["due"] = time.time() + effect.timeout
+    if effect.kind == "approval":
+        row["question"] = {**effect.arguments, "step": effect.step, "program": run.program.name}
+    elif run.machine.pending[effect.id] == IN_DOUBT:
+        row |= {"kind": IN_DOUBT, **run.doubts[effect.id]}
+        row["settle"] = in_doubt.settle_command(run.execution, effect.id)
+    elif run.machine.pending[effect.id] == APPROVAL:
+        row["kind"] = "approval"
+        asked = run.questions.get(effect.id) or {"tool": effect.name, "arguments": effect.arguments}
+        row["question"] = {**asked, "step": effect.step, "program": run.program.name}
+    return row

@@ -1,0 +1,84 @@
+"""Whether an execution that is suspended can go on: what it waits for has been decided, has come, or is over."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.approvals import asked, decide
+from mcp_bridge.executions.status import effective_status
+from mcp_bridge.kernel.machine import IN_DOUBT
+
+if TYPE_CHECKING:
+    from mcp_bridge.gate.admission import Asker
+    from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution
+
+PROGRAM = "program"
+"""The kind of what a script waits for that is a program of its own; other kinds are those of a program's steps."""
+
+
+async def can_go_on(store: ProgramStore, stored: StoredExecution) -> bool:
+    """Whether a suspended execution would get further if it went on now.
+
+    One of several decisions is enough: the others are asked for again. While a script's own call is in doubt, nothing
+    of it goes on.
+
+    Args:
+        store: Has its questions.
+        stored: The execution, as it was read.
+    """
+    record = stored.record or {}
+    rows = record.get("waiting", ())
+    if stored.kind == "script" and (record.get("error") or {}).get("calls"):
+        return False
+    decided: set[int] = set()
+    if any(row["kind"] == "approval" for row in rows):
+        decided = {row.effect for row in await store.approvals(stored.id) if row.decision is not None}
+    for row in rows:
+        if row["kind"] == "approval" and row["effect"] in decided:
+            return True
+        if row["kind"] != IN_DOUBT and row.get("due") is not None and row["due"] <= time.time():
+            return True
+        if row["kind"] == PROGRAM:
+            program = await store.execution(row["execution"])
+            if program is None or effective_status(program) != "suspended" or await can_go_on(store, program):
+                return True
+    return False
+
+
+async def may_go_on(store: ProgramStore, stored: StoredExecution, asker: Asker | None) -> bool:
+    """As `can_go_on`, if need be after whoever is there now has been asked what waits for a person.
+
+    Args:
+        store: Has its questions.
+        stored: The execution, as it was read.
+        asker: Asks a person, or None.
+    """
+    if await can_go_on(store, stored):
+        return True
+    if asker is None or not await _asked_now(store, stored, asker):
+        return False
+    return await can_go_on(store, stored)
+
+
+async def _asked_now(store: ProgramStore, stored: StoredExecution, asker: Asker) -> bool:
+    """Ask a person what an execution has asked, and the programs that it waits for; whether they have said anything."""
+    is_decided = False
+    for question in await asked(store, stored.principal, stored.id, open_only=True):
+        if question.status != "open":
+            continue
+        answer = await asker.ask({**question.question, "origin": stored.origin})
+        if answer is None:
+            continue
+        try:
+            await decide(store, question, approved=answer, by="client", comment=None)
+        except BridgeError as exc:
+            # Somebody else was quicker.
+            if exc.code != "already_decided":
+                raise
+        is_decided = True
+    for row in (stored.record or {}).get("waiting", ()):
+        if row["kind"] == PROGRAM and (program := await store.execution(row["execution"])) is not None:
+            is_decided = await _asked_now(store, program, asker) or is_decided
+    return is_decided

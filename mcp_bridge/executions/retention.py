@@ -1,0 +1,190 @@
+"""Erasing what executions have left, in the store and beside it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.status import is_under_way
+from mcp_bridge.ledger.log.quota import FULL, TIDY
+from mcp_bridge.ledger.storage import erasure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mcp_bridge.executions.artifacts import Files
+    from mcp_bridge.ledger.config import LedgerConfig
+    from mcp_bridge.ledger.storage.database import Database
+    from mcp_bridge.ledger.storage.erasure import Erased, What
+
+logger = logging.getLogger(__name__)
+
+TIDY_SECONDS = 300.0
+"""Between two looks for what is older than it may be, and at how full the ledger is."""
+
+ROOM_SECONDS = 15.0
+"""Between two looks at how full the ledger is."""
+
+LARGE_SHARE = 64
+"""What has more than this part of what the ledger may take goes first, when room has to be made."""
+
+_DAY_SECONDS = 24 * 3600.0
+
+_START_SECONDS = 1.0
+"""For readers of the write-ahead log, at the start: the next one finishes what this one can't."""
+
+
+async def erase(
+    database: Database, files: Files, what: What, name: str | float, *, by: str, reason: str | None
+) -> Erased:
+    """Erase what is kept of executions, their artifacts and outputs among it.
+
+    Args:
+        database: The store.
+        files: What is kept beside it.
+        what: As `erasure.erase`.
+        name: Likewise.
+        by: Likewise.
+        reason: Likewise.
+
+    Raises:
+        BridgeError: As `erasure.erase`; `erasure_unfinished`: files can't be removed.
+    """
+    erased = await erasure.erase(database, what, name, by=by, reason=reason, under_way=_under_way(database))
+    await finish(database, files)
+    return erased
+
+
+def _under_way(database: Database) -> Callable[[str, str], bool]:
+    return lambda status, owner: is_under_way(status, owner, is_held=status == "running" and database.is_present(owner))
+
+
+async def finish(database: Database, files: Files, seconds: float | None = None) -> None:
+    """Do what is left to do of erasures, whoever began them.
+
+    Args:
+        database: The store.
+        files: What is kept beside it.
+        seconds: As `erasure.finish`.
+
+    Raises:
+        BridgeError: `erasure_unfinished`.
+    """
+    try:
+        await erasure.finish(database, files.remove, seconds)
+    except OSError as exc:
+        raise BridgeError(
+            "erasure_unfinished",
+            f"Files of an erased execution can't be removed: {exc.filename}: {exc.strerror}.",
+            hint="They are removed at the next start of the bridge, or by the next `mcp-bridge erase`.",
+        ) from None
+
+
+async def tidy(database: Database, files: Files, config: LedgerConfig) -> None:
+    """Finish erasures, and erase what is older than it may be.
+
+    Raises:
+        BridgeError: As `erase`, without `erasure_unfinished` and `clock_went_back`: those are warnings. Whoever reads
+            the file for long keeps nobody else from working, and a clock is put right by a command that comes here.
+    """
+    try:
+        await finish(database, files, _START_SECONDS)
+        await _erase_old(database, files, config)
+    except BridgeError as exc:
+        if exc.code not in {"erasure_unfinished", "clock_went_back"}:
+            raise
+        logger.warning("%s", exc)
+
+
+async def _erase_old(database: Database, files: Files, config: LedgerConfig) -> None:
+    if config.keep_payloads_days != "forever":
+        before = time.time() - config.keep_payloads_days * _DAY_SECONDS
+        await erase(database, files, "age", before, by="keep_payloads_days", reason=None)
+
+
+async def make_room(database: Database, files: Files, config: LedgerConfig) -> None:
+    """Erase what is too old, and what has ended, until a ledger that is nearly full has room again.
+
+    What takes much goes first, so that a run that fills the ledger doesn't drive out what others have recorded; then
+    what has ended first. Nothing goes for which `forever` was said. What can't be done is a warning: whoever wants room
+    is told whether there is.
+    """
+    try:
+        await _make_room(database, files, config)
+    except BridgeError as exc:
+        logger.warning("no room could be made in the ledger: %s", exc)
+
+
+async def _make_room(database: Database, files: Files, config: LedgerConfig) -> None:
+    most = database.quota.max_bytes
+    try:
+        await _erase_old(database, files, config)
+    except BridgeError as exc:
+        if exc.code != "erasure_unfinished":
+            raise
+    if config.keep_payloads_days == "forever" or most is None:
+        return
+    while (await database.measure()).used > TIDY * most:
+        chosen = await erasure.next_to_go(database, most // LARGE_SHARE)
+        erased = chosen and await _erase_ended(database, files, chosen)
+        if not erased:
+            break
+        logger.warning("the ledger is nearly full: erased the payloads of %d executions that had ended", len(erased))
+
+
+async def _erase_ended(database: Database, files: Files, chosen: Sequence[str]) -> Sequence[str]:
+    erased = await erasure.erase_ended(database, chosen, by="max_size", under_way=_under_way(database))
+    try:
+        await finish(database, files, _START_SECONDS)
+    except BridgeError as exc:
+        # It is erased, and a reader is in the way of the rest, which the next one does.
+        logger.warning("%s", exc)
+    return erased.executions
+
+
+async def keep_room(database: Database, files: Files, config: LedgerConfig) -> None:
+    """As `make_room`, before anybody has to wait for it."""
+    most = database.quota.max_bytes
+    try:
+        is_full = most is not None and (await database.measure()).used > FULL * most
+    except BridgeError:
+        # Those whose calls it keeps from being recorded are told.
+        return
+    if is_full:
+        await make_room(database, files, config)
+
+
+async def keep_tidy(database: Database, files: Files, config: LedgerConfig) -> None:
+    """As `tidy`, again and again: a bridge may live for months."""
+    looked = time.monotonic()
+    while True:
+        await anyio.sleep(min(ROOM_SECONDS, TIDY_SECONDS))
+        await keep_room(database, files, config)
+        if time.monotonic() - looked < TIDY_SECONDS:
+            continue
+        looked = time.monotonic()
+        try:
+            await tidy(database, files, config)
+            await sweep(database, files, config)
+        except (BridgeError, OSError) as exc:
+            # Whatever it is, those whose calls it keeps from being recorded are told.
+            logger.warning("what is older than it may be could not be erased: %s", exc)
+
+
+async def sweep(database: Database, files: Files, config: LedgerConfig) -> None:
+    """Remove artifacts and cut outputs that are older than they may be, but those of executions that can go on.
+
+    Raises:
+        OSError: As the system gives it.
+        BridgeError: As `Database.read`.
+    """
+    if config.keep_files_days == "forever":
+        return
+    wanted = await erasure.unended(database)
+    before = time.time() - config.keep_files_days * _DAY_SECONDS
+    await anyio.to_thread.run_sync(files.sweep, before, wanted)

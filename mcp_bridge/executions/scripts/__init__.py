@@ -1,0 +1,1 @@
+"""Scripts as durable executions: their call history, and each run of them."""

@@ -1,0 +1,138 @@
+"""The calls of a script's run that nobody can answer now: its script is suspended for them.
+
+A call that a person has to approve of, with nobody there who could be asked; one of a tool whose outcome comes later; a
+program that waits itself. None of them is given an answer, and while there is one, neither is any other call: so the
+script comes to rest. Then its sandbox is ended, and whoever goes on with it runs it again from its record.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import anyio
+
+from mcp_bridge.executions.readiness import PROGRAM
+from mcp_bridge.executions.scripts.record import NAME
+from mcp_bridge.offload import off_loop
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from mcp_bridge.executions.scripts.call_history import Asked
+    from mcp_bridge.ledger.storage.store import Approval, ProgramStore
+
+MAX_ASKED = 100
+"""Questions of one script that are open at a time. What more it wants to know is asked when it goes on."""
+
+MAX_ASKED_BYTES = 16 << 20
+"""Of them together, unless it is one."""
+
+_OF_PROGRAM = ("effect", "step", "kind", "name", "due")
+"""What is told of what a program waits for: its own record has all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCall:
+    """A call that can't be answered now.
+
+    Attributes:
+        call: Its id.
+        asked: What for.
+        kind: What it waits for: a person's approval, the outcome of a tool that has been called, or a program.
+        since: Seconds since 1970.
+        question: What a person is asked about it, projected; empty of other kinds.
+        program: The program's record; likewise.
+    """
+
+    call: str
+    asked: Asked
+    kind: Literal["approval", "tool", "program"]
+    since: float
+    question: Mapping[str, Any]
+    program: Mapping[str, Any]
+
+
+class Hold:
+    """The calls of one run that wait.
+
+    Attributes:
+        calls: By id, in the order in which they came to wait.
+    """
+
+    def __init__(self) -> None:
+        self.calls: dict[str, HeldCall] = {}
+        self._begun, self._over = anyio.Event(), anyio.Event()
+        self._over.set()
+
+    def add(self, held: HeldCall) -> None:
+        """A call waits."""
+        if not self.calls:
+            self._over = anyio.Event()
+            self._begun.set()
+        self.calls[held.call] = held
+
+    def remove(self, call: str) -> None:
+        """The script wants it no more."""
+        if self.calls.pop(call, None) is not None and not self.calls:
+            self._begun = anyio.Event()
+            self._over.set()
+
+    async def begun(self) -> None:
+        """Wait until a call waits. It does so still when this returns."""
+        while not self.calls:
+            await self._begun.wait()
+
+    async def over(self) -> None:
+        """Wait until none does."""
+        await self._over.wait()
+
+
+def is_same(question: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two questions are about the same call of a script, with the same arguments."""
+    return all(question.get(name) == other.get(name) for name in ("call", "tool", "arguments", "announced"))
+
+
+async def ask(store: ProgramStore, execution: str, held: Iterable[HeldCall]) -> list[dict[str, Any]]:
+    """Have a person asked about the calls that wait for one.
+
+    Returns:
+        A row for each call that waits, with the fields of what a program waits for, and `call`.
+    """
+    known = await store.approvals(execution)
+    last = max((row.effect for row in known), default=0)
+    asked, size, rows = 0, 0, []
+    for one in held:
+        row = {"call": one.call, "step": one.call, "effect": one.call, "kind": one.kind, "since": one.since}
+        row |= {"name": one.asked.name, "tool": one.asked.name}
+        match one.kind:
+            case "approval":
+                question = {**one.question, "call": one.call, "program": NAME, "step": one.call}
+                size += await off_loop(question, _size, question)
+                if asked and (asked >= MAX_ASKED or size > MAX_ASKED_BYTES):
+                    continue
+                asked += 1
+                number = _number(known, question)
+                if number is None:
+                    number = last = last + 1
+                    await store.ask(execution, number, question)
+                row |= {"effect": number, "tool": question["tool"], "arguments": one.asked.told()["arguments"]}
+            case "tool":
+                row["arguments"] = one.asked.told()["arguments"]
+            case _:
+                inner = [{name: of[name] for name in _OF_PROGRAM if name in of} for of in one.program["waiting"]]
+                row = {name: value for name, value in row.items() if name != "tool"}
+                row |= {"kind": PROGRAM, "name": one.program["program"], "execution": one.program["trace_id"]}
+                row["waiting"] = inner
+        rows.append(row)
+    return rows
+
+
+def _size(question: Mapping[str, Any]) -> int:
+    return len(json.dumps(question))
+
+
+def _number(known: Iterable[Approval], question: Mapping[str, Any]) -> int | None:
+    """The number by which the question has been asked already."""
+    return next((row.effect for row in known if is_same(row.question, question)), None)

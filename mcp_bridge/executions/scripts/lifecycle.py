@@ -1,0 +1,510 @@
+"""Scripts as durable executions: started, suspended, resumed, finished; one a key.
+
+What a script asks for is recorded by its `ScriptRun`; this module is what is around that.
+
+A run without a key that is suspended is given one, `waits-` and its id, by which whoever has it goes on with it. It is
+also found by its code: who asks for the same code, with the same servers and without a key, goes on with the suspended
+run, and gets what came of it once; only then is the same code run anew. Of several suspended runs of the same code,
+each is given once, those first that have ended or can go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import secrets
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import anyio
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.idempotency import Request, find_or_start
+from mcp_bridge.executions.idempotency_key import Key, execution_of, if_generated, names_of_code
+from mcp_bridge.executions.lifecycle import new_execution
+from mcp_bridge.executions.readiness import can_go_on
+from mcp_bridge.executions.record import ExecutionRecord
+from mcp_bridge.executions.request_identity import script_macs, whole_key
+from mcp_bridge.executions.scripts.call_history import Past
+from mcp_bridge.executions.scripts.held_calls import ask
+from mcp_bridge.executions.scripts.job import Job
+from mcp_bridge.executions.scripts.record import goes_on, suspend
+from mcp_bridge.executions.scripts.run import OWN_END, ScriptRun
+from mcp_bridge.executions.status import UNFINISHED, effective_status, not_suspended
+from mcp_bridge.policy.secrets.references import is_alike
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from mcp_bridge.executions.artifacts import ArtifactWriter
+    from mcp_bridge.executions.lifecycle import Lifecycle
+    from mcp_bridge.executions.scripts.call_history import PastCall
+    from mcp_bridge.gate.admission import Asker
+    from mcp_bridge.gate.gate import Gate
+    from mcp_bridge.ledger.log.entries import Recorded
+    from mcp_bridge.ledger.log.recorder import Recorder
+    from mcp_bridge.ledger.storage.store import StoredExecution
+
+logger = logging.getLogger(__name__)
+
+MAX_LOST = 2
+"""How often a script is run again at once whose sandbox is lost. One that makes itself look lost is, too."""
+
+LOST_CODES = frozenset({"sandbox_lost", "sandbox_silent"})
+"""Of a run that something else than its script has ended: it is run again."""
+
+UNSPENT_CODES = LOST_CODES | {"sandbox_start_timeout"}
+"""Of a run that leaves its key as it is: whoever comes with it goes on from the record."""
+
+
+class ActiveScript(NamedTuple):
+    """An execution that is this process's to run.
+
+    Attributes:
+        script: Answers its calls.
+        gate: What its calls pass.
+        job: What is run, and for whom.
+        last_record: The record of an execution that goes on, as it was left.
+    """
+
+    script: ScriptRun
+    gate: Gate
+    job: Job
+    last_record: dict[str, Any] | None = None
+
+
+class SandboxRunner(Protocol):
+    """Runs scripts in sandboxes. The bridge."""
+
+    def servers(self, job: Job) -> list[str] | None:
+        """The configured names of the servers that a job was narrowed to; None for all."""
+
+    @property
+    def max_artifact_size(self) -> int:
+        """Bytes that a run may keep in files."""
+
+    def gate(self, execution: str, job: Job, recorder: Recorder | None = None) -> Gate:
+        """What an execution's calls pass.
+
+        Args:
+            execution: Its id.
+            job: What is to be run.
+            recorder: Records the calls; by default that of the bridge.
+        """
+
+    async def sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter | None = None) -> ExecutionRecord:
+        """Run a script in a sandbox of its own, to its end.
+
+        Args:
+            active: The script.
+            artifacts: Where its artifacts go; by default they are kept.
+        """
+
+
+class Scripts:
+    """The scripts of one bridge.
+
+    Args:
+        lifecycle: Of the bridge's executions.
+        principal: Whose they are.
+        runner: Runs them.
+    """
+
+    def __init__(self, lifecycle: Lifecycle, principal: str, runner: SandboxRunner) -> None:
+        self.lifecycle = lifecycle
+        self._store = lifecycle.store
+        self._principal = principal
+        self._runner = runner
+
+    async def run(self, job: Job, key: str | None) -> ExecutionRecord:
+        """Run a script, or give what its key's run has given.
+
+        Raises:
+            BridgeError: As `find_or_start`; `ledger_full`; as `SandboxRunner.sandboxed`.
+        """
+        requests = script_macs(self.lifecycle.keys, job.code)
+        named = waiting = None
+        if key is not None:
+            gate = self.projection()
+            named = await whole_key(Key(key, job.starter), gate.project, gate.values_behind)
+        elif (waiting := await self._same(job, requests[0])) is not None and waiting.key is not None:
+            named = Key(waiting.key, job.starter)
+        request: Request[ActiveScript | ExecutionRecord] = _Request(self, job, named, requests)
+        found = await find_or_start(self.lifecycle, self._principal, named, request, origin="agent")
+        if isinstance(found, ActiveScript):
+            found = await self._run(found)
+        record = found if isinstance(found, ExecutionRecord) else _kept(found)
+        record.given_before = key is not None and record is not found and record.status not in UNFINISHED
+        if named is not None and execution_of(named.text) == record.execution:
+            await self._release_generated_key(record, by_code=waiting is not None)
+        return record
+
+    async def _same(self, job: Job, request: str) -> StoredExecution | None:
+        """The suspended run of the same code, or one of whose end nobody has been told."""
+        names = names_of_code(request, self._runner.servers(job))
+        found = await self._store.by_keys(self._principal, names, job.starter)
+        for known in found:
+            if effective_status(known) != "suspended" or await can_go_on(self._store, known):
+                return known
+        return found[0] if found else None
+
+    async def _release_generated_key(self, record: ExecutionRecord, *, by_code: bool) -> None:
+        """Of a run that has ended under a generated key: whoever asks for its code from now on wants it run anew.
+
+        A run that can go on, whatever its record says of its sandbox, is still found by its code: else all that it has
+        done were done again.
+        """
+        stored = await self._store.execution(record.execution)
+        if stored is None or stored.status in UNFINISHED or stored.status != record.status:
+            return
+        await self._store.release_key(stored)
+        if by_code:
+            record.notices.append(
+                f"this is what came of the run {record.execution}, which had waited;"
+                " the same code is run anew from now on"
+            )
+
+    async def resume(self, stored: StoredExecution, job: Job) -> ExecutionRecord:
+        """Go on with a script whose process has died, or for which something has come about that it waits for.
+
+        Args:
+            stored: Its execution, as it was read.
+            job: For whom; its code is not looked at.
+
+        Raises:
+            BridgeError: `not_suspended`, `still_waiting`; as `run`.
+        """
+        status = effective_status(stored)
+        can = status == "interrupted" or (status == "suspended" and await can_go_on(self._store, stored))
+        record = stored.record or {}
+        if not can and status == "suspended" and record.get("waiting"):
+            raise BridgeError(
+                "still_waiting",
+                f"The execution {stored.id} still waits. {record['error']['message']}",
+                hint=record["error"].get("hint"),
+                waiting=record["waiting"],
+            )
+        if not can:
+            hint = f"mcp-bridge execution show {stored.id} has what came of it, and what it waits for."
+            raise not_suspended(stored.id, f"it can't go on: {status}", hint)
+        if stored.key is None:
+            # The programs that it has started would be started anew.
+            hint = f"mcp-bridge execution cancel {stored.id} ends it; what it did, mcp-bridge execution show has."
+            raise not_suspended(stored.id, "it can't go on without an idempotency key", hint)
+        active = await self.go_on(stored, job)
+        if active is None:
+            raise not_suspended(stored.id, "somebody has resumed it")
+        return active if isinstance(active, ExecutionRecord) else await self._run(active)
+
+    def projection(self) -> Gate:
+        """What projects values of no execution."""
+        return self._runner.gate(secrets.token_hex(8), Job("", ()))
+
+    async def is_same_code(self, known: StoredExecution, code: str) -> bool:
+        """Whether an execution is of some code, save for values that are erased in its own."""
+        gate = self.projection()
+        was, now = await gate.project(known.bundle.get("code")), await gate.project(code)
+        return is_alike(was, now, gate.values_behind([was, now]))
+
+    async def start(self, job: Job, key: Key | None, request: str) -> ActiveScript | None:
+        """Start an execution; None if its key has one already."""
+        execution = secrets.token_hex(8)
+        gate = self._runner.gate(execution, job)
+        if gate.allowance is not None:
+            await gate.allowance.require()
+        # As they are resolved now: another server may have that name by the time that the script goes on.
+        servers = None if gate.servers is None else sorted(gate.servers)
+        code = await gate.project(job.code)
+        start: dict[str, Any] = {
+            "code": code,
+            # Of what is shown: another would tell of a value that is erased whether a guess is right.
+            "hash": hashlib.sha256(code.encode()).hexdigest(),
+            "servers": servers,
+            "timeout": job.timeout,
+            "starter": job.starter,
+        }
+        bundle = {"code": job.code, "servers": servers, "timeout": job.timeout}
+        row = new_execution("script", execution, self._principal, key, request=request, program=request, bundle=bundle)
+        entry = self.lifecycle.entry("start", execution, start | ({} if row.key is None else {"key": row.key}))
+        if not await self.lifecycle.start(row, gate.values_behind(code), entry):
+            return None
+        return ActiveScript(self._script(execution, gate, row.key), gate, job)
+
+    async def go_on(self, known: StoredExecution, job: Job) -> ActiveScript | ExecutionRecord | None:
+        """Go on with an execution from its record; None if another was quicker.
+
+        Its record, if it can't go on: something of it may have happened, and nobody knows.
+        """
+        job = job.of(known)
+        if not await self.lifecycle.take(known):
+            return None
+        try:
+            history = await self.lifecycle.recorder.read(known.id)
+            gate = self._runner.gate(known.id, job)
+            if gate.allowance is not None:
+                gate.allowance.stored = await self._store.recorded_bytes(known.id)
+            gate.adopt_script(await self._store.values(known.id), self.lifecycle.usage(history))
+            for execution in driven(history):
+                # What they have used was of the script's limits.
+                gate.adopt(execution, {}, self.lifecycle.usage(await self.lifecycle.recorder.read(execution)))
+            # Now: no call passes another that waits for it while it is compared with what is recorded.
+            await gate.projector()
+            script = self._script(known.id, gate, known.key, Past(history))
+            doubts = await in_doubt(script.past, gate)
+            if not doubts:
+                return ActiveScript(script, gate, job, known.record)
+            record = ExecutionRecord(known.id)
+            suspend(record, doubts, _still_waiting(known.record, script.past), if_generated(known.key))
+            await self._suspended(record, script)
+        except BaseException:
+            await self._interrupt(known.id, known.record)
+            raise
+        return record
+
+    async def _run(self, active: ActiveScript) -> ExecutionRecord:
+        try:
+            active, record = await self._to_its_end(active)
+            with anyio.CancelScope(shield=True):
+                await self._keep(active, record)
+        except BaseException as exc:
+            execution = active.script.execution
+            # A generated key counts once it is written down.
+            if active.script.kept_key:
+                await self._interrupt(execution, active.last_record)
+            else:
+                await self._refuse(execution, exc)
+            raise
+        return record
+
+    async def _to_its_end(self, active: ActiveScript) -> tuple[ActiveScript, ExecutionRecord]:
+        """Run a script, and again from its record if its sandbox is lost; the last run, and its record."""
+        for lost in range(MAX_LOST + 1):
+            try:
+                record = _as_it_waits(await self._runner.sandboxed(active), active.script)
+            except BridgeError as exc:
+                if exc.code != "sandbox_start_failed" or lost == MAX_LOST:
+                    raise
+                cause = exc.message
+            else:
+                if lost:
+                    record.notices.append(_again(lost))
+                if lost == MAX_LOST or not await self._can_run_again(active, record):
+                    break
+                cause = record.error["message"] if record.error else ""
+            logger.warning("the execution %s is run again from its record: %s", active.script.execution, cause)
+            active = await self._again(active)
+        return active, record
+
+    async def _can_run_again(self, active: ActiveScript, record: ExecutionRecord) -> bool:
+        script = active.script
+        if not is_lost(record) or script.divergence or script.has_unnamed or script.hold.calls:
+            # What waits is asked about now, and goes on when it can.
+            return False
+        return not await in_doubt(Past(await self.lifecycle.recorder.read(script.execution)), active.gate)
+
+    async def _again(self, active: ActiveScript) -> ActiveScript:
+        """The same execution, from its record."""
+        execution = active.script.execution
+        self.lifecycle.recorder.post(self.lifecycle.entry("resume", execution, {"recovered": True}))
+        past = Past(await self.lifecycle.recorder.read(execution))
+        return active._replace(script=self._script(execution, active.gate, active.script.kept_key, past))
+
+    async def _keep(self, active: ActiveScript, record: ExecutionRecord) -> None:
+        """Take down how a run has ended."""
+        script = active.script
+        divergence = script.divergence or (script.missing() if record.status in OWN_END else None)
+        if divergence is not None:
+            record.status, record.exit_code, record.error = "error", 1, divergence.error().record()
+            if script.kept_key is not None:
+                record.error["hint"] += f" mcp-bridge execution cancel {script.execution} ends it."
+                await self._suspended(record, script)
+                return
+        elif script.key is not None and (record.status not in OWN_END or script.lent):
+            await self._rest(active, record)
+            if record.status == "suspended":
+                return
+            if script.kept_key is not None and record.error is not None and record.error["code"] in UNSPENT_CODES:
+                record.error["hint"] = f"Try again: {goes_on(if_generated(script.key))}, from its record."
+                entry = self.lifecycle.entry(
+                    "suspension", script.execution, {"status": "interrupted", **_error(record)}
+                )
+                # What it waited for before, it waits for still.
+                await self.lifecycle.leave(script.execution, entry, status="interrupted", record=active.last_record)
+                return
+        end = {"status": record.status, "exit_code": record.exit_code, **_error(record)}
+        for name in ("stdout", "stderr", "value"):
+            if (text := getattr(record, name)) is not None:
+                data = text if isinstance(text, bytes) else text.encode()
+                end[name] = hashlib.sha256(data).hexdigest()
+        entry = self.lifecycle.entry("end", script.execution, end)
+        await self.lifecycle.leave(script.execution, entry, status=record.status, record=record.to_keep())
+
+    async def _rest(self, active: ActiveScript, record: ExecutionRecord) -> None:
+        """Suspend a run that has a key, if something of it is in doubt, or waits."""
+        script = active.script
+        doubts: list[PastCall] = []
+        if record.status not in OWN_END:
+            # Its calls were cut short: nobody knows whether they have happened.
+            doubts = await in_doubt(Past(await self.lifecycle.recorder.read(script.execution)), active.gate)
+        held = {held.call: held for held in script.lent.values()}
+        held |= script.hold.calls if record.status in _AT_REST or is_lost(record) else {}
+        if doubts or held:
+            if record.status == "suspended":
+                record.error = None
+            waiting = await ask(self._store, script.execution, held.values())
+            await self._name(script, active.job)
+            suspend(record, doubts, waiting, if_generated(script.key))
+            await self._suspended(record, script)
+
+    async def _name(self, script: ScriptRun, job: Job) -> None:
+        """Keep the key that was made for a run, if that is new."""
+        stored = await self._store.execution(script.execution)
+        if script.made_now is None or stored is None:
+            return
+        named = replace(stored, key=script.made_now, key_space=job.starter)
+        for name in names_of_code(stored.request, stored.bundle["servers"]):
+            if await self._store.give_key(named, name):
+                return
+        await self._store.give_key(named)
+
+    async def _suspended(self, record: ExecutionRecord, script: ScriptRun) -> None:
+        why = {"status": "suspended", **_error(record)}
+        held = {call: asked for call, asked in script.past.held.items() if call not in script.past.calls}
+        held |= {one.call: one.asked for one in script.hold.calls.values() if one.kind == "approval"}
+        if held:
+            # A person decides on these, and the script is to ask for the same when it goes on.
+            why["held"] = [asked.in_short().payload() | {"call": call} for call, asked in held.items()]
+        entry = self.lifecycle.entry("suspension", record.execution, why)
+        await self.lifecycle.leave(record.execution, entry, status="suspended", record=record.to_keep())
+
+    async def _interrupt(self, execution: str, record: dict[str, Any] | None) -> None:
+        """Leave a run that has ended without a record, and has a key by which it can go on.
+
+        Args:
+            execution: Its id.
+            record: As it was left last: what it waited for, it waits for still.
+        """
+        # Perhaps it has ended since nothing can be written any more.
+        with contextlib.suppress(BridgeError):
+            await self.lifecycle.leave(execution, status="interrupted", record=record)
+
+    async def _refuse(self, execution: str, exc: BaseException) -> None:
+        """Finish a run that has ended without a record, and can't go on."""
+        refused = _refused(execution, exc)
+        entry = self.lifecycle.entry("end", execution, {"status": refused["status"]})
+        with contextlib.suppress(BridgeError):
+            await self.lifecycle.leave(execution, entry, status=refused["status"], record=refused)
+
+    def _script(self, execution: str, gate: Gate, key: str | None, past: Past | None = None) -> ScriptRun:
+        policy = self.lifecycle.policy_hash
+        script = ScriptRun(execution, self._store, self.lifecycle.recorder, gate, policy, past, key=key)
+        gate.script = script
+        script.room = gate.room
+        return script
+
+
+class _Request(NamedTuple):
+    """As `idempotency.Request`."""
+
+    scripts: Scripts
+    job: Job
+    key: Key | None
+    requests: Sequence[str]
+
+    @property
+    def asker(self) -> Asker | None:
+        return self.job.asker
+
+    async def start(self) -> ActiveScript | ExecutionRecord | None:
+        return await self.scripts.start(self.job, self.key, self.requests[0])
+
+    async def resume(self, known: StoredExecution) -> ActiveScript | ExecutionRecord | None:
+        return await self.scripts.go_on(known, self.job)
+
+    async def is_same(self, known: StoredExecution) -> bool:
+        if known.request:
+            return known.request in self.requests
+        # Forgotten, with a value that was written out in it.
+        return known.kind == "script" and await self.scripts.is_same_code(known, self.job.code)
+
+    async def may_be_operators(self, known: StoredExecution) -> bool:
+        # With the same servers the same was allowed.
+        return bool(known.bundle["servers"] == (None if self.job.servers is None else list(self.job.servers)))
+
+
+_AT_REST = frozenset({"suspended", "timeout"})
+"""How a run ends while calls of it wait: by itself, or because what was still under way took too long."""
+
+
+def _as_it_waits(record: ExecutionRecord, script: ScriptRun) -> ExecutionRecord:
+    """A record; of a run that was ended for waiting, and doesn't wait any more, that its sandbox is lost.
+
+    Nothing is down that it could go on by, but what it has done.
+    """
+    if record.status == "suspended" and not (script.hold.calls or script.lent):
+        message = "The sandbox was ended in the moment in which the script no longer waited."
+        record.status, record.exit_code = "sandbox_lost", 137
+        record.error = BridgeError("sandbox_lost", message).record()
+    return record
+
+
+def is_lost(record: ExecutionRecord) -> bool:
+    """Whether something else than the script has ended its run."""
+    return record.error is not None and record.error["code"] in LOST_CODES
+
+
+def _again(lost: int) -> str:
+    times = "once" if lost == 1 else "twice" if lost == 2 else f"{lost} times"  # noqa: PLR2004
+    return f"its sandbox was lost {times}, and not by the script's doing: it was run again from its record"
+
+
+def _still_waiting(record: dict[str, Any] | None, past: Past) -> list[dict[str, Any]]:
+    """What a run waited for and waits for still, when it can't go on for another reason."""
+    rows: list[dict[str, Any]] = (record or {}).get("waiting", [])
+    return [row for row in rows if row["call"] not in past.calls or past.calls[row["call"]].outcome is None]
+
+
+def _error(record: ExecutionRecord) -> dict[str, Any]:
+    """A record's error as a part of an entry."""
+    error = record.error or {"message": None, "code": None}
+    return {"error": error["message"], **{name: value for name, value in error.items() if name != "message"}}
+
+
+def _kept(stored: StoredExecution) -> ExecutionRecord:
+    return ExecutionRecord.from_json({"execution": stored.id, **(stored.record or {})})
+
+
+def _refused(execution: str, exc: BaseException) -> dict[str, Any]:
+    if isinstance(exc, BridgeError):
+        return {"execution": execution, "status": "refused", "error": exc.record()}
+    if isinstance(exc, Exception):
+        return {"execution": execution, "status": "refused", "error": {"code": "internal_error", "message": ""}}
+    return {"execution": execution, "status": "cancelled"}
+
+
+def driven(history: Iterable[Recorded]) -> list[str]:
+    """The programs that a script has driven to where they couldn't go on; not those that it was only told of.
+
+    Args:
+        history: The script's entries.
+    """
+    begun: set[str] = set()
+    ended: dict[str, None] = {}
+    for row in history:
+        payload = row.entry.payload
+        if payload.get("kind") != "program" or "call" not in payload:
+            continue
+        value = payload.get("value")
+        if row.entry.kind == "intent":
+            begun.add(payload["call"])
+        elif payload["call"] in begun and isinstance(value, dict) and isinstance(value.get("record"), dict):
+            ended[value["record"]["trace_id"]] = None
+    return list(ended)
+
+
+async def in_doubt(past: Past, gate: Gate) -> list[PastCall]:
+    """The calls that may have happened and must not happen twice."""
+    return [
+        call for call in past.doubtful() if call.asked.kind == "tool" and not await gate.is_repeatable(call.asked.name)
+    ]

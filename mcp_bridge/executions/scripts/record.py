@@ -1,0 +1,148 @@
+"""What the record of a script's execution has in it, and what it says of a suspended one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.escaping import exactly
+from mcp_bridge.executions.in_doubt import settle_command
+from mcp_bridge.kernel.machine import IN_DOUBT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_bridge.executions.record import ExecutionRecord
+    from mcp_bridge.executions.scripts.call_history import PastCall
+    from mcp_bridge.ledger.storage.store import StoredExecution
+
+NAME = "run_python"
+"""In the place of a program's name."""
+
+SUSPENDED_EXIT_CODE = 5
+"""Of a run that waits for a person, as the command line has it for programs."""
+
+MAX_CALLS_TOLD = 20
+"""Calls in doubt that an error names one by one."""
+
+MAX_TOLD_CHARS = 30_000
+"""Of what a script has printed: all of it is in its record."""
+
+
+def script_fields(stored: StoredExecution, status: str) -> dict[str, Any]:
+    """What the record of a kept script has besides the fields that are always there.
+
+    Args:
+        stored: The script's execution.
+        status: Its effective status.
+    """
+    record = stored.record or {}
+    error = record.get("error") or {}
+    fields: dict[str, Any] = {
+        "output": record.get("value"),
+        "error": error.get("message"),
+        "code": error.get("code"),
+    }
+    if status == "suspended":
+        doubts = [waiting_row(stored.id, call) for call in error.get("calls", ())]
+        fields["waiting"] = doubts + record.get("waiting", [])
+    fields |= {name: text[:MAX_TOLD_CHARS] for name in ("stdout", "stderr") if (text := record.get(name))}
+    return fields
+
+
+def waiting_row(execution: str, call: dict[str, Any]) -> dict[str, Any]:
+    """What a person has to know of a call in doubt, as a row of what a program waits for.
+
+    Args:
+        execution: Whose.
+        call: A row of the error's.
+    """
+    place = call["call"]
+    known = {"effect": place, "step": place, "kind": IN_DOUBT, "name": call["tool"], "tool": call["tool"]}
+    settle = settle_command(execution, place)
+    return known | {"arguments": call["arguments"], "since": call["since"], "settle": settle}
+
+
+def suspend(
+    record: ExecutionRecord, doubts: Sequence[PastCall], waiting: Sequence[dict[str, Any]] = (), key: str | None = None
+) -> None:
+    """Make a record that of a run which waits.
+
+    Args:
+        record: Of the run, as it has ended.
+        doubts: What may have happened.
+        waiting: What it waits for besides, as rows of what a program waits for. One of both at least.
+        key: The key that was made for the run, if it had none.
+    """
+    ended = f" The run itself ended so: {record.error['message']}" if record.error else ""
+    record.status, record.exit_code, record.waiting = "suspended", SUSPENDED_EXIT_CODE, list(waiting)
+    again = f"Then {goes_on(key)}."
+    said = [_doubted(doubts)] if doubts else []
+    said += _awaited(record.execution, waiting)
+    if doubts:
+        record.error = BridgeError(
+            IN_DOUBT,
+            f"{' '.join(said)}{ended}",
+            hint=f"A person finds out and says so: {settle_command(record.execution, doubts[0].call)}. {again}",
+            calls=[call_row(call) for call in doubts],
+        ).record()
+        return
+    kinds = {row["kind"] for row in waiting} | {inner["kind"] for row in waiting for inner in row.get("waiting", ())}
+    asks = "approval" in kinds
+    ways = ["`mcp-bridge approvals`, or the viewer, has it whole."] if asks else []
+    if "tool" in {row["kind"] for row in waiting}:
+        ways.append(f"mcp-bridge execution resume {record.execution} --payload JSON says what it is.")
+    hint = " ".join([*ways, again])
+    code = "approval_needed" if asks else "still_waiting"
+    record.error = BridgeError(code, f"{' '.join(said)}{ended}", hint=hint).record()
+
+
+def goes_on(key: str | None) -> str:
+    """How whoever asks again goes on with a run.
+
+    Args:
+        key: The key that was made for the run, if it had none.
+    """
+    return (
+        f"the same code goes on, with no key or with the key {key}"
+        if key
+        else "the same code with the same key goes on"
+    )
+
+
+def _doubted(doubts: Sequence[PastCall]) -> str:
+    named = _listed([f"{exactly(call.asked.name)} (call {call.call})" for call in doubts])
+    return f"Nobody has seen whether this has happened: {named}."
+
+
+def _awaited(execution: str, waiting: Sequence[dict[str, Any]]) -> list[str]:
+    """A sentence for each kind of what is waited for."""
+    by_kind: dict[str, list[str]] = {}
+    for row in waiting:
+        match row["kind"]:
+            case "approval":
+                named = f"{exactly(row['tool'])} ({execution}.{row['effect']})"
+                by_kind.setdefault("A person has to decide on", []).append(named)
+            case "program":
+                inner = ", ".join(f"{of['kind']} at {exactly(of['step'])}" for of in row["waiting"][:MAX_CALLS_TOLD])
+                told = f"{exactly(row['name'])} ({row['execution']}{f': {inner}' if inner else ''})"
+                by_kind.setdefault("It waits for the program", []).append(told)
+            case _:
+                by_kind.setdefault("It waits for the outcome of", []).append(
+                    f"{exactly(row['name'])} (call {row['call']})"
+                )
+    return [f"{what} {_listed(names)}." for what, names in by_kind.items()]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:MAX_CALLS_TOLD])}{', …' if len(names) > MAX_CALLS_TOLD else ''}"
+
+
+def call_row(call: PastCall) -> dict[str, Any]:
+    """A call in doubt, as a record names it."""
+    return {
+        "call": call.call,
+        "tool": call.asked.name,
+        "arguments": call.asked.told()["arguments"],
+        "since": call.began,
+    }

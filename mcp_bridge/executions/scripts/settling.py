@@ -1,0 +1,159 @@
+"""What a person says about a script that can't go on by itself: what became of a call, or that it is over."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions import in_doubt as doubts
+from mcp_bridge.executions.idempotency_key import if_generated
+from mcp_bridge.executions.record import ExecutionRecord
+from mcp_bridge.executions.scripts.call_history import NOT_DONE, Past
+from mcp_bridge.executions.scripts.record import call_row, suspend
+from mcp_bridge.executions.status import effective_status
+from mcp_bridge.kernel.values import ValueFaultError, normal
+from mcp_bridge.ledger.log.entries import Entry
+
+if TYPE_CHECKING:
+    from mcp_bridge.executions.in_doubt import Settlement
+    from mcp_bridge.executions.lifecycle import Lifecycle
+    from mcp_bridge.executions.scripts.call_history import PastCall
+    from mcp_bridge.executions.scripts.run import Projection
+    from mcp_bridge.kernel.events import Resume
+    from mcp_bridge.ledger.storage.store import StoredExecution
+
+
+async def settle_script(
+    lifecycle: Lifecycle, stored: StoredExecution, asked: str | None, settlement: Settlement, projection: Projection
+) -> None:
+    """Settle a call in doubt by a person's word. When none is left, the execution can go on.
+
+    Args:
+        lifecycle: Of the bridge's executions.
+        stored: The script's execution, as it was read.
+        asked: The call's id; None if only one is in doubt.
+        settlement: The person's word.
+        projection: What a person says is no tool's result, and is projected all the same.
+
+    Raises:
+        BridgeError: `not_suspended`, `not_in_doubt`, `unknown_doubt`, `ambiguous_id`.
+    """
+    async with lifecycle.taken(stored, resumes=False):
+        past = Past(await lifecycle.recorder.read(stored.id))
+        in_doubt = _calls_in_doubt(stored)
+        open_calls = [call for call in past.doubtful() if call.call in in_doubt]
+        doubts_left = len(open_calls)
+        # What a tool will have given, a person may know, too.
+        open_calls += past.pending()
+        rows: dict[Any, dict[str, Any]] = {
+            call.call: call_row(call) | {"effect": call.call, "step": call.call} for call in open_calls
+        }
+        picked = doubts.find_doubt(rows, asked, stored.id)
+        call = past.calls[picked["effect"]]
+        decision = await projection.project(settlement.decision(picked))
+        outcome = await projection.project(_outcome(call, settlement))
+        lifecycle.store.keep_values(stored.id, projection.values_behind([decision, outcome]))
+        left = [other for other in open_calls[:doubts_left] if other is not call]
+        status, record = _left(stored, left, call.call)
+        decided = Entry("decision", stored.id, decision | {"call": call.call})
+        ended = Entry("outcome", stored.id, outcome)
+        changed = lifecycle.suspension(stored, status)
+        await lifecycle.leave(stored.id, decided, ended, *changed, status=status, record=record)
+
+
+def _calls_in_doubt(stored: StoredExecution) -> set[str]:
+    error = (stored.record or {}).get("error") or {}
+    return {row["call"] for row in error.get("calls", ())}
+
+
+def _outcome(call: PastCall, settlement: Settlement) -> dict[str, Any]:
+    known: dict[str, Any] = {"kind": call.asked.kind, "tool": call.asked.name, "call": call.call}
+    match settlement.how:
+        case "happened":
+            return _answer(call, settlement.value)
+        case "failed":
+            return known | {"status": "failed", "code": "failed", "message": settlement.message}
+        case "not_done":
+            return known | {"status": NOT_DONE}
+
+
+def _left(stored: StoredExecution, in_doubt: list[PastCall], answered: str) -> tuple[str, dict[str, Any] | None]:
+    """The status and the record of a script when one of its calls has been answered.
+
+    Args:
+        stored: The execution, as it was.
+        in_doubt: The calls that are still in doubt.
+        answered: The call's id.
+    """
+    record = ExecutionRecord.from_json({"execution": stored.id, **(stored.record or {})})
+    record.error = None
+    record.waiting = [row for row in record.waiting if row["call"] != answered]
+    if in_doubt:
+        suspend(record, in_doubt, record.waiting, if_generated(stored.key))
+        return "suspended", record.to_json()
+    # What else it waits for is still to be decided, whoever goes on with it meanwhile.
+    return "interrupted", record.to_json() if record.waiting else None
+
+
+async def give(lifecycle: Lifecycle, stored: StoredExecution, event: Resume, projection: Projection) -> bool:
+    """Give a script the outcome that its tool has announced: to the call that has waited longest. Then it can go on.
+
+    Args:
+        lifecycle: Of the bridge's executions.
+        stored: The script's execution, as it was read.
+        event: What has come.
+        projection: As `settle_script`.
+
+    Returns:
+        Whether a call waits for it.
+
+    Raises:
+        BridgeError: `not_suspended`, `bad_value`.
+    """
+    async with lifecycle.taken(stored, resumes=False):
+        waiting = Past(await lifecycle.recorder.read(stored.id)).pending()
+        if not waiting:
+            await lifecycle.restore(stored, resumed=False)
+            return False
+        call = waiting[0]
+        try:
+            payload = normal(event.payload, "payload")
+        except ValueFaultError as exc:
+            raise BridgeError("bad_value", f"The execution can't be resumed so: {exc}.") from None
+        outcome = _answer(call, await projection.project(payload)) | {"source": event.source}
+        lifecycle.store.keep_values(stored.id, projection.values_behind(outcome))
+        status, record = effective_status(stored), stored.record
+        if not _calls_in_doubt(stored):
+            status, record = _left(stored, [], call.call)
+        elif record is not None:
+            record = record | {"waiting": [row for row in record.get("waiting", ()) if row["call"] != call.call]}
+        changed = lifecycle.suspension(stored, status)
+        await lifecycle.leave(stored.id, Entry("outcome", stored.id, outcome), *changed, status=status, record=record)
+    return True
+
+
+def _answer(call: PastCall, value: Any) -> dict[str, Any]:
+    """The outcome of a call that has given a value, by somebody's word."""
+    if call.asked.raw:
+        value = {"content": [{"type": "text", "text": value if isinstance(value, str) else json.dumps(value)}]}
+    return {"kind": call.asked.kind, "tool": call.asked.name, "call": call.call, "status": "ok", "value": value}
+
+
+async def cancel_script(lifecycle: Lifecycle, stored: StoredExecution, reason: str) -> None:
+    """Cancel a script that is suspended or interrupted. Nothing of it is undone; its key gives that it is cancelled.
+
+    Args:
+        lifecycle: Of the bridge's executions.
+        stored: The script's execution, as it was read.
+        reason: Why, projected.
+
+    Raises:
+        BridgeError: `not_suspended`.
+    """
+    async with lifecycle.taken(stored, resumes=False):
+        error = BridgeError("cancelled", f"The run was cancelled: {reason}").record()
+        kept = stored.record or {"execution": stored.id, "stdout": "", "stderr": ""}
+        record = kept | {"status": "cancelled", "exit_code": 1, "error": error, "waiting": []}
+        end = {"status": "cancelled", "error": error["message"], "code": error["code"]}
+        await lifecycle.leave(stored.id, Entry("end", stored.id, end), status="cancelled", record=record)

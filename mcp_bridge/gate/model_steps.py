@@ -1,0 +1,114 @@
+"""Questions to the model: prompts are projected, budgets taken, and what it took is counted, however it ended."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.kernel.events import Usage as KernelUsage
+from mcp_bridge.models.factory import make_model
+from mcp_bridge.models.model import Completion, Message, ModelError
+from mcp_bridge.offload import off_loop
+from mcp_bridge.policy.rules.budgets import Amounts
+from mcp_bridge.policy.rules.uris import SECRET_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from mcp_bridge.models.config import ModelConfig
+    from mcp_bridge.models.model import Model, Usage
+    from mcp_bridge.models.sampling import Sampler
+    from mcp_bridge.policy.redaction.projection import Projector
+    from mcp_bridge.policy.rules.budgets import Budget
+    from mcp_bridge.policy.secrets.vault import Secrets
+
+
+class ModelSteps:
+    """The model of one execution, as `models.Model`.
+
+    Args:
+        config: Which; None for none.
+        projector, secrets: Of the execution.
+        budget: Of the execution.
+        sampler: How the client is asked, or None.
+        directory: The configuration's folder.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig | None,
+        projector: Projector,
+        secrets: Secrets,
+        budget: Budget,
+        sampler: Sampler | None,
+        directory: Path,
+    ) -> None:
+        self._projector = projector
+        self._secrets = secrets
+        self._budget = budget
+        self._most = config.max_tokens if config else None
+        self._model: Model = make_model(config, resolve_secret=self._key, sampler=sampler, directory=directory)
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> Completion:
+        """Ask.
+
+        Raises:
+            BridgeError: `budget_tokens`, `budget_cost`; as `models.Model.complete`.
+        """
+        project = self._projector.model
+        shown = [Message(each.role, as_text(await off_loop(each.text, project, each.text))) for each in messages]
+        size = sum(len(message.text.encode()) for message in shown)
+        limit = min((count for count in (max_tokens, self._most) if count is not None), default=None)
+        with self._budget.reserve(Amounts(model_tokens=size + (limit or 0))) as reservation:
+            try:
+                completion = await self._model.complete(
+                    shown, max_tokens=max_tokens, temperature=temperature, timeout=timeout
+                )
+            except ModelError as exc:
+                reservation.settle(amounts(exc.usage))
+                raise
+            reservation.settle(amounts(completion.usage))
+        text = await off_loop(completion.text, self._projector.output, completion.text)
+        return Completion(as_text(text), completion.usage, completion.truncated)
+
+    async def answer(self, arguments: dict[str, Any], timeout: float | None) -> Completion:  # noqa: ASYNC109
+        """Ask what a program's step asks, with `prompt` and `system`. An empty answer is one, too."""
+        messages = [Message("user", as_text(arguments["prompt"]))]
+        if "system" in arguments:
+            messages.insert(0, Message("system", as_text(arguments["system"])))
+        try:
+            return await self.complete(messages, timeout=timeout)
+        except ModelError as exc:
+            if exc.blank is None:
+                raise
+            return Completion(exc.blank, exc.usage)
+
+    async def _key(self, reference: str) -> str:
+        name = reference.removeprefix(SECRET_PREFIX)
+        if (plaintext := self._secrets.plaintexts.get(name)) is None:
+            raise BridgeError("secret_missing", f"The model's key, the secret {name!r}, can't be had.", secret=name)
+        return plaintext
+
+
+def as_text(value: Any) -> str:
+    """A text as it is, anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def amounts(usage: Usage) -> Amounts:
+    """As the budget counts it; a price that nobody knows counts as nothing."""
+    return Amounts(model_tokens=usage.total_tokens, model_cost_usd=usage.cost_usd or 0.0)
+
+
+def kernel_usage(usage: Usage) -> KernelUsage:
+    """As a program's machine counts it; a price that nobody knows counts as nothing."""
+    return KernelUsage(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens, usage.cost_usd or 0)

@@ -1,0 +1,1 @@
+"""What the operator has laid down: policy, tools, programs, names, the environment of servers."""

@@ -1,0 +1,1 @@
+"""What to write instead, after a script has failed."""

@@ -1,0 +1,112 @@
+"""What to do without a package that isn't there: what the image has, which profile has it, what there is instead."""
+
+import sys
+
+from mcp_bridge.guest.advice.world import World
+
+DATA_PROFILE = frozenset(
+    {"PIL", "joblib", "matplotlib", "numpy", "openpyxl", "pandas", "scipy", "sklearn", "tabulate", "tzdata", "yaml"}
+)
+"""Modules that the package profile `data` brings; a test holds it against the profile."""
+
+NEED_NETWORK = frozenset(
+    {"requests", "httpx", "aiohttp", "urllib3", "websockets", "websocket", "boto3", "botocore", "openai", "anthropic",
+     "paramiko", "playwright", "selenium", "psycopg2", "psycopg", "asyncpg", "pymysql", "pymongo", "redis", "github",
+     "slack_sdk", "googleapiclient", "yfinance", "feedparser"}
+)  # fmt: skip
+"""Packages that are of no use without a network."""
+
+SDK = frozenset({"fastmcp", "mcp_use", "mcp_client", "mcp_sdk", "mcpclient", "modelcontextprotocol"})
+
+INSTEAD = {
+    "pandas": "csv, sqlite3 and statistics",
+    "numpy": "math, statistics and array",
+    "scipy": "math and statistics",
+    "sklearn": "statistics",
+    "bs4": "html.parser",
+    "lxml": "xml.etree.ElementTree",
+    "yaml": "json",
+    "pytz": "zoneinfo",
+    "dateutil": "datetime",
+    "toml": "tomllib",
+    "tomli": "tomllib",
+    "simplejson": "json",
+    "ujson": "json",
+    "orjson": "json",
+    "regex": "re",
+    "pydantic": "dataclasses",
+    "aiofiles": "open(path), without await,",
+    "anyio": "asyncio",
+    "trio": "asyncio",
+    "attr": "dataclasses",
+    "loguru": "logging",
+    "rich": "print",
+    "termcolor": "print",
+    "tabulate": "str.ljust",
+    "tqdm": "progress(done, total)",
+    "IPython": "display(x), which needs no import",
+    "dotenv": "nothing: secrets stay outside, with the MCP servers",
+    "six": "nothing",
+    "typing_extensions": "typing",
+}
+"""What the standard library, or the sandbox, has in their place."""
+
+OF_MCP = {
+    "runtime": "from mcp import runtime",
+    "programs": "from mcp import programs",
+    "servers": "from mcp.servers import {0}",
+    "mcp_servers": "from mcp.servers import {0}",
+    "mcp_runtime": "from mcp import runtime",
+}
+
+MAX_SHOWN = 8
+
+
+def missing(module: str, world: World) -> str:
+    """What to do about a module that can't be imported."""
+    name = module.partition(".")[0]
+    if name in world.aliases:
+        alias = world.aliases[name]
+        return f"`{name}` is an MCP server: write `from mcp.servers import {alias}`."
+    if name in OF_MCP:
+        return f"Write `{OF_MCP[name].format(world.example)}`."
+    if name in SDK:
+        return sdk(world)
+    if name == "nest_asyncio":
+        return "It isn't needed: top-level `await` works, also where a loop runs. Leave it out."
+    if name in sys.stdlib_module_names:
+        return f"The image leaves `{name}` out: here is no display, no installer and no network. Leave it out, too."
+    if name in NEED_NETWORK:
+        return (
+            "There is no network here, so it would be of no use: call an MCP server's tool; "
+            "`await runtime.search('fetch a web page')` finds one."
+        )
+    said = f"The image has {_there(world)}."
+    if name in INSTEAD:
+        said += f" Use {INSTEAD[name]} instead."
+    if name in DATA_PROFILE:
+        return f'{said} The operator\'s setting `profile = "data"` brings {name}.'
+    return f"{said} More comes with the operator's setting `packages`."
+
+
+def _there(world: World) -> str:
+    there = world.installed()
+    if not there:
+        return "the standard library only"
+    return f"the standard library, {', '.join(there[:MAX_SHOWN])}{', …' if len(there) > MAX_SHOWN else ''}"
+
+
+def no_installing() -> str:
+    """Why nothing can be installed, and who can."""
+    return (
+        "Nothing can be installed: there is no network. Use the standard library; the operator's settings "
+        '`profile = "data"` (numpy, pandas, matplotlib …) and `packages` bring more.'
+    )
+
+
+def sdk(world: World) -> str:
+    """For who takes the bridge's `mcp` for the SDK."""
+    return (
+        f"`mcp` is the bridge here, not the SDK, and the servers are connected: write "
+        f"`from mcp.servers import {world.example}`, then `await {world.example}.TOOL(...)`."
+    )

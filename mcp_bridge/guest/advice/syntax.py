@@ -1,0 +1,242 @@
+"""Code that doesn't compile: what to write instead, and what can be run as it is meant."""
+
+import _ast
+import re
+from typing import Any
+
+from mcp_bridge.guest.advice import packages, trees
+from mcp_bridge.guest.advice.world import World
+from mcp_bridge.guest.runner import FILENAME
+
+MAX_LINE_CHARS = 500
+MAX_REST_CHARS = 60
+
+FENCES = ("```", "~~~")
+
+_SERVERS = re.compile(r"\s*(?:from\s+mcp(?P<sync>\.sync)?\.servers\s+import\s+|import\s+mcp\.servers\.)(?P<names>.+)")
+_HYPHENATED = re.compile(r"[A-Za-z_]\w*(?:-\w+)+")
+_SHELL = re.compile(
+    r"\s*(?:\$\s+)?(?P<program>pip3?|uv|conda|npm|npx|node|python3?|bash|sh|sudo|apt|apt-get|ls|cd|cat|cp|mv|rm|mkdir|echo|"
+    r"grep|find|curl|wget|git|docker)\s+(?![=.([])"
+)
+_DEF = re.compile(r"(?P<indent>\s*)(?P<async>async\s+)?def\s+(?P<name>\w+)")
+_COLON = re.compile(r"[(,]\s*(?P<name>[A-Za-z_]\w*)\s*:$")
+_NESTED = re.compile(r"""[fF]"[^"]*\{[^}"]*"|[fF]'[^']*\{[^}']*'""")
+_UNFINISHED = re.compile(
+    r"was never closed|expected an indented block|unterminated triple-quoted|expected 'except' or 'finally'|"
+    r"unexpected EOF"
+)
+
+_JAVASCRIPT = (
+    (re.compile(r"^\s*(?:export\s+)?(?:const|let|var)\s+[\[{]"), "`a, b = r['a'], r['b']`"),
+    (re.compile(r"^\s*(?:export\s+)?(?:const|let|var)\s+(?P<name>[\w$]+)"), "`{name} = …`"),
+    (re.compile(r"^\s*(?:export\s+)?(?P<async>async\s+)?function\b\s*(?P<name>\w*)"), "`{async}def {name}(…):`"),
+    (re.compile(r"^\s*import\s+.*\bfrom\s+['\"]"), "`from module import name`"),
+    (re.compile(r"^\s*(?://|/\*)"), "`# a comment`"),
+    (re.compile(r"=>"), "`lambda x: …`, or a `def`"),
+    (re.compile(r"===|!=="), "`==` and `!=`"),
+    (re.compile(r"&&|\|\|"), "`and` and `or`"),
+    (re.compile(r"^\s*\}?\s*else\s+if\b"), "`elif …:`"),
+    (re.compile(r"^\s*(?:try\s*\{|\}\s*catch\b)"), "`try:` and `except Exception as e:`"),
+    (re.compile(r"^\s*switch\s*\("), "`match x:` and `case …:`, or `if` and `elif`"),
+    (re.compile(r"^\s*for\s*\(.*\bof\b"), "`for x in items:`"),
+    (re.compile(r"^\s*for\s*\("), "`for i in range(n):`"),
+    (re.compile(r"^\s*(?:if|while)\s*\(.*\)\s*\{"), "`if …:`, and an indented block"),
+    (re.compile(r"\bnew\s+[A-Z]\w*"), "`Name(…)`, without `new`"),
+    (re.compile(r"\w\s*(?:\+\+|--)\s*(?:$|[;)])"), "`x += 1`"),
+    (re.compile(r"`"), "`f'{{x}}'`"),
+    (re.compile(r"\s\?\s.+\s:\s"), "`a if condition else b`"),
+    (re.compile(r"(?:^|[\s(])!\s*[\w(]"), "`not x`"),
+    (re.compile(r"\btypeof\b"), "`type(x)`"),
+)
+"""What a line of JavaScript has, and what Python has for it."""
+
+_TEXTS = re.compile(r"'[^']*'|\"[^\"]*\"|#.*")
+
+_PLAIN = {
+    "\u201c": '"', "\u201d": '"', "\u201e": '"', "\u2018": "'", "\u2019": "'", "\u2013": "-", "\u2014": "-",
+    "\u2212": "-", "\u00d7": "*", "\u2026": "...",
+}  # fmt: skip
+"""What word processors write, and what is meant."""
+
+
+def advice(exc: SyntaxError, world: World) -> str | None:
+    """A sentence for code that doesn't compile."""
+    if exc.filename != FILENAME or not isinstance(exc.lineno, int):
+        return None
+    lines = world.code.split("\n")
+    line = lines[exc.lineno - 1][:MAX_LINE_CHARS] if 0 < exc.lineno <= len(lines) else ""
+    message = str(exc.msg)
+    return (
+        _of_server(line, world)
+        or _of_notebook(line)
+        or _of_message(message, line, exc, world.code)
+        or _of_shell(line, world)
+        or _of_other_text(world.code, lines)
+        or _of_javascript(line)
+        or _of_end(message, exc.lineno, lines)
+    )
+
+
+def _of_server(line: str, world: World) -> str | None:
+    found = _SERVERS.match(line)
+    if found is None:
+        return None
+    names = _HYPHENATED.findall(found["names"])
+    known = [world.aliases.get(name, name.replace("-", "_")) for name in names]
+    if not names:
+        return None
+    return f"A name has no hyphen: write `from mcp{found['sync'] or ''}.servers import {', '.join(known)}`."
+
+
+def _of_notebook(line: str) -> str | None:
+    start = line.lstrip()
+    if not start.startswith(("!", "%")):
+        return None
+    if re.match(r"[!%]+\s*(?:pip|conda|uv)\b", start):
+        return packages.no_installing()
+    if start.startswith("!"):
+        return "There is no shell here: use Python, or an MCP server's tool (`await runtime.search('words')`)."
+    return "This is no notebook: leave the line with `%` out."
+
+
+def _of_message(message: str, line: str, exc: SyntaxError, code: str) -> str | None:
+    if message == "'return' outside function":
+        value = line.partition("return")[2].strip() or "result"
+        return f"A script returns nothing: end it with `{value[:MAX_REST_CHARS]}`, which is shown, or print it."
+    if "outside async function" in message or "outside of an asynchronous function" in message:
+        return _async(exc.lineno or 1, code)
+    if message.startswith("invalid character") and (wrong := [char for char in line if char in _PLAIN]):
+        plain = " and ".join(f"`{_PLAIN[char]}` for {char}" for char in dict.fromkeys(wrong))
+        return f"Write plain characters: {plain}."
+    if message.startswith("invalid non-printable character"):
+        return "There are characters that can't be seen: write plain spaces."
+    if message.startswith("unexpected character after line continuation") and "\\n" in line:
+        return r"Lines end with `\n` written out as two characters: send real line ends."
+    if message.startswith(("unexpected indent", "unindent does not match")):
+        return f"Line {exc.lineno} begins in another column than its block: line it up."
+    if message.startswith("inconsistent use of tabs"):
+        return "Indent with spaces only."
+    if message.startswith("f-string: "):
+        return _of_fstring(message, line)
+    if line[: exc.offset or 0].endswith(":") and (found := _COLON.search(line[: exc.offset or 0])):
+        return f"A keyword has an equals sign: write `{found['name']}=…`."
+    if message.startswith("unterminated string literal"):
+        return r"A text in quotes ends on its line: write `\n` for a new line in it, or use three quotes."
+    return None
+
+
+def _of_fstring(message: str, line: str) -> str | None:
+    if "empty expression" in message or "valid expression required" in message:
+        return "Write an expression between the braces, or `{{}}` for the braces themselves."
+    if _NESTED.search(line):
+        return "Before Python 3.12 an expression in an f-string has other quotes than it: write `f\"{row['name']}\"`."
+    return None
+
+
+def _async(lineno: int, code: str) -> str | None:
+    """For an `await` in a function that isn't asynchronous."""
+    lines = code.split("\n")
+    indent = len(lines[lineno - 1]) - len(lines[lineno - 1].lstrip())
+    if "lambda" in lines[lineno - 1]:
+        return "A lambda can't await: write `async def f(x): …`."
+    for line in reversed(lines[: lineno - 1]):
+        found = _DEF.match(line)
+        if found and len(found["indent"]) < indent:
+            name = found["name"]
+            return f"Write `async def {name}(...)`, and call it with `await {name}(...)`."
+    return None
+
+
+def _of_shell(line: str, world: World) -> str | None:
+    found = _SHELL.match(line)
+    if found is None:
+        return None
+    program = found["program"]
+    words = line.split()
+    if program in {"pip", "pip3", "uv", "conda", "apt", "apt-get"} or words[1:3] == ["-m", "pip"]:
+        return packages.no_installing()
+    if program in world.aliases:
+        alias = world.aliases[program]
+        return (
+            f"There is no shell here; `{program}` is an MCP server: `from mcp.servers import {alias}`, "
+            f"then `dir({alias})`."
+        )
+    return "That is a shell's command, and run_python runs Python: use pathlib and shutil, or an MCP server's tool."
+
+
+def _of_other_text(code: str, lines: list[str]) -> str | None:
+    if _unfenced(code) is None and any(one.lstrip().startswith(FENCES) for one in lines):
+        return "Send the code alone, without fences and text around it."
+    return None
+
+
+def _of_javascript(line: str) -> str | None:
+    bare = _TEXTS.sub("''", line)
+    for pattern, python in _JAVASCRIPT:
+        # An import of JavaScript's has a text in it that tells.
+        if found := pattern.search(line if "import" in pattern.pattern else bare):
+            names = {"name": "name", "async": ""} | {key: value or "" for key, value in found.groupdict().items()}
+            return f"run_python runs Python; there it is {python.format(**names)}."
+    return None
+
+
+def _of_end(message: str, lineno: int, lines: list[str]) -> str | None:
+    rest = "".join(lines[lineno:]).strip()
+    if _UNFINISHED.search(message) and (not rest or "was never closed" in message or "triple" in message):
+        return "The code ends too early: send all of it."
+    return None
+
+
+# --- what is run as it is meant ---
+
+
+def repaired(code: str, exc: SyntaxError) -> Any:
+    """The tree of code in a fence, or indented as a whole; None for other code.
+
+    Lines keep their numbers, and texts within it their indentation.
+
+    Raises:
+        SyntaxError: What is in the fence doesn't compile either.
+    """
+    inside = _unfenced(code)
+    if inside is not None:
+        try:
+            return compile(inside, FILENAME, "exec", _FLAGS, dont_inherit=True)
+        except SyntaxError as inner:
+            code, exc = inside, inner
+    tree = _dedented(code) if isinstance(exc, IndentationError) else None
+    if tree is None and inside is not None:
+        raise exc
+    return tree
+
+
+_FLAGS = _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | _ast.PyCF_ONLY_AST
+
+
+def _unfenced(code: str) -> str | None:
+    lines = code.split("\n")
+    filled = [place for place, line in enumerate(lines) if line.strip()]
+    if not filled or not lines[filled[0]].lstrip().startswith(FENCES):
+        return None
+    first, last = filled[0], filled[-1]
+    fence = lines[first].lstrip()[:3]
+    inner = [place for place in filled[1:] if lines[place].lstrip().startswith(fence)]
+    if inner not in ([], [last]):
+        return None
+    for place in (first, *inner):
+        lines[place] = ""
+    return "\n".join(lines)
+
+
+def _dedented(code: str) -> Any:
+    tree = trees.parse("if 1:\n" + code)
+    if tree is None or len(tree.body) != 1 or tree.body[0].orelse:
+        return None
+    tree.body = tree.body[0].body
+    for node in trees.walk(tree):
+        if hasattr(node, "lineno"):
+            node.lineno -= 1
+            if node.end_lineno is not None:
+                node.end_lineno -= 1
+    return tree

@@ -1,0 +1,31 @@
+"""What publishes a bridge's log, as the configuration says it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mcp_bridge.ledger.publish.publisher import Publisher
+from mcp_bridge.ledger.publish.state import PublishedLog, read_states
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mcp_bridge.ledger.config import LedgerConfig
+    from mcp_bridge.ledger.storage.database import Database
+
+
+async def publisher(database: Database, config: LedgerConfig, base: Path) -> Publisher:
+    """What publishes the log's checkpoints.
+
+    Args:
+        database: Has the log.
+        config: Where to.
+        base: The folder that its paths are relative to.
+
+    Raises:
+        BridgeError: As `Database.read`; `ledger_damaged`.
+    """
+    states = await read_states(database)
+    log = PublishedLog(database, states)
+    targets = [target.resolved(base) for target in config.publish]
+    return Publisher(targets, log, log.newest, log.keep, states=states, interval=config.publish_interval)

@@ -1,0 +1,438 @@
+"""What the guest may ask for, and the answers. Each request has been decoded into its type before it comes here."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+
+from mcp_bridge import fair_share
+from mcp_bridge.downstream.catalog import describe
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.artifacts import MAX_MEMORY_BYTES, OUTPUT_PART_BYTES
+from mcp_bridge.executions.programs.lifecycle import MAX_CONTEXT_BYTES
+from mcp_bridge.executions.programs.session import Session
+from mcp_bridge.governance.tool_names import PRINCIPAL, resolve, split
+from mcp_bridge.host.channel import has_come_to_its_end, step_aside
+from mcp_bridge.kernel.program import MAX_BYTES as MAX_PROGRAM_BYTES
+from mcp_bridge.offload import is_large, is_over, off_loop, on_thread, on_waiting_thread
+from mcp_bridge.policy.redaction.json_walk import leaves
+from mcp_bridge.policy.rules.uris import REFERENCE_PREFIX, SECRET_PREFIX
+from mcp_bridge.wire import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from mcp_bridge.downstream.catalog.catalog import Catalog
+    from mcp_bridge.downstream.catalog.tools import ToolInfo
+    from mcp_bridge.executions.artifacts import ArtifactWriter, Files, Memories
+    from mcp_bridge.executions.programs.lifecycle import Programs
+    from mcp_bridge.executions.scripts.run import ScriptRun
+    from mcp_bridge.gate.gate import Gate
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+MAX_SEARCH_HITS = 100
+
+FEW_TOOLS = 30
+FEW_VALUES = 200
+"""Tools that are described at once, and values of the schemas of each."""
+
+NAMES_MEANT = 5
+"""Tools that are told of where a name is no server's."""
+
+MAX_NAME_CHARS = 1000
+"""Longest name or query that is looked at: the search for near names, and for words, takes its time."""
+
+
+class Requests:
+    """Answers one execution's requests.
+
+    Args:
+        catalog: The servers and their tools.
+        allowed: Configured names of the servers that this execution may use, with their aliases.
+        memories: What scripts keep.
+        files: What earlier executions' answers had to cut.
+        artifacts: This execution's artifacts.
+        gate: What every call passes.
+        programs: The bridge's.
+        script: Whose requests they are: what has a name goes through it.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        allowed: Mapping[str, str],
+        memories: Memories,
+        files: Files,
+        artifacts: ArtifactWriter,
+        gate: Gate,
+        programs: Programs,
+        script: ScriptRun,
+    ) -> None:
+        self._catalog = catalog
+        self._allowed = allowed
+        self._memories = memories
+        self._files = files
+        self._artifacts = artifacts
+        self._gate = gate
+        self._script = script
+        self._programs = Session(
+            programs,
+            gate.execution,
+            PRINCIPAL,
+            gate,
+            gate.plan,
+            script.program_ended,
+            script.program_left,
+        )
+        self.calls = 0
+        self._artifact_turn = anyio.Lock()
+        self._has_read: set[str] = set()
+        """The executions whose outputs the script has."""
+
+    async def close(self) -> None:
+        """The sandbox has ended."""
+        await self._programs.close()
+
+    @property
+    def notices(self) -> list[str]:
+        """What the reader of the script's record should know."""
+        return self._programs.notices
+
+    async def project(self, value: Any) -> Any:
+        """A value of the script's as it may be shown."""
+        return await self._gate.project(value)
+
+    def taken(self, call: str) -> None:
+        """Whoever waited for the answer to a call has it."""
+        self._script.taken(call)
+
+    def unbegun(self, request: Any) -> None:
+        """The script has taken back a request before it was looked at."""
+        if (call := getattr(request, "call", None)) is not None:
+            self._script.unbegun(call)
+
+    async def answer(self, request: Any) -> Any:
+        """The result of a request. None is given while a call of the script waits: it is to come to rest.
+
+        Raises:
+            BridgeError: Its code and message go to the guest.
+        """
+        answer, error = None, None
+        try:
+            answer = await self._answer(request)
+        except BridgeError as exc:
+            error = exc
+        if self._script.hold.calls and not isinstance(request, messages.ProgramLeave):
+            # What was done is recorded; the script is told when it goes on.
+            step_aside()
+            has_come_to_its_end()
+            await self._script.hold.over()
+        if error is not None:
+            try:
+                raise error
+            finally:
+                # Else the request is kept by its own error, through this frame, until garbage is collected.
+                del error
+        return answer
+
+    async def on_hold(self) -> None:
+        """Wait until a call of the script waits for what nobody can give it now."""
+        await self._script.hold.begun()
+
+    async def _answer(self, request: Any) -> Any:
+        _check_names(request)
+        await self._check_size(request)
+        match request:
+            case messages.ToolCall():
+                return await self._call(request)
+            case messages.MemorySave() | messages.MemoryLoad() | messages.MemoryDelete() | messages.MemoryList():
+                return await self._named("memory", request, lambda _: self._remember(request))
+            case (
+                messages.CatalogServers()
+                | messages.CatalogTools()
+                | messages.CatalogSearch()
+                | messages.CatalogDescribe()
+                | messages.CatalogCheck()
+            ):
+                return await self._gate.described(await self._looked_up(request))
+            case messages.ArtifactWrite() | messages.OutputRead():
+                return await self._file(request)
+            case messages.ProgramEffect() | messages.ProgramFinish() | messages.ProgramLeave():
+                if not self._script.live:
+                    # Nothing is driven here, and what is asked for all the same is not for the record.
+                    raise BridgeError("violation", f"This sandbox drives no execution {request.execution[:100]!r}.")
+                return await self._programs.answer(request)
+            case messages.ProgramStart() if request.idempotency_key is None:
+                key = self._script.key_of(request.call)
+                return await self._named(
+                    "program",
+                    request,
+                    lambda _: self._programs.start(request.program, request.context, key, of_call=True),
+                )
+            case messages.ProgramResume():
+                return await self._named("program", request, lambda _: self._resume(request))
+        return await self._named("program", request, lambda _: self._programs.answer(request))
+
+    async def _check_size(self, request: Any) -> None:
+        """Refuse what is too large in any case, before it is projected, compared, recorded or counted.
+
+        Raises:
+            BridgeError: As what refuses it otherwise, when it has looked at all of it.
+        """
+        if getattr(request, "call", None) in self._script.past.calls:
+            return  # it was answered then, however, and is answered so again
+        match request:
+            case messages.MemorySave() if await _is_over(request.value, MAX_MEMORY_BYTES):
+                raise BridgeError("bad_memory", f"The memory {request.key!r} is over {MAX_MEMORY_BYTES} bytes.")
+            case messages.ProgramStart() if await _is_over(request.context, MAX_CONTEXT_BYTES):
+                raise BridgeError(
+                    "context_too_large", f"The context is too large; the limit is {MAX_CONTEXT_BYTES} bytes."
+                )
+            case messages.ProgramResume() if await _is_over(request.payload, MAX_CONTEXT_BYTES):
+                raise BridgeError(
+                    "payload_too_large", f"The payload is too large; the limit is {MAX_CONTEXT_BYTES} bytes."
+                )
+        match request:
+            case messages.ProgramStart() | messages.ProgramSave() if await _is_over(request.program, MAX_PROGRAM_BYTES):
+                message = f"The program is not valid: it is too large; the limit is {MAX_PROGRAM_BYTES} bytes."
+                fault = {"path": "", "code": "too_large", "message": message}
+                raise BridgeError("invalid_program", message, faults=[fault])
+
+    async def _named(self, kind: str, request: Any, do: Callable[[dict[str, Any]], Awaitable[Any]]) -> Any:
+        """The answer to a request that has a name."""
+        return await self._script.answer(request.call, kind, messages.NAMES[type(request)], _arguments(request), do)
+
+    async def _remember(self, request: Any) -> dict[str, Any]:
+        if isinstance(request, messages.MemorySave | messages.MemoryDelete):
+            # With it what was read before becomes durable, on which what is written now may depend: who runs the script
+            # again is to write the same.
+            await self._script.begins(request.call, "memory", messages.NAMES[type(request)], _arguments(request))
+        # Before the lock: nobody waits for it behind somebody who has used too much.
+        await fair_share.turn()
+        # On a thread, one after the other: files and JSON of some megabytes would hold up every other run.
+        async with self._memories.turn:
+            return await on_waiting_thread(self._memory, request)
+
+    async def _resume(self, request: messages.ProgramResume) -> dict[str, Any]:
+        # A payload is taken once: whether it was is looked up before it is given again.
+        method = messages.NAMES[messages.ProgramResume]
+        since = await self._script.begins(request.call, "program", method, _arguments(request))
+        return await self._programs.resume(request.execution, request.payload, since)
+
+    def _memory(self, request: Any) -> dict[str, Any]:
+        match request:
+            case messages.MemorySave():
+                self._memories.save(request.key, request.value, update=request.update)
+                return {}
+            case messages.MemoryLoad():
+                found, value = self._memories.load(request.key)
+                return {"found": found, "value": value}
+            case messages.MemoryDelete():
+                return {"found": self._memories.delete(request.key)}
+            case messages.MemoryList():
+                return {"keys": self._memories.keys(request.prefix)}
+        raise AssertionError(request)
+
+    async def _call(self, request: messages.ToolCall) -> Any:
+        name = self._resolve(request.server)
+        self.calls += 1
+        began, outcome = time.monotonic(), "failed"
+        try:
+            answer = await self._call_tool(name, request)
+            outcome = "answered"
+        finally:
+            # Names only: arguments and results may hold what a log shouldn't.
+            milliseconds = (time.monotonic() - began) * 1000
+            logger.info("%r.%r %s after %.0f ms", name, request.tool, outcome, milliseconds)
+        return answer
+
+    async def _call_tool(self, name: str, request: messages.ToolCall) -> Any:
+        async def made(mark: dict[str, Any]) -> dict[str, Any]:
+            tool = await self._catalog.tool(name, request.tool)
+            await self._programs.holds(request.arguments)
+            try:
+                answered = await self._gate.call(tool, request.arguments, raw=request.raw, mark=mark)
+            except BridgeError as exc:
+                raw = exc.details.pop("raw", None)
+                if request.raw and raw is not None:
+                    return {"raw": raw}
+                raise
+            return {"raw": answered.raw} if request.raw else {"value": answered.value}
+
+        asked = f"{name}.{request.tool}"
+        return await self._script.answer(request.call, "tool", asked, request.arguments, made, raw=request.raw)
+
+    async def _looked_up(self, request: Any) -> dict[str, Any]:
+        match request:
+            case messages.CatalogServers():
+                return {"servers": self._servers()}
+            case messages.CatalogTools():
+                return await self._tools(request.server)
+            case messages.CatalogSearch():
+                return await self._search(request)
+            case messages.CatalogDescribe():
+                return await self._describe(request)
+        return await self._checked(request)
+
+    def _servers(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": status.name,
+                "alias": status.alias,
+                "status": status.state,
+                "tools": status.tool_count,
+                "error": status.error,
+            }
+            for status in self._catalog.servers()
+            if status.name in self._allowed
+        ]
+
+    async def _tools(self, server: str) -> dict[str, Any]:
+        name = self._resolve(server)
+        tools = await self._catalog.tools(name)
+        return {"server": name, "alias": self._allowed[name], "tools": await _rendered(describe.proxy_row, tools)}
+
+    async def _search(self, request: messages.CatalogSearch) -> dict[str, Any]:
+        limit = max(1, min(request.limit, MAX_SEARCH_HITS))
+        found = await self._catalog.search(request.query, limit, strict=request.strict, servers=self._allowed.keys())
+        lines = await _rendered(describe.line, [hit.tool for hit in found.hits])
+        matches = [
+            {
+                "server": hit.tool.server,
+                "tool": hit.tool.name,
+                "name": f"{hit.tool.server_alias}.{hit.tool.alias}",
+                "line": line,
+            }
+            for hit, line in zip(found.hits, lines, strict=True)
+        ]
+        return {"matches": matches, "notices": found.notices}
+
+    async def _describe(self, request: messages.CatalogDescribe) -> dict[str, Any]:
+        try:
+            server, tool_name = split(request.name, self._allowed)
+        except BridgeError as exc:
+            if meant := self._of_that_name(request.name):
+                exc.hint = f"Did you mean {', '.join(meant)}?"
+            raise
+        tools = await self._catalog.tools(server) if not tool_name else (await self._find(server, tool_name),)
+        if request.detail == "schema":
+            schemas = {tool.name: describe.schemas(tool) for tool in tools}
+            return {"schema": schemas if not tool_name else schemas[tools[0].name]}
+        if not tool_name:
+            return {"text": await _off_loop(describe.render_all, tools, request.detail)}
+        [text] = await _rendered(_TEXTS[request.detail], tools)
+        return {"text": text}
+
+    def _of_that_name(self, name: str) -> list[str]:
+        """The tools that a name without its server stands for, or with a wrong one; of what is listed already."""
+        last = name.rpartition(".")[2]
+        found = ((alias, self._catalog.listed_tool(server, last)) for server, alias in self._allowed.items())
+        return [f"{alias}.{tool.alias}" for alias, tool in found if tool is not None][:NAMES_MEANT]
+
+    async def _checked(self, request: messages.CatalogCheck) -> dict[str, Any]:
+        tool = await self._catalog.tool(self._resolve(request.server), request.tool)
+        # What stands behind a reference is known to the gate alone.
+        plain = await off_loop(request.arguments, _without_references, request.arguments)
+        return {"faults": await self._catalog.faults(tool, plain)}
+
+    async def _find(self, server: str, name: str) -> ToolInfo:
+        """By name or alias, and where that fails without regard to case."""
+        folded = name.casefold()
+        for tool in await self._catalog.tools(server):
+            if name in {tool.name, tool.alias}:
+                return tool
+        for tool in await self._catalog.tools(server):
+            if folded in {tool.name.casefold(), tool.alias.casefold()}:
+                return tool
+        return await self._catalog.tool(server, name)
+
+    def _resolve(self, name: str) -> str:
+        """A configured name from a name or an alias, regardless of case if nothing else fits."""
+        return resolve(name, self._allowed)
+
+    async def _file(self, request: messages.ArtifactWrite | messages.OutputRead) -> dict[str, Any]:
+        if isinstance(request, messages.OutputRead):
+            # Not recorded, as the catalogue isn't: an output never changes.
+            return await self._output(request)
+        # One after the other, in the order in which they came: parts make one file.
+        async with self._artifact_turn:
+            return await off_loop(request.base64, self._artifact, request)
+
+    async def _output(self, request: messages.OutputRead) -> dict[str, Any]:
+        asked = (request.execution, request.name, request.start, OUTPUT_PART_BYTES)
+        text, following = await on_thread(self._files.read_output, *asked)
+        if self._script.live and request.execution not in self._has_read:
+            self._has_read.add(request.execution)
+            self._programs.has_read(request.execution)
+        return {"text": text, "next": following}
+
+    def _artifact(self, request: messages.ArtifactWrite) -> dict[str, Any]:
+        try:
+            data = base64.b64decode(request.base64, validate=True)
+        except (binascii.Error, ValueError):
+            raise BridgeError("bad_artifact", "A part of an artifact is no base64.") from None
+        row = self._artifacts.write(request.name, data, first=request.first, last=request.last)
+        return {"uri": row["uri"], "size": row["size"]} if row else {}
+
+
+_TEXTS: dict[str, Callable[[ToolInfo], str]] = {
+    "line": describe.line,
+    "signature": describe.render,
+    "full": describe.full,
+}
+"""What is told of a tool, by the detail that is asked for; its schemas are no text."""
+
+
+def _without_references(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if not any(map(_is_reference, leaves(value)))}
+
+
+def _is_reference(leaf: Any) -> bool:
+    return isinstance(leaf, str) and (SECRET_PREFIX in leaf or REFERENCE_PREFIX in leaf)
+
+
+async def _is_over(value: Any, limit: int) -> bool:
+    return await off_loop(value, is_over, value, limit)
+
+
+async def _rendered(render: Callable[[ToolInfo], T], tools: Sequence[ToolInfo]) -> list[T]:
+    """What is told of tools; on a thread where there are many of them, or one is large."""
+
+    def all_of_them(tools: Sequence[ToolInfo]) -> list[T]:
+        return [render(tool) for tool in tools]
+
+    return await _off_loop(all_of_them, tools)
+
+
+async def _off_loop(function: Callable[..., T], tools: Sequence[ToolInfo], *args: Any) -> T:
+    if len(tools) > FEW_TOOLS or any(map(_is_large, tools)):
+        return await on_thread(function, tools, *args)
+    return function(tools, *args)
+
+
+def _is_large(tool: ToolInfo) -> bool:
+    return is_large([tool.description, tool.input_schema, tool.output_schema], values=FEW_VALUES)
+
+
+def _arguments(request: Any) -> dict[str, Any]:
+    return {field: value for field, value in request._asdict().items() if field != "call"}
+
+
+def _check_names(request: Any) -> None:
+    if (fault := messages.overlong(request)) is not None:
+        raise BridgeError("bad_request", fault)
+    for field in _NAMES:
+        value = getattr(request, field, None)
+        if isinstance(value, str) and len(value) > MAX_NAME_CHARS:
+            raise BridgeError("bad_request", f"{field!r} has {len(value)} characters; the limit is {MAX_NAME_CHARS}.")
+
+
+_NAMES = ("server", "tool", "name", "query", "key", "prefix", "execution", "trace_id")

@@ -1,0 +1,709 @@
+"""The bridge as a whole: one engine, one image, one fleet of servers, and the executions that use them.
+
+The only place that knows of every part. Whatever serves the bridge (an MCP server, a command) enters it once, calls
+`run`, and leaves it; leaving ends every container and every server.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import secrets
+import time
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mcp_bridge.downstream.catalog.catalog import Catalog
+from mcp_bridge.downstream.client.fleet import Fleet
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.artifacts import ArtifactWriter, Files, Memories
+from mcp_bridge.executions.retention import keep_tidy, make_room, tidy
+from mcp_bridge.executions.retention import sweep as sweep_files
+from mcp_bridge.executions.scripts.job import Job
+from mcp_bridge.governance.governance import LOCAL, Governance, load_governance, refuse_local
+from mcp_bridge.governance.server_environment import environment, shown_output
+from mcp_bridge.governance.tool_names import PRINCIPAL, resolve, servers_named
+from mcp_bridge.host import bundle
+from mcp_bridge.host.channel import ChannelLimits, start_line
+from mcp_bridge.host.log_masking import masked_logs
+from mcp_bridge.host.loop_watch import LoopWatch, watched
+from mcp_bridge.host.sandbox_run import MAX_VALUE_BYTES, Execution, ExecutionLimits, Progress
+from mcp_bridge.ledger.log.recorder import SqliteRecorder
+from mcp_bridge.ledger.storage.database import Database
+from mcp_bridge.ledger.storage.schema import FILE_NAME
+from mcp_bridge.ledger.storage.store import ProgramStore
+from mcp_bridge.offload import off_loop
+from mcp_bridge.policy.rules.snapshot import over
+from mcp_bridge.private_files import state_directory
+from mcp_bridge.sandbox.cli_engine import CliEngine
+from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, Engine, Limits, SandboxProcess, SandboxSpec
+from mcp_bridge.sandbox.image.image import ENVIRONMENT, ImageInfo, ImageRequest, ensure_image
+from mcp_bridge.sandbox.owner import owner_label, sweep
+from mcp_bridge.sandbox.probe import probe
+from mcp_bridge.wire import messages
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from anyio.abc import TaskGroup
+
+    from mcp_bridge.downstream.configuration.spec import ServerSpec
+    from mcp_bridge.executions.commands import Commands
+    from mcp_bridge.executions.in_doubt import Settlement
+    from mcp_bridge.executions.lifecycle import Lifecycle
+    from mcp_bridge.executions.programs.commands import ProgramCommands
+    from mcp_bridge.executions.programs.lifecycle import Programs
+    from mcp_bridge.executions.record import ExecutionRecord
+    from mcp_bridge.executions.replay_result import Replayed
+    from mcp_bridge.executions.scripts.commands import ScriptCommands
+    from mcp_bridge.executions.scripts.lifecycle import ActiveScript, Scripts
+    from mcp_bridge.gate.admission import Asker
+    from mcp_bridge.gate.gate import Gate
+    from mcp_bridge.governance.denied_steps import DeniedStep
+    from mcp_bridge.host.live_output import LiveOutput
+    from mcp_bridge.kernel.events import Resume
+    from mcp_bridge.kernel.program import Program
+    from mcp_bridge.ledger.log.quota import Measured
+    from mcp_bridge.ledger.log.recorder import Recorder
+    from mcp_bridge.ledger.publish.publisher import Publisher
+    from mcp_bridge.ledger.storage.store import Starter, StoredExecution
+    from mcp_bridge.models.sampling import Sampler
+    from mcp_bridge.policy.rules.budgets import Usages
+    from mcp_bridge.policy.rules.call import Origin
+    from mcp_bridge.policy.rules.snapshot import PolicySnapshot
+    from mcp_bridge.sandbox.flags import RuntimeChoice
+    from mcp_bridge.sandbox.probe_report import ProbeReport
+    from mcp_bridge.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+GUEST_SILENCE_SECONDS = 120
+"""After so long without a word from the host a sandbox ends itself."""
+
+LEAVE_SECONDS = 2.0
+"""How long a container whose result has come may take to end by itself before it is killed."""
+
+MAX_CODE_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What every execution needs and is found out once."""
+
+    report: ProbeReport
+    engine: Engine
+    image: ImageInfo
+
+
+class Bridge:
+    """Runs scripts. An async context manager, made by `open_bridge`."""
+
+    def __init__(
+        self, settings: Settings, fleet: Fleet, tasks: TaskGroup, database: Database, governance: Governance
+    ) -> None:
+        self.settings = settings
+        self.fleet = fleet
+        self.catalog = Catalog(fleet, settings.state_dir)
+        self.files = Files(settings.state_dir, settings.ledger.max_files_size)
+        self._memories = Memories(settings.state_dir)
+        self.loop_watch = LoopWatch()
+        """What has held up this bridge's event loop."""
+        self._tasks = tasks
+        self._governance = governance
+        self._began_under = governance.snapshot
+        self._were_in_force: dict[str, int] = {}
+        """As `usage_from_history` has similar policies: every policy of this bridge lies over the first one."""
+        self._withdrawn: frozenset[str] = frozenset()
+        """The servers that have been taken out of the configuration since, `LOCAL` among them."""
+        self._database = database
+        self.catalog.add_local(governance.registry.listing().tools)
+        self._places = anyio.Semaphore(settings.max_concurrent)
+        self._preparing = anyio.Lock()
+        self._prepared: Prepared | None = None
+
+    def restrict(self, servers: AbstractSet[str], policy: PolicySnapshot) -> None:
+        """From now on hold what begins to what the configuration has become, too: never to less than at the start.
+
+        Args:
+            servers: The names of the servers that there still are; `LOCAL` for the operator's own tools.
+            policy: What decides, by the configuration as it is.
+        """
+        self._withdrawn = frozenset({*self.fleet.servers, LOCAL}) - servers
+        started = self._began_under
+        snapshot = started if policy.hash == started.hash else over(started, policy)
+        self._governance = replace(self._governance, snapshot=snapshot)
+        self._were_in_force |= dict.fromkeys((started.hash, snapshot.hash), started.count)
+        self.lifecycle.policy_hash, self.lifecycle.similar_policies = snapshot.hash, self._were_in_force
+
+    def measured(self) -> Measured:
+        """How large the ledger is."""
+        return self._database.measured
+
+    # What runs scripts and programs is loaded when the first one comes: a server that is asked for its tools alone
+    # starts sooner.
+
+    @functools.cached_property
+    def lifecycle(self) -> Lifecycle:
+        """That of the bridge's executions."""
+        from mcp_bridge.executions.lifecycle import Lifecycle  # noqa: PLC0415
+        from mcp_bridge.executions.request_identity import Keys  # noqa: PLC0415
+
+        return Lifecycle(
+            ProgramStore(self._database),
+            SqliteRecorder(self._database),
+            Keys(self._database.master.requests, self._database.old_requests),
+            self._governance.snapshot.hash,
+            retry_failed=self.settings.ledger.retry_failed,
+        )
+
+    @functools.cached_property
+    def programs(self) -> Programs:
+        """The bridge's programs."""
+        from mcp_bridge.executions.programs.lifecycle import ProgramRules, Programs  # noqa: PLC0415
+
+        rules = ProgramRules(
+            self._denied_steps, self._governance.refuses_denied_steps, self.settings.ledger.subject_fields
+        )
+        return Programs(self.lifecycle, self._governance.programs, self._tasks, rules)
+
+    async def _denied_steps(self, program: Program, origin: Origin) -> list[DeniedStep]:
+        from mcp_bridge.governance.denied_steps import denied_steps  # noqa: PLC0415
+
+        # On a thread where it is large: each step is held against all rules.
+        return await off_loop(
+            program.data, denied_steps, program, origin, self._governance, self.catalog, self._narrow(None)
+        )
+
+    @functools.cached_property
+    def scripts(self) -> Scripts:
+        """The bridge's scripts."""
+        from mcp_bridge.executions.scripts.lifecycle import Scripts  # noqa: PLC0415
+
+        return Scripts(self.lifecycle, PRINCIPAL, self)
+
+    @functools.cached_property
+    def _usages(self) -> Usages:
+        from mcp_bridge.policy.rules.budgets import Usages  # noqa: PLC0415
+
+        return Usages()
+
+    async def prepare(self, notify: Callable[[str], None] | None = None) -> Prepared:
+        """Find the engine and the image, building it if need be. The first call works, later ones are free.
+
+        Args:
+            notify: Told in a sentence what takes time.
+
+        Raises:
+            BridgeError: No working sandbox: `no_runtime`, `image_missing`, `image_build_failed`, `disk_full`, ….
+        """
+        async with self._preparing:
+            if self._prepared is None:
+                self._prepared = await prepare(self.settings, notify)
+                self._tasks.start_soon(self._sweep, self._prepared.engine)
+            return self._prepared
+
+    async def run(
+        self,
+        code: str,
+        *,
+        servers: Sequence[str] | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+        key: str | None = None,
+        starter: Starter = "agent",
+        progress: Progress | None = None,
+        notify: Callable[[str], None] | None = None,
+        asker: Asker | None = None,
+        sampler: Sampler | None = None,
+        live: LiveOutput | None = None,
+        news: Callable[[str], None] | None = None,
+    ) -> ExecutionRecord:
+        """Run a script in a fresh sandbox.
+
+        Args:
+            code: Python source.
+            servers: Names or aliases of the servers it may use; all by default.
+            timeout: Seconds of its own time.
+            key: Idempotency key: it runs once, whoever asks for it how often; who asks later gets what it gave. One
+                whose process has died, or for which something has come about that it waits for, goes on. Without
+                one, what waits of the same code goes on.
+            starter: Who asks. The keys of agents are others than those of operators.
+            progress: Told what the script reports.
+            notify: Told what takes time before it starts.
+            asker: Asks a person; without one, what needs approval is suspended.
+            sampler: Asks the client's model.
+            live: Tells what the script prints while it runs.
+            news: Told what servers say while they work on its calls: their progress, and what they log.
+
+        Raises:
+            BridgeError: It never ran. Bad requests: `empty_code`, `code_too_large`, `bad_code`, `bad_timeout`,
+                `unknown_server`, `bad_key`, `key_conflict`, `unknown_run`. No working sandbox: as `prepare` and
+                `SandboxProcess.wait`.
+        """
+        known = (progress, notify, asker, sampler, time.monotonic(), starter)
+        job = Job(code, servers, timeout, *known, live=live, news=news)
+        self._check(code, timeout)
+        self._start_line("", job)
+        return await self.scripts.run(job, key)
+
+    def gate(self, execution: str, job: Job, recorder: Recorder | None = None) -> Gate:
+        """As `scripts.SandboxRunner`."""
+        allowed = self._narrow(job.servers)
+        gate = self._gate(execution, allowed, job.asker, job.sampler, recorder, job.news)
+        if job.servers is not None:
+            gate.servers = frozenset(allowed)
+        return gate
+
+    def servers(self, job: Job) -> list[str] | None:
+        """As `scripts.SandboxRunner`."""
+        return None if job.servers is None else sorted(self._narrow(job.servers))
+
+    @property
+    def max_artifact_size(self) -> int:
+        """As `scripts.SandboxRunner`."""
+        return self.settings.max_artifact_size
+
+    async def sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter | None = None) -> ExecutionRecord:
+        """As `scripts.SandboxRunner`."""
+        if artifacts is None:
+            artifacts = ArtifactWriter(self.files, active.script.execution, self.max_artifact_size)
+        try:
+            return await self._sandboxed(active, artifacts)
+        finally:
+            artifacts.abort()
+
+    async def _sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter) -> ExecutionRecord:
+        from mcp_bridge.host.requests import Requests  # noqa: PLC0415
+
+        script, gate, job, _ = active
+        execution = script.execution
+        limit = self._check(job.code, job.timeout)
+        async with self._places:
+            allowed = self._narrow(job.servers)
+            if script.live and not script.past.calls:
+                # While its sandbox starts: one after the other, each would take the second that it is first used in.
+                self.catalog.start_ahead(servers_named(job.code, allowed))
+            prepared = await self.prepare(job.notify)
+            requests = Requests(
+                self.catalog, allowed, self._memories, self.files, artifacts, gate, self.programs, script
+            )
+            replays = bool(script.past.calls) or not script.live
+            first = bundle.bundle(prepared.image.magic) + self._start_line(execution, job, replays=replays)
+            process = await prepared.engine.start(self._spec(execution, prepared))
+            runner = Execution(process, execution, first, limit, requests, job.progress, job.began, job.live)
+            script.halt = functools.partial(runner.stop, "error")
+            try:
+                record = await runner.run()
+            except BaseException:
+                await process.aclose()
+                raise
+            finally:
+                await requests.close()
+            if record.status in {"success", "error", "exit"} and script.divergence is None:
+                # The answer doesn't wait for the container's removal; leaving the bridge does.
+                self._tasks.start_soon(_leave, process)
+            else:
+                await process.aclose()
+            await gate.record_of(record)
+            if record.status in {"protocol_error", "call_limit"} and record.error and script.live:
+                self.programs.record_violation(execution, record.error["message"])
+            # Nothing that is answered may be lost.
+            await anyio.to_thread.run_sync(artifacts.sync)
+            record.calls = requests.calls
+            record.notices += requests.notices
+            if _looked_for_a_server(record):
+                record.notices += self.fleet.missing
+            record.artifacts = artifacts.written
+            record.limits_not_enforced = not_enforced(prepared.report)
+            if not prepared.report.choice.seccomp:
+                record.notices.append("no seccomp profile holds this sandbox; see mcp-bridge doctor")
+            return record
+
+    def _start_line(self, execution: str, job: Job, *, replays: bool = False) -> bytes:
+        servers = [{"name": name, "alias": alias} for name, alias in self._narrow(job.servers).items()]
+        return start_line(messages.ExecutionStart(execution, job.code, servers, MAX_VALUE_BYTES, replays))
+
+    async def run_program(
+        self,
+        program: Any,
+        context: dict[str, Any] | None = None,
+        key: str | None = None,
+        *,
+        starter: Starter = "agent",
+        asker: Asker | None = None,
+        sampler: Sampler | None = None,
+    ) -> dict[str, Any]:
+        """Run a program without a sandbox: nothing of it is code.
+
+        Args:
+            program: An object, or the name of one.
+            context: Names and values.
+            key: Idempotency key.
+            starter: As `run`.
+            asker: As `run`.
+            sampler: As `run`.
+
+        Returns:
+            Its record, as `messages.TraceGet` has it.
+
+        Raises:
+            BridgeError: It was not started: as `Programs.start`.
+        """
+        caller = Job("", asker=asker, sampler=sampler, starter=starter)
+        return await self._program_commands.start(program, context or {}, key, caller)
+
+    async def resume_program(
+        self,
+        execution: str,
+        event: Resume | None = None,
+        *,
+        asker: Asker | None = None,
+        sampler: Sampler | None = None,
+    ) -> dict[str, Any]:
+        """Go on with a suspended program, without a sandbox; or with a script, in one.
+
+        Args:
+            execution: Its id.
+            event: As `Commands.resume`.
+            asker: As `run`.
+            sampler: As `run`.
+
+        Raises:
+            BridgeError: `unknown_trace`; as `Commands.resume`.
+        """
+        stored = await self.lifecycle.stored(execution, PRINCIPAL)
+        caller = Job("", asker=asker, sampler=sampler, began=time.monotonic())
+        return await self._commands(stored).resume(stored, event, caller)
+
+    async def cancel_program(self, execution: str, reason: str) -> dict[str, Any]:
+        """End a suspended program, and undo what its steps want undone; or a script that can't go on by itself.
+
+        Raises:
+            BridgeError: `unknown_trace`; as `Commands.cancel`.
+        """
+        stored = await self.lifecycle.stored(execution, PRINCIPAL)
+        return await self._commands(stored).cancel(stored, reason)
+
+    async def settle_program(
+        self, execution: str, asked: str | None, settlement: Settlement, *, go_on: bool, asker: Asker | None = None
+    ) -> dict[str, Any]:
+        """Settle a call in doubt by a person's word. Only the command line leads here.
+
+        Args:
+            execution: Its id.
+            asked: As `Commands.settle`.
+            settlement: The person's word.
+            go_on: Whether to go on with the execution at once.
+            asker: As `run`.
+
+        Raises:
+            BridgeError: `unknown_trace`; as `Commands.settle`.
+        """
+        stored = await self.lifecycle.stored(execution, PRINCIPAL)
+        caller = Job("", asker=asker, began=time.monotonic())
+        return await self._commands(stored).settle(stored, asked, settlement, caller, go_on=go_on)
+
+    def _commands(self, stored: StoredExecution) -> Commands:
+        return self._script_commands if stored.kind == "script" else self._program_commands
+
+    @functools.cached_property
+    def _program_commands(self) -> ProgramCommands:
+        from mcp_bridge.executions.programs.commands import ProgramCommands  # noqa: PLC0415
+
+        return ProgramCommands(self.programs, PRINCIPAL, self)
+
+    @functools.cached_property
+    def _script_commands(self) -> ScriptCommands:
+        from mcp_bridge.executions.scripts.commands import ScriptCommands  # noqa: PLC0415
+
+        return ScriptCommands(self.scripts)
+
+    async def replay_script(self, stored: StoredExecution) -> Replayed:
+        """Run a script against its record, with no effects.
+
+        Raises:
+            BridgeError: As `replayed`.
+        """
+        from mcp_bridge.executions.replay import replayed  # noqa: PLC0415
+
+        return await replayed(self.lifecycle.store, self.lifecycle.recorder, stored, runner=self)
+
+    async def plan_program(self, intent: str) -> dict[str, Any]:
+        """Have the configured model write a program.
+
+        Raises:
+            BridgeError: As `Gate.plan`.
+        """
+        gate = self._gate(secrets.token_hex(8), self._narrow(None))
+        return await self.programs.plan(intent, PRINCIPAL, gate.plan)
+
+    def _gate(
+        self,
+        execution: str,
+        allowed: Mapping[str, str],
+        asker: Asker | None = None,
+        sampler: Sampler | None = None,
+        recorder: Recorder | None = None,
+        news: Callable[[str], None] | None = None,
+    ) -> Gate:
+        from mcp_bridge.gate.gate import Gate  # noqa: PLC0415
+
+        allowance = self._database.allowance()
+        allowance.counts(execution)
+        return Gate(
+            execution,
+            PRINCIPAL,
+            allowed,
+            self._governance,
+            self.fleet,
+            self.catalog,
+            recorder or self.lifecycle.recorder,
+            self._usages,
+            asker,
+            sampler,
+            # A replay keeps nothing: it makes no call.
+            None if recorder else self.lifecycle.store.keep_values,
+            allowance,
+            news,
+        )
+
+    def _check(self, code: str, timeout: float | None) -> ExecutionLimits:
+        settings = self.settings
+        if not code.strip():
+            raise BridgeError("empty_code", "There is no code to run.", hint="Pass Python source in 'code'.")
+        if len(code) > MAX_CODE_BYTES:
+            raise BridgeError("code_too_large", f"The code has {len(code)} characters; the limit is {MAX_CODE_BYTES}.")
+        seconds = settings.timeout if timeout is None else timeout
+        if not 0 < seconds <= settings.max_timeout:
+            raise BridgeError(
+                "bad_timeout",
+                f"timeout is {seconds:g}; it must be over 0 and at most {settings.max_timeout:g} seconds.",
+                hint="The operator can raise max_timeout." if seconds > 0 else None,
+                maximum=settings.max_timeout,
+            )
+        return ExecutionLimits(
+            timeout=seconds,
+            wall=max(settings.wall_timeout, seconds),
+            start=settings.sandbox_start_timeout,
+            output=settings.max_output_size,
+            channel=ChannelLimits(settings.max_in_flight, settings.max_calls, settings.max_call_size),
+        )
+
+    def aliases(self) -> list[str]:
+        """What scripts call the servers that there are."""
+        return list(self._narrow(None).values())
+
+    def _narrow(self, servers: Sequence[str] | None) -> dict[str, str]:
+        """Configured names with aliases; the argument can only leave servers out."""
+        everything = {
+            name: server.alias
+            for name, server in self.fleet.servers.items()
+            if server.spec.enabled and name not in self._withdrawn
+        }
+        if self._governance.registry.tools and LOCAL not in self._withdrawn:
+            everything[LOCAL] = LOCAL
+        if servers is None:
+            return everything
+        try:
+            return {(name := resolve(asked, everything)): everything[name] for asked in servers}
+        except BridgeError as exc:
+            if exc.code == "unknown_server" and self.fleet.missing:
+                exc.hint = " ".join([exc.hint or "", *self.fleet.missing]).strip()
+            raise
+
+    def _spec(self, execution: str, prepared: Prepared) -> SandboxSpec:
+        settings = self.settings
+        user = settings.container_user
+        # What no control group holds, process 1 holds by rlimits.
+        enforced = prepared.report.choice.enforced
+        words = (
+            0 if enforced.memory else settings.memory,
+            0 if enforced.pids else settings.pids,
+            GUEST_SILENCE_SECONDS,
+        )
+        return SandboxSpec(
+            image=prepared.image.reference,
+            # Not the execution's: it may have another, when it is run again.
+            name=f"mcp-bridge-{secrets.token_hex(8)}",
+            argv=["python3", "-I", "-S", "-E", "-c", bundle.loader(), *map(str, words)],
+            limits=Limits(
+                memory=settings.memory,
+                pids=settings.pids,
+                cpus=settings.cpus,
+                tmp=settings.tmp_size,
+                workspace=settings.workspace_size,
+            ),
+            user=user if ":" in user else f"{user}:{user}",
+            labels={OWNER_LABEL: owner_label(), EXECUTION_LABEL: execution},
+            environment=ENVIRONMENT,
+        )
+
+    async def _sweep(self, engine: Engine) -> None:
+        """Remove what bridges that are gone left behind."""
+        try:
+            for container in await sweep(engine):
+                logger.warning("removed the container %s of a bridge that is gone", container)
+            await sweep_files(self._database, self.files, self.settings.ledger)
+        except (BridgeError, OSError) as exc:
+            logger.warning("the sweep for left-over containers failed: %s", exc)
+
+
+def _looked_for_a_server(record: ExecutionRecord) -> bool:
+    """Whether a script has failed for a name that may be a server's."""
+    message = str((record.error or {}).get("message", "")).lower()
+    return "no mcp server" in message or "there is no server" in message
+
+
+def not_enforced(report: ProbeReport) -> list[str]:
+    """The limits that this host can't hold by control groups, by name."""
+    enforced = report.choice.enforced
+    return [name for name in ("memory", "pids", "cpus") if not getattr(enforced, name)]
+
+
+@asynccontextmanager
+async def open_bridge(
+    settings: Settings,
+    specs: Sequence[ServerSpec],
+    governance: Governance | None = None,
+    *,
+    missing: tuple[str, ...] = (),
+) -> AsyncGenerator[Bridge]:
+    """A bridge over these servers. Leaving it ends every container and server, even under cancellation.
+
+    Args:
+        settings: The settings.
+        specs: The servers.
+        governance: The operator's word; by default that of an empty configuration.
+        missing: As `Discovery.missing`.
+
+    Raises:
+        BridgeError: `database_unusable`, `database_busy`, `database_newer`, `ledger_damaged`, `key_missing`,
+            `key_unusable`, `keyring_missing`, `state_unusable`.
+    """
+    state_directory(settings.state_dir, durable=True)
+    if governance is None:
+        governance = load_governance({}, None, Path.cwd(), settings.state_dir)
+    refuse_local(governance, specs)
+    with masked_logs(governance.vault), watched() as watch:
+        async with Database(
+            settings.state_dir / FILE_NAME, settings.ledger.master_key, owner_label(), settings.ledger.quota
+        ) as database:
+            # What fails does so before there is a task group: out of one, an error comes as one of a group.
+            files = Files(settings.state_dir, settings.ledger.max_files_size)
+            if database.is_new:
+                logger.warning("a ledger begins in %s. %s", settings.state_dir, settings.ledger.retention())
+            await tidy(database, files, settings.ledger)
+            database.reclaim = functools.partial(make_room, database, files, settings.ledger)
+            publishing = await _publishing(database, settings, governance.base)
+            async with (
+                Fleet(
+                    specs,
+                    idle_timeout=settings.runtime_idle_timeout,
+                    environment=environment(settings, governance),
+                    shown=shown_output(governance),
+                    missing=missing,
+                ) as fleet,
+                anyio.create_task_group() as tasks,
+                _looked_after(database, files, settings, publishing, tasks),
+            ):
+                # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
+                bridge = Bridge(settings, fleet, tasks, database, governance)
+                bridge.loop_watch = watch
+                yield bridge
+
+
+async def _publishing(database: Database, settings: Settings, base: Path) -> Publisher | None:
+    if not settings.ledger.publish:
+        return None
+    from mcp_bridge.host.publishing import publisher  # noqa: PLC0415  (rarely needed)
+
+    return await publisher(database, settings.ledger, base)
+
+
+@asynccontextmanager
+async def _looked_after(
+    database: Database, files: Files, settings: Settings, publishing: Publisher | None, tasks: TaskGroup
+) -> AsyncGenerator[None]:
+    """What is to be done while a bridge works: its log's checkpoints are published, and what is too old is erased."""
+    if publishing is not None:
+        tasks.start_soon(publishing.run)
+    tidying = anyio.CancelScope()
+
+    async def look_for_what_is_old() -> None:
+        with tidying:
+            await keep_tidy(database, files, settings.ledger)
+
+    tasks.start_soon(look_for_what_is_old)
+    try:
+        yield
+    finally:
+        tidying.cancel()
+        if publishing is not None:
+            publishing.close()
+
+
+async def prepare(
+    settings: Settings, notify: Callable[[str], None] | None = None, *, refresh: bool = False
+) -> Prepared:
+    """Probe for an engine and make sure of the image.
+
+    Raises:
+        BridgeError: As `Bridge.prepare`.
+    """
+    state_directory(settings.state_dir, durable=True)
+    report = await _probe(settings, notify, refresh=refresh)
+    image = await _image(settings, *report.choice.invocation, notify)
+    return Prepared(report, CliEngine(report.choice, settings.state_dir), image)
+
+
+async def choose_engine(settings: Settings) -> RuntimeChoice:
+    """The engine to use, for commands that look after images.
+
+    Raises:
+        BridgeError: As `Bridge.prepare`.
+    """
+    state_directory(settings.state_dir, durable=True)
+    return (await _probe(settings, None, refresh=False)).choice
+
+
+async def _probe(settings: Settings, notify: Callable[[str], None] | None, *, refresh: bool) -> ProbeReport:
+    async def ensure(command: str, global_args: Sequence[str]) -> str:
+        return (await _image(settings, command, global_args, notify)).reference
+
+    return await probe(
+        runtime=settings.runtime,
+        oci_runtime=settings.oci_runtime,
+        state_dir=settings.state_dir,
+        image=settings.image,
+        refresh=refresh,
+        ensure=ensure,
+    )
+
+
+async def _image(
+    settings: Settings, command: str, global_args: Sequence[str], notify: Callable[[str], None] | None
+) -> ImageInfo:
+    return await ensure_image(
+        command,
+        ImageRequest(settings.profile, tuple(settings.packages)),
+        configured=settings.image,
+        engine_args=global_args,
+        progress=notify,
+        state_dir=settings.state_dir,
+    )
+
+
+async def _leave(process: SandboxProcess) -> None:
+    """See a container to its end after its result has come."""
+    with anyio.CancelScope(shield=True):
+        await process.stdin.aclose()
+        with anyio.move_on_after(LEAVE_SECONDS):
+            try:
+                await process.wait()
+            except BridgeError as exc:
+                logger.debug("the container of a finished execution: %s", exc)
+        await process.aclose()

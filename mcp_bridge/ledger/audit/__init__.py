@@ -1,0 +1,1 @@
+"""What holds a ledger against itself, and what is counted in it."""

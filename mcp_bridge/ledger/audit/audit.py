@@ -1,0 +1,372 @@
+"""What can be shown of a ledger: that it is whole and untouched, that an entry is in it, that it only ever grew.
+
+A file is verified as its export is, by the same code, and then as what it is beyond that: its schema with its triggers,
+the hashes beside the entries, its keys, what was erased, and the rows that are not part of the log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sqlite3
+import time
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.audit.table_audit import Beside, check_master
+from mcp_bridge.ledger.log.codec import LEDGER, decode
+from mcp_bridge.ledger.log.reading import made_schema, open_ledger, schema_of, unknown_entry
+from mcp_bridge.ledger.proofs import merkle, notes, tlog_proof
+from mcp_bridge.ledger.proofs.disclosures import Disclosed
+from mcp_bridge.ledger.proofs.disclosures import encode as encode_disclosed
+from mcp_bridge.ledger.proofs.exports import Picked, Signed, best_note, verify_export
+from mcp_bridge.ledger.proofs.signing import Verifier
+from mcp_bridge.ledger.storage.sealing import damaged
+from mcp_bridge.private_files import place, sync_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from mcp_bridge.ledger.log.codec import Leaf
+    from mcp_bridge.ledger.log.reading import Ledger
+    from mcp_bridge.ledger.proofs.exports import Progress, Verdict
+    from mcp_bridge.ledger.storage.position import PositionFile
+    from mcp_bridge.ledger.storage.sealing import MasterKey
+
+
+@dataclass(frozen=True, slots=True)
+class FileVerdict:
+    """What a file was found to be.
+
+    Attributes:
+        log: What its log was found to be.
+        erased: How many executions are erased.
+        opened: Whether payloads, states and rows beside the log were opened and held against their seals: for that
+            the master key is needed.
+    """
+
+    log: Verdict
+    erased: int
+    opened: bool
+
+
+def verify_file(
+    path: Path,
+    verifiers: Iterable[Verifier] | None,
+    against: Sequence[str] = (),
+    master: MasterKey | None = None,
+    position: PositionFile | None = None,
+    progress: Progress | None = None,
+) -> FileVerdict:
+    """Verify a ledger's file, all of it.
+
+    Args:
+        path: The file.
+        verifiers: The keys that are trusted; None to trust none.
+        against: Signed checkpoints of the log that were kept elsewhere.
+        master: Opens payloads and other rows; None to leave them closed.
+        position: How far the log had come, of the ledger that is here.
+        progress: As `verify_export`.
+
+    Raises:
+        BridgeError: As `open_ledger` and `verify_export`; `ledger_damaged`, `ledger_behind`, `ledger_head_damaged`.
+    """
+    if position is not None:
+        position.load()
+    with open_ledger(path, master) as ledger:
+        # First: what else is there could make the next one take long.
+        _check_schema(ledger.connection)
+        (verdict,) = ledger.connection.execute("PRAGMA integrity_check(1)").fetchone()
+        if verdict != "ok":
+            raise damaged(f"SQLite finds: {verdict}")
+        if master is not None:
+            check_master(ledger.connection, master)
+        beside = Beside()
+        lines = ledger.lines(payloads=True, see=beside.see)
+        found = verify_export(lines, verifiers, against, progress=progress)
+        beside.check(ledger)
+        if position is not None:
+            position.check(ledger.connection)
+        return FileVerdict(found, len(beside.erased), master is not None)
+
+
+def _check_schema(connection: sqlite3.Connection) -> None:
+    wanted = made_schema(connection.execute("PRAGMA user_version").fetchone()[0])
+    found = schema_of(connection)
+    for row in wanted:
+        if row not in found:
+            raise damaged(f"the {row[0]} {row[1]} is missing or changed")
+    for row in found:
+        if row not in wanted:
+            raise damaged(f"there is a {row[0]!r:.20} {row[1]!r:.60} that doesn't belong there")
+
+
+def checkpoint(ledger: Ledger) -> str:
+    """The signed checkpoint of all entries, with the most signatures that there are.
+
+    Raises:
+        BridgeError: `ledger_damaged`: it isn't the log's, or isn't signed by the key that is said to sign it.
+    """
+    note = ledger.head_note()
+    try:
+        key = Verifier.parse(ledger.vkey)
+        found, _ = notes.open_checkpoint(note, [key])
+    except BridgeError as exc:
+        raise damaged(f"its head can't be taken: {exc.message.rstrip('.')}") from None
+    # The log's own says nothing else, and can be shown to whoever.
+    if not note.startswith(f"{notes.checkpoint_text(found)}\n") or (found.origin, found.size) != (
+        key.name,
+        ledger.size,
+    ):
+        raise damaged("its head is another log's, or of another size")
+    return note
+
+
+def prove(ledger: Ledger, sequence: int, *, payload: bool) -> bytes:
+    """The proof that an entry is in the log, as a tlog-proof file.
+
+    Args:
+        ledger: The log.
+        sequence: The entry's.
+        payload: Whether its payload is disclosed, if it can be read.
+
+    Raises:
+        BridgeError: `unknown_entry`; `ledger_damaged`.
+    """
+    found = ledger.entry(sequence)
+    disclosed = Disclosed(found.data, found.payload, found.salt)
+    best = _best_note(ledger, sequence)
+    hashes = merkle.inclusion_proof(sequence, best.checkpoint.size, ledger.node)
+    return _proof(found.leaf, disclosed, hashes, best.note, payload=payload)
+
+
+def _best_note(ledger: Ledger, sequence: int) -> Signed:
+    """The kept checkpoint that an entry's proof is to lead to: signed with the key of now, and cosigned if one is."""
+    key = Verifier.parse(ledger.vkey)
+    found = []
+    for note in ledger.checkpoints():
+        text, signatures = notes.split_note(note)
+        checkpoint = notes.parse_checkpoint(text)
+        if sequence < checkpoint.size <= ledger.size:
+            by_key = any((name, one[: len(key.key_id)]) == (key.name, key.key_id) for name, one in signatures)
+            found.append(Signed(checkpoint, note, ((key, None),) if by_key else ()))
+    if not found:
+        raise damaged("its head is of another size than it says")
+    return best_note(found, {ledger.vkey})
+
+
+def prove_exported(
+    source: IO[bytes],
+    verifiers: Sequence[Verifier] | None,
+    sequence: int,
+    *,
+    payload: bool,
+    progress: Progress | None = None,
+) -> bytes:
+    """As `prove_by`, the proof alone."""
+    return prove_by(source, verifiers, sequence, payload=payload, progress=progress).data
+
+
+class Proven(NamedTuple):
+    """A proof, and the keys of the log that have signed its checkpoint: one of them is what it verifies with."""
+
+    data: bytes
+    keys: tuple[Verifier, ...]
+
+
+def prove_by(
+    source: IO[bytes],
+    verifiers: Sequence[Verifier] | None,
+    sequence: int,
+    *,
+    payload: bool,
+    progress: Progress | None = None,
+) -> Proven:
+    """As `prove`, of an export, which is verified: there is no proof from one that is wrong.
+
+    A checkpoint that a key of `verifiers` has signed is taken rather than one by another key that it vouches for.
+
+    Args:
+        source: The export.
+        verifiers: The keys that are trusted; None to trust none.
+        sequence: The entry's.
+        payload: Whether its payload is disclosed, if the export has it.
+        progress: As `verify_export`.
+
+    Raises:
+        BridgeError: `unknown_entry`; as `verify_export`.
+    """
+    picked = Picked(sequence)
+    size = verify_export(source, verifiers, (), picked, progress).size
+    if picked.leaf is None or picked.disclosed is None:
+        raise unknown_entry(sequence, size)
+    return Proven(_proof(picked.leaf, picked.disclosed, picked.hashes, picked.note, payload=payload), picked.keys)
+
+
+def _proof(leaf: Leaf, disclosed: Disclosed, hashes: Sequence[bytes], note: str, *, payload: bool) -> bytes:
+    # The log's own entries are about keys and clocks, and of no use without that.
+    shown = disclosed if payload or leaf.execution == LEDGER else Disclosed(disclosed.entry)
+    return tlog_proof.encode(tlog_proof.Proof(leaf.sequence, tuple(hashes), note, encode_disclosed(shown)))
+
+
+def export(ledger: Ledger, file: IO[bytes], *, payloads: bool) -> int:
+    """Write the log as one file that can be verified by itself; how many entries it has.
+
+    Raises:
+        BridgeError: `ledger_damaged`.
+        OSError: As the file gives it.
+    """
+    for line in ledger.lines(payloads=payloads):
+        file.write(line)
+    return ledger.size
+
+
+def stats(ledger: Ledger) -> dict[str, Any]:
+    """Numbers of a ledger: entries by kind, executions by status, sizes in bytes, times in seconds since 1970.
+
+    Raises:
+        BridgeError: `ledger_damaged`.
+    """
+    connection = ledger.connection
+
+    def counts(query: str) -> dict[str, int]:
+        found: dict[str, int] = dict(connection.execute(query).fetchall())
+        if not all(isinstance(name, str) for name in found):
+            raise damaged("a name in it is no text")
+        return found
+
+    first, last = (
+        connection.execute(f"SELECT CAST(entry AS BLOB) FROM entries ORDER BY sequence {order} LIMIT 1").fetchone()  # noqa: S608
+        for order in ("ASC", "DESC")
+    )
+    pages, page = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+    return {
+        "origin": ledger.origin,
+        "entries": ledger.size,
+        "kinds": counts("SELECT kind, count(*) FROM entries GROUP BY kind ORDER BY kind"),
+        "executions": counts("SELECT status, count(*) FROM executions GROUP BY status ORDER BY status"),
+        "erased": connection.execute("SELECT count(*) FROM data_keys WHERE wrapped IS NULL").fetchone()[0],
+        "payload_bytes": connection.execute("SELECT coalesce(sum(length(sealed)), 0) FROM payloads").fetchone()[0],
+        "file_bytes": pages * page,
+        "first": _time(first[0]) if first else None,
+        "last": _time(last[0]) if last else None,
+        "key": ledger.vkey,
+        "published": published(ledger),
+    }
+
+
+def published(ledger: Ledger) -> dict[str, dict[str, Any]]:
+    """What is known of the targets of its checkpoints, by their ids, as `publisher.TargetState.record`.
+
+    Raises:
+        BridgeError: `ledger_damaged`.
+    """
+    rows = ledger.connection.execute("SELECT target, state FROM published ORDER BY target")
+    return {target: _published(state) for target, state in rows}
+
+
+def _time(entry: bytes) -> float:
+    try:
+        return decode(entry).time / 1e6
+    except BridgeError as exc:
+        raise damaged(f"its first entry or its last one is none ({exc.message.rstrip('.')})") from None
+
+
+def _published(state: str) -> dict[str, Any]:
+    """As `publisher.TargetState.record`, as far as that is told."""
+    try:
+        found: dict[str, Any] = json.loads(state)
+        alarm = found["conflict"]
+        told = found["size"], found["status"], *((alarm["time"], alarm["message"]) if alarm is not None else ())
+        if [type(value) for value in told] not in ([int, str], [int, str, float, str]):
+            raise TypeError
+        if alarm is not None:
+            # What is no time can't be shown as one.
+            time.localtime(alarm["time"])
+    except (ValueError, TypeError, KeyError, OverflowError, OSError, RecursionError):
+        raise damaged("what it says of a target of its checkpoints can't be read") from None
+    return found
+
+
+def backup(path: Path, target: Path, verifiers: Sequence[Verifier] | None, master: MasterKey | None) -> FileVerdict:
+    """Copy a ledger while it is in use, and verify the copy. The keys beside it are not in it.
+
+    Args:
+        path: The file.
+        target: The copy, which must not be there yet.
+        verifiers: As `verify_file`, like `master`.
+        master: Opens what is in it.
+
+    Raises:
+        BridgeError: `backup_exists`, `backup_failed`; as `verify_file`, of the copy. Nothing is left then.
+    """
+    if target.exists():
+        raise BridgeError("backup_exists", f"{target} is there already.", hint="Name a file that isn't.")
+    new = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}")
+    try:
+        # SQLite writes into an empty file, and keeps its mode.
+        os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        with open_ledger(path) as ledger:
+            ledger.connection.execute("COMMIT")
+            try:
+                # Page by page it would hold what was deleted; this copies what there is.
+                ledger.connection.execute("VACUUM INTO ?", (str(new),))
+            except sqlite3.Error as exc:
+                raise BridgeError("backup_failed", f"{target} can't be written: {exc}.") from None
+        fd = os.open(new, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        verdict = verify_file(new, verifiers, (), master)
+        place(new, target)
+        sync_directory(target.parent)
+    except FileExistsError:
+        raise BridgeError("backup_exists", f"{target} is there already.", hint="Name a file that isn't.") from None
+    except OSError as exc:
+        raise BridgeError("backup_failed", f"{target} can't be written: {exc.strerror}.") from None
+    finally:
+        for leftover in (new, new.with_name(f"{new.name}-wal"), new.with_name(f"{new.name}-shm")):
+            leftover.unlink(missing_ok=True)
+    return verdict
+
+
+def consistency(
+    ledger: Ledger, old: str, new: str | None, verifiers: Sequence[Verifier], before: Sequence[Verifier] = ()
+) -> dict[str, Any]:
+    """Show that the log of one checkpoint is the beginning of that of another, and both of this one.
+
+    Args:
+        ledger: The log.
+        old: A signed note.
+        new: Another; None for the log's own, now.
+        verifiers: The keys that are trusted.
+        before: Keys that the log has had before: they are good for what was signed with them and kept since.
+
+    Returns:
+        `old` and `new`, the sizes; `proof`, the hashes in hex (RFC 6962, section 2.1.2).
+
+    Raises:
+        BridgeError: `bad_note`, `unknown_key`, `bad_signature`, `retired_key`; `other_log`; `rolled_back`, `tampered`;
+            `bad_proof`.
+    """
+    named = {by.vkey: by for by in ledger.signing_keys()}
+    # By its own word, which bounds what a key that was replaced may sign.
+    known = {by.vkey: named.get(by.vkey, by) for by in (*verifiers, *before)}.values()
+    earlier, _ = notes.open_checkpoint(old, known)
+    later, _ = notes.open_checkpoint(ledger.note, verifiers) if new is None else notes.open_checkpoint(new, known)
+    for checkpoint in (earlier, later):
+        if checkpoint.origin != ledger.origin:
+            raise BridgeError("other_log", f"This is a checkpoint of the log {checkpoint.origin!a}.")
+        if checkpoint.size > ledger.size:
+            raise BridgeError(
+                "rolled_back", f"A checkpoint is of {checkpoint.size} entries; the log here has {ledger.size}."
+            )
+        if checkpoint.root != merkle.root(checkpoint.size, ledger.node):
+            raise BridgeError("tampered", f"The first {checkpoint.size} entries have another root than was signed.")
+    hashes = merkle.consistency_proof(earlier.size, later.size, ledger.node)
+    merkle.verify_consistency(earlier.size, later.size, earlier.root, later.root, hashes)
+    return {"old": earlier.size, "new": later.size, "proof": [each.hex() for each in hashes]}

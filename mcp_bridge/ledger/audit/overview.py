@@ -1,0 +1,135 @@
+"""What a reader of many executions asks the store for: pages of ids, counts of entries, whether anything is new."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.log.codec import decode
+from mcp_bridge.ledger.log.entries import Entry, Recorded
+from mcp_bridge.ledger.log.recorder import payload_of, pieces_of, recorded
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Collection, Sequence
+
+    from mcp_bridge.ledger.log.codec import Leaf
+    from mcp_bridge.ledger.log.pieces import Pieces
+    from mcp_bridge.ledger.storage.database import Database
+    from mcp_bridge.ledger.storage.sealing import MasterKey
+
+DAMAGED = "damaged"
+"""The one name in the payload of an entry that can't be read; its value says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """How many entries an execution has.
+
+    Attributes:
+        kinds: By their kind.
+        last: When the last one was recorded, in seconds since 1970; None without any.
+    """
+
+    kinds: dict[str, int] = field(default_factory=dict)
+    last: float | None = None
+
+
+async def newest(
+    database: Database,
+    principal: str,
+    limit: int,
+    *,
+    statuses: Collection[str] = (),
+    since: float | None = None,
+    before: tuple[float, str] | None = None,
+) -> list[tuple[str, float]]:
+    """Ids of a principal's executions and when they began, the latest first.
+
+    Args:
+        database: Has them.
+        principal: Whose.
+        limit: At most so many.
+        statuses: As they are kept; any without some.
+        since: Those that began then or later, in seconds since 1970.
+        before: Those that come after the one that began then and has this id.
+    """
+    among = ", ".join("?" * len(statuses)) if statuses else "status"
+    began, ident = before or (None, "")
+    rows = await database.read(
+        f"SELECT id, started FROM executions WHERE principal = ? AND status IN ({among}) AND started >= ?"  # noqa: S608 - question marks
+        " AND (? IS NULL OR started < ? OR (started = ? AND id < ?)) ORDER BY started DESC, id DESC LIMIT ?",
+        (principal, *statuses, since or 0.0, began, began, began, ident, limit),
+    )
+    return [(execution, started) for execution, started in rows]
+
+
+async def counts(database: Database, executions: Sequence[str]) -> dict[str, Counted]:
+    """The entries of some executions, counted."""
+    marks = ", ".join("?" * len(executions))
+    kinds: dict[str, dict[str, int]] = {execution: {} for execution in executions}
+    ends: dict[str, int] = {}
+    for execution, kind, count, end in await database.read(
+        f"SELECT execution, kind, count(*), max(sequence) FROM entries WHERE execution IN ({marks}) GROUP BY 1, 2",  # noqa: S608 - question marks
+        executions,
+    ):
+        kinds[execution][kind] = count
+        ends[execution] = max(end, ends.get(execution, 0))
+    marks = ", ".join("?" * len(ends))
+    rows = await database.read(
+        f"SELECT execution, entry FROM entries WHERE sequence IN ({marks})",  # noqa: S608 - question marks
+        tuple(ends.values()),
+    )
+    last = {execution: _time(data) for execution, data in rows}
+    return {execution: Counted(found, last.get(execution)) for execution, found in kinds.items()}
+
+
+def _time(data: bytes) -> float | None:
+    try:
+        return decode(data).time / 1e6
+    except BridgeError:
+        return None  # it was changed, as its proof will show
+
+
+async def entries(database: Database, execution: str, limit: int = -1) -> list[Recorded]:
+    """An execution's entries, in order, also where some can't be read: those say so.
+
+    For people who look for what was changed; who goes on with an execution reads it by the recorder, which refuses.
+
+    Args:
+        database: Has them.
+        execution: Whose.
+        limit: Only the first ones; all if it is negative.
+    """
+    return await database.look(lambda connection: _entries(connection, database.master, execution, limit))
+
+
+def _entries(connection: sqlite3.Connection, master: MasterKey, execution: str, limit: int) -> list[Recorded]:
+    rows = connection.execute(
+        "SELECT sequence, kind, entry, sealed, wrapped FROM entries LEFT JOIN payloads USING (sequence)"
+        " LEFT JOIN data_keys USING (execution) WHERE execution = ? ORDER BY sequence LIMIT ?",
+        (execution, limit),
+    ).fetchall()
+    found: list[Recorded] = []
+    pieces: Pieces | None = None
+    for number, (sequence, kind, data, sealed, wrapped) in enumerate(rows):
+        leaf: Leaf | None = None
+        try:
+            if number == 0 and wrapped is not None:
+                pieces = pieces_of(connection, execution, master.open(execution, wrapped))
+            leaf = decode(data)
+            payload = payload_of(leaf, sealed, pieces)
+            found.append(recorded(leaf, None if payload is None else payload.value()))
+        except BridgeError as exc:
+            content = {DAMAGED: exc.message}
+            when = leaf.time / 1e6 if leaf else found[-1].time if found else 0.0
+            found.append(Recorded(sequence, when, Entry(kind, execution, content, leaf.step if leaf else None)))
+    return found
+
+
+async def version(database: Database) -> int:
+    """A number that is another one when anything has been written since, by whichever process."""
+    rows = await database.read("PRAGMA data_version")
+    number: int = rows[0][0]
+    return number

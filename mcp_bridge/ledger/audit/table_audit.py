@@ -1,0 +1,306 @@
+"""What stands beside the log in its file, held against what the log says of it.
+
+Nobody without the master key can write a row that isn't there: each has a MAC, or a seal. Rows that were, and are no
+longer, could be put back or taken away; where an entry tells of them, that is found, too. What no entry tells of is in
+SECURITY.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.ledger.log.codec import LEDGER
+from mcp_bridge.ledger.log.key_history import KeyEvent, keys_of
+from mcp_bridge.ledger.log.pieces import label_of, unpack
+from mcp_bridge.ledger.log.transaction import check_row
+from mcp_bridge.ledger.proofs import merkle, notes, signing
+from mcp_bridge.ledger.storage.position import WRITES, writes_of
+from mcp_bridge.ledger.storage.sealed_rows import check_sealed
+from mcp_bridge.ledger.storage.sealing import damaged, wrong_master
+from mcp_bridge.ledger.storage.store import ERASED
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from mcp_bridge.ledger.log.codec import Leaf
+    from mcp_bridge.ledger.log.reading import Ledger, ReadEntry
+    from mcp_bridge.ledger.storage.sealing import DataKey, MasterKey
+
+UNFINISHED = "unfinished erasure"
+"""With the number of its entry, the name in `meta` of an erasure of which something is left to do."""
+
+_MAC_TABLES = ("executions", "approvals", "programs", "data_keys", "holders", "checkpoints", "published")
+
+_WITH_PIECES, _WITH_TOKENS = 2, 3
+"""Versions of the file."""
+
+OLD_REQUESTS = "requests"
+"""The name in `meta` of the key, wrapped, by which requests are told that earlier versions have kept; empty if there
+are none. Where it is, what they have left of erased values is forgotten."""
+
+OLD_REQUESTS_GONE = "gone"
+"""In the place of that key, where it is needed and wasn't there. It is taken when it is put back."""
+
+_DECISION = ("approved", "by", "comment")
+
+
+@dataclass
+class Beside:
+    """What the entries say of the rows beside them, gathered while they are read.
+
+    Attributes:
+        erased: The executions that are erased.
+    """
+
+    erased: set[str] = field(default_factory=set)
+    _erasures: dict[int, list[str]] = field(default_factory=dict)
+    _references: set[tuple[str, str]] = field(default_factory=set)
+    """As entries of earlier versions name those that were erased: by executions and ids."""
+    _tokens: Counter[str] = field(default_factory=Counter)
+    """As later entries name them."""
+    _withheld: Counter[int] = field(default_factory=Counter)
+    """Entries about the log whose payloads were taken away, as a later one says, less those that have none."""
+    _keys: list[tuple[int, KeyEvent]] = field(default_factory=list)
+    _left: dict[str, tuple[str, dict[str, Any] | None]] = field(default_factory=dict)
+    _decided: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _unfinished: set[str] = field(default_factory=set)
+    """Executions that are erased, and of which payloads may still be there, unreadable."""
+
+    def see(self, found: ReadEntry) -> None:
+        """Take the next entry.
+
+        Raises:
+            BridgeError: `ledger_damaged`, `bad_entry`: its payload can't be taken.
+        """
+        try:
+            self._take(found.leaf, found.payload)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            # Its hash may be right, and its signature not: that is looked at last.
+            raise damaged(f"the payload of the entry {found.leaf.sequence} is none of its kind") from None
+
+    def _take(self, leaf: Leaf, data: bytes | None) -> None:
+        payload = None if data is None else json.loads(data)
+        if leaf.execution == LEDGER:
+            if payload is None:
+                self._withheld[leaf.sequence] -= 1
+            if leaf.kind == "erasure" and payload is not None:
+                self._erasures[leaf.sequence] = payload["executions"]
+                self.erased.update(payload["executions"])
+                self._references.update((one, payload["reference"]) for one in payload.get("holders", ()))
+                self._tokens.update(payload.get("references", ()))
+                self._withheld.update(payload.get("withheld", ()))
+            elif leaf.kind == "key" and data is not None:
+                self._keys.append((leaf.sequence, KeyEvent.decode(data)))
+        elif leaf.kind in {"start", "suspension", "resume", "end"}:
+            self._left[leaf.execution] = (leaf.kind, payload)
+        elif leaf.kind == "decision" and payload is not None and all(name in payload for name in _DECISION):
+            self._decided[leaf.execution, _canonical(payload)] += 1
+
+    def check(self, ledger: Ledger) -> None:
+        """Hold the file's other tables against the entries, as far as that is possible with the master key or without.
+
+        Raises:
+            BridgeError: `ledger_damaged`; as `notes`.
+        """
+        self._check_meta(ledger)
+        self._check_head(ledger)
+        self._check_keys(ledger)
+        version = ledger.connection.execute("PRAGMA user_version").fetchone()[0]
+        if version >= _WITH_PIECES:
+            self._check_pieces(ledger)
+        self._check_references(ledger, has_tokens=version >= _WITH_TOKENS)
+        self._check_executions(ledger.connection)
+        if ledger.master is not None:
+            _check_rows(ledger.connection, ledger.master)
+            self._check_decisions(ledger.connection, ledger.master)
+            self._check_states(ledger.connection, ledger.master)
+
+    def _check_meta(self, ledger: Ledger) -> None:
+        for name, value in ledger.connection.execute("SELECT name, value FROM meta"):
+            what, _, number = name.rpartition(" ")
+            if what == UNFINISHED and number.isdecimal() and number == str(int(number)):
+                if value == json.dumps(executions := self._erasures.get(int(number))):
+                    self._unfinished.update(executions or ())
+                    continue
+            elif name in {"origin", "master", OLD_REQUESTS} or (name == WRITES and value == str(writes_of(value))):
+                continue
+            raise damaged(f"there is an unknown {name!r:.60} in its table meta, or another than there was")
+
+    def _check_head(self, ledger: Ledger) -> None:
+        # A connection that can't write doesn't look at CHECK, neither does its integrity_check.
+        (one, root, note), *more = ledger.connection.execute("SELECT one, root, note FROM head").fetchall()
+        if one != 1 or more:
+            raise damaged("it has another head, or more than one")
+        text, _ = notes.split_note(note)
+        if notes.parse_checkpoint(text) != notes.Checkpoint(ledger.origin, ledger.size, root):
+            raise damaged("what stands beside its head is not the head's own")
+        if not self._keys or ledger.vkey != self._keys[-1][1].vkey:
+            raise damaged("its head is signed with another key than its entries name")
+        notes.open_checkpoint(note, [signing.Verifier.parse(ledger.vkey)])
+        known = notes.keyring(keys_of(self._keys))
+        kept: set[tuple[int, str | None]] = set()
+        for size, note in ledger.connection.execute("SELECT size, note FROM checkpoints"):
+            text, signatures = notes.split_note(note)
+            checkpoint = notes.parse_checkpoint(text)
+            of_log = [row for row in signatures if row[0] == ledger.origin]
+            by = notes.in_use(checkpoint, notes.check_signatures(text, of_log, known))
+            if (
+                (checkpoint.origin, checkpoint.size) != (ledger.origin, size)
+                or size > ledger.size
+                or len(by) != len(of_log)
+                or checkpoint.root != merkle.root(size, ledger.node)
+            ):
+                raise damaged(f"a checkpoint that was kept, of {size} entries, is not this log's")
+            kept.update((size, one.vkey) for one, _ in by)
+        for sequence, event in self._keys:
+            if event.event == "rotated" and not {(sequence + 1, event.vkey), (sequence + 1, event.before)} <= kept:
+                raise damaged(f"the checkpoint is missing by which the key of entry {sequence} can be trusted")
+
+    def _check_keys(self, ledger: Ledger) -> None:
+        """A key is there until the log says that its execution is erased, and not after that; payloads likewise."""
+        gone = {row[0] for row in ledger.connection.execute("SELECT execution FROM data_keys WHERE wrapped IS NULL")}
+        if gone != self.erased:
+            odd = min(gone ^ self.erased)
+            said = "its key is there, and the log says it was destroyed" if odd in self.erased else "its key is gone"
+            raise damaged(f"{odd} is erased and it isn't: {said}")
+        for execution, wrapped in ledger.connection.execute(
+            "SELECT execution, wrapped FROM entries LEFT JOIN payloads USING (sequence)"
+            " LEFT JOIN data_keys USING (execution) WHERE (sealed IS NULL) <> (wrapped IS NULL) AND execution <> ?",
+            (LEDGER,),
+        ):
+            if wrapped is not None or execution not in self._unfinished:
+                raise damaged(f"{execution} has payloads without a key, or a key and not all payloads")
+        count = "SELECT count(*) FROM payloads WHERE sequence NOT IN (SELECT sequence FROM entries)"
+        if ledger.connection.execute(count).fetchone()[0]:
+            raise damaged("there are payloads of no entry")
+
+    def _check_pieces(self, ledger: Ledger) -> None:
+        """That each is what its name says, and an execution's that isn't erased."""
+        connection, master = ledger.connection, ledger.master
+        key: tuple[str, DataKey] | None = None
+        for execution, name, size, sealed, wrapped in connection.execute(
+            "SELECT execution, name, size, CAST(sealed AS BLOB), wrapped FROM pieces"
+            " LEFT JOIN data_keys USING (execution) ORDER BY execution"
+        ):
+            if size != len(sealed) or (wrapped is None and execution not in self._unfinished):
+                raise damaged(f"a piece of a payload of {execution!r:.60} is of another size, or its key is destroyed")
+            if master is None or wrapped is None:
+                continue
+            if key is None or key[0] != execution:
+                key = execution, master.open(execution, wrapped)
+            if key[1].name(unpack(key[1].open(sealed, label_of(execution, name)))) != name:
+                raise damaged(f"a piece of a payload of {execution} is another one")
+
+    def _check_references(self, ledger: Ledger, *, has_tokens: bool) -> None:
+        """That a value is there until the log says that it is erased, and not after that."""
+        if odd := [sequence for sequence, count in self._withheld.items() if count]:
+            raise damaged(f"the payload of the entry {min(odd)} is missing, or the log says that it is, and it isn't")
+        if not has_tokens:
+            self._check_old_references(ledger.connection)
+            return
+        known: Counter[str] = Counter()
+        for execution, name, is_there, token in ledger.connection.execute(
+            "SELECT execution, id, value IS NOT NULL, erased FROM reference_values"
+        ):
+            if token is not None:
+                known[token] += 1
+            put_back = ledger.master is not None and self._tokens[ledger.master.erased(execution, name)] > 0
+            if is_there == (token is not None or execution in self.erased) or (is_there and put_back):
+                said = "is there, and the log says it was erased" if is_there else "is gone, and the log doesn't say so"
+                raise damaged(f"the value behind the reference {name!r:.60} of {execution} {said}")
+        if known != self._tokens or self._references:
+            raise damaged("the values behind references that are erased are not those that the log says")
+
+    def _check_old_references(self, connection: sqlite3.Connection) -> None:
+        """As `_check_references`, of a file that an earlier version has left, and nobody has opened to write since."""
+        known = set()
+        for execution, name, is_there in connection.execute(
+            "SELECT execution, id, value IS NOT NULL FROM reference_values"
+        ):
+            known.add((execution, name))
+            if is_there == (execution in self.erased or (execution, name) in self._references):
+                said = "is there, and the log says it was erased" if is_there else "is gone, and the log doesn't say so"
+                raise damaged(f"the value behind the reference {name!r:.60} of {execution} {said}")
+        if missing := self._references - known:
+            raise damaged(f"the reference {min(missing)[1]!r:.60} is missing")
+
+    def _check_executions(self, connection: sqlite3.Connection) -> None:
+        """That each that has begun is there, and none is as it was before it was left last.
+
+        One that is kept as running may have ended: its process has died before it took that down. It goes on by the
+        entries, and not by its row.
+        """
+        statuses = dict(connection.execute("SELECT id, status FROM executions"))
+        for execution, status in statuses.items():
+            if (status == ERASED) != (execution in self.erased):
+                raise damaged(f"{execution} is down as {status}, and the log says otherwise")
+        for execution, (kind, payload) in self._left.items():
+            if execution not in statuses:
+                raise damaged(f"the execution {execution} has begun, and is missing")
+            left = statuses[execution]
+            if left in {ERASED, "running"} or payload is None or kind not in {"suspension", "end"}:
+                continue
+            if payload.get("status", left) != left:
+                raise damaged(f"the execution {execution} is down as {left}, and it was left as {payload['status']}")
+
+    def _check_decisions(self, connection: sqlite3.Connection, master: MasterKey) -> None:
+        """That each decision has its question, and each question that was decided its decision."""
+        decided: Counter[tuple[str, str]] = Counter()
+        for execution, effect, status, question, decision, wrapped in connection.execute(
+            "SELECT execution, effect, status, question, decision, wrapped"
+            " FROM approvals LEFT JOIN data_keys USING (execution)"
+        ):
+            if wrapped is None or status == "open":
+                continue
+            key = master.open(execution, wrapped)
+            asked, said = (
+                json.loads(key.open(sealed or b"", f"{execution}/{what}/{effect}".encode()))
+                for what, sealed in (("question", question), ("decision", decision))
+            )
+            decided[execution, _canonical(asked | said)] += 1
+        if decided != self._decided:
+            odd = min((decided - self._decided) + (self._decided - decided))
+            raise damaged(f"the decisions of {odd[0]} are not those that the log has")
+
+    def _check_states(self, connection: sqlite3.Connection, master: MasterKey) -> None:
+        """That each suspended execution has the state that it was left in."""
+        for execution, status, state, wrapped in connection.execute(
+            "SELECT id, status, state, wrapped FROM executions JOIN data_keys ON id = execution WHERE state IS NOT NULL"
+        ):
+            kind, payload = self._left.get(execution, ("", None))
+            if kind == "suspension" and payload is not None and "state" in payload and wrapped is not None:
+                data = master.open(execution, wrapped).open(state, f"{execution}/state".encode())
+                if status != "running" and hashlib.sha256(data).hexdigest() != payload["state"]:
+                    raise damaged(f"the state of {execution} is not the one that it was left in")
+
+
+def check_master(connection: sqlite3.Connection, master: MasterKey) -> None:
+    """Whether it is the master key that a ledger was begun with.
+
+    Raises:
+        BridgeError: `key_unusable`.
+    """
+    (check,) = connection.execute("SELECT value FROM meta WHERE name = 'master'").fetchone() or ("",)
+    if check != master.check:
+        raise wrong_master()
+
+
+def _check_rows(connection: sqlite3.Connection, master: MasterKey) -> None:
+    for table in _MAC_TABLES:
+        for row in connection.execute(f"SELECT * FROM {table}"):  # noqa: S608 - its names are those above
+            check_row(master, table, row)
+    for execution, wrapped in connection.execute("SELECT execution, wrapped FROM data_keys WHERE wrapped IS NOT NULL"):
+        master.open(execution, wrapped)
+    for (wrapped,) in connection.execute(
+        "SELECT value FROM meta WHERE name = ? AND value NOT IN ('', ?)", (OLD_REQUESTS, OLD_REQUESTS_GONE)
+    ):
+        master.unwrap(wrapped, OLD_REQUESTS)
+    check_sealed(connection, master)
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)

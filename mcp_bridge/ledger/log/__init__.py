@@ -1,0 +1,1 @@
+"""The log itself: entries, their encoding, who appends and who reads."""

@@ -1,0 +1,152 @@
+"""Entries of the log as the bytes that are hashed: canonical JSON (RFC 8785) of ASCII names, texts and whole numbers.
+
+One entry has one form. What decodes and doesn't encode to the same bytes again is no entry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, fields
+from typing import Any, get_args
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.log.entries import Kind
+
+KINDS = frozenset(get_args(Kind))
+
+MAX_TEXT_CHARS = 4096
+"""Of a step's path, the longest text of an entry."""
+
+MAX_ENTRY_BYTES = 32 << 10
+
+MAX_NUMBER = 2**53 - 1
+"""The largest whole number that every reader of JSON takes as it is (RFC 8785, appendix D)."""
+
+LEDGER = "ledger"
+"""In the place of an execution: an entry about the log itself."""
+
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+# By code points, and not by what a version of Python takes for printable: readers must agree for ever.
+_TEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*")
+_UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One entry of the log.
+
+    Attributes:
+        commitment: HMAC-SHA-256 of the payload's bytes under the entry's own random salt, in hex.
+        execution: Whose entry it is, or LEDGER.
+        kind: What.
+        policy: The policy's hash, or an empty text.
+        previous: The leaf hash of the execution's entry before this one, in hex; None for its first.
+        program: The program's hash, or None.
+        sequence: Its place in the log, from 0.
+        step: The path of the program's step, or None.
+        time: Microseconds since 1970, UTC. Never less than that of the entry before.
+    """
+
+    commitment: str
+    execution: str
+    kind: str
+    policy: str
+    previous: str | None
+    program: str | None
+    sequence: int
+    step: str | None
+    time: int
+
+
+_NAMES = tuple(field.name for field in fields(Leaf))
+_encode_text = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def fitting(text: str) -> str:
+    """A text as an entry can have it, whoever chose it: a control character as its escape, and the end cut off."""
+    if len(text) <= MAX_TEXT_CHARS and text.isascii() and text.isprintable():
+        return text
+    text = _UNFIT.sub(lambda found: f"\\u{ord(found[0]):04x}", text[: MAX_TEXT_CHARS + 1])
+    return text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
+
+
+def encode(leaf: Leaf) -> bytes:
+    """The bytes that are hashed."""
+    policy, step = _encode_text(leaf.policy), "null" if leaf.step is None else _encode_text(leaf.step)
+    previous = "null" if leaf.previous is None else f'"{leaf.previous}"'
+    program = "null" if leaf.program is None else _encode_text(leaf.program)
+    return (
+        f'{{"commitment":"{leaf.commitment}","execution":{_encode_text(leaf.execution)},"kind":"{leaf.kind}",'
+        f'"policy":{policy},"previous":{previous},"program":{program},"sequence":{leaf.sequence},"step":{step},'
+        f'"time":{leaf.time}}}'
+    ).encode()
+
+
+def _text_of(data: bytes) -> str:
+    if not isinstance(data, bytes):
+        # A changed byte can make a column's bytes text, or nothing, whatever the table says.
+        raise _bad("it is no bytes")
+    if len(data) > MAX_ENTRY_BYTES:
+        raise _bad(f"it has {len(data)} bytes")
+    return data.decode()
+
+
+def decode(data: bytes) -> Leaf:
+    """The entry of some bytes.
+
+    Raises:
+        BridgeError: `bad_entry`: they are none, or not in the one form that it has.
+    """
+    try:
+        # Numbers are read as texts: a long one takes long.
+        found = _decoder.decode(_text_of(data))
+    except (ValueError, RecursionError):
+        raise _bad("it is no JSON object of texts and whole numbers") from None
+    if not isinstance(found, dict) or tuple(found) != _NAMES:
+        raise _bad(f"its names are not {', '.join(_NAMES)}")
+    leaf = Leaf(**found)
+    for name in ("commitment", "previous"):
+        value = found[name]
+        if not (isinstance(value, str) and _HASH.fullmatch(value)) and not (name == "previous" and value is None):
+            raise _bad(f"its {name} is no hash")
+    for name in ("execution", "policy", "program", "step"):
+        value = found[name]
+        if not _is_text(value) and not (name in {"program", "step"} and value is None):
+            raise _bad(f"its {name} is no text")
+    if not isinstance(leaf.kind, str) or leaf.kind not in KINDS:
+        raise _bad("its kind is none that there is")
+    for name in ("sequence", "time"):
+        if not (isinstance(found[name], int) and not isinstance(found[name], bool)):
+            raise _bad(f"its {name} is no whole number")
+    if not leaf.execution or encode(leaf) != data:
+        raise _bad("it is not in canonical form (RFC 8785)")
+    return leaf
+
+
+def leaf_hash(data: bytes) -> bytes:
+    """The hash of an entry as a leaf of the tree (RFC 6962, section 2.1)."""
+    return hashlib.sha256(b"\0" + data).digest()
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= MAX_TEXT_CHARS and _TEXT.fullmatch(value) is not None
+
+
+def _number(text: str) -> int:
+    if len(text) > len(str(MAX_NUMBER)) or not 0 <= int(text) <= MAX_NUMBER:
+        raise ValueError(text[:20])
+    return int(text)
+
+
+def _refuse(text: str) -> Any:
+    raise ValueError(text[:20])
+
+
+_decoder = json.JSONDecoder(parse_int=_number, parse_float=_refuse, parse_constant=_refuse)
+
+
+def _bad(why: str) -> BridgeError:
+    return BridgeError("bad_entry", f"This is no entry of a ledger: {why}.")

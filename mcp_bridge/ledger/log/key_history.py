@@ -1,0 +1,161 @@
+"""Which keys a log's checkpoints may be signed with: the entries that name them, and what a reader can trust by them.
+
+A log's first entry names its first key. A later one names the next key and the one before it: `rotated`, the one before
+is at hand and signs the log with that entry in it, so that who trusts the one before can trust the next one; or `lost`,
+it is not, and the next key has to be trusted by other means. Neither way does the key before sign anything after that:
+whoever has got hold of it since can't go on with the log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, cast
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.proofs import disclosures, notes, signing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from mcp_bridge.ledger.proofs.signing import Verifier
+
+MAX_KEYS = 1000
+"""Of one log. A rotation a day for years."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyEvent:
+    """The payload of an entry of the kind `key`.
+
+    Attributes:
+        event: The first key was made, or a key was put in the place of another that is at hand, or lost.
+        vkey: The key from this entry on.
+        before: The key until then; None for the first.
+    """
+
+    event: Literal["made", "rotated", "lost"]
+    vkey: str
+    before: str | None = None
+
+    def encode(self) -> bytes:
+        """The payload's bytes."""
+        if self.before is None:
+            return disclosures.encode_object(event=self.event, vkey=self.vkey)
+        return disclosures.encode_object(**{"event": self.event, "from": self.before, "vkey": self.vkey})
+
+    @classmethod
+    def decode(cls, payload: bytes) -> KeyEvent:
+        """The event of a payload.
+
+        Raises:
+            BridgeError: `bad_entry`: it is none.
+        """
+        first = payload.startswith(b'{"event":"made"')
+        values = disclosures.decode_object(payload, ("event", "vkey") if first else ("event", "from", "vkey"))
+        if not all(isinstance(value, str) for value in values) or values[0] not in {"made", "rotated", "lost"}:
+            raise BridgeError(
+                "bad_entry", "This is no entry of a key: it doesn't say which key, and what became of it."
+            )
+        event, *before, vkey = cast("list[str]", values)
+        if bool(before) != (event != "made"):
+            raise BridgeError(
+                "bad_entry", "This is no entry of a key: the first one, and no other, has none before it."
+            )
+        return cls(cast("Literal['made', 'rotated', 'lost']", event), vkey, before[0] if before else None)
+
+    def retire(self, key: Verifier, sequence: int) -> Verifier:
+        """The key that was there until this event, which is the entry `sequence`, as good as it is from then on."""
+        return key.retired(sequence + 1 if self.event == "rotated" else sequence)
+
+
+def keys_of(events: Iterable[tuple[int, KeyEvent]]) -> list[Verifier]:
+    """The keys that a log's entries name, in their order; each is good for no longer than it was in use.
+
+    Args:
+        events: The entries' numbers, and what they say, in their order.
+
+    Raises:
+        BridgeError: `bad_key`.
+    """
+    found: list[Verifier] = []
+    for sequence, event in events:
+        if found:
+            found[-1] = event.retire(found[-1], sequence)
+        found.append(signing.Verifier.parse(event.vkey))
+    return found
+
+
+class KeyHistory:
+    """The keys of one log while it is read."""
+
+    def __init__(self, origin: str, given: Iterable[Verifier] | None) -> None:
+        """Begin.
+
+        Args:
+            origin: The log's.
+            given: What the reader trusts to begin with; None to trust nothing.
+
+        Raises:
+            BridgeError: `bad_key`: two of the keys can't be told apart.
+        """
+        self._known = notes.keyring(given or ())
+        self._given = {by.vkey for by in self._known.values() if by.is_of_log(origin)}
+        self._origin = origin
+        self._events: list[tuple[int, KeyEvent]] = []
+        self._named: set[str] = set()
+        self._signed: dict[str, int] = {}
+
+    @property
+    def known(self) -> Mapping[tuple[str, bytes], Verifier]:
+        """All keys that were given or are named in the log: what they sign has to be right, trusted or not."""
+        return self._known
+
+    @property
+    def names_log(self) -> bool:
+        """Whether one of the keys that were given is of a log of that name."""
+        return bool(self._given)
+
+    @property
+    def lost(self) -> list[tuple[int, str, str]]:
+        """The keys that were replaced as lost: the entry that says so, the key, and the one in its place."""
+        return [(sequence, str(event.before), event.vkey) for sequence, event in self._events if event.event == "lost"]
+
+    def take(self, sequence: int, payload: bytes) -> None:
+        """Take the next of the log's entries that name a key.
+
+        Raises:
+            BridgeError: `bad_entry`, `bad_key`: it names none, or not after the one before. `bad_export`: there are
+                too many.
+        """
+        event = KeyEvent.decode(payload)
+        if event.before != (self._events[-1][1].vkey if self._events else None):
+            raise BridgeError("tampered", f"Entry {sequence} doesn't name the log's key before it.")
+        verifier = signing.Verifier.parse(event.vkey)
+        if not verifier.is_of_log(self._origin):
+            raise BridgeError("bad_key", f"Entry {sequence} names a key that is not one of the log {self._origin!a}.")
+        if len(self._events) >= MAX_KEYS:
+            raise BridgeError("bad_export", f"The log has had more than {MAX_KEYS} keys.")
+        if event.vkey in self._named:
+            # Whoever has a key that was replaced could put it in use again.
+            raise BridgeError("bad_entry", f"Entry {sequence} names a key that the log has had before.")
+        if self._events:
+            before = signing.Verifier.parse(self._events[-1][1].vkey)
+            self._known[before.name, before.key_id] = event.retire(before, sequence)
+        self._events.append((sequence, event))
+        self._named.add(event.vkey)
+        self._known = notes.keyring([*self._known.values(), verifier])
+
+    def sign(self, size: int, signers: Iterable[Verifier]) -> None:
+        """Take the keys whose signatures of the checkpoint of that size hold, and which may sign it."""
+        for by in signers:
+            if by.is_of_log(self._origin):
+                self._signed[by.vkey] = max(size, self._signed.get(by.vkey, 0))
+
+    def trusted(self) -> list[str]:
+        """The keys that can be trusted, given all checkpoints: those given first, then as the log names them."""
+        found = dict.fromkeys(sorted(self._given))
+        for sequence, event in self._events:
+            before = event.before
+            if event.event == "rotated" and before in found and self._signed.get(str(before), 0) > sequence:
+                found[event.vkey] = None
+        return list(found)

@@ -1,0 +1,365 @@
+"""The end of the log, for the connection that writes: entries become leaves, payloads are sealed, the head is signed.
+
+All of it happens inside the transaction that keeps it: sequence numbers, chains and the tree are those of the file,
+whichever process wrote last.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.log.codec import LEDGER, MAX_ENTRY_BYTES, Leaf, decode, encode, fitting, leaf_hash
+from mcp_bridge.ledger.log.nodes import read_node
+from mcp_bridge.ledger.log.pieces import Snapshot, label_of, pack, skeleton
+from mcp_bridge.ledger.proofs.disclosures import SALT_BYTES, commitment
+from mcp_bridge.ledger.proofs.merkle import HASH_BYTES, Frontier
+from mcp_bridge.ledger.proofs.notes import Checkpoint, sign_checkpoint
+from mcp_bridge.ledger.storage.position import WRITES, Position, read_head, writes_of
+from mcp_bridge.ledger.storage.sealing import damaged
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Sequence
+
+    from mcp_bridge.ledger.log.entries import Entry
+    from mcp_bridge.ledger.log.pieces import Parts
+    from mcp_bridge.ledger.proofs.signing import Signer
+    from mcp_bridge.ledger.storage.position import PositionFile
+    from mcp_bridge.ledger.storage.sealing import DataKey, MasterKey
+
+CLOCK_STEP_SECONDS = 60
+"""How far the clock may be behind the last entry: it is set now and then. The entry gets the last one's time."""
+
+MAX_REMEMBERED = 10_000
+"""Executions whose chain's end and key are kept in memory."""
+
+_SECOND = 1_000_000
+
+INSERT_ENTRY = "INSERT INTO entries (sequence, execution, kind, entry, nodes) VALUES (?, ?, ?, ?, ?)"
+INSERT_KEY = "INSERT INTO data_keys (execution, subject, wrapped, mac) VALUES (?, ?, ?, ?)"
+INSERT_PAYLOAD = "INSERT INTO payloads (sequence, sealed) VALUES (?, ?)"
+
+_COUNT_WRITE = (
+    "INSERT INTO meta (name, value) VALUES (?, '1')"
+    " ON CONFLICT (name) DO UPDATE SET value = CAST(CAST(value AS INTEGER) + 1 AS TEXT)"
+)
+
+_INSERT_PIECE = "INSERT INTO pieces (execution, name, size, sealed) VALUES (?, ?, ?, ?)"
+_FIND_PIECE = "SELECT 1 FROM pieces WHERE execution = ? AND name = ?"
+
+MAX_NAMES_REMEMBERED = 1000
+"""Of an execution's pieces; the others are looked up."""
+
+
+class Posted:
+    """An entry on its way.
+
+    Attributes:
+        time: Microseconds since 1970 when it was posted.
+        execution, kind, step, policy, program: The entry's. It isn't kept itself: its payload would be here twice.
+        size: About how many bytes its payload has, as it was posted: what was counted in is counted out.
+    """
+
+    __slots__ = ("_parts", "_snapshot", "execution", "kind", "policy", "program", "size", "step", "time")
+
+    def __init__(self, entry: Entry, payload: Parts | Snapshot, time: int) -> None:
+        self.time = time
+        self.execution: str = entry.execution
+        self.kind: str = entry.kind
+        self.step = entry.step
+        self.policy = entry.policy
+        self.program = entry.program
+        self._parts: Parts | None = None
+        self._snapshot: Snapshot | None = None
+        if isinstance(payload, Snapshot):
+            self._snapshot = payload
+            self.size = payload.size
+        else:
+            self._parts = payload
+            self.size = self.bytes
+
+    @property
+    def payload(self) -> Parts:
+        """The payload's bytes, in parts. Of a large one they are made when they are first asked for."""
+        if self._parts is None:
+            assert self._snapshot is not None  # noqa: S101 - one of them is there
+            self._parts, self._snapshot = self._snapshot.split(), None
+        return self._parts
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the payload."""
+        return sum(map(len, self.payload))
+
+
+@dataclass(slots=True)
+class _Execution:
+    previous: str | None
+    key: DataKey | None
+    pieces: set[bytes] = field(default_factory=set)
+    """Names of pieces that are there."""
+
+
+class Log:
+    """What the writer knows of the file's log. Belongs to one thread.
+
+    Args:
+        master: Opens and makes data keys.
+        origin: The log's.
+        signer: Signs its checkpoints.
+        reload: The signer of a verifier key, for when another process has rotated the key.
+        position: How far the log had come, kept beside its file.
+    """
+
+    def __init__(
+        self, master: MasterKey, origin: str, signer: Signer, reload: Callable[[str], Signer], position: PositionFile
+    ) -> None:
+        self.master = master
+        self.origin = origin
+        self.signer = signer
+        self.position = position
+        self._reload = reload
+        self.is_new = False
+        """Whether this process has begun it."""
+        self.old_requests: bytes | None = None
+        """As `forgetting.old_requests`."""
+        self._version = -1
+        self._frontier = Frontier()
+        self._time = 0
+        self._executions: OrderedDict[str, _Execution] = OrderedDict()
+        self._changed = False
+        self._wrote = False
+        self._writes = 0
+        self._before = 0
+        self.stored: Counter[str] = Counter()
+        """Bytes that were written of each execution since `begin`."""
+
+    def forget(self) -> None:
+        """What was done since `begin` is undone: know nothing."""
+        self._version = -1
+
+    def begin(self, connection: sqlite3.Connection) -> None:
+        """In a transaction that writes: see whether another connection has written since the last one.
+
+        Raises:
+            BridgeError: `ledger_damaged`, `ledger_behind`, `key_missing`, `key_unusable`.
+        """
+        self._changed = self._wrote = False
+        self._before = connection.total_changes
+        self.stored.clear()
+        version = connection.execute("PRAGMA data_version").fetchone()[0]
+        if version == self._version:
+            # Here and nowhere else: in a transaction, a chain's end may not be in the file yet.
+            while len(self._executions) > MAX_REMEMBERED:
+                self._executions.popitem(last=False)
+            return
+        self._executions.clear()
+        size, root, _, vkey = read_head(connection)
+        writes = connection.execute("SELECT value FROM meta WHERE name = ?", (WRITES,)).fetchone()
+        self._writes = writes_of(writes and writes[0])
+        self._frontier = frontier_of(connection, size)
+        if self._frontier.root() != root:
+            raise damaged("its entries are not those that its head was signed for")
+        self._time = _time_of(connection, size - 1) if size else 0
+        self.position.check_numbers(size, self._writes)
+        if vkey != self.signer.vkey:
+            self.signer = self._reload(vkey)
+        self._version = version
+
+    def append(self, connection: sqlite3.Connection, posted: Sequence[Posted]) -> tuple[list[tuple[Any, ...]], ...]:
+        """The rows of entries, for INSERT_ENTRY and INSERT_PAYLOAD; pieces of payloads are inserted.
+
+        Raises:
+            BridgeError: `clock_went_back`; `bad_entry`.
+        """
+        entries: list[tuple[Any, ...]] = []
+        payloads: list[tuple[Any, ...]] = []
+        # At once: each call gives up the interpreter's lock, and waits for a busy event loop to get it back.
+        salts = os.urandom(SALT_BYTES * len(posted))
+        for number, one in enumerate(posted):
+            known = self._known(connection, one.execution)
+            salt = salts[SALT_BYTES * number : SALT_BYTES * (number + 1)]
+            sequence = self._frontier.size
+            leaf = Leaf(
+                commitment(one.payload, salt),
+                one.execution,
+                one.kind,
+                one.policy,
+                known.previous,
+                one.program,
+                sequence,
+                None if one.step is None else fitting(one.step),
+                self._next_time(one.time),
+            )
+            data = encode(leaf)
+            if len(data) > MAX_ENTRY_BYTES:
+                raise BridgeError("bad_entry", f"An entry of {one.execution} has {len(data)} bytes.")
+            nodes = self._frontier.append(leaf_hash(data))
+            known.previous = nodes[:HASH_BYTES].hex()
+            entries.append((sequence, one.execution, one.kind, data, nodes))
+            size = len(data) + len(nodes)
+            if known.key is not None:
+                plain = one.payload[0]
+                if len(one.payload) > 1:
+                    plain, new = self._in_pieces(connection, one, known, known.key)
+                    size += new
+                sealed = known.key.seal(salt + plain, leaf.commitment.encode())
+                payloads.append((sequence, sealed))
+                size += len(sealed)
+            elif one.execution == LEDGER:
+                payloads.append((sequence, salt + b"".join(one.payload)))
+            # Otherwise it is erased already.
+            self.stored[one.execution] += size
+        self._changed = self._changed or bool(entries)
+        return entries, payloads
+
+    def _in_pieces(
+        self, connection: sqlite3.Connection, one: Posted, known: _Execution, key: DataKey
+    ) -> tuple[bytes, int]:
+        """Insert the pieces of a payload that aren't there yet; what is kept beside them, and the bytes inserted."""
+        names: list[bytes] = []
+        size = 0
+        for piece in one.payload[1::2]:
+            name = key.name(piece)
+            names.append(name)
+            if name in known.pieces:
+                continue
+            if connection.execute(_FIND_PIECE, (one.execution, name)).fetchone() is None:
+                sealed = key.seal(pack(piece), label_of(one.execution, name))
+                connection.execute(_INSERT_PIECE, (one.execution, name, len(sealed), sealed))
+                size += len(sealed)
+            if len(known.pieces) >= MAX_NAMES_REMEMBERED:
+                known.pieces.clear()
+            known.pieces.add(name)
+        return skeleton(one.payload, names), size
+
+    def finish(self, connection: sqlite3.Connection) -> None:
+        """Sign for what was appended since `begin`; count what was written without an entry."""
+        if self._changed:
+            checkpoint = self.checkpoint()
+            connection.execute(
+                "UPDATE head SET size = ?, root = ?, note = ?, vkey = ?",
+                (checkpoint.size, checkpoint.root, sign_checkpoint(checkpoint, self.signer), self.signer.vkey),
+            )
+            self._wrote = True
+        elif connection.total_changes > self._before:
+            self._wrote = True
+            connection.execute(_COUNT_WRITE, (WRITES,))
+            self._writes += 1
+
+    def committed(self) -> None:
+        """What was done since `begin` is on the disk: have that known outside its file, before anybody is told.
+
+        Raises:
+            PositionError: It stays on the disk; nothing may follow from it, or on it.
+        """
+        if self._wrote:
+            self.position.advance(Position(self.origin, self._frontier.size, self._frontier.root(), self._writes))
+
+    def checkpoint(self) -> Checkpoint:
+        """What the log says of itself, now."""
+        return Checkpoint(self.origin, self._frontier.size, self._frontier.root())
+
+    def sign(self) -> str:
+        """The signed note of that."""
+        return sign_checkpoint(self.checkpoint(), self.signer)
+
+    @property
+    def time(self) -> int:
+        """Of the last entry, in microseconds since 1970."""
+        return self._time
+
+    def seal(self, connection: sqlite3.Connection, execution: str, data: bytes, label: bytes) -> bytes | None:
+        """Encrypt for an execution; None for one that is erased."""
+        key = self._known(connection, execution).key
+        if key is None:
+            return None
+        self.stored[execution] += len(data)
+        return key.seal(data, label)
+
+    def _next_time(self, posted: int) -> int:
+        if posted < self._time:
+            # One that has waited (its process was stopped, and another wrote meanwhile) tells nothing of the clock.
+            behind = (self._time - max(posted, time.time_ns() // 1000)) / _SECOND
+            if behind > CLOCK_STEP_SECONDS:
+                raise BridgeError(
+                    "clock_went_back",
+                    f"The clock is {behind:.0f} s behind the last entry of the record.",
+                    hint="Set the clock. If it is right now and was wrong before: mcp-bridge audit accept-clock.",
+                )
+            return self._time
+        self._time = posted
+        return posted
+
+    def accept_clock(self, time: int) -> None:
+        """Let time go on from here, although it is earlier."""
+        self._time = min(self._time, time)
+
+    def _known(self, connection: sqlite3.Connection, execution: str) -> _Execution:
+        known = self._executions.get(execution)
+        if known is not None:
+            self._executions.move_to_end(execution)
+            return known
+        last = connection.execute(
+            "SELECT sequence, entry, substr(nodes, 1, 32) FROM entries WHERE execution = ?"
+            " ORDER BY sequence DESC LIMIT 1",
+            (execution,),
+        ).fetchone()
+        kept = connection.execute("SELECT wrapped FROM data_keys WHERE execution = ?", (execution,)).fetchone()
+        if execution == LEDGER:
+            key = None
+        elif kept is None:
+            key = self.new_key(connection, execution, "")
+        else:
+            key = None if kept[0] is None else self.master.open(execution, kept[0])
+        known = _Execution(_hash_of(*last).hex() if last else None, key)
+        self._executions[execution] = known
+        return known
+
+    def new_key(self, connection: sqlite3.Connection, execution: str, subject: str) -> DataKey:
+        """Make an execution's data key."""
+        key, row = self.master.new_row(execution, subject)
+        connection.execute(INSERT_KEY, row)
+        return key
+
+    def erased(self, execution: str) -> None:
+        """An execution's key has been destroyed, in this transaction."""
+        self._executions.pop(execution, None)
+
+
+def frontier_of(connection: sqlite3.Connection, size: int) -> Frontier:
+    """The frontier of the log's first entries.
+
+    Raises:
+        BridgeError: `ledger_damaged`.
+    """
+
+    def read(level: int, index: int) -> bytes:
+        return read_node(connection, level, index)
+
+    return Frontier(size, read)
+
+
+def _time_of(connection: sqlite3.Connection, sequence: int) -> int:
+    """When an entry was made, if it is the one that its hash is kept of."""
+    row = connection.execute(
+        "SELECT entry, substr(nodes, 1, 32) FROM entries WHERE sequence = ?", (sequence,)
+    ).fetchone()
+    if row is None:
+        raise damaged(f"the entry {sequence} is missing")
+    _hash_of(sequence, *row)
+    return decode(row[0]).time
+
+
+def _hash_of(sequence: int, entry: bytes, kept: bytes) -> bytes:
+    """An entry's hash, if it is the one that is kept: nothing is chained to an entry that was changed."""
+    # A changed byte can make bytes text, whatever the table says.
+    found = leaf_hash(entry) if isinstance(entry, bytes) else None
+    if found is None or found != kept:
+        raise damaged(f"the entry {sequence} is not the one that its hash was made of")
+    return found

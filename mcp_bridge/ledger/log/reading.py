@@ -1,0 +1,429 @@
+"""The log as it is read from its file: by a connection that can't write, in one snapshot, entry by entry.
+
+What is read here is what an export holds. Nothing is taken for granted: columns beside the entries' bytes are held
+against them on the way. The file may be a stranger's: nothing is asked of it before its tables are seen to be a
+ledger's, since a view in the place of one could go on for ever.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+import os
+import shutil
+import sqlite3
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.log.codec import LEDGER, decode, leaf_hash
+from mcp_bridge.ledger.log.key_history import KeyEvent, keys_of
+from mcp_bridge.ledger.log.nodes import read_node
+from mcp_bridge.ledger.log.recorder import payload_of, pieces_of
+from mcp_bridge.ledger.proofs import merkle
+from mcp_bridge.ledger.proofs.exports import checkpoint_line, entry_line, header_line
+from mcp_bridge.ledger.proofs.notes import merged
+from mcp_bridge.ledger.storage.failures import is_full
+from mcp_bridge.ledger.storage.opening import refuse_newer
+from mcp_bridge.ledger.storage.position import PositionFile, read_head
+from mcp_bridge.ledger.storage.schema import MIGRATIONS
+from mcp_bridge.ledger.storage.sealing import damaged, master_key, of_file, wrong_master
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from mcp_bridge.ledger.log.codec import Leaf
+    from mcp_bridge.ledger.log.pieces import Pieces
+    from mcp_bridge.ledger.proofs.signing import Verifier
+    from mcp_bridge.ledger.storage.sealing import MasterKey
+
+logger = logging.getLogger(__name__)
+
+MAX_EXECUTIONS_REMEMBERED = 16
+"""Their keys, and those of their pieces that were read last."""
+
+STEPS, STEPS_PER_BYTE = 10_000_000, 10
+"""How many instructions of SQLite's reading a file may take, and how many more for each of its bytes: many times what
+verifying one takes. Pages that name the same pages again and again could be followed for ever."""
+
+_STEPS_BETWEEN_LOOKS = 100_000
+
+INDEX_BYTES = 32 << 10
+"""Of a part of the index of a write-ahead log (sqlite.org/walformat.html, section 2)."""
+
+MAX_SCHEMA_ROWS = 1000
+
+SchemaRow = tuple[str, str, str, str | None]
+"""Of SQLite's own table: type, name, the table that it belongs to, the statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEntry:
+    """An entry with its payload.
+
+    Attributes:
+        leaf: It.
+        data: Its bytes.
+        payload, salt: The payload's bytes and its salt; None where they are erased, or can't be read without a key.
+    """
+
+    leaf: Leaf
+    data: bytes
+    payload: bytes | None
+    salt: bytes | None
+
+
+class Ledger:
+    """A file's log, in one snapshot.
+
+    Args:
+        connection: In a transaction.
+        master: Opens payloads; None to leave them closed.
+
+    Attributes:
+        origin: The log's.
+        size: The number of its entries.
+        note: The signed checkpoint of all of them.
+        vkey: The key that it is signed with.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, master: MasterKey | None) -> None:
+        self.connection = connection
+        self.master = master
+        self.size, _, self.note, self.vkey = read_head(connection)
+        named = connection.execute("SELECT value FROM meta WHERE name = 'origin'").fetchone()
+        if named is None or not isinstance(named[0], str):
+            raise damaged("its name is missing")
+        self.origin: str = named[0]
+        self._pieces: dict[str, Pieces | None] = {}
+
+    def node(self, level: int, index: int) -> bytes:
+        """As `merkle.NodeReader`."""
+        return read_node(self.connection, level, index)
+
+    def entry(self, sequence: int) -> ReadEntry:
+        """One entry.
+
+        Raises:
+            BridgeError: `unknown_entry`; `ledger_damaged`.
+        """
+        if not 0 <= sequence < self.size:
+            raise unknown_entry(sequence, self.size)
+        row = self.connection.execute(f"{_SELECT} WHERE sequence = ?", (sequence,)).fetchone()
+        if row is None:
+            raise damaged(f"the entry {sequence} is missing")
+        return self._read(*row)
+
+    def signing_keys(self) -> list[Verifier]:
+        """The public keys that the log has been signed with, by its own word, the first one first.
+
+        Raises:
+            BridgeError: `ledger_damaged`, `bad_entry`, `bad_key`.
+        """
+        rows = self.connection.execute(
+            "SELECT sequence FROM entries WHERE execution = ? AND kind = 'key' ORDER BY sequence", (LEDGER,)
+        )
+        return keys_of(
+            (sequence, KeyEvent.decode(self.entry(sequence).payload or b"")) for (sequence,) in rows.fetchall()
+        )
+
+    def entries(self) -> Iterator[ReadEntry]:
+        """All of them, in their order.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        frontier = merkle.Frontier()
+        for row in self.connection.execute(f"{_SELECT} ORDER BY sequence"):
+            if row[0] != frontier.size:
+                raise damaged(f"the entry {frontier.size} is missing")
+            found = self._read(*row)
+            if frontier.append(leaf_hash(found.data)) != row[4]:
+                raise damaged(f"the hashes beside the entry {row[0]} are not its own")
+            yield found
+        if frontier.size != self.size:
+            raise damaged(f"it has {frontier.size} entries, and its head is of {self.size}")
+
+    def _read(
+        self, sequence: int, execution: str, kind: str, data: bytes, _nodes: bytes, sealed: bytes | None
+    ) -> ReadEntry:
+        leaf = decode(data)
+        if (leaf.sequence, leaf.execution, leaf.kind) != (sequence, execution, kind):
+            raise damaged(f"what stands beside the entry {sequence} is not its own")
+        if self.master is None and execution != LEDGER:
+            return ReadEntry(leaf, data, None, None)
+        payload = payload_of(leaf, sealed, self._pieces_of(execution))
+        return (
+            ReadEntry(leaf, data, None, None) if payload is None else ReadEntry(leaf, data, payload.data, payload.salt)
+        )
+
+    def _pieces_of(self, execution: str) -> Pieces | None:
+        if execution == LEDGER or self.master is None:
+            return None
+        if execution not in self._pieces:
+            if len(self._pieces) > MAX_EXECUTIONS_REMEMBERED:
+                self._pieces.clear()
+            row = self.connection.execute("SELECT wrapped FROM data_keys WHERE execution = ?", (execution,)).fetchone()
+            if row is None:
+                raise damaged(f"the key of {execution} is missing")
+            key = None if row[0] is None else self.master.open(execution, row[0])
+            self._pieces[execution] = None if key is None else pieces_of(self.connection, execution, key)
+        return self._pieces[execution]
+
+    def lines(self, *, payloads: bool, see: Callable[[ReadEntry], None] | None = None) -> Iterator[bytes]:
+        """The lines of an export.
+
+        Args:
+            payloads: Whether all payloads that can be read are in it, and not just those about the log itself.
+            see: Is shown every entry on the way.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        yield header_line(self.origin, self.size)
+        for found in self.entries():
+            if see is not None:
+                see(found)
+            if payloads or found.leaf.execution == LEDGER:
+                yield entry_line(found.data, found.payload, found.salt)
+            else:
+                yield entry_line(found.data)
+        for note in self.checkpoints():
+            yield checkpoint_line(note)
+
+    def checkpoints(self) -> Iterator[str]:
+        """The checkpoints that are worth a look, by their sizes, each with all signatures that are kept of it.
+
+        Those with which a key took another's place, those that witnesses have cosigned, and that of all entries.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        rows = self.connection.execute(
+            "SELECT size, note FROM checkpoints WHERE size < ? ORDER BY size, rowid", (self.size,)
+        )
+        for _, kept in itertools.groupby(rows, key=lambda row: row[0]):
+            yield _merged("a checkpoint that it keeps", [_text(note) for _, note in kept])
+        yield self.head_note()
+
+    def head_note(self) -> str:
+        """The checkpoint of all entries, with the signatures that are kept of it."""
+        kept = self.connection.execute("SELECT note FROM checkpoints WHERE size = ? ORDER BY rowid", (self.size,))
+        return _merged("its head", [*(_text(note) for (note,) in kept), self.note])
+
+
+# A changed byte can make bytes text, whatever the table says.
+_SELECT = """
+    SELECT sequence, execution, kind, CAST(entry AS BLOB), CAST(nodes AS BLOB), CAST(sealed AS BLOB)
+    FROM entries LEFT JOIN payloads USING (sequence)
+"""
+
+
+def _text(value: object) -> str:
+    # A changed byte can make a column's text bytes, whatever the table says.
+    if not isinstance(value, str):
+        raise damaged("a checkpoint that was kept is no text")
+    return value
+
+
+def _merged(what: str, kept: Sequence[str]) -> str:
+    """The notes that are kept of one size as one."""
+    if len(kept) == 1:
+        # What it is, whoever verifies it finds out.
+        return kept[0]
+    try:
+        return merged(kept)
+    except BridgeError as exc:
+        raise damaged(f"{what} can't be taken: {exc.message.rstrip('.')}") from None
+
+
+def unknown_entry(sequence: int, size: int) -> BridgeError:
+    """Of an entry that a log doesn't have."""
+    return BridgeError("unknown_entry", f"The log has no entry {str(sequence)[:30]}: it has {size}, from 0.")
+
+
+def require(path: Path) -> None:
+    """See that there is a ledger.
+
+    Raises:
+        BridgeError: `database_unusable`.
+    """
+    if not path.is_file():
+        raise _no_ledger(f"There is no ledger {path}.")
+
+
+def _no_ledger(message: str) -> BridgeError:
+    hint = "It begins with the first run. Is state_dir the one that is meant?"
+    return BridgeError("database_unusable", message, hint=hint, begun=False)
+
+
+def _not_begun(path: Path) -> BridgeError:
+    return _no_ledger(f"No log has begun in {path}: who made the file was ended before it could.")
+
+
+def is_begun(connection: sqlite3.Connection) -> bool:
+    """Whether a file has anything of a log; a process may have been killed before it could begin one."""
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+    return any(
+        connection.execute(f"SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT 1)").fetchone()[0]  # noqa: S608
+        for table in ("meta", "head", "entries")
+        if table in tables
+    )
+
+
+@contextmanager
+def open_ledger(path: Path, master: MasterKey | None = None) -> Iterator[Ledger]:
+    """A file's log, to be read.
+
+    Args:
+        path: The file.
+        master: Opens payloads; None to leave them closed.
+
+    Raises:
+        BridgeError: `database_unusable` (there is none, or it is none), `database_newer`, `ledger_damaged`.
+    """
+    require(path)
+    try:
+        with (
+            _readable(path) as readable,
+            closing(sqlite3.connect(_uri(readable), uri=True, isolation_level=None)) as opened,
+        ):
+            _limit(opened, path)
+            opened.execute("PRAGMA trusted_schema = OFF")
+            opened.execute("PRAGMA cell_size_check = ON")
+            refuse_newer(opened, path)
+            opened.execute("BEGIN")
+            _check_tables(opened)
+            if not is_begun(opened):
+                raise _not_begun(path)
+            yield Ledger(opened, master)
+    except BridgeError as exc:
+        raise of_file(path, exc) from None
+    except (sqlite3.Error, UnicodeDecodeError) as exc:
+        if path.with_name(f"{path.name}-journal").exists():
+            # The file has another journal before it has its write-ahead log, and nothing is in it then.
+            raise _not_begun(path) from None
+        endless = getattr(exc, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT
+        why = "it takes longer than any ledger of its size" if endless else str(exc)
+        raise BridgeError(
+            "database_unusable", f"The record of executions, {path}, can't be read: {why}.", hint="Go on with a backup."
+        ) from None
+
+
+@contextmanager
+def open_looking(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection to a ledger of ours that is only looked at, how far it may have come; for any thread.
+
+    Raises:
+        sqlite3.Error: As it comes.
+        BridgeError: `database_unusable`, `database_newer`, `ledger_damaged`.
+    """
+    require(path)
+    position = PositionFile(path)
+    with _readable(path) as readable:
+        uri = _uri(readable)
+        with closing(sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)) as opened:
+            refuse_newer(opened, path)
+            _check_tables(opened)
+            if not is_begun(opened):
+                raise _not_begun(path)
+            try:
+                position.load()
+                position.check(opened)
+            except BridgeError as exc:
+                # Nothing follows from what is looked at; it can't be accepted here, either.
+                logger.warning("%s", exc)
+            yield opened
+
+
+def master_of(connection: sqlite3.Connection, directory: Path, source: str | Sequence[str]) -> MasterKey:
+    """The master key of a ledger, which is there.
+
+    Raises:
+        BridgeError: `key_missing`, `key_unusable`.
+    """
+    master = master_key(source, directory, make=False)
+    if dict(connection.execute("SELECT name, value FROM meta")).get("master") != master.check:
+        raise wrong_master()
+    return master
+
+
+def _limit(connection: sqlite3.Connection, path: Path) -> None:
+    size = path.stat().st_size
+    with suppress(FileNotFoundError):
+        size += path.with_name(f"{path.name}-wal").stat().st_size
+    looks = iter(range((STEPS + STEPS_PER_BYTE * size) // _STEPS_BETWEEN_LOOKS))
+    connection.set_progress_handler(lambda: next(looks, None) is None, _STEPS_BETWEEN_LOOKS)
+
+
+def _check_tables(connection: sqlite3.Connection) -> None:
+    """Other things that are there, or missing, matter to nothing that is read: `audit.verify_file` finds them."""
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    found = schema_of(connection)
+    for row in made_schema(max(version, 1)):
+        # Where there is nothing at all, nothing was begun yet, which is no damage.
+        if found and row[0] == "table" and row not in found:
+            raise damaged(f"the table {row[1]} is missing or changed")
+
+
+def schema_of(connection: sqlite3.Connection) -> list[SchemaRow]:
+    """What tables, indexes and triggers a file has."""
+    return connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema").fetchmany(MAX_SCHEMA_ROWS)
+
+
+@functools.cache
+def made_schema(version: int) -> list[SchemaRow]:
+    """As `schema_of`, of a file of that version that nobody has changed."""
+    with closing(sqlite3.connect(":memory:")) as fresh:
+        for migration in MIGRATIONS[: max(version, 0)]:
+            for statement in migration:
+                fresh.execute(statement)
+        return schema_of(fresh)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[Path]:
+    """The file, or a copy where SQLite can't read it: with a journal, and no place for the index of that.
+
+    Nobody writes to such a file: who does has made that index.
+    """
+    journal = path.with_name(f"{path.name}-wal")
+    if _has_index(path) or not _size(journal):
+        yield path
+        return
+    with TemporaryDirectory(prefix="mcp-bridge-") as folder:
+        try:
+            for original in (path, journal):
+                shutil.copyfile(original, Path(folder) / original.name)
+        except OSError as exc:
+            raise BridgeError(
+                "database_unusable",
+                f"The record of executions, {path}, can't be read where it is, nor be copied: {exc.strerror}.",
+                hint="See to the owner and mode of what is there, and to the room for temporary files.",
+            ) from None
+        yield Path(folder) / path.name
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _has_index(path: Path) -> bool:
+    """Whether the index of a file's journal is there, or can be made."""
+    can_be_made = os.access(path.parent, os.W_OK) and not is_full(path)
+    return can_be_made or _size(path.with_name(f"{path.name}-shm")) >= INDEX_BYTES
+
+
+def _uri(path: Path) -> str:
+    # Where nothing can be made and no journal is, SQLite reads a file only if it is told that nobody writes to it.
+    still = not _size(path.with_name(f"{path.name}-wal")) and (
+        not os.access(path.parent, os.W_OK) or not _has_index(path)
+    )
+    return f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if still else ''}"

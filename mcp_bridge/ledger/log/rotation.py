@@ -1,0 +1,278 @@
+"""Entries of what a person has done about the log: another key, a clock that was put back, an end that is lost.
+
+An end is lost that a person accepts as lost, and one that isn't in the backup which they restore.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.audit.audit import checkpoint
+from mcp_bridge.ledger.log.codec import LEDGER
+from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.key_history import MAX_KEYS, KeyEvent
+from mcp_bridge.ledger.log.log import Log, Posted
+from mcp_bridge.ledger.log.reading import master_of, open_ledger
+from mcp_bridge.ledger.log.transaction import posted, run
+from mcp_bridge.ledger.proofs.notes import add_signature, checkpoint_text
+from mcp_bridge.ledger.proofs.signing import Signer
+from mcp_bridge.ledger.storage.failures import unusable
+from mcp_bridge.ledger.storage.opening import (
+    NEXT_KEY_FILE,
+    connect,
+    look_first,
+    open_to_write,
+    own_signer,
+    own_vkey,
+    take_next_key,
+    write_entries,
+)
+from mcp_bridge.ledger.storage.position import NOT_AS_FAR, PositionFile, read_head
+from mcp_bridge.private_files import KEY_BYTES, write_private
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from mcp_bridge.ledger.log.transaction import Transaction
+    from mcp_bridge.ledger.storage.database import Database
+
+
+async def rotate_key(database: Database) -> str:
+    """Sign with a new key from here on. The old one signs for it, so that who trusts the old trusts the new.
+
+    Returns:
+        The new key's verifier key.
+
+    Raises:
+        BridgeError: `key_unusable`, `too_many_keys`, `not_recorded`. The old key goes on then, unless it is
+            `PositionError`, or the new one, which the log is signed with, can't be put in its place: that is done at
+            the next start.
+    """
+    directory = database.path.parent
+
+    def work(transaction: Transaction) -> str:
+        log, old = transaction.log, transaction.log.signer
+        (count,) = transaction.connection.execute("SELECT count(*) FROM entries WHERE kind = 'key'").fetchone()
+        if count >= MAX_KEYS:
+            raise BridgeError(
+                "too_many_keys",
+                f"The log has had {count} keys, as many as whoever verifies it takes.",
+                hint="To go on with another key, move the state directory away: another log begins.",
+            )
+        # Whoever has rotated the key before may not have come to that, and the next one takes the name.
+        take_next_key(transaction.connection, directory)
+        seed, new = _new_key(log.origin)
+        _write_next(directory, seed)
+        _append(transaction, KeyEvent("rotated", new.vkey, old.vkey))
+        note = log.sign()
+        note = add_signature(note, new.sign(checkpoint_text(log.checkpoint())))
+        kept = (log.checkpoint().size, note)
+        transaction.connection.execute("INSERT INTO checkpoints (size, note) VALUES (?, ?)", kept)
+        transaction.authenticate(("checkpoints", "size = ? AND note = ?", kept))
+        log.signer = new
+        return new.vkey
+
+    vkey = await database.transact(work)
+    await database.transact(lambda transaction: take_next_key(transaction.connection, directory))
+    return vkey
+
+
+def replace_lost_key(path: Path, master: str | Sequence[str]) -> str:
+    """Go on with a new key where the old one is lost: who trusts the old has to be told of the new by other means.
+
+    Returns:
+        The new key's verifier key.
+
+    Raises:
+        BridgeError: `key_unusable`, `key_missing` (of the master key), `ledger_damaged`, `database_unusable`,
+            `database_busy`; `ledger_behind`, `ledger_head_damaged`: the key is here by which that can be accepted.
+    """
+    directory = path.parent
+    with open_ledger(path) as ledger:
+        # It is there, and one of ours: opened to be written, it would be made.
+        origin = ledger.origin
+        # The entry names the key that was lost: not one that a changed byte has made.
+        checkpoint(ledger)
+        own = master_of(ledger.connection, directory, master)
+    seed, new = _new_key(origin)
+    position = PositionFile(path)
+
+    def work(transaction: Transaction) -> None:
+        old = read_head(transaction.connection).vkey
+        take_next_key(transaction.connection, directory)
+        _write_next(directory, seed)
+        # No clock is accepted without the key.
+        _append(transaction, KeyEvent("lost", new.vkey, old), log.time)
+
+    try:
+        try:
+            position.load()
+            look_first(path, position)
+        except BridgeError as exc:
+            if exc.code not in NOT_AS_FAR or _has_key(path):
+                raise
+            # To accept a loss takes a key: that can be had first, and the loss is still to be accepted then.
+            position = PositionFile(path, leaves=True)
+        log = Log(own, origin, new, lambda _: new, position)
+        with closing(position), closing(connect(path)) as connection:
+            run(connection, log, work)
+            run(connection, log, lambda transaction: take_next_key(transaction.connection, directory))
+    except (sqlite3.Error, OSError) as exc:
+        raise unusable(path, exc) from None
+    return new.vkey
+
+
+async def accept_clock(database: Database, by: str) -> float:
+    """Take the clock for right although it is behind the last entry; by how many seconds it is.
+
+    Raises:
+        BridgeError: `clock_is_right`: it isn't behind.
+    """
+
+    def work(transaction: Transaction) -> float:
+        now = time.time_ns() // 1000
+        behind = (transaction.log.time - now) / 1e6
+        if behind <= 0:
+            raise BridgeError("clock_is_right", "The clock is not behind the last entry.")
+        was = transaction.log.time / 1e6
+        transaction.log.accept_clock(now)
+        transaction.append(Entry("clock", LEDGER, {"was": was, "behind": behind, "by": by}))
+        return behind
+
+    return await database.transact(work)
+
+
+def accept_loss(path: Path, master: str | Sequence[str], by: str) -> Loss:
+    """Go on with a ledger that ends before what it had come to, or of which nobody knows how far that was.
+
+    Args:
+        path: The file; one begins where there is none.
+        master: Where the master key is.
+        by: Who accepts it.
+
+    Raises:
+        BridgeError: `nothing_is_lost`; as `open_to_write`.
+    """
+    try:
+        if not _is_behind(path, position := PositionFile(path)):
+            raise BridgeError("nothing_is_lost", f"{path} is as far as {position.path.name} says.")
+        connection, log = open_to_write(path, master, accepting=True)
+        with closing(connection), closing(log.position):
+
+            def work(transaction: Transaction) -> Loss:
+                had = log.position.accept(transaction.connection)
+                has = log.checkpoint().size
+                lost = {"had": had.size, "root": had.root.hex(), "log": had.origin} if had is not None else {}
+                entry = posted(Entry("loss", LEDGER, {"has": has, "by": by, **lost}))
+                _append_loss(transaction, entry)
+                return Loss(None if had is None else had.size, has)
+
+            return run(connection, log, work)
+    except (sqlite3.Error, OSError) as exc:
+        raise unusable(path, exc) from None
+
+
+def note_restore(path: Path, master: str | Sequence[str], by: str, made: float | None) -> int:
+    """Have a ledger that was restored say so, before it is in its place; the number of the entry.
+
+    Args:
+        path: The file, with its keys beside it, which nobody uses yet. It has no journal when this returns.
+        master: Where the master key is.
+        by: Who restores it.
+        made: When its backup was made, in seconds since 1970; None where nobody knows.
+
+    Raises:
+        BridgeError: `key_missing`, `key_unusable`, `ledger_damaged`, `database_unusable`.
+    """
+
+    def work(transaction: Transaction) -> int:
+        has = transaction.log.checkpoint().size
+        when = {} if made is None else {"made": made}
+        _append_loss(transaction, posted(Entry("loss", LEDGER, {"has": has, "by": by, "restored": True, **when})))
+        return has
+
+    try:
+        with open_ledger(path) as ledger:
+            own = master_of(ledger.connection, path.parent, master)
+            signer = own_signer(path.parent, ledger.origin, ledger.vkey)
+        # How far it has come is taken down where it is opened, in its place.
+        log = Log(own, signer.name, signer, lambda _: signer, PositionFile(path, leaves=True))
+        with closing(connect(path)) as connection:
+            found = run(connection, log, work)
+            # The file alone is put in its place. Who closes a connection isn't told what can't be written into it.
+            connection.execute("PRAGMA journal_mode = DELETE")
+            return found
+    except (sqlite3.Error, OSError) as exc:
+        raise unusable(path, exc) from None
+
+
+class Loss(NamedTuple):
+    """What was accepted as lost.
+
+    Attributes:
+        had: How many entries the log had; None where that isn't known.
+        has: How many it has.
+    """
+
+    had: int | None
+    has: int
+
+
+def is_behind(path: Path) -> bool:
+    """Whether a ledger ends before what it had come to, or nobody knows. What else is wrong, who opens it finds out."""
+    with suppress(BridgeError, sqlite3.Error, OSError):
+        return _is_behind(path, PositionFile(path))
+    return False
+
+
+def _is_behind(path: Path, position: PositionFile) -> bool:
+    try:
+        position.load()
+        look_first(path, position)
+    except BridgeError as exc:
+        if exc.code not in NOT_AS_FAR:
+            raise
+        return True
+    return False
+
+
+def _has_key(path: Path) -> bool:
+    try:
+        own_vkey(path)
+    except BridgeError as exc:
+        if exc.code not in {"key_missing", "key_unusable"}:
+            raise
+        return False
+    return True
+
+
+def _new_key(origin: str) -> tuple[bytes, Signer]:
+    seed = os.urandom(KEY_BYTES)
+    return seed, Signer(origin, Ed25519PrivateKey.from_private_bytes(seed))
+
+
+def _write_next(directory: Path, seed: bytes) -> None:
+    """Have a new key on the disk before anything says that it is used."""
+    try:
+        write_private(directory / NEXT_KEY_FILE, seed, durable=True)
+    except OSError as exc:
+        raise BridgeError("key_unusable", f"{directory / NEXT_KEY_FILE} can't be made: {exc.strerror}.") from None
+
+
+def _append_loss(transaction: Transaction, entry: Posted) -> None:
+    # No clock is accepted before the loss is.
+    entry.time = max(entry.time, transaction.log.time)
+    write_entries(transaction.connection, transaction.log, [entry])
+
+
+def _append(transaction: Transaction, event: KeyEvent, not_before: int = 0) -> None:
+    entry = Posted(Entry("key", LEDGER), (event.encode(),), max(time.time_ns() // 1000, not_before))
+    write_entries(transaction.connection, transaction.log, [entry])

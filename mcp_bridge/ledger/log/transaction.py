@@ -1,0 +1,262 @@
+"""What is done in one transaction of the file: statements, then entries, then the signature of the log's new head."""
+
+from __future__ import annotations
+
+import functools
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from mcp_bridge.ledger.log.log import INSERT_ENTRY, INSERT_PAYLOAD, Posted
+from mcp_bridge.ledger.log.pieces import taken
+from mcp_bridge.ledger.storage.sealing import damaged
+from mcp_bridge.ledger.storage.turns import take_turn
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Iterator, Sequence
+
+    from mcp_bridge.ledger.log.entries import Entry
+    from mcp_bridge.ledger.log.log import Log
+    from mcp_bridge.ledger.storage.sealing import MasterKey
+
+T = TypeVar("T")
+
+Row: TypeAlias = "tuple[str, str, Sequence[Any]]"
+"""A table, the condition of a row of it, and the condition's parameters."""
+
+ROWS = (64, 16, 4)
+"""Numbers of rows that are inserted by one statement, where so many of them follow each other.
+
+Every statement by itself gives up the interpreter's lock, and waits for a busy event loop to get it back.
+"""
+
+
+PART_BYTES = 1 << 20
+"""Of payloads that are encrypted and inserted together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """A parameter that is kept encrypted for its execution; NULL once that is erased.
+
+    Attributes:
+        execution: Whose.
+        data: What.
+        label: Where it belongs: it opens nowhere else.
+    """
+
+    execution: str
+    data: bytes
+    label: bytes
+
+
+@dataclass(slots=True)
+class Statement:
+    """A statement to be executed.
+
+    Attributes:
+        text, parameters: SQL, and its parameters, of which some may be `Seal`.
+        row: The row that it writes, in a table that has a MAC for each.
+        otherwise: Statements, with their parameters, for when it changes nothing.
+        changed: How many rows it has changed, afterwards.
+    """
+
+    text: str
+    parameters: Sequence[Any]
+    row: Row | None = None
+    otherwise: Sequence[tuple[str, Sequence[Any]]] = ()
+    changed: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of what is to be sealed."""
+        return sum(len(value.data) for value in self.parameters if type(value) is Seal)
+
+
+@dataclass(slots=True)
+class Append:
+    """An entry to be appended.
+
+    Attributes:
+        posted: It.
+        after: The statement that it tells of: without a change by that there is nothing to tell.
+    """
+
+    posted: Posted
+    after: Statement | None = None
+
+    @property
+    def size(self) -> int:
+        """About the bytes of its payload."""
+        return self.posted.size
+
+
+Item: TypeAlias = "Statement | Append"
+
+
+class Transaction:
+    """For work in one transaction that needs more than statements one after the other.
+
+    Args:
+        connection: In a transaction that writes.
+        log: Begun for it.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, log: Log) -> None:
+        self.connection = connection
+        self.log = log
+
+    def append(self, entry: Entry) -> None:
+        """Append an entry."""
+        _insert(self.connection, self.log, [posted(entry)])
+
+    def authenticate(self, row: Row) -> None:
+        """Renew the MAC of a row that was written."""
+        authenticate(self.connection, self.log.master, row)
+
+
+def posted(entry: Entry) -> Posted:
+    """An entry, as of now; what its payload is changed to later isn't recorded. A large one is encoded later."""
+    return Posted(entry, taken(entry.payload), time.time_ns() // 1000)
+
+
+def commit(connection: sqlite3.Connection, log: Log, batch: Sequence[Item]) -> dict[str, int]:
+    """Do what was posted, in one transaction; how many bytes were written of each execution.
+
+    Raises:
+        sqlite3.Error: As it comes. Nothing is done then.
+        BridgeError: As `Log`. Nothing is done then.
+        PositionError: It is done.
+    """
+    for item in batch:
+        if isinstance(item, Append):
+            # Before the transaction: other processes wait for its end.
+            _ = item.posted.payload
+    run(connection, log, lambda transaction: _do(transaction, batch))
+    return dict(log.stored)
+
+
+def run(connection: sqlite3.Connection, log: Log, work: Callable[[Transaction], T]) -> T:
+    """Do work in one transaction.
+
+    Raises:
+        sqlite3.Error, BridgeError: As `commit`, and as the work. Nothing is done then.
+        PositionError: It is done.
+    """
+    take_turn(connection)
+    try:
+        log.begin(connection)
+        result = work(Transaction(connection, log))
+        log.finish(connection)
+        connection.execute("COMMIT")
+    except BaseException:
+        log.forget()
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    log.committed()
+    return result
+
+
+def row_mac(master: MasterKey, table: str, values: Sequence[Any]) -> bytes:
+    """The MAC of a row.
+
+    Args:
+        master: Has the key.
+        table: The row's.
+        values: Its columns, without the MAC's own, which is the last.
+    """
+    return master.mac(table, *values)
+
+
+def check_row(master: MasterKey, table: str, row: Sequence[Any]) -> None:
+    """Hold a row against its MAC, its last column.
+
+    Raises:
+        BridgeError: `ledger_damaged`.
+    """
+    if row_mac(master, table, row[:-1]) != row[-1]:
+        raise damaged(f"a row of {table} was changed: {row[0]!r:.60}")
+
+
+def authenticate(connection: sqlite3.Connection, master: MasterKey, row: Row) -> None:
+    """Renew the MACs of rows that were written. Those of `data_keys` are written with them: they aren't changed."""
+    table, condition, parameters = row
+    # Names and conditions are this project's own.
+    found = connection.execute(f"SELECT rowid, * FROM {table} WHERE {condition}", parameters).fetchall()  # noqa: S608
+    for rowid, *values in found:
+        mac = row_mac(master, table, values[:-1])
+        connection.execute(f"UPDATE {table} SET mac = ? WHERE rowid = ?", (mac, rowid))  # noqa: S608
+
+
+def _do(transaction: Transaction, batch: Sequence[Item]) -> None:
+    connection, log = transaction.connection, transaction.log
+    statements = [item for item in batch if isinstance(item, Statement)]
+    at = 0
+    while at < len(statements):
+        count = _alike(statements, at)
+        rows = statements[at : at + count]
+        values = [_sealed(connection, log, value) for row in rows for value in row.parameters]
+        cursor = connection.execute(rows[0].text if count == 1 else _of_rows(rows[0].text, count), values)
+        rows[0].changed = cursor.rowcount
+        # One may be as large as all that a script may print, and the next statement reads it again.
+        del values
+        if count == 1 and rows[0].row is not None and rows[0].changed:
+            transaction.authenticate(rows[0].row)
+        if count == 1 and not rows[0].changed:
+            for text, parameters in rows[0].otherwise:
+                connection.execute(text, parameters)
+        at += count
+    _insert(
+        connection,
+        log,
+        [item.posted for item in batch if isinstance(item, Append) and (item.after is None or item.after.changed)],
+    )
+
+
+def _sealed(connection: sqlite3.Connection, log: Log, value: Any) -> Any:
+    if type(value) is Seal:
+        return log.seal(connection, value.execution, value.data, value.label)
+    return value
+
+
+def _insert(connection: sqlite3.Connection, log: Log, entries: Sequence[Posted]) -> None:
+    for part in _parts(entries):
+        for text, rows in zip((INSERT_ENTRY, INSERT_PAYLOAD), log.append(connection, part), strict=True):
+            at = 0
+            while at < len(rows):
+                count = next((count for count in ROWS if count <= len(rows) - at), 1)
+                values = [value for row in rows[at : at + count] for value in row]
+                connection.execute(_of_rows(text, count), values)
+                at += count
+
+
+def _parts(entries: Sequence[Posted]) -> Iterator[Sequence[Posted]]:
+    """Entries in parts of which none takes much memory to encrypt and to insert."""
+    begin = size = 0
+    for at, entry in enumerate(entries):
+        if at > begin and (size + entry.bytes > PART_BYTES or at - begin == ROWS[0]):
+            yield entries[begin:at]
+            begin, size = at, 0
+        size += entry.bytes
+    if begin < len(entries):
+        yield entries[begin:]
+
+
+def _alike(statements: Sequence[Statement], at: int) -> int:
+    """How many statements from a place on are made as one."""
+    text = statements[at].text
+    if not text.endswith(")") or " VALUES " not in text or statements[at].row is not None:
+        return 1
+    for count in ROWS:
+        rows = statements[at : at + count]
+        if len(rows) == count and all(row.text == text and row.row is None for row in rows):
+            return count
+    return 1
+
+
+@functools.cache
+def _of_rows(insert: str, count: int) -> str:
+    head, _, values = insert.partition(" VALUES ")
+    return f"{head} VALUES {', '.join([values] * count)}"

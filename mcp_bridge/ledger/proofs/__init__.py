@@ -1,0 +1,1 @@
+"""What proves that something is in the log: the tree, signed notes, proofs, exports."""

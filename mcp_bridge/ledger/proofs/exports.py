@@ -1,0 +1,472 @@
+"""A log as one file that can be verified with nothing but itself and a public key.
+
+JSON Lines, each line in canonical form (RFC 8785) and ended by a newline: a header with the log's origin and size N;
+its N entries in their order, each with its payload where that can be shown; then one or more signed checkpoints of
+growing sizes, the last one of size N: those with which a key took another's place, those that witnesses have cosigned,
+and the newest.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.log import codec
+from mcp_bridge.ledger.log.key_history import KeyHistory
+from mcp_bridge.ledger.proofs import disclosures, merkle, notes, signing
+from mcp_bridge.ledger.proofs.disclosures import Disclosed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+    from mcp_bridge.ledger.proofs.notes import Checkpoint
+    from mcp_bridge.ledger.proofs.signing import Verifier
+
+    Progress = Callable[[int, int], None]
+    """Is told how many entries of how many are done."""
+
+FORMAT = "mcp-code-bridge-ledger/1"
+
+MAX_LINE_BYTES = 64 << 20
+"""Of any line, with its newline."""
+
+_IN_MEMORY_BYTES = 16 << 20
+"""Of the tree's hashes, 64 bytes an entry: what is more goes to a temporary file."""
+
+PROGRESS_ENTRIES = 1 << 10
+"""How many entries are read from one word about progress to the next."""
+
+_MAX_ERASURE_BYTES = 4 << 20
+"""Of an entry that says what was erased: a longer one is not looked into, since reading it could fill the memory."""
+
+
+_MAX_LOSSES = 1000
+"""That are told of one file."""
+
+_MAX_LOSS_BYTES = 64 << 10
+"""Of an entry that says what was lost: a longer one is not looked into."""
+
+
+class Lost(NamedTuple):
+    """A log's word that it lacks what came after an entry.
+
+    Attributes:
+        entry: The number of the entry that says so: those before it are what was left.
+        time: When that was accepted, or the backup restored, in seconds since 1970.
+        restored: Whether a backup was restored; if not, the end was lost. None where the payload isn't shown.
+        had: How many entries it had had; None where the entry doesn't say.
+    """
+
+    entry: int
+    time: float
+    restored: bool | None
+    had: int | None
+
+
+class Cosigned(NamedTuple):
+    """A witness's cosignature of one of a file's checkpoints.
+
+    Attributes:
+        size: The checkpoint's: so many entries were there.
+        time: When, by the witness's clock, in seconds since 1970.
+        by: The witness.
+    """
+
+    size: int
+    time: int
+    by: Verifier
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What an export was found to be.
+
+    Attributes:
+        origin: The log.
+        size: The number of its entries.
+        root: The root of its tree.
+        authenticated: Whether a trusted key has signed it. If not, the file agrees with itself, and anyone may have
+            made it.
+        keys: The keys that were trusted, those given first, then those that they vouch for.
+        executions: How many executions the entries are of.
+        disclosed: How many entries have their payload.
+        undisclosed: How many have not: it is erased, or not shown.
+        withheld: How many of these it is not shown of, though the log doesn't say that it was erased.
+        erased: How many executions are erased, by the log's word.
+        checkpoints: How many signed checkpoints the file has.
+        compared: How many checkpoints from elsewhere agree with it.
+        cosigned: What the known witnesses have cosigned, in the order of the sizes.
+        lost: The keys that were replaced as lost: the number of the entry that says so, the key, and the one in its
+            place, which nobody who trusts the key before has to trust.
+        losses: Where the log lacks what had been recorded.
+    """
+
+    origin: str
+    size: int
+    root: bytes
+    authenticated: bool
+    keys: tuple[str, ...]
+    executions: int
+    disclosed: int
+    undisclosed: int
+    withheld: int
+    erased: int
+    checkpoints: int
+    compared: int
+    cosigned: tuple[Cosigned, ...]
+    lost: tuple[tuple[int, str, str], ...] = ()
+    losses: tuple[Lost, ...] = ()
+
+    @property
+    def witnesses(self) -> tuple[tuple[Verifier, int], ...]:
+        """The known witnesses, each with the time when it has cosigned most, in seconds since 1970."""
+        return tuple((found.by, found.time) for found in self.newest_cosigned)
+
+    @property
+    def newest_cosigned(self) -> tuple[Cosigned, ...]:
+        """Of each known witness, what it has cosigned of most entries."""
+        newest: dict[str, Cosigned] = {}
+        for found in self.cosigned:
+            if found.by.vkey not in newest or newest[found.by.vkey].size < found.size:
+                newest[found.by.vkey] = found
+        return tuple(newest.values())
+
+
+class Signed(NamedTuple):
+    """A checkpoint, its note, and whose signatures of it hold; a witness's with its time."""
+
+    checkpoint: Checkpoint
+    note: str
+    signers: tuple[tuple[Verifier, int | None], ...]
+
+
+@dataclass(slots=True)
+class Picked:
+    """An entry that is to be proven from an export; the rest is found as that is read.
+
+    Attributes:
+        sequence: The entry's.
+        leaf: It.
+        disclosed: Its bytes, and its payload where the export has it.
+        hashes: The audit path, from its sibling up.
+        note: The checkpoint that it leads to: see `best_note`.
+        keys: The keys of the log that have signed that one.
+    """
+
+    sequence: int
+    leaf: codec.Leaf | None = None
+    disclosed: Disclosed | None = None
+    hashes: tuple[bytes, ...] = ()
+    note: str = ""
+    keys: tuple[Verifier, ...] = ()
+
+
+def header_line(origin: str, size: int) -> bytes:
+    """The first line of an export of the log's first `size` entries."""
+    return disclosures.encode_object(format=FORMAT, origin=origin, size=size) + b"\n"
+
+
+def entry_line(entry: bytes, payload: bytes | None = None, salt: bytes | None = None) -> bytes:
+    """The line of an entry, with its payload and salt, or without both."""
+    return disclosures.encode(Disclosed(entry, payload, salt)) + b"\n"
+
+
+def checkpoint_line(note: str) -> bytes:
+    """The line of a signed checkpoint."""
+    return disclosures.encode_object(checkpoint=note) + b"\n"
+
+
+def verify_export(
+    source: IO[bytes] | Iterable[bytes],
+    verifiers: Iterable[Verifier] | None,
+    against: Sequence[str] = (),
+    picked: Picked | None = None,
+    progress: Progress | None = None,
+) -> Verdict:
+    """Verify an export as it is read, in memory that grows with nothing but the number of its executions.
+
+    Args:
+        source: A file opened to be read as bytes, or its lines, each with its newline.
+        verifiers: The keys that are trusted, of the log and of witnesses; None to trust none, which shows no more than
+            that the file agrees with itself.
+        against: Signed checkpoints of the log that were kept elsewhere; each must agree with the file.
+        picked: An entry to be proven, filled in here if the file has it; or None.
+        progress: Is told now and then how far it is; or None.
+
+    Raises:
+        BridgeError: What is wrong, the number of the line, from 1, in its details as `line`. `bad_export`: it is no
+            export, or cut off. `bad_entry`, `bad_checkpoint`, `bad_key`: a line is not what it should be. `tampered`:
+            an entry, a payload or a root is another. `bad_signature`, `unknown_key`, `untrusted_key`: a checkpoint's
+            signature is wrong, or by no known key of the log, or the last one's by no trusted one. `retired_key`: a
+            checkpoint is signed with a key that another had replaced by then. `other_log`, `rolled_back`: a checkpoint
+            kept elsewhere is of another log, or of more entries.
+    """
+    with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES) as nodes:
+        return _Reader(source, verifiers, nodes, picked, progress).read(against)
+
+
+class _Reader:
+    def __init__(
+        self,
+        source: IO[bytes] | Iterable[bytes],
+        verifiers: Iterable[Verifier] | None,
+        nodes: IO[bytes],
+        picked: Picked | None,
+        progress: Progress | None,
+    ) -> None:
+        self._lines = _lines(source)
+        self._line = 0
+        self._given = None if verifiers is None else list(verifiers)
+        self._nodes = nodes
+        self._picked = picked
+        self._progress = progress
+        self._frontier = merkle.Frontier()
+        self._heads: dict[str, bytes] = {}
+        self._time = 0
+        self._disclosed = 0
+        self._undisclosed: Counter[str] = Counter()
+        self._erased: set[str] = set()
+        self._losses: list[Lost] = []
+
+    def read(self, against: Sequence[str]) -> Verdict:
+        with self._at_line():
+            origin, size = self._header()
+        self._keys = KeyHistory(origin, self._given)
+        for done in range(size):
+            if self._progress is not None and done % PROGRESS_ENTRIES == 0:
+                self._progress(done, size)
+            with self._at_line():
+                self._entry(self._next())
+        self._nodes.flush()
+        last = notes.Checkpoint(origin, 0, merkle.empty_root())
+        count = 0
+        candidates: list[Signed] = []
+        cosigned: list[Cosigned] = []
+        while last.size < size:
+            with self._at_line():
+                note = self._checkpoint_line()
+                checkpoint, signers = self._check_note(note, origin)
+                if not last.size < checkpoint.size <= size:
+                    raise BridgeError(
+                        "bad_checkpoint",
+                        f"A checkpoint of {checkpoint.size} entries can't follow one of {last.size}, of {size} in all.",
+                    )
+                self._keys.sign(checkpoint.size, (by for by, _ in signers))
+                cosigned += (Cosigned(checkpoint.size, time, by) for by, time in signers if time is not None)
+                last, count = checkpoint, count + 1
+                if self._picked is not None and self._picked.sequence < checkpoint.size:
+                    candidates.append(Signed(checkpoint, note, tuple(signers)))
+        trusted = self._keys.trusted()
+        with self._at_line():
+            if next(self._lines, b""):
+                raise BridgeError("bad_export", "Something follows the last checkpoint.")
+            if self._given is not None and not any(by.vkey in trusted for by, _ in signers):
+                raise self._untrusted(signers)
+        for kept in against:
+            self._compare(kept, last)
+        if self._picked is not None and self._picked.leaf is not None:
+            best = best_note(candidates, None if self._given is None else {by.vkey for by in self._given})
+            hashes = merkle.inclusion_proof(self._picked.sequence, best.checkpoint.size, self._node)
+            self._picked.hashes, self._picked.note = tuple(hashes), best.note
+            self._picked.keys = tuple(by for by, _ in best.signers if by.is_of_log(origin))
+        return Verdict(
+            origin=origin,
+            size=size,
+            root=last.root,
+            authenticated=self._given is not None,
+            keys=tuple(trusted),
+            executions=len(self._heads.keys() - {codec.LEDGER}),
+            disclosed=self._disclosed,
+            undisclosed=size - self._disclosed,
+            withheld=sum(each for execution, each in self._undisclosed.items() if execution not in self._erased),
+            erased=len(self._erased),
+            checkpoints=count,
+            compared=len(against),
+            cosigned=tuple(cosigned),
+            lost=tuple(self._keys.lost),
+            losses=tuple(self._losses),
+        )
+
+    def _untrusted(self, signers: Iterable[tuple[Verifier, int | None]]) -> BridgeError:
+        """Of a last checkpoint that no trusted key has signed: in words about keys."""
+        names = ", ".join(by.vkey for by, time in signers if time is None)
+        if not self._keys.names_log:
+            given = ", ".join(signing.shown(by.name) for by in self._given or ())
+            return BridgeError(
+                "untrusted_key",
+                f"No key of the log was given, only of {given}: the log is signed with {names}. What a witness has "
+                "cosigned only grew; whose log it is, the log's own key says.",
+                hint="Give that key too, from a source that you trust: `mcp-bridge audit key` prints it.",
+            )
+        lost = "; ".join(f"{new} took the place of {old} as lost, entry {entry}" for entry, old, new in self._keys.lost)
+        return BridgeError(
+            "untrusted_key",
+            f"The last checkpoint is not signed by a trusted key of the log, but with {names}{lost and f' ({lost})'}.",
+            hint="If the log's key was lost, its next one has to be given too, from a source that you trust.",
+        )
+
+    def _header(self) -> tuple[str, int]:
+        try:
+            form, origin, size = disclosures.decode_object(self._next(), ("format", "origin", "size"))
+        except BridgeError as error:
+            raise BridgeError("bad_export", "This is no export of a ledger: it has no header.") from error
+        if form != FORMAT or not isinstance(origin, str) or not signing.is_key_name(origin):
+            raise BridgeError("bad_export", f"This is no export of a ledger in the format {FORMAT}, or names no log.")
+        if not isinstance(size, int) or not 0 < size <= codec.MAX_NUMBER:
+            raise BridgeError("bad_export", "The header's size is no number of entries.")
+        return origin, size
+
+    def _entry(self, line: bytes) -> None:
+        disclosed, leaf = disclosures.decode(line)
+        sequence = self._frontier.size
+        if leaf.sequence != sequence:
+            raise BridgeError("tampered", f"Entry {leaf.sequence} is in the place of entry {sequence}.")
+        head = self._heads.get(leaf.execution)
+        if leaf.previous != (None if head is None else head.hex()):
+            raise BridgeError("tampered", f"Entry {sequence} doesn't follow its execution's entry before it.")
+        # A person has accepted that the clock had gone back.
+        if leaf.time < self._time and leaf.kind != "clock":
+            raise BridgeError("tampered", f"Entry {sequence} has an earlier time than the entry before it.")
+        if sequence == 0 and leaf.kind != "key":
+            raise BridgeError("bad_entry", "The first entry doesn't name the log's key.")
+        if leaf.kind == "key":
+            if leaf.execution != codec.LEDGER or disclosed.payload is None:
+                raise BridgeError(
+                    "bad_entry", f"Entry {sequence} is to name a key: it doesn't, or is not the log's own."
+                )
+            self._keys.take(sequence, disclosed.payload)
+        digest = codec.leaf_hash(disclosed.entry)
+        self._nodes.write(self._frontier.append(digest))
+        self._heads[leaf.execution], self._time = digest, leaf.time
+        self._disclosed += disclosed.payload is not None
+        if disclosed.payload is None:
+            self._undisclosed[leaf.execution] += 1
+        elif leaf.kind == "erasure" and leaf.execution == codec.LEDGER:
+            self._erased.update(self._heads.keys() & _erased_by(disclosed.payload))
+        if leaf.kind == "loss" and leaf.execution == codec.LEDGER and len(self._losses) < _MAX_LOSSES:
+            self._losses.append(_lost(sequence, leaf.time, disclosed.payload))
+        if self._picked is not None and self._picked.sequence == sequence:
+            self._picked.leaf, self._picked.disclosed = leaf, disclosed
+
+    def _checkpoint_line(self) -> str:
+        try:
+            (note,) = disclosures.decode_object(self._next(), ("checkpoint",))
+        except BridgeError as error:
+            if error.code == "bad_export":
+                raise
+            raise BridgeError("bad_checkpoint", "This is no line of a checkpoint.") from error
+        if not isinstance(note, str):
+            raise BridgeError("bad_checkpoint", "This is no line of a checkpoint.")
+        return note
+
+    def _check_note(self, note: str, origin: str) -> tuple[Checkpoint, list[tuple[Verifier, int | None]]]:
+        """The checkpoint of a note that a known key of the log has signed, if this log has its root."""
+        text, signatures = notes.split_note(note)
+        checkpoint = notes.parse_checkpoint(text)
+        if checkpoint.origin != origin:
+            raise BridgeError("other_log", f"This is a checkpoint of the log {checkpoint.origin!a}, not of {origin!a}.")
+        found = notes.check_signatures(text, signatures, self._keys.known)
+        of_log = [(by, time) for by, time in found if by.is_of_log(origin)]
+        if not of_log:
+            raise BridgeError("unknown_key", "No key of the log has signed the checkpoint.")
+        notes.in_use(checkpoint, of_log)
+        signers = notes.in_use(checkpoint, found)
+        if checkpoint.size <= self._frontier.size and checkpoint.root != merkle.root(checkpoint.size, self._node):
+            raise BridgeError("tampered", f"The first {checkpoint.size} entries have another root than was signed.")
+        return checkpoint, signers
+
+    def _compare(self, note: str, last: Checkpoint) -> None:
+        try:
+            checkpoint, _ = self._check_note(note, last.origin)
+        except BridgeError as error:
+            raise _told(error, "A checkpoint kept elsewhere:") from error
+        if checkpoint.size > last.size:
+            raise BridgeError(
+                "rolled_back", f"A checkpoint kept elsewhere is of {checkpoint.size} entries; here are {last.size}."
+            )
+
+    def _node(self, level: int, index: int) -> bytes:
+        # Each leaf before has written its own hash, and one for each complete subtree that ends at it.
+        row = ((index + 1) << level) - 1
+        self._nodes.seek(merkle.HASH_BYTES * (2 * row - row.bit_count() + level))
+        return self._nodes.read(merkle.HASH_BYTES)
+
+    def _next(self) -> bytes:
+        """The next line without its newline."""
+        line = next(self._lines, b"")
+        self._line += 1
+        if not line.endswith(b"\n"):
+            raise BridgeError("bad_export", f"The file is cut off, or a line has more than {MAX_LINE_BYTES} bytes.")
+        if len(line) > MAX_LINE_BYTES:
+            raise BridgeError("bad_export", f"A line has more than {MAX_LINE_BYTES} bytes.")
+        return line[:-1]
+
+    @contextmanager
+    def _at_line(self) -> Iterator[None]:
+        try:
+            yield
+        except BridgeError as error:
+            raise _told(error, f"Line {self._line}:", line=self._line) from error
+
+
+def best_note(checkpoints: Sequence[Signed], given: Collection[str] | None) -> Signed:
+    """The checkpoint that a proof is to lead to, of those that include its entry.
+
+    The largest that says most to its reader: signed with a key of the log that was given, rather than with one that
+    another vouches for, and cosigned by a witness that is known, or by somebody.
+
+    Args:
+        checkpoints: They, in the order of their sizes; at least one.
+        given: The verifier keys that the reader has named; None for none.
+    """
+
+    def worth(signed: Signed) -> tuple[bool, bool, bool, int]:
+        origin = signed.checkpoint.origin
+        by_given = given is None or any(by.is_of_log(origin) and by.vkey in given for by, _ in signed.signers)
+        by_witness = any(time is not None for _, time in signed.signers)
+        others = any(name != origin for name, _ in notes.split_note(signed.note)[1])
+        return by_given, by_witness, others, signed.checkpoint.size
+
+    return max(checkpoints, key=worth)
+
+
+def _erased_by(payload: bytes) -> set[str]:
+    """The executions that an entry says were erased; none where it doesn't say it as it should."""
+    if len(payload) > _MAX_ERASURE_BYTES:
+        return set()
+    try:
+        executions = json.loads(payload)["executions"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return set()
+    return {one for one in executions if isinstance(one, str)} if isinstance(executions, list) else set()
+
+
+def _lost(sequence: int, time: int, payload: bytes | None) -> Lost:
+    """What an entry says of a loss; that there was one is its kind's word."""
+    said: Any = None
+    if payload is not None and len(payload) <= _MAX_LOSS_BYTES:
+        with suppress(ValueError, RecursionError):
+            said = json.loads(payload)
+    if not isinstance(said, dict):
+        return Lost(sequence, time / 1e6, None, None)
+    had = said.get("had")
+    return Lost(sequence, time / 1e6, said.get("restored") is True, had if type(had) is int and had >= 0 else None)
+
+
+def _lines(source: IO[bytes] | Iterable[bytes]) -> Iterator[bytes]:
+    readline = getattr(source, "readline", None)
+    if readline is None:
+        yield from source
+    else:
+        while line := readline(MAX_LINE_BYTES + 1):
+            yield line
+
+
+def _told(error: BridgeError, where: str, **details: Any) -> BridgeError:
+    code = "bad_checkpoint" if error.code == "bad_note" else error.code
+    return BridgeError(code, f"{where} {error.message}", hint=error.hint, **{**error.details, **details})

@@ -1,0 +1,180 @@
+"""The file's log as it is published, how that goes, and what witnesses have cosigned: the tables of publishing."""
+
+from __future__ import annotations
+
+import functools
+import json
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.log.codec import LEDGER
+from mcp_bridge.ledger.log.nodes import read_node
+from mcp_bridge.ledger.log.reading import Ledger
+from mcp_bridge.ledger.log.transaction import check_row
+from mcp_bridge.ledger.proofs import merkle
+from mcp_bridge.ledger.proofs.notes import open_checkpoint, split_note
+from mcp_bridge.ledger.proofs.signing import ID_BYTES
+from mcp_bridge.ledger.publish.publisher import TargetState
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Mapping, Sequence
+
+    from mcp_bridge.ledger.log.transaction import Transaction
+    from mcp_bridge.ledger.proofs.merkle import NodeReader
+    from mcp_bridge.ledger.proofs.signing import Verifier
+    from mcp_bridge.ledger.publish.publish import Published
+    from mcp_bridge.ledger.storage.database import Database
+
+
+MAX_COSIGNED = 1000
+"""Cosigned checkpoints that are kept, the newest: one comes a minute. Those that vouch for a key are kept besides."""
+
+_FORGET = (
+    "DELETE FROM checkpoints WHERE size NOT IN (SELECT sequence + 1 FROM entries WHERE execution = ? AND kind = 'key')"
+    " AND size < (SELECT min(size) FROM (SELECT DISTINCT size FROM checkpoints ORDER BY size DESC LIMIT ?))"
+)
+
+
+class PublishedLog:
+    """A log with what is known of its targets, as `publishing.Source`; `newest` and `keep` are a `Publisher`'s too.
+
+    Args:
+        database: Has the log.
+        states: How publishing to each target goes, as `read_states` gives it.
+    """
+
+    def __init__(self, database: Database, states: Mapping[str, TargetState]) -> None:
+        self._database = database
+        self._states = dict(states)
+        """As they were kept or read last."""
+
+    async def roots(self, sizes: Sequence[int]) -> Sequence[bytes | None]:
+        """As `publishing.Source`."""
+
+        def work(connection: sqlite3.Connection) -> Sequence[bytes | None]:
+            (entries,) = connection.execute("SELECT size FROM head").fetchone()
+            # Sizes that are near each other have most of their nodes in common.
+            read = functools.cache(_nodes(connection))
+            return [merkle.root(size, read) if size <= entries else None for size in sizes]
+
+        return await self._database.look(work)
+
+    async def consistency(self, old: int, new: int) -> Sequence[bytes]:
+        """As `publishing.Source`."""
+        return await self._database.look(lambda connection: merkle.consistency_proof(old, new, _nodes(connection)))
+
+    async def keys(self) -> Sequence[Verifier]:
+        """As `publishing.Source`."""
+        return await self._database.look(lambda connection: Ledger(connection, None).signing_keys())
+
+    async def rotations(self) -> Sequence[str]:
+        """As `publishing.Source`."""
+        rows = await self._database.read(
+            "SELECT size, note FROM checkpoints JOIN entries ON sequence = size - 1"
+            " WHERE execution = ? AND kind = 'key' AND sequence > 0 ORDER BY size, length(note)",
+            (LEDGER,),
+        )
+        return list(dict(rows).values())
+
+    async def is_cosigned(self, size: int, key: Verifier) -> bool:
+        """As `publishing.Source`."""
+        rows = await self._database.read("SELECT note FROM checkpoints WHERE size >= ? ORDER BY size", (size,))
+        for (note,) in rows:
+            with suppress(BridgeError):
+                checkpoint, _ = open_checkpoint(note, [key])
+                if size <= checkpoint.size and await self.roots([checkpoint.size]) == [checkpoint.root]:
+                    return True
+        return False
+
+    def last(self, target: str) -> int:
+        """As `publishing.Source`."""
+        state = self._states.get(target)
+        return 0 if state is None else state.size
+
+    async def newest(self) -> str:
+        """As `publishing.Source`."""
+        ((note,),) = await self._database.read("SELECT note FROM head")
+        return str(note)
+
+    async def keep(self, state: TargetState, published: Published | None) -> TargetState:
+        """Take down how publishing to a target goes, and the checkpoint if somebody has cosigned it.
+
+        Returns:
+            How it goes, with what other processes have taken down of it.
+
+        Raises:
+            BridgeError: As `Database.transact`.
+        """
+        before = self._states.get(state.target, TargetState(state.target))
+
+        def work(transaction: Transaction) -> TargetState:
+            do = transaction.connection.execute
+            if published is not None and published.cosignatures and not _is_kept(transaction, published):
+                row = (published.size, published.note)
+                do("INSERT INTO checkpoints (size, note) VALUES (?, ?) ON CONFLICT DO NOTHING", row)
+                transaction.authenticate(("checkpoints", "size = ? AND note = ?", row))
+                do(_FORGET, (LEDGER, MAX_COSIGNED))
+            found = do("SELECT state FROM published WHERE target = ?", (state.target,)).fetchone()
+            kept = TargetState(state.target) if found is None else TargetState(**json.loads(found[0]))
+            # An alarm that was taken down before is what has become of it: a person may have taken it away. And what
+            # another process has seen is not unseen. By the alarms alone: a clock may be put back.
+            new = state.conflict is not None and state.conflict != before.conflict
+            alarm = state.conflict if new else kept.conflict
+            merged = replace(state, size=max(state.size, kept.size), conflict=alarm)
+            do(
+                "INSERT INTO published (target, size, state) VALUES (?, ?, ?) ON CONFLICT (target)"
+                " DO UPDATE SET size = excluded.size, state = excluded.state",
+                (merged.target, merged.size, json.dumps(merged.record())),
+            )
+            transaction.authenticate(("published", "target = ?", (state.target,)))
+            return merged
+
+        merged = await self._database.transact(work)
+        self._states[state.target] = merged
+        return merged
+
+
+def _is_kept(transaction: Transaction, published: Published) -> bool:
+    """Whether cosignatures of that checkpoint by the same keys are kept: the first ones say most, and are enough.
+
+    A witness is asked whenever a bridge starts, whether there is something new or not.
+    """
+    rows = transaction.connection.execute("SELECT note FROM checkpoints WHERE size = ?", (published.size,)).fetchall()
+    kept = {(name, one[:ID_BYTES]) for (note,) in rows for name, one in split_note(note)[1]}
+    return {(name, one[:ID_BYTES]) for name, one in split_note(published.note)[1]} <= kept
+
+
+async def read_states(database: Database) -> dict[str, TargetState]:
+    """How publishing goes, by target id.
+
+    Raises:
+        BridgeError: As `Database.read`; `ledger_damaged`.
+    """
+    rows = await database.read("SELECT * FROM published")
+    for row in rows:
+        check_row(database.master, "published", row)
+    return {state.target: state for state in (TargetState(**json.loads(text)) for _, _, text, _ in rows)}
+
+
+async def acknowledge(database: Database) -> None:
+    """Take away the alarms of all targets: a person has looked into them.
+
+    Raises:
+        BridgeError: As `Database.transact`.
+    """
+
+    def work(transaction: Transaction) -> None:
+        do = transaction.connection.execute
+        for target, text in do("SELECT target, state FROM published").fetchall():
+            state = json.dumps(json.loads(text) | {"conflict": None})
+            do("UPDATE published SET state = ? WHERE target = ?", (state, target))
+            transaction.authenticate(("published", "target = ?", (target,)))
+
+    await database.transact(work)
+
+
+def _nodes(connection: sqlite3.Connection) -> NodeReader:
+    return lambda level, index: read_node(connection, level, index)

@@ -1,0 +1,513 @@
+"""Checkpoints in a file on other storage: one note after the other, with an empty line between two.
+
+The file only grows, and others may be able to add to it. So every note in it that a key of the log has signed has to be
+the log's, wherever it stands, and what is anything else is passed over: what a crash has left of a note, for instance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import functools
+import logging
+import os
+import re
+import stat
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import anyio
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.proofs.notes import MAX_NOTE_BYTES, MAX_SIGNATURES, keyring, parse_checkpoint
+from mcp_bridge.ledger.proofs.signing import ID_BYTES, MARK, SIGNATURE_BYTES, decode_base64
+from mcp_bridge.ledger.publish.publish import Published, checkpoint_of, conflict, rolled_back
+from mcp_bridge.ledger.publish.storage_thread import at_storage, in_loop
+from mcp_bridge.private_files import sync_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, MutableMapping, Sequence
+    from pathlib import Path
+
+    from mcp_bridge.ledger.proofs.notes import Checkpoint
+    from mcp_bridge.ledger.proofs.signing import Verifier
+    from mcp_bridge.ledger.publish.publish import Source
+    from mcp_bridge.ledger.publish.targets import Target
+
+logger = logging.getLogger(__name__)
+
+CHUNK_BYTES = 256 << 10
+"""Of a file, read and held against the log together."""
+
+LOCK_SECONDS = 2.0
+"""How long to wait for another bridge that writes into the file."""
+
+_READING_SHARE = 0.8
+"""Of a target's time-out: what is left is for the write."""
+
+_TAIL_BYTES = 4096
+_HEAD_BYTES = 1024
+_LOCK_POLL_SECONDS = 0.02
+_DASH = "\u2014".encode()
+_MARK = _DASH + b" "
+_SIGNATURE = rb"%s[^ \n]+ (?:[A-Za-z0-9+/=]{4}){23,}\n" % _MARK
+"""With a key's id and a signature, 68 bytes or more in base64."""
+_UNGAPPED = re.compile(rb"^(%s.*\n)(?=[^\n])(?!%s)" % (_MARK, _SIGNATURE), re.MULTILINE)
+"""Where a note ends without an empty line behind it: whoever adds something that is no signature spoils no note."""
+_GAP = re.compile(rb"\n{2,}")
+
+
+class _Carried(NamedTuple):
+    """What has been read of a file and may yet become a note: the last whole block, and what follows it."""
+
+    block: bytes = b""
+    rest: bytes = b""
+
+    def and_then(self, data: bytes) -> tuple[list[bytes], _Carried]:
+        """The notes that more of the file makes whole, and what is carried on."""
+        text = self.rest + data
+        end = text.rfind(b"\n") + 1
+        # Notes that somebody has put one after the other need no gap between.
+        whole = _UNGAPPED.sub(rb"\1\n", text[:end])
+        *blocks, rest = _GAP.split(whole if self.rest else whole.lstrip(b"\n"))
+        notes, before = [], self.block
+        for block in blocks:
+            if block.startswith(_MARK) and before:
+                notes.append(before + b"\n\n" + block + b"\n")
+                before = b""
+            else:
+                # A text whose signatures never came is dropped with this.
+                before = block
+        rest += text[end:]
+        if before and rest.startswith(_MARK) and len(rest) > MAX_NOTE_BYTES:
+            # Its own signatures come first, whatever somebody has put behind them.
+            cut = rest.rfind(b"\n", 0, MAX_NOTE_BYTES) + 1
+            notes.append(before + b"\n\n" + rest[:cut])
+            before = b""
+        # No note is longer: what is, is none, and takes no memory.
+        return notes, _Carried(before[-MAX_NOTE_BYTES:], rest[-MAX_NOTE_BYTES:])
+
+    def last(self) -> list[bytes]:
+        """The note that this is if the file ends here."""
+        return self.and_then(b"\n\n")[0]
+
+
+def notes_in(text: str) -> list[str]:
+    """The notes of a file, in their order; what a crash has left of one is left out, and no signature is verified."""
+    notes, carried = _Carried().and_then(text.encode())
+    found = (note.decode(errors="replace") for note in (*notes, *carried.last()))
+    return [note for note in found if _ENDED.search(note)]
+
+
+_ENDED = re.compile(r" ([A-Za-z0-9+/=]{4}){23,}\n\Z")
+"""A last line with a key's id and a signature, 68 bytes or more in base64."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileRead:
+    """How far a process has held a file against the log: from there on it holds what was added since.
+
+    That is enough. What was read agreed with the log that had `held`'s root, so it agrees with every log that has it.
+
+    Attributes:
+        file: Which file: device and inode.
+        offset: Up to where, in bytes.
+        tail: What stands before that.
+        carried: What may become a note with what follows.
+        held: The largest checkpoint that a key of the log has signed.
+        foreign: Whether there is a note of something else.
+    """
+
+    file: tuple[int, int]
+    offset: int = 0
+    tail: bytes = b""
+    carried: _Carried = _Carried()  # noqa: RUF009 - a tuple
+    held: Checkpoint | None = None
+    foreign: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """What a file is held against, in the thread that reads it.
+
+    Attributes:
+        origin: The log's.
+        keys: Its keys, now and before, by what a signature names its key with.
+        roots: As `Source.roots`.
+    """
+
+    origin: str
+    keys: Mapping[tuple[str, bytes], Verifier]
+    roots: Callable[[Sequence[int]], Sequence[bytes | None]]
+
+
+async def publish_to_file(
+    target: Target, note: str, source: Source, reads: MutableMapping[str, FileRead] | None = None
+) -> Published:
+    """Add a note to a file, if all checkpoints there that the log's keys have signed are the log's.
+
+    Args:
+        target: Names the file.
+        note: The log's signed checkpoint.
+        source: The log.
+        reads: What this process knows of files, by target id. It is kept up to date: without it all is read anew.
+
+    Raises:
+        BridgeError: As `publish`.
+    """
+    assert target.file is not None  # noqa: S101 - the caller's choice
+
+    loop = asyncio.get_running_loop()
+
+    def roots(sizes: Sequence[int]) -> Sequence[bytes | None]:
+        return in_loop(loop, source.roots(sizes))
+
+    log = _Log(checkpoint_of(note).origin, keyring(await source.keys()), roots)
+    # Where the log's key has changed, the one before has signed that, too: by itself it finds a log put back to
+    # before, which doesn't know the next one.
+    notes = [*await source.rotations(), note]
+    work = functools.partial(
+        _add, target, target.file, notes, log, source.last(target.id), {} if reads is None else reads
+    )
+    try:
+        with anyio.fail_after(target.timeout):
+            # A storage that hangs keeps its thread; the bridge goes on, and ends.
+            size = await at_storage(target.file, work)
+    except TimeoutError:
+        raise _unusable(target, f"it has not answered in {target.timeout:g} s") from None
+    except OSError as exc:
+        raise _unusable(target, exc.strerror or str(exc)) from None
+    return Published(target.id, size, note)
+
+
+async def look_at_file(target: Target, source: Source) -> int:
+    """How many entries the largest checkpoint in a file is of, all of which are the log's; 0 where it has none.
+
+    Nothing is written, and no lock is taken: what is being written is looked at as far as it has come.
+
+    Args:
+        target: Names the file.
+        source: The log.
+
+    Raises:
+        BridgeError: As `publish`.
+    """
+    assert target.file is not None  # noqa: S101 - the caller's choice
+
+    loop = asyncio.get_running_loop()
+
+    def roots(sizes: Sequence[int]) -> Sequence[bytes | None]:
+        return in_loop(loop, source.roots(sizes))
+
+    checkpoint = checkpoint_of(await source.newest())
+    log = _Log(checkpoint.origin, keyring(await source.keys()), roots)
+    work = functools.partial(_look, target, target.file, log, checkpoint, source.last(target.id))
+    try:
+        with anyio.fail_after(target.timeout):
+            return await at_storage(target.file, work)
+    except TimeoutError:
+        raise _unusable(target, f"it has not answered in {target.timeout:g} s") from None
+    except OSError as exc:
+        raise _unusable(target, exc.strerror or str(exc)) from None
+
+
+def _look(target: Target, path: Path, log: _Log, checkpoint: Checkpoint, taken: int) -> int:
+    deadline = time.monotonic() + target.timeout * _READING_SHARE
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        if taken:
+            raise _lost(target, taken, "isn't there") from None
+        return 0
+    except OSError as exc:
+        if exc.errno == errno.ELOOP:
+            raise _a_link(target) from None
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise _unusable(target, "it is no regular file")
+        held = _held(target, fd, log, checkpoint, {}, deadline)
+    finally:
+        os.close(fd)
+    if held < taken:
+        raise _lost(target, taken, f"holds none over {held}" if held else "holds none")
+    return held
+
+
+def _add(
+    target: Target, path: Path, notes: Sequence[str], log: _Log, taken: int, reads: MutableMapping[str, FileRead]
+) -> int:
+    deadline = time.monotonic() + target.timeout * _READING_SHARE
+    checkpoint = checkpoint_of(notes[-1])
+    fd = _open(target, path, taken)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise _unusable(target, "it is no regular file")
+        _lock(target, fd)
+        held = _held(target, fd, log, checkpoint, reads, deadline)
+        if held < taken:
+            raise _lost(target, taken, f"holds none over {held}" if held else "holds none")
+        if held >= checkpoint.size:
+            return held
+        new = [note for note in notes if held < checkpoint_of(note).size <= checkpoint.size]
+        size = os.fstat(fd).st_size
+        end = os.pread(fd, 2, max(0, size - 2))
+        # What an earlier version has written ends with an empty line.
+        gap = "" if not size or end == b"\n\n" else "\n" if end.endswith(b"\n") else "\n\n"
+        _write_all(fd, (gap + "\n".join(new)).encode())
+        os.fsync(fd)
+        return checkpoint.size
+    finally:
+        os.close(fd)
+
+
+def _open(target: Target, path: Path, taken: int) -> int:
+    """The file, made if it isn't there and never was. Not through a link, which others may point elsewhere."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        try:
+            return os.open(path, flags)
+        except FileNotFoundError:
+            if taken:
+                raise _lost(target, taken, "isn't there") from None
+        try:
+            fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError:
+            # Another bridge was quicker.
+            return os.open(path, flags)
+    except OSError as exc:
+        if exc.errno == errno.ELOOP:
+            raise _a_link(target) from None
+        raise
+    with contextlib.suppress(OSError):
+        # Some file systems of others can't.
+        sync_directory(path.parent)
+    return fd
+
+
+def _held(
+    target: Target,
+    fd: int,
+    log: _Log,
+    checkpoint: Checkpoint,
+    reads: MutableMapping[str, FileRead],
+    deadline: float,
+) -> int:
+    """The size of the largest checkpoint that the file holds, signed by the log; 0 where it has none.
+
+    Raises:
+        BridgeError: An alarm; `publish_file_foreign`; `publish_file_unusable`: there was no time to read all of it.
+    """
+    read = _resumed(fd, reads.get(target.id))
+    if read.held is not None:
+        _check(target, log, checkpoint, replace(read, held=None), [_Note(read.held, "", signed=True)])
+    while True:
+        data = os.pread(fd, CHUNK_BYTES, read.offset)
+        notes, carried = read.carried.and_then(data)
+        # What the file ends with may be whole, and is looked at again when more has come.
+        parsed, foreign = _parsed(log, notes if data else carried.last())
+        read = replace(
+            _check(target, log, checkpoint, read, parsed),
+            offset=read.offset + len(data),
+            tail=(read.tail + data)[-_TAIL_BYTES:],
+            carried=carried if data else read.carried,
+            foreign=read.foreign or foreign,
+        )
+        reads[target.id] = read
+        if not data:
+            break
+        if time.monotonic() > deadline:
+            raise _unusable(
+                target,
+                f"{read.offset} of its {os.fstat(fd).st_size} bytes were held against the log, and there was no time "
+                "for more",
+                "The next attempt goes on from there. If it comes often, set a longer `timeout` or name another file.",
+            )
+    if read.held is not None:
+        return read.held.size
+    head, begin = os.pread(fd, _HEAD_BYTES, 0), f"{log.origin}\n".encode()
+    # Perhaps a first note that a crash has cut.
+    if read.foreign or not (head.startswith(begin) or begin.startswith(head)):
+        raise _foreign(target)
+    return 0
+
+
+def _resumed(fd: int, read: FileRead | None) -> FileRead:
+    """How far a file was read, if it is the one that was read."""
+    status = os.fstat(fd)
+    file = (status.st_dev, status.st_ino)
+    if read is not None and read.file == file:
+        begin = read.offset - len(read.tail)
+        if os.pread(fd, len(read.tail), begin) == read.tail:
+            return read
+    return FileRead(file)
+
+
+class _Note(NamedTuple):
+    """A note of the log's name.
+
+    Attributes:
+        checkpoint: What it says.
+        text: It.
+        signed: Whether a key of the log has signed it, where that is known.
+    """
+
+    checkpoint: Checkpoint
+    text: str
+    signed: bool | None = None
+
+
+def _parsed(log: _Log, notes: Sequence[bytes]) -> tuple[list[_Note], bool]:
+    """The notes of the log's name, and whether there are others."""
+    found = []
+    for data in notes:
+        note = data.decode(errors="replace")
+        with contextlib.suppress(BridgeError):
+            checkpoint = parse_checkpoint(note.partition("\n\n")[0] + "\n")
+            if checkpoint.origin == log.origin:
+                found.append(_Note(checkpoint, note))
+    return found, len(found) < len(notes)
+
+
+def _check(target: Target, log: _Log, checkpoint: Checkpoint, read: FileRead, notes: Sequence[_Note]) -> FileRead:
+    """Hold notes against the log; with the largest of them that its keys have signed.
+
+    That one follows another which is larger is no sign of anything: genuine notes can be copied.
+    """
+    if read.held is None:
+        _check_begun(target, log, notes)
+    # What it holds agrees with the log, which was seen.
+    notes = [note for note in notes if note.checkpoint != read.held]
+    sizes = sorted({note.checkpoint.size for note in notes})
+    roots = dict(zip(sizes, log.roots(sizes), strict=True)) if sizes else {}
+    others = [note for note in notes if note.checkpoint.root != roots[note.checkpoint.size]]
+    signed = [note.checkpoint for note in others if _is_signed(log, note)]
+    if len(signed) < len(others):
+        logger.warning(
+            "the %s holds %d checkpoints under this log's name that are not of it, and that none of its keys has "
+            "signed: they are passed over",
+            target.id,
+            len(others) - len(signed),
+        )
+    for one in signed:
+        if roots[one.size] is not None:
+            raise conflict(
+                target,
+                f"The first {one.size} entries of the log {one.origin} are not those whose checkpoint the {target.id} "
+                "holds: the log was rewritten.",
+                one.size,
+            )
+    if signed:
+        raise rolled_back(target, max(one.size for one in signed), checkpoint)
+    held = read.held
+    for note in sorted(notes, key=lambda note: note.checkpoint.size, reverse=True):
+        if held is not None and note.checkpoint.size <= held.size:
+            break
+        if note.checkpoint.root == roots[note.checkpoint.size] and _is_signed(log, note):
+            held = note.checkpoint
+            break
+    return replace(read, held=held)
+
+
+def _check_begun(target: Target, log: _Log, notes: Sequence[_Note]) -> None:
+    """Raise an alarm if the file's first note under the log's name is by a key that the log doesn't name.
+
+    The log's word for what its keys are is that of whoever has rewritten it; nobody who only adds can be first.
+    """
+    for note in notes:
+        if _is_signed(log, note):
+            return
+        names = {(name, signature[:ID_BYTES]) for name, signature in _signatures(note)}
+        # Without any, a crash has cut it.
+        if names and names.isdisjoint(log.keys):
+            raise conflict(
+                target,
+                f"The {target.id} was begun under the name of the log {log.origin} by a key that this log doesn't "
+                "name: it is another log.",
+                note.checkpoint.size,
+            )
+
+
+def _is_signed(log: _Log, note: _Note) -> bool:
+    """Whether a signature by one of the log's keys holds. One that doesn't may have been added: it spoils no other."""
+    if note.signed is not None:
+        return note.signed
+    text = note.text.partition("\n\n")[0] + "\n"
+    for name, signature in _signatures(note):
+        key = log.keys.get((name, signature[:ID_BYTES]))
+        with contextlib.suppress(BridgeError):
+            # A key that was replaced signs nothing after that: who has it since can't cause an alarm.
+            if key is not None and key.may_sign(note.checkpoint.size):
+                key.verify(text, signature[ID_BYTES:])
+                return True
+    return False
+
+
+def _signatures(note: _Note) -> list[tuple[str, bytes]]:
+    """Whose signatures stand under a note, with their bytes.
+
+    What is none is passed over: a crash may have cut it, and somebody may have added it.
+    """
+    found = []
+    for line in note.text.partition("\n\n")[2].split("\n")[:MAX_SIGNATURES]:
+        name, _, encoded = line.removeprefix(MARK).partition(" ")
+        signature = decode_base64(encoded)
+        if line.startswith(MARK) and signature is not None and len(signature) >= ID_BYTES + SIGNATURE_BYTES:
+            found.append((name, signature))
+    return found
+
+
+def _lock(target: Target, fd: int) -> None:
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise _unusable(target, "another process keeps it locked") from None
+            time.sleep(_LOCK_POLL_SECONDS)
+        except OSError as exc:
+            # A file system without locks: one write that appends still can't tear another's note.
+            if exc.errno not in {errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL}:
+                raise
+            return
+        else:
+            return
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _unusable(
+    target: Target, why: str, hint: str = "Is the storage there, with room, and may this user write to it?"
+) -> BridgeError:
+    return BridgeError("publish_file_unusable", f"The {target.id} can't be used: {why}.", hint=hint, target=target.id)
+
+
+def _a_link(target: Target) -> BridgeError:
+    return _unusable(target, "it is a symbolic link", "Name the file that it points to.")
+
+
+def _foreign(target: Target) -> BridgeError:
+    return BridgeError(
+        "publish_file_foreign",
+        f"The {target.id} holds something else than checkpoints of this log.",
+        hint="Name another file: each log has its own. Nothing was written.",
+        target=target.id,
+    )
+
+
+def _lost(target: Target, taken: int, what: str) -> BridgeError:
+    return BridgeError(
+        "publish_file_lost",
+        f"The {target.id} has held a checkpoint of {taken} entries, and it {what}.",
+        hint="Is the storage mounted? If the file is lost, put a copy there, or name another file.",
+        target=target.id,
+        size=taken,
+    )

@@ -1,0 +1,623 @@
+"""The SQLite file of a ledger, one writer: whoever writes at the same time shares a transaction, and so an fsync.
+
+Writes are posted in order and are durable when a flush that follows them returns. Once a write has failed nothing is
+written any more, and everything that wants to be recorded first fails: what isn't recorded must not happen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import queue
+import sqlite3
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
+from weakref import WeakValueDictionary
+
+import anyio
+import anyio.to_thread
+
+from mcp_bridge.errors import BridgeError, log_failure
+from mcp_bridge.fair_share import charge
+from mcp_bridge.ledger.log.quota import (
+    MAX_QUEUED_BYTES,
+    RESERVE_BYTES,
+    Allowance,
+    Measured,
+    Quota,
+    journal_bytes,
+    measure,
+)
+from mcp_bridge.ledger.log.reading import master_of, open_looking
+from mcp_bridge.ledger.log.transaction import Append, Statement, commit, posted, run
+from mcp_bridge.ledger.storage.failures import code_of, not_written, unusable
+from mcp_bridge.ledger.storage.opening import open_to_read, open_to_write
+from mcp_bridge.ledger.storage.position import PositionError
+from mcp_bridge.ledger.storage.presence import Presence, is_present, others
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from mcp_bridge.ledger.log.entries import Entry
+    from mcp_bridge.ledger.log.log import Log
+    from mcp_bridge.ledger.log.transaction import Item, Row, Transaction
+    from mcp_bridge.ledger.storage.sealing import MasterKey
+
+    _Job: TypeAlias = Callable[[sqlite3.Connection], Any]
+    _Settle: TypeAlias = Callable[[Any, Exception | None], None]
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+MAX_BATCH = 2000
+"""Statements in one transaction, unless more belong together."""
+
+MAX_BATCH_BYTES = 8 << 20
+"""Of what is in one transaction, likewise: others wait for it, and it makes the write-ahead log as large."""
+
+MAX_WAL_BYTES = 32 << 20
+"""Over that, the write-ahead log is emptied as soon as nobody is reading."""
+
+RECLAIM_SECONDS = 10.0
+"""Between two attempts to make room, where the last one has not made enough."""
+
+LARGE_BYTES, BYTE_SECONDS = 4 << 10, 40e-9
+"""What is recorded is charged to whom it is recorded for from this size on: about what the writer takes for a byte."""
+
+LAZY_SECONDS = 0.05
+"""How long what is posted may wait for somebody who wants it durable: what happened is not to become a doubt."""
+
+_LASTING = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+"""Errors after which nobody knows what is in the file."""
+
+QUICK_SECONDS = 0.002
+"""For callers who went on together: if it took them longer, the next goes alone."""
+
+
+class Database:
+    """An open file. An async context manager.
+
+    Args:
+        path: The file; made with mode 0600 if it isn't there. Its keys are beside it.
+        master: Where the master key is, as `sealing.master_key` takes it.
+        owner: What this process calls itself where it says whose an execution is; empty for one that has none.
+        quota: What the file may take.
+        reading: Whether it is only read, and left as it is.
+
+    Attributes:
+        is_new: Whether the file's log was begun by this process.
+        reclaim: To be set: makes room, when the file is full.
+
+    Raises (on entering):
+        BridgeError: `database_unusable` (no database, no permission), `database_busy` (another process holds it),
+            `ledger_damaged`, `ledger_behind`, `ledger_head_damaged` (it isn't what it had come to, or nobody knows),
+            `database_newer` (of a later version: left untouched), `key_missing`, `key_unusable`,
+            `state_unusable`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        master: str | Sequence[str] = "file",
+        owner: str = "",
+        quota: Quota | None = None,
+        *,
+        reading: bool = False,
+    ) -> None:
+        self._reading = reading
+        self._master: MasterKey | None = None
+        self._place = contextlib.ExitStack()
+        self._path = path
+        self._source = master
+        self._owner = owner
+        self._presence: Presence | None = None
+        self._log: Log | None = None
+        self._writer: _Worker | None = None
+        self._reader: _Worker | None = None
+        self._posted: list[Item] = []
+        self._count_posted = 0
+        self._count_written = 0
+        self._writing = False
+        self._waiting: list[tuple[int, asyncio.Future[BridgeError | None]]] = []
+        self._lazily: asyncio.TimerHandle | None = None
+        self._failure: BridgeError | None = None
+        self.quota = quota or Quota()
+        self.is_new = False
+        self.reclaim: Callable[[], Awaitable[None]] | None = None
+        self._reclaiming = anyio.Lock()
+        self._reclaimed = -math.inf
+        self._allowances: WeakValueDictionary[str, Allowance] = WeakValueDictionary()
+        self._queued = 0
+        self._measured = Measured(0, 0, 0, gives_back=True)
+
+    async def __aenter__(self) -> Self:
+        try:
+            await _to_its_end(self._open())
+        except asyncio.CancelledError:
+            await _to_its_end(self._close())
+            raise
+        return self
+
+    async def _open(self) -> None:
+        try:
+            if self._reading:
+                opened = await anyio.to_thread.run_sync(self._place.enter_context, open_looking(self._path))
+                self._master = await anyio.to_thread.run_sync(master_of, opened, self._path.parent, self._source)
+                self._reader = _Worker(opened, "reader")
+                return
+            writer, self._log, reader = await anyio.to_thread.run_sync(
+                _open_both, self._path, self._source, self._owner
+            )
+            for resource in (writer, reader, self.log.position):
+                self._place.callback(resource.close)
+            self._master = self.log.master
+            self._measured = measure(writer, self._path)
+            self.is_new = self.log.is_new
+        except BaseException as exc:
+            self._place.close()
+            if isinstance(exc, sqlite3.Error | OSError | UnicodeDecodeError):
+                raise unusable(self._path, exc) from None
+            raise
+        self._writer, self._reader = _Worker(writer, "writer"), _Worker(reader, "reader")
+        if self._owner:
+            try:
+                self._presence = Presence(self._path.parent, self._owner)
+            except BaseException:
+                await self._close()
+                raise
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await _to_its_end(self._close())
+
+    async def _close(self) -> None:
+        try:
+            await self.flush()
+        except BridgeError as failure:
+            log_failure(logger, failure, "the last entries were not recorded")
+        # Whoever comes now would wait for threads that have ended.
+        self._failure = self._failure or BridgeError("not_recorded", "The record of executions is closed.")
+        if self._lazily is not None:
+            self._lazily.cancel()
+        for worker in (self._writer, self._reader):
+            if worker is not None:
+                await worker.close()
+        if self._log is not None:
+            self._log.position.close()
+        self._place.close()
+        if self._presence is not None:
+            self._presence.leave()
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
+
+    @property
+    def log(self) -> Log:
+        """The end of its log. It belongs to the writer's thread, save for what never changes: origin and keys."""
+        assert self._log is not None  # noqa: S101 - it is open
+        return self._log
+
+    @property
+    def master(self) -> MasterKey:
+        """The key under which all others are kept."""
+        assert self._master is not None  # noqa: S101 - it is open
+        return self._master
+
+    @property
+    def old_requests(self) -> bytes | None:
+        """The key of the MACs of requests that version 0.1.0 has kept; None if it has kept none."""
+        return self.log.old_requests
+
+    def is_present(self, owner: str) -> bool:
+        """Whether a process that calls itself so uses the store; also, where there is no telling. From any thread."""
+        return is_present(self._path.parent, owner)
+
+    def post(self, statement: str, parameters: Sequence[Any]) -> None:
+        """Write before anything that is posted later, without waiting.
+
+        Raises:
+            BridgeError: `bad_text`: a text that is no Unicode; nothing is posted.
+        """
+        self._post(Statement(statement, parameters))
+
+    def record(self, *entries: Entry) -> None:
+        """Append entries to the log before anything that is posted later, without waiting.
+
+        Raises:
+            BridgeError: As `post`.
+        """
+        for entry in entries:
+            _check_texts((entry.execution, entry.step, entry.policy, entry.program))
+        self._add(*(Append(posted(entry)) for entry in entries))
+
+    # --- how much there is ---
+
+    def count(self, execution: str, allowance: Allowance) -> None:
+        """What is recorded of an execution counts for a run."""
+        self._allowances[execution] = allowance
+
+    def allowance(self) -> Allowance:
+        """A new run's."""
+        return Allowance(self)
+
+    @property
+    def measured(self) -> Measured:
+        """How large the file is, as this process has seen it last."""
+        return self._measured
+
+    async def measure(self) -> Measured:
+        """How large the file is now."""
+        by = self.look if self._reading else self.outside
+        self._measured = await by(lambda connection: measure(connection, self._path))
+        return self._measured
+
+    async def queue_is_short(self) -> None:
+        """Wait until not much waits to be written.
+
+        Raises:
+            BridgeError: As `flush`.
+        """
+        while self._queued > MAX_QUEUED_BYTES:
+            await self.flush()
+
+    async def require_room(self, more: int = 0) -> None:
+        """See that something may begin; room is made for it, if that is possible.
+
+        Args:
+            more: Bytes that it may be over the quota.
+
+        Raises:
+            BridgeError: `ledger_full`; as `flush`.
+        """
+        if self._full(more) is None:
+            return
+        await self.measure()
+        if self._full(more) is not None and self.reclaim is not None:
+            async with self._reclaiming:
+                # Somebody else may have had it done meanwhile.
+                if self._full(more) is not None and time.monotonic() - self._reclaimed > RECLAIM_SECONDS:
+                    await self.reclaim()
+                    await self.measure()
+                    if self._full(more) is not None:
+                        self._reclaimed = time.monotonic()
+        if (error := self._full(more)) is not None:
+            raise error
+
+    def has_room_for(self, size: int) -> bool:
+        """Whether so many bytes more are within the quota, and what is kept free over it."""
+        quota = self.quota
+        used = self._measured.used + self._queued + size
+        return (quota.max_bytes is None or used <= quota.max_bytes + RESERVE_BYTES) and (
+            self._measured.free - self._queued - size > quota.min_free_bytes - RESERVE_BYTES
+        )
+
+    def _full(self, more: int) -> BridgeError | None:
+        quota, measured = self.quota, self._measured
+        if quota.max_bytes is not None and measured.used > quota.max_bytes + more:
+            return BridgeError(
+                "ledger_full",
+                f"The record of executions, {self._path}, has {measured.used} bytes; its limit is {quota.max_bytes}.",
+                hint="Nothing new begins. What to do: erase executions (mcp-bridge erase), raise max_size in [ledger],"
+                " or put the state directory away whole and begin a new one.",
+                used=measured.used,
+                limit=quota.max_bytes,
+            )
+        if measured.free < quota.min_free_bytes - more:
+            return BridgeError(
+                "ledger_full",
+                f"The disk of {self._path} has {measured.free} bytes left, and less than {quota.min_free_bytes}.",
+                hint="Nothing new begins. Make room on the disk, or lower min_free in [ledger].",
+                free=measured.free,
+                limit=quota.min_free_bytes,
+            )
+        return None
+
+    def _post(self, statement: Statement) -> None:
+        _check_texts(statement.parameters)
+        self._add(statement)
+
+    def _refuse_to_write(self) -> None:
+        if self._reading:
+            raise BridgeError(
+                "database_unusable",
+                f"The record of executions, {self._path}, can only be read where it is.",
+                hint="Its directory can't be written, or it isn't what it had come to: see `mcp-bridge audit verify`.",
+            )
+
+    def _add(self, *items: Item) -> None:
+        self._refuse_to_write()
+        if self._failure is None:
+            self._posted += items
+            for item in items:
+                self._queued += item.size
+                if item.size > LARGE_BYTES:
+                    charge(item.size * BYTE_SECONDS)
+                if isinstance(item, Append) and (run := self._allowances.get(item.posted.execution)) is not None:
+                    run.posted += item.size
+                    run.told += item.size
+            self._count_posted += len(items)
+            if self._lazily is None:
+                self._lazily = asyncio.get_running_loop().call_later(LAZY_SECONDS, self._write_lazily)
+
+    def _write_lazily(self) -> None:
+        """Write what was posted, and nobody has waited for."""
+        self._lazily = None
+        if self._failure is None and self._count_written < self._count_posted:
+            self._want()
+
+    def _want(self) -> asyncio.Future[BridgeError | None]:
+        """Have everything written that has been posted: what is posted without a pause in between stays together."""
+        written: asyncio.Future[BridgeError | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((self._count_posted, written))
+        if not self._writing:
+            self._write()
+        return written
+
+    async def flush(self) -> None:
+        """Return when everything that has been posted is durable.
+
+        Raises:
+            BridgeError: `not_recorded`: it isn't.
+        """
+        failure = self._failure
+        if failure is None and self._count_written < self._count_posted:
+            # Of its own: what is written later may fail.
+            failure = await self._want()
+        if failure is not None:
+            raise failure
+
+    async def write(
+        self,
+        statement: str,
+        parameters: Sequence[Any],
+        row: Row | None = None,
+        *entries: Entry,
+        otherwise: Sequence[tuple[str, Sequence[Any]]] = (),
+    ) -> int:
+        """Post and flush; how many rows it has changed.
+
+        Args:
+            statement: SQL.
+            parameters: Its parameters.
+            row: The row that it writes, in a table whose rows have MACs.
+            entries: What is appended to the log in the same transaction, if it changes anything.
+            otherwise: Statements of the same transaction, with their parameters, if it doesn't.
+
+        Raises:
+            BridgeError: As `post`, `flush`.
+        """
+        made = Statement(statement, parameters, row, otherwise)
+        self._post(made)
+        self._add(*(Append(posted(entry), made) for entry in entries))
+        await self.flush()
+        return made.changed
+
+    async def transact(self, work: Callable[[Transaction], T]) -> T:
+        """Do work in a transaction of its own, in the writer's thread; what it gives.
+
+        Raises:
+            BridgeError: As `flush` and the work; `not_recorded`. Nothing of it is done then, and others go on; unless
+                it is `PositionError`: then it is done, and nothing after it.
+        """
+        log = self.log
+        return await self.outside(lambda connection: run(connection, log, work))
+
+    async def outside(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Do what can't be done in a transaction, in the writer's thread; what it gives.
+
+        Raises:
+            BridgeError: As `transact`.
+        """
+        self._refuse_to_write()
+        await self.flush()
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def settle(result: T, error: Exception | None) -> None:
+            failure = None if error is None else not_written(self._path, error)
+            if isinstance(error, PositionError) or (error is not None and code_of(error) in _LASTING):
+                self._failure = self._failure or failure
+            if done.done():
+                return
+            if failure is None:
+                done.set_result(result)
+            else:
+                done.set_exception(failure)
+
+        assert self._writer is not None  # noqa: S101 - it is open
+        self._writer.do(work, settle)
+        return await done
+
+    async def read(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """The rows of a query, everything posted included.
+
+        Raises:
+            BridgeError: As `post`, `flush`; `database_unusable`.
+        """
+        _check_texts(parameters)
+        return await self.look(lambda connection: connection.execute(query, parameters).fetchall())
+
+    async def look(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """What some work with a connection that can't write gives, everything posted included.
+
+        Raises:
+            BridgeError: As `flush` and the work; `database_unusable`.
+        """
+        await self.flush()
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def settle(found: T, error: Exception | None) -> None:
+            if done.done():
+                return
+            if error is None:
+                done.set_result(found)
+            elif isinstance(error, BridgeError):
+                done.set_exception(error)
+            else:
+                done.set_exception(
+                    BridgeError("database_unusable", f"The record of executions, {self._path}, can't be read: {error}.")
+                )
+
+        assert self._reader is not None  # noqa: S101 - it is open
+        self._reader.do(work, settle)
+        return await done
+
+    def _write(self) -> None:
+        """Have a batch written, and after it the next, for as long as somebody waits."""
+        size = len(self._posted)
+        if size > MAX_BATCH or self._queued > MAX_BATCH_BYTES:
+            # Not in the midst of what somebody has posted together: it is done as one, or not at all.
+            ends = [end - self._count_written for end, _ in self._waiting]
+            most = self._fitting()
+            size = max((end for end in ends if end <= most), default=ends[0])
+        batch, self._posted = self._posted[:size], self._posted[size:]
+        self._writing = True
+
+        def settle(done: tuple[dict[str, int], Measured] | None, error: Exception | None) -> None:
+            self._writing = False
+            self._queued -= sum(item.size for item in batch)
+            if error is None and done is not None:
+                self._count_written += len(batch)
+                self._settle(batch, *done)
+            elif error is not None:
+                self._failure = not_written(self._path, error)
+            waiting, self._waiting = self._waiting, []
+            go_on = []
+            for count, written in waiting:
+                if self._failure is None and count > self._count_written:
+                    self._waiting.append((count, written))
+                else:
+                    go_on.append(written)
+            _let_go(go_on, self._failure)
+            if self._waiting:
+                self._write()
+
+        assert self._writer is not None  # noqa: S101 - it is open
+        log = self.log
+
+        def write(connection: sqlite3.Connection) -> tuple[dict[str, int], Measured]:
+            stored = commit(connection, log, batch)
+            if journal_bytes(self._path) > MAX_WAL_BYTES:
+                # Whoever reads, here or elsewhere, is not waited for: then the next commit tries again.
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            return stored, measure(connection, self._path)
+
+        self._writer.do(write, settle)
+
+    def _fitting(self) -> int:
+        """How many of the first items are no more than belong into one transaction."""
+        size = 0
+        for number, item in enumerate(self._posted[:MAX_BATCH]):
+            size += item.size
+            if size > MAX_BATCH_BYTES:
+                return max(number, 1)
+        return MAX_BATCH
+
+    def _settle(self, batch: Sequence[Item], stored: Mapping[str, int], measured: Measured) -> None:
+        """Take down what a batch has come to."""
+        self._measured = measured
+        for item in batch:
+            if isinstance(item, Append) and (run := self._allowances.get(item.posted.execution)) is not None:
+                run.posted -= item.size
+                run.told += item.posted.bytes - item.size
+        for execution, size in stored.items():
+            if (run := self._allowances.get(execution)) is not None:
+                run.stored += size
+
+
+def _let_go(waiting: list[asyncio.Future[BridgeError | None]], failure: BridgeError | None, count: int = 1) -> None:
+    """Let callers go on whose entries are durable, or failed: `count` now, the others in later turns of the event loop.
+
+    What they do next may take its time (a check of large arguments), and they were brought together by sharing a
+    transaction. While it doesn't, more and more go at once.
+    """
+    loop = asyncio.get_running_loop()
+    for written in waiting[:count]:
+        if not written.done():
+            written.set_result(failure)
+    if left := waiting[count:]:
+        began = loop.time()
+        # The callers' turn comes first, this one's after it.
+        loop.call_soon(lambda: _let_go(left, failure, 2 * count if loop.time() - began < QUICK_SECONDS else 1))
+
+
+def _open_both(
+    path: Path, master: str | Sequence[str], owner: str
+) -> tuple[sqlite3.Connection, Log, sqlite3.Connection]:
+    writer, log = open_to_write(path, master, alone=not others(path.parent, owner))
+    try:
+        return writer, log, open_to_read(path)
+    except BaseException:
+        log.position.close()
+        writer.close()
+        raise
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Do work to its end, whatever cancels the task that waits for it, and let it be cancelled then.
+
+    A scope's shield holds off scopes alone. A task's own `cancel` would leave a thread behind that opens a file, and
+    nobody who has what it opens, and closes it.
+    """
+    with anyio.CancelScope(shield=True):
+        task, cancelled = asyncio.create_task(work), None
+        while not task.done():
+            try:
+                await asyncio.wait((task,))
+            except asyncio.CancelledError as exc:
+                cancelled = exc
+    if cancelled is not None:
+        # Its error, if it has one, is nobody's any more.
+        raise cancelled from task.exception()
+    task.result()
+
+
+class _Worker:
+    """A thread with a connection. One that lives as long as the file: a hop to a pool's costs as much as a commit."""
+
+    def __init__(self, connection: sqlite3.Connection, name: str) -> None:
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._work: queue.SimpleQueue[tuple[_Job, _Settle] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"mcp-bridge-{name}", daemon=True)
+        self._thread.start()
+
+    def do(self, job: _Job, settle: _Settle) -> None:
+        """Have a job done after those before it; `settle` gets its result or its error, in the event loop."""
+        self._work.put((job, settle))
+
+    async def close(self) -> None:
+        """End the thread, when all is done, and close the connection."""
+        self._work.put(None)
+        await anyio.to_thread.run_sync(self._thread.join)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            job, settle = work
+            result, failure = None, None
+            try:
+                result = job(self._connection)
+            except Exception as error:  # noqa: BLE001  (whatever it is: somebody waits for it, and this thread goes on)
+                failure = error
+            # The loop may have been closed under us: nobody waits then.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(settle, result, failure)
+        self._connection.close()
+
+
+def _check_texts(parameters: Sequence[Any]) -> None:
+    """Here and not in the thread: a caller's bad text must not fail what others have posted."""
+    for text in parameters:
+        if isinstance(text, str) and not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise BridgeError("bad_text", f"{text[:100]!r} holds a lone surrogate: it is no Unicode.") from None

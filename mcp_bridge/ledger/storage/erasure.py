@@ -1,0 +1,515 @@
+"""Erasure: the key of an execution is destroyed, and with it everything that was kept of what it was given and gave.
+
+The log keeps its entries, so that every root and proof of before holds; an entry says what was erased, when and by
+whom. What can't be read any more is then removed, a few megabytes in a transaction, and its space is given back.
+Nothing of the key is left in the file: SQLite overwrites what is deleted, and the write-ahead log, which holds pages as
+they were, is emptied. All that is taken down as unfinished business in the transaction that destroys the key, and
+finished at the next start if this process doesn't live to do it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import anyio
+import anyio.to_thread
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.audit.table_audit import UNFINISHED
+from mcp_bridge.ledger.log.codec import LEDGER
+from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.storage.forgetting import entomb, forget_execution
+from mcp_bridge.ledger.storage.sealed_rows import label_of, open_sealed
+from mcp_bridge.ledger.storage.store import ERASED, FORGETTABLE, OF_REQUEST, held_of, key_mac, subjects_of
+from mcp_bridge.ledger.storage.turns import in_turn
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Iterable, Sequence
+
+    from mcp_bridge.ledger.log.transaction import Transaction
+    from mcp_bridge.ledger.storage.database import Database
+    from mcp_bridge.ledger.storage.sealing import DataKey, MasterKey
+
+What = Literal["execution", "subject", "reference", "age"]
+
+EXECUTIONS_AN_ENTRY = 100
+"""Also in one transaction, of what is erased by its age."""
+
+EXECUTIONS_AT_ONCE = 50
+"""That are erased before it is seen whether there is room."""
+
+_ENDED = "status <> ? AND (status NOT IN ('running', 'suspended', 'interrupted') OR (kind = 'script' AND key IS NULL))"
+"""What can go on hasn't ended. A script without a key can't, once its process has died. The parameter is ERASED."""
+
+_OLD = (
+    f"SELECT changed, id FROM executions WHERE {_ENDED} AND changed < ? AND (changed, id) > (?, ?)"  # noqa: S608
+    " ORDER BY changed, id LIMIT ?"
+)
+
+CHECKPOINT_SECONDS = 30.0
+"""How long to wait for those who read the write-ahead log."""
+
+STEP_BYTES = 1 << 20
+"""Of payloads that are removed in one transaction; what is removed is overwritten."""
+
+ROWS_A_STEP = 2000
+PAGES_A_STEP = 256
+_ROW_BYTES = 200
+
+_INCREMENTAL = 2
+"""https://www.sqlite.org/pragma.html#pragma_auto_vacuum"""
+
+_PURGE = (
+    (
+        "SELECT sequence, length(sealed) FROM payloads JOIN entries USING (sequence) WHERE execution = ? LIMIT ?",
+        "DELETE FROM payloads WHERE sequence = ?",
+    ),
+    ("SELECT id, size FROM pieces WHERE execution = ? LIMIT ?", "DELETE FROM pieces WHERE id = ?"),
+)
+"""What finds rows of an execution, with their bytes, and what removes one."""
+
+_REFERENCE = "vault://ref/"
+"""With an id, what stands in code for the value that was written out there."""
+
+_POLL_SECONDS = 0.05
+_TRY_MS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """What was erased.
+
+    Attributes:
+        executions: Ids of the executions.
+        references: How many values behind a reference, in as many executions.
+    """
+
+    executions: tuple[str, ...]
+    references: int = 0
+
+
+async def erase(
+    database: Database,
+    what: What,
+    name: str | float,
+    *,
+    by: str,
+    reason: str | None,
+    under_way: Callable[[str, str], bool],
+) -> Erased:
+    """Erase, and return when nothing of it is left in the file.
+
+    Args:
+        database: The store.
+        what: Of what kind `name` is.
+        name: An execution's id, a subject, the id of a reference to the value, or the time (seconds since 1970) before
+            which executions have ended.
+        by: Who wants it.
+        reason: Why, or None.
+        under_way: Whether an execution of a status and an owner is being executed now.
+
+    Raises:
+        BridgeError: `nothing_to_erase`; `execution_running`: nothing is erased then; `erasure_unfinished`: it is done,
+            and something of it may still be in the write-ahead log until whoever reads it has ended. As
+            `Database.transact`: if it is `PositionError`, the keys are destroyed, and the next start does the rest.
+    """
+    told = {"what": what, "by": by, "reason": reason, "at": time.time()}
+
+    def work(transaction: Transaction) -> Erased:
+        if what == "reference":
+            return _erase_reference(transaction, str(name), told, under_way)
+        chosen = _chosen(transaction, database, what, str(name))
+        if running := _running(transaction, chosen, under_way):
+            raise BridgeError(
+                "execution_running",
+                f"{running[0]} is being executed now.",
+                hint="Erase it when it has ended.",
+                executions=running,
+            )
+        if not chosen:
+            raise BridgeError("nothing_to_erase", f"There is nothing of {_shown(what, name)} that isn't erased.")
+        _erase_all(transaction, chosen, told)
+        return Erased(tuple(chosen))
+
+    if what == "age":
+        erased = await _erase_old(database, float(name), told, under_way)
+    else:
+        erased = await database.transact(work)
+    if erased.executions or erased.references:
+        await purge(database, erased.executions)
+        await empty_journal(database)
+    return erased
+
+
+async def _erase_old(
+    database: Database, before: float, told: dict[str, Any], under_way: Callable[[str, str], bool]
+) -> Erased:
+    """In parts: others write in between."""
+    erased: list[str] = []
+    last = (-1.0, "")
+    while True:
+
+        def work(
+            transaction: Transaction, after: tuple[float, str] = last
+        ) -> tuple[list[tuple[float, str]], list[str]]:
+            rows = transaction.connection.execute(_OLD, (ERASED, before, *after, EXECUTIONS_AN_ENTRY)).fetchall()
+            found = [execution for _, execution in rows]
+            running = set(_running(transaction, found, under_way))
+            chosen = [one for one in found if one not in running and not _is_needed(transaction, one)]
+            _erase_all(transaction, chosen, told)
+            return rows, chosen
+
+        if not await database.read(_OLD, (ERASED, before, *last, 1)):
+            # Nobody is held up for nothing.
+            return Erased(tuple(erased))
+        found, chosen = await database.transact(work)
+        erased += chosen
+        if len(found) < EXECUTIONS_AN_ENTRY:
+            return Erased(tuple(erased))
+        last = found[-1]
+
+
+async def erase_ended(
+    database: Database, chosen: Sequence[str], *, by: str, under_way: Callable[[str, str], bool]
+) -> Erased:
+    """Erase some executions, as far as they have ended and nothing that can go on needs them.
+
+    Args:
+        database: The store.
+        chosen: Their ids.
+        by: Who wants it.
+        under_way: As `erase`.
+
+    Raises:
+        BridgeError: As `Database.transact`.
+    """
+    told = {"what": "age", "by": by, "reason": None, "at": time.time()}
+
+    def work(transaction: Transaction) -> list[str]:
+        found = [one for one in chosen if _has_ended(transaction, one)]
+        running = set(_running(transaction, found, under_way))
+        going = [one for one in found if one not in running and not _is_needed(transaction, one)]
+        _erase_all(transaction, going, told)
+        return going
+
+    erased = await database.transact(work)
+    await purge(database, erased)
+    return Erased(tuple(erased))
+
+
+def _has_ended(transaction: Transaction, execution: str) -> bool:
+    query = f"SELECT 1 FROM executions WHERE id = ? AND {_ENDED}"  # noqa: S608 - a constant
+    return transaction.connection.execute(query, (execution, ERASED)).fetchone() is not None
+
+
+async def next_to_go(database: Database, large: int) -> list[str]:
+    """Executions that have ended, those first that have more than `large` bytes, then those first that ended first."""
+    found = await database.read(
+        # The sum is made by an index alone.
+        "SELECT id FROM (SELECT execution, sum(size) AS total FROM pieces GROUP BY execution HAVING total > ?2)"  # noqa: S608
+        f" JOIN executions ON id = execution WHERE {_ENDED.replace('?', '?1')} ORDER BY changed LIMIT 1",
+        (ERASED, large),
+    )
+    if not found:
+        query = f"SELECT id FROM executions WHERE {_ENDED} ORDER BY changed LIMIT {EXECUTIONS_AT_ONCE}"  # noqa: S608
+        found = await database.read(query, (ERASED,))
+    return [execution for (execution,) in found]
+
+
+async def unended(database: Database) -> set[str]:
+    """Ids of the executions that are under way or can go on."""
+    query = f"SELECT id FROM executions WHERE NOT ({_ENDED})"  # noqa: S608 - a constant
+    return {execution for (execution,) in await database.read(query, ("",))}
+
+
+async def finish(database: Database, remove: Callable[[str], None], seconds: float | None = None) -> None:
+    """Do what is left to do of erasures, by this process or by one that is gone.
+
+    Args:
+        database: The store.
+        remove: Removes the files of an execution; those that aren't there any more, too.
+        seconds: As `empty_journal`.
+
+    Raises:
+        BridgeError: `erasure_unfinished`.
+        OSError: As `remove`.
+    """
+    rows = await database.read("SELECT name, value FROM meta WHERE name LIKE ?", (f"{UNFINISHED} %",))
+    if not rows:
+        return
+    for _, value in rows:
+        executions = json.loads(value)
+        for execution in executions:
+            # Many files, perhaps.
+            await anyio.to_thread.run_sync(remove, execution)
+        await purge(database, executions)
+    await give_back(database)
+    await empty_journal(database, seconds)
+    for name, _ in rows:
+        await database.write("DELETE FROM meta WHERE name = ?", (name,))
+
+
+async def purge(database: Database, executions: Iterable[str]) -> None:
+    """Remove the payloads of executions whose keys are destroyed, a few at a time: others write in between.
+
+    Raises:
+        BridgeError: As `Database.transact`.
+    """
+    left = list(executions)
+    while left:
+        await database.transact(lambda transaction: _purge_some(transaction, left))
+
+
+def _purge_some(transaction: Transaction, left: list[str]) -> None:
+    do = transaction.connection.execute
+    room = STEP_BYTES
+    while left and room > 0:
+        for find, remove in _PURGE:
+            for row, size in do(find, (left[-1], ROWS_A_STEP)).fetchall():
+                do(remove, (row,))
+                room -= size + _ROW_BYTES
+                if room <= 0:
+                    return
+        if not any(do(find, (left[-1], 1)).fetchone() for find, _ in _PURGE):
+            left.pop()
+            room -= _ROW_BYTES
+
+
+async def give_back(database: Database) -> None:
+    """Give the file's unused pages back to the file system, a few at a time. Of a file of 0.1.0: none.
+
+    Raises:
+        BridgeError: As `Database.transact`.
+    """
+    while await database.outside(_give_back_some):
+        pass
+
+
+def _give_back_some(connection: sqlite3.Connection) -> bool:
+    """Whether there are more."""
+
+    def unused() -> int:
+        return int(connection.execute("PRAGMA freelist_count").fetchone()[0])
+
+    if connection.execute("PRAGMA auto_vacuum").fetchone()[0] != _INCREMENTAL or not (before := unused()):
+        return False
+    # A script's statements are done to their end: `execute` would take one step, and so give back one page.
+    in_turn(lambda: connection.executescript(f"PRAGMA incremental_vacuum({PAGES_A_STEP})"))
+    return 0 < unused() < before
+
+
+async def empty_journal(database: Database, seconds: float | None = None) -> None:
+    """Have everything in the database's file itself, and nothing in its write-ahead log.
+
+    Args:
+        database: The store.
+        seconds: How long to wait for those who read it; CHECKPOINT_SECONDS by default.
+
+    Raises:
+        BridgeError: `erasure_unfinished`.
+    """
+    deadline = time.monotonic() + (CHECKPOINT_SECONDS if seconds is None else seconds)
+    while await database.outside(_truncate):
+        if time.monotonic() > deadline:
+            raise BridgeError(
+                "erasure_unfinished",
+                "The erasure is done, but somebody who reads the file keeps its journal from being emptied.",
+                hint="It is emptied at the next start of the bridge, or by the next `mcp-bridge erase`.",
+            )
+        await anyio.sleep(_POLL_SECONDS)
+
+
+def _truncate(connection: sqlite3.Connection) -> bool:
+    """Whether somebody was in the way."""
+    # While it waits, nobody can write, in this process or another.
+    connection.execute(f"PRAGMA busy_timeout = {_TRY_MS}")
+    try:
+        # https://www.sqlite.org/pragma.html#pragma_wal_checkpoint: the first column is 1 if it was blocked.
+        blocked: int = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+    finally:
+        # The writer's: it waits in a way of its own (`turns`).
+        connection.execute("PRAGMA busy_timeout = 0")
+    return bool(blocked)
+
+
+def _chosen(transaction: Transaction, database: Database, what: What, name: str) -> list[str]:
+    do, master = transaction.connection.execute, database.master
+    # Those that are erased, too: who holds something of them may not be.
+    if what == "execution":
+        rows = do("SELECT execution FROM data_keys WHERE execution = ?", (name,))
+    else:
+        query = (
+            "SELECT execution FROM data_keys WHERE subject IN (?1, ?2)"
+            " UNION SELECT holder FROM holders WHERE subject IN (?1, ?2)"
+        )
+        rows = do(query, subjects_of(master, name))
+    found = _with_holders(transaction, master, [execution for (execution,) in rows])
+    is_there = "SELECT 1 FROM data_keys WHERE execution = ? AND wrapped IS NOT NULL"
+    return sorted(one for one in found if do(is_there, (one,)).fetchone())
+
+
+def _is_needed(transaction: Transaction, execution: str) -> bool:
+    """Whether an execution that can go on may ask what came of this one: it has started it, or read of it."""
+    rows = transaction.connection.execute(
+        "SELECT 1 FROM holders JOIN executions ON id = holder WHERE subject = ?"
+        " AND status IN ('running', 'suspended', 'interrupted') AND (kind = 'program' OR key IS NOT NULL) LIMIT 1",
+        (held_of(transaction.log.master, execution),),
+    )
+    return rows.fetchone() is not None
+
+
+def _with_holders(transaction: Transaction, master: MasterKey, executions: Iterable[str]) -> set[str]:
+    """Executions, and those that keep something of them: a script has what its programs gave it."""
+    found: set[str] = set()
+    left = list(executions)
+    while left:
+        one = left.pop()
+        if one not in found:
+            found.add(one)
+            rows = transaction.connection.execute(
+                "SELECT holder FROM holders WHERE subject = ?", (held_of(master, one),)
+            )
+            left += [holder for (holder,) in rows]
+    return found
+
+
+def _running(transaction: Transaction, executions: Iterable[str], under_way: Callable[[str, str], bool]) -> list[str]:
+    found = []
+    for execution in executions:
+        query = "SELECT id, status, owner FROM executions WHERE id = ?"
+        rows = transaction.connection.execute(query, (execution,)).fetchall()
+        found += [ident for ident, status, owner in rows if under_way(status, owner)]
+    return found
+
+
+def _erase_all(transaction: Transaction, executions: Sequence[str], told: dict[str, Any]) -> None:
+    for execution in executions:
+        _erase(transaction, execution)
+    for at in range(0, len(executions), EXECUTIONS_AN_ENTRY):
+        _append(transaction, {**told, "executions": executions[at : at + EXECUTIONS_AN_ENTRY]})
+
+
+def _erase(transaction: Transaction, execution: str) -> None:
+    do = transaction.connection.execute
+    (subject,) = do("SELECT subject FROM data_keys WHERE execution = ?", (execution,)).fetchone()
+    mac = transaction.log.master.mac("data_keys", execution, subject, None)
+    do("UPDATE data_keys SET wrapped = NULL, mac = ? WHERE execution = ?", (mac, execution))
+    do("UPDATE approvals SET question = NULL, decision = NULL WHERE execution = ?", (execution,))
+    do(
+        # Its key stays used: what was done under it isn't done again; unless an erased value was a part of it. MACs of
+        # what was asked for would tell who has their key whether a guess is right: `forget_execution` removes them.
+        "UPDATE executions SET status = ?, key = CASE WHEN substr(key, 1, 1) IN (?, ?) THEN NULL ELSE key END,"
+        " bundle = NULL, state = NULL, record = NULL, due = NULL, changed = ? WHERE id = ?",
+        (ERASED, FORGETTABLE, OF_REQUEST, time.time(), execution),
+    )
+    forget_execution(transaction.connection, transaction.log, execution)
+    transaction.authenticate(("executions", "id = ?", (execution,)))
+    transaction.authenticate(("approvals", "execution = ?", (execution,)))
+    transaction.log.erased(execution)
+
+
+def _erase_reference(
+    transaction: Transaction, reference: str, told: dict[str, Any], under_way: Callable[[str, str], bool]
+) -> Erased:
+    """Erase the value behind a reference, by whatever references it is known, in every execution."""
+    found = _equal(transaction, reference)
+    if not found:
+        raise BridgeError(
+            "nothing_to_erase",
+            f"Nothing is kept behind the reference {reference!r:.80}.",
+            hint="References stand in what mcp-bridge execution show tells, as vault://ref/….",
+        )
+    if running := _running(transaction, dict.fromkeys(execution for execution, _, _ in found), under_way):
+        raise BridgeError(
+            "execution_running",
+            f"{running[0]} is being executed now, and knows the value.",
+            hint="Erase it when it has ended.",
+            executions=running,
+        )
+    for execution, name, value in found:
+        _forget_value(transaction, execution, name, str(value))
+    for text in {str(value) for _, _, value in found}:
+        _forget_subject(transaction, subjects_of(transaction.log.master, text)[1])
+    tokens = [entomb(transaction.connection, transaction.log, execution, name) for execution, name, _ in found]
+    _append(transaction, {**told, "references": sorted(tokens), "executions": []})
+    return Erased((), len({execution for execution, _, _ in found}))
+
+
+def _equal(transaction: Transaction, reference: str) -> list[tuple[str, str, Any]]:
+    """Executions, references in them, and the values behind: those that are equal to what is behind one reference."""
+    do, master = transaction.connection.execute, transaction.log.master
+    values = (
+        "SELECT execution, id, value, wrapped FROM reference_values JOIN data_keys USING (execution)"
+        " WHERE value IS NOT NULL AND wrapped IS NOT NULL"
+    )
+    keys: dict[str, DataKey] = {}
+
+    def opened(execution: str, name: str, sealed: bytes, wrapped: bytes) -> Any:
+        if execution not in keys:
+            keys[execution] = master.open(execution, wrapped)
+        return open_sealed(keys[execution], sealed, label_of("value", execution, name))
+
+    named = [(opened(*row), len(row[2])) for row in do(f"{values} AND id = ?", (reference,)).fetchall()]
+    found = []
+    for length in {length for _, length in named}:
+        wanted = {(type(value), value) for value, _ in named}
+        # Equal values are equally long, sealed as well: most of the others need not be opened.
+        for row in do(f"{values} AND length(value) = ?", (length,)):
+            value = opened(*row)
+            if (type(value), value) in wanted:
+                found.append((row[0], row[1], value))
+    return found
+
+
+def _forget_value(transaction: Transaction, execution: str, name: str, text: str) -> None:
+    """Remove from an execution's row what tells of a value: a MAC of what was asked for, and the value written out."""
+    do = transaction.connection.execute
+    row = do(
+        "SELECT bundle, wrapped, principal, executions.key FROM executions JOIN data_keys ON id = execution"
+        " WHERE id = ?",
+        (execution,),
+    ).fetchone()
+    if row is None:
+        return
+    master = transaction.log.master
+    key, label = master.open(execution, row[1]), label_of(execution, "bundle")
+    kept, found_by = open_sealed(key, row[0], label), row[3] or ""
+    is_made_of_it = found_by.startswith(FORGETTABLE)
+    if kept is not None and isinstance(code := kept["bundle"].get("code"), str) and text in code:
+        is_made_of_it = is_made_of_it or found_by.startswith(OF_REQUEST)
+        kept["bundle"]["code"] = code.replace(text, _REFERENCE + name)
+    if is_made_of_it and kept is not None:
+        # By its key as it is shown, without the value, who has begun it can still go on with it.
+        found_by = key_mac(master, row[2], kept["key"], kept.get("space", ""))
+    do(
+        "UPDATE executions SET request = '', program = CASE kind WHEN 'script' THEN '' ELSE program END,"
+        " key = ?, bundle = ? WHERE id = ?",
+        (found_by or None, None if kept is None else key.seal(json.dumps(kept).encode(), label), execution),
+    )
+    transaction.authenticate(("executions", "id = ?", (execution,)))
+
+
+def _forget_subject(transaction: Transaction, subject: str) -> None:
+    """Of a name that is erased, nobody's data are found any more: its MAC would tell whether a guess is right."""
+    do, master = transaction.connection.execute, transaction.log.master
+    for execution, wrapped in do("SELECT execution, wrapped FROM data_keys WHERE subject = ?", (subject,)).fetchall():
+        mac = master.mac("data_keys", execution, "", wrapped)
+        do("UPDATE data_keys SET subject = '', mac = ? WHERE execution = ?", (mac, execution))
+    do("DELETE FROM holders WHERE subject = ?", (subject,))
+
+
+def _append(transaction: Transaction, erasure: dict[str, Any]) -> None:
+    """Append an entry, and take down what is left to do when the transaction is done."""
+    sequence = transaction.log.checkpoint().size
+    transaction.append(Entry("erasure", LEDGER, erasure))
+    transaction.connection.execute(
+        "INSERT INTO meta VALUES (?, ?)", (f"{UNFINISHED} {sequence}", json.dumps(erasure["executions"]))
+    )
+
+
+def _shown(what: str, name: str | float) -> str:
+    return f"the {what} {name!r:.80}"

@@ -1,0 +1,75 @@
+"""What SQLite and the system give as errors, as a reader can use them: what is wrong, and how it is mended."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import sqlite3
+from typing import TYPE_CHECKING
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.storage.sealing import damaged, of_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_PRIMARY = 0xFF
+"""The low byte of an extended code is the primary one (sqlite.org/rescode.html)."""
+
+_LEAST_BYTES = 64 << 10
+"""Two parts of the index of a write-ahead log (sqlite.org/walformat.html, section 2)."""
+
+_BUSY = "Another process holds the file: end it, or wait for it; then start again."
+_HINTS = {
+    sqlite3.SQLITE_FULL: "The disk is full: make room, then start again.",
+    sqlite3.SQLITE_READONLY: "The file or its directory can't be written: see to their owner and mode.",
+    sqlite3.SQLITE_CANTOPEN: "The file or its directory can't be opened: see to their owner and mode.",
+    sqlite3.SQLITE_IOERR: "The disk fails: look at the system's log. Then start again, or go on with a backup.",
+    sqlite3.SQLITE_NOTADB: "It is no database: put it elsewhere, and set state_dir, or go on with a backup.",
+}
+
+
+def unusable(path: Path, error: Exception) -> BridgeError:
+    """Of a file that can't be opened: `database_busy`, `ledger_damaged`, `database_unusable`."""
+    code = code_of(error)
+    if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+        return BridgeError("database_busy", f"The record of executions, {path}, is in use: {error}.", hint=_BUSY)
+    if code == sqlite3.SQLITE_CORRUPT:
+        return of_file(path, damaged(f"SQLite finds: {error}"))
+    hint = _hint(path, error, "See state_dir, and to the owner and mode of what is in it.")
+    return BridgeError("database_unusable", f"The record of executions, {path}, can't be used: {error}.", hint=hint)
+
+
+def not_written(path: Path, error: Exception) -> BridgeError:
+    """Of entries that couldn't be written: what the log itself has said, `ledger_damaged`, `not_recorded`."""
+    if isinstance(error, BridgeError):
+        return of_file(path, error)
+    code = code_of(error)
+    if code == sqlite3.SQLITE_CORRUPT:
+        return of_file(path, damaged(f"SQLite finds: {error}"))
+    hint = _BUSY if code == sqlite3.SQLITE_BUSY else _hint(path, error, f"Look at {path}. Then start again.")
+    return BridgeError("not_recorded", f"The record of executions can't be written: {error}.", hint=hint)
+
+
+def is_full(path: Path) -> bool:
+    """Whether a file's disk has no room for what SQLite makes beside it."""
+    try:
+        return shutil.disk_usage(path.parent).free < _LEAST_BYTES
+    except OSError:
+        return False
+
+
+def _hint(path: Path, error: Exception, otherwise: str) -> str:
+    code = code_of(error)
+    # Where there is no room for the index of its write-ahead log, SQLite says that the disk fails.
+    if getattr(error, "errno", None) == errno.ENOSPC or (
+        code in {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN} and is_full(path)
+    ):
+        code = sqlite3.SQLITE_FULL
+    return _HINTS.get(code, otherwise)
+
+
+def code_of(error: Exception) -> int:
+    """SQLite's primary result code; 0 of an error that isn't SQLite's."""
+    # Those that Python's module makes itself have none.
+    return getattr(error, "sqlite_errorcode", 0) & _PRIMARY

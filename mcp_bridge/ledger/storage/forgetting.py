@@ -1,0 +1,264 @@
+"""What earlier versions have left of values that they erased is forgotten, once, when a file is opened.
+
+Until then a reference was a MAC of its value under a key that lay beside the file in the clear, `references.key`. With
+it, a guess of an erased value could be tried on the reference that was left of it. The key is destroyed; so are the
+references of what was erased, with the payloads of the entries that name them. In the place of these a new entry says
+what they said, and which they are.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import os
+import stat
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.audit.table_audit import OLD_REQUESTS, OLD_REQUESTS_GONE, UNFINISHED
+from mcp_bridge.ledger.log.codec import LEDGER
+from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.log import INSERT_ENTRY, INSERT_PAYLOAD, Posted
+from mcp_bridge.ledger.log.pieces import taken
+from mcp_bridge.ledger.log.transaction import authenticate, row_mac
+from mcp_bridge.ledger.proofs.disclosures import SALT_BYTES
+from mcp_bridge.ledger.storage.store import ERASED, FORGETTABLE, held_of
+from mcp_bridge.private_files import KEY_BYTES, sync_directory
+
+if TYPE_CHECKING:
+    import sqlite3
+    from pathlib import Path
+
+    from mcp_bridge.ledger.log.log import Log
+
+logger = logging.getLogger(__name__)
+
+KEY_FILE = "references.key"
+"""In the state directory, of earlier versions."""
+
+WITHHELD = b""
+"""In the place of a payload that names what was erased."""
+
+
+def forget_old(connection: sqlite3.Connection, log: Log, directory: Path) -> None:
+    """Forget, in a transaction that writes, what tells of erased values.
+
+    Args:
+        connection: The file's.
+        log: The end of its log.
+        directory: The state directory.
+
+    Raises:
+        BridgeError: `ledger_damaged`, `key_unusable`.
+    """
+    do = connection.execute
+    known = do("SELECT value FROM meta WHERE name = ?", (OLD_REQUESTS,)).fetchone()
+    if known is not None:
+        if known[0] == OLD_REQUESTS_GONE and os.path.lexists(directory / KEY_FILE):
+            log.begin(connection)
+            do("UPDATE meta SET value = ? WHERE name = ?", (_requests(log, directory / KEY_FILE), OLD_REQUESTS))
+            log.finish(connection)
+        return
+    log.begin(connection)
+    wrapped = _requests(log, directory / KEY_FILE) if needs_key(connection) else ""
+    do("INSERT INTO meta VALUES (?, ?)", (OLD_REQUESTS, wrapped))
+    left = 0
+    for (execution,) in do("SELECT execution FROM data_keys WHERE wrapped IS NULL").fetchall():
+        left += forget_execution(connection, log, execution)
+    tokens: list[str] = []
+    named: list[int] = []
+    for sequence, erased in _named(connection):
+        rows = [row for row in erased if _is_there(connection, *row)]
+        tokens += [entomb(connection, log, *row) for row in rows]
+        if len(rows) == len(erased):
+            named.append(sequence)
+    if named:
+        _withhold(connection, named)
+    if left or tokens or named:
+        _tell(connection, log, tokens, named)
+    # Also where there is no entry: the key is destroyed after it, so that nobody may go back to before.
+    log.finish(connection)
+
+
+def _tell(connection: sqlite3.Connection, log: Log, tokens: list[str], named: list[int]) -> None:
+    """Append the entry of what was forgotten, and take down that the write-ahead log is to be emptied."""
+    sequence = log.checkpoint().size
+    told: dict[str, Any] = {"what": "reference", "by": "mcp-bridge", "reason": None, "at": time.time()}
+    told |= {"references": sorted(tokens), "withheld": named, "executions": []}
+    entry = Entry("erasure", LEDGER, told)
+    # A clock that is behind stands in nobody's way here: what puts it right opens the file, too.
+    posted = Posted(entry, taken(told), max(time.time_ns() // 1000, log.time))
+    for statement, rows in zip((INSERT_ENTRY, INSERT_PAYLOAD), log.append(connection, [posted]), strict=True):
+        connection.executemany(statement, rows)
+    connection.execute("INSERT INTO meta VALUES (?, ?)", (f"{UNFINISHED} {sequence}", json.dumps([])))
+
+
+def needs_key(connection: sqlite3.Connection) -> bool:
+    """Whether a ledger is one of an earlier version's, and has kept requests by the key that is beside it."""
+    (found,) = connection.execute(
+        "SELECT EXISTS (SELECT 1 FROM executions WHERE key IS NOT NULL AND request <> '')"
+        " AND NOT EXISTS (SELECT 1 FROM meta WHERE name = ? AND value <> ?)",
+        (OLD_REQUESTS, OLD_REQUESTS_GONE),
+    ).fetchone()
+    return bool(found)
+
+
+def forget_execution(connection: sqlite3.Connection, log: Log, execution: str) -> int:
+    """Remove what rows tell of an execution whose key is destroyed; how many told anything.
+
+    Those who hold something of it are from now on found by the subjects of whose names nothing is left there.
+    """
+    do, master = connection.execute, log.master
+    subjects = do(
+        "SELECT subject FROM data_keys WHERE execution = ?1 AND substr(subject, 1, 1) = ?2"
+        " UNION SELECT subject FROM holders WHERE holder = ?1 AND substr(subject, 1, 1) = ?2",
+        (execution, FORGETTABLE),
+    ).fetchall()
+    holders = do(
+        "SELECT holder FROM holders JOIN data_keys ON execution = holder"
+        " WHERE holders.subject = ? AND wrapped IS NOT NULL",
+        (held_of(master, execution),),
+    ).fetchall()
+    for (holder,) in holders:
+        for (subject,) in subjects:
+            do(
+                "INSERT INTO holders (holder, subject, mac) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                (holder, subject, row_mac(master, "holders", (holder, subject))),
+            )
+    if subjects:
+        do(
+            "UPDATE data_keys SET wrapped = NULL, subject = '', mac = ?"
+            " WHERE execution = ? AND substr(subject, 1, 1) = ?",
+            (master.mac("data_keys", execution, "", None), execution, FORGETTABLE),
+        )
+        do("DELETE FROM holders WHERE holder = ? AND substr(subject, 1, 1) = ?", (execution, FORGETTABLE))
+    told = len(subjects)
+    told += do("DELETE FROM reference_values WHERE execution = ? AND erased IS NULL", (execution,)).rowcount
+    told += do("UPDATE reference_values SET execution = '', id = erased WHERE execution = ?", (execution,)).rowcount
+    changed = do(
+        "UPDATE executions SET request = '', program = CASE kind WHEN 'script' THEN '' ELSE program END"
+        " WHERE id = ? AND status = ? AND (request <> '' OR (kind = 'script' AND program <> ''))",
+        (execution, ERASED),
+    ).rowcount
+    if changed:
+        authenticate(connection, master, ("executions", "id = ?", (execution,)))
+    return told + changed
+
+
+def entomb(connection: sqlite3.Connection, log: Log, execution: str, name: str) -> str:
+    """Remove the value behind a reference; what stands for both in the entry that says so.
+
+    The reference's id stays while its execution does, whose states and payloads have it: it has to be told from one
+    that there never was.
+    """
+    token = log.master.erased(execution, name)
+    connection.execute(
+        "UPDATE reference_values SET value = NULL, erased = ? WHERE execution = ? AND id = ?", (token, execution, name)
+    )
+    return token
+
+
+def remove_key(directory: Path) -> None:
+    """Destroy the key of references of earlier versions: it is needed for nothing any more.
+
+    Raises:
+        BridgeError: `key_unusable`.
+    """
+    path = directory / KEY_FILE
+    try:
+        with suppress(FileNotFoundError):
+            if stat.S_ISREG(path.lstat().st_mode):
+                fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    os.write(fd, bytes(os.fstat(fd).st_size))
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+            path.unlink()
+            sync_directory(directory)
+    except OSError as exc:
+        raise BridgeError(
+            "key_unusable",
+            f"{path} can't be removed: {exc.strerror}. Values that were erased could be guessed by it.",
+            hint="Remove it: nothing uses it any more.",
+        ) from None
+
+
+def old_requests(connection: sqlite3.Connection, log: Log) -> bytes | None:
+    """The key of the MACs of requests that earlier versions have kept; None if there are none.
+
+    Raises:
+        BridgeError: `ledger_damaged`.
+    """
+    (wrapped,) = connection.execute("SELECT value FROM meta WHERE name = ?", (OLD_REQUESTS,)).fetchone() or ("",)
+    return log.master.unwrap(wrapped, OLD_REQUESTS) if wrapped not in {"", OLD_REQUESTS_GONE} else None
+
+
+def _requests(log: Log, path: Path) -> str:
+    """What is kept of the key of requests, which is made of that in a file."""
+    try:
+        key = path.read_bytes()
+    except FileNotFoundError:
+        logger.warning(
+            "%s is missing. Without it nobody can tell what idempotency keys of an earlier version were given for: what"
+            " is asked for under one is refused. Put it back, then start again",
+            path,
+        )
+        return OLD_REQUESTS_GONE
+    except OSError as exc:
+        raise BridgeError("key_unusable", f"{path} can't be read: {exc.strerror}.") from None
+    if len(key) != KEY_BYTES:
+        # It would be removed, and with it what is left of it.
+        hint = "Put the right one back. If it is lost for good, remove it: what is asked for under old keys is refused."
+        raise BridgeError("key_unusable", f"{path} has {len(key)} bytes, and is no key.", hint=hint)
+    return log.master.wrap(hmac.digest(key, b"requests", "sha256"), OLD_REQUESTS).hex()
+
+
+def _named(connection: sqlite3.Connection) -> list[tuple[int, list[tuple[str, str]]]]:
+    """The entries that name references which were erased: their numbers, and executions with the references' ids.
+
+    Those of executions that are erased themselves are left out.
+    """
+    found = []
+    for sequence, kept in connection.execute(
+        "SELECT sequence, CAST(sealed AS BLOB) FROM entries JOIN payloads USING (sequence)"
+        " WHERE execution = ? AND kind = 'erasure'",
+        (LEDGER,),
+    ).fetchall():
+        try:
+            payload = json.loads(kept[SALT_BYTES:])
+            name, holders = str(payload["reference"]), [str(one) for one in payload["holders"]]
+        except (ValueError, KeyError, TypeError):
+            # It names none; or was changed, as verification says.
+            continue
+        erased = [(execution, name) for execution in holders if not _is_erased(connection, execution)]
+        found.append((sequence, erased))
+    return found
+
+
+def _is_erased(connection: sqlite3.Connection, execution: str) -> bool:
+    query = "SELECT 1 FROM data_keys WHERE execution = ? AND wrapped IS NULL"
+    return connection.execute(query, (execution,)).fetchone() is not None
+
+
+def _is_there(connection: sqlite3.Connection, execution: str, name: str) -> bool:
+    # Where it isn't, somebody has taken it away: that entry keeps its payload, by which verification finds it.
+    query = "SELECT 1 FROM reference_values WHERE execution = ? AND id = ?"
+    return connection.execute(query, (execution, name)).fetchone() is not None
+
+
+def _withhold(connection: sqlite3.Connection, sequences: list[int]) -> None:
+    """Put nothing in the place of payloads, which nobody else may do."""
+    ((name, statement),) = connection.execute(
+        "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND name = 'payloads_are_not_changed'"
+    ).fetchall()
+    connection.execute(f"DROP TRIGGER {name}")
+    connection.executemany(
+        "UPDATE payloads SET sealed = ? WHERE sequence = ?", [(WITHHELD, sequence) for sequence in sequences]
+    )
+    connection.execute(statement)
+    # What was left to do of them is left to do of the entry that takes their place.
+    connection.executemany("DELETE FROM meta WHERE name = ?", [(f"{UNFINISHED} {sequence}",) for sequence in sequences])

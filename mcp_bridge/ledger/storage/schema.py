@@ -1,0 +1,154 @@
+"""The tables of the SQLite file, and what takes the file from each version to the next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mcp_bridge.ledger.storage.turns import take_first_turn
+
+if TYPE_CHECKING:
+    import sqlite3
+
+FILE_NAME = "ledger.sqlite"
+"""In the state directory."""
+
+_FORGETTING = (
+    # Of a value that was erased: what its entry names it by. With its execution, everything else of the row goes.
+    "ALTER TABLE reference_values ADD COLUMN erased TEXT",
+    "CREATE INDEX holders_by_holder ON holders (holder)",
+    "DROP TRIGGER data_keys_are_only_destroyed",
+    """CREATE TRIGGER data_keys_are_only_destroyed BEFORE UPDATE ON data_keys
+            WHEN NEW.execution <> OLD.execution OR NEW.subject NOT IN (OLD.subject, '') OR (NEW.wrapped IS NOT NULL
+                AND NOT (NEW.wrapped IS OLD.wrapped AND NEW.subject = '' AND substr(OLD.subject, 1, 1) = 'v'))
+            BEGIN SELECT RAISE(ABORT, 'the key of an execution is destroyed, and never changed'); END""",
+    "DROP TRIGGER holders_are_not_removed",
+    """CREATE TRIGGER holders_are_not_removed BEFORE DELETE ON holders
+            WHEN substr(OLD.subject, 1, 1) <> 'v'
+                AND NOT EXISTS (SELECT 1 FROM data_keys WHERE execution = OLD.holder AND wrapped IS NULL)
+            BEGIN SELECT RAISE(ABORT, 'what is held of another is forgotten with its holder, and not before'); END""",
+)
+"""So that nothing that is left of an erased value depends on it."""
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
+        """CREATE TABLE entries (
+            sequence INTEGER PRIMARY KEY, execution TEXT NOT NULL, kind TEXT NOT NULL, entry BLOB NOT NULL,
+            nodes BLOB NOT NULL
+        ) STRICT""",
+        "CREATE INDEX entries_of_execution ON entries (execution, sequence)",
+        "CREATE TABLE payloads (sequence INTEGER PRIMARY KEY, sealed BLOB NOT NULL) STRICT",
+        "CREATE TABLE data_keys (execution TEXT PRIMARY KEY, subject TEXT NOT NULL, wrapped BLOB, mac BLOB) STRICT",
+        "CREATE INDEX data_keys_of_subject ON data_keys (subject)",
+        """CREATE TABLE holders (
+            holder TEXT NOT NULL, subject TEXT NOT NULL, mac BLOB, PRIMARY KEY (subject, holder)
+        ) STRICT""",
+        """CREATE TABLE head (
+            one INTEGER PRIMARY KEY CHECK (one = 1), size INTEGER NOT NULL, root BLOB NOT NULL, note TEXT NOT NULL,
+            vkey TEXT NOT NULL
+        ) STRICT""",
+        """CREATE TABLE checkpoints (
+            size INTEGER NOT NULL, note TEXT NOT NULL, mac BLOB, PRIMARY KEY (size, note)
+        ) STRICT""",
+        """CREATE TABLE published (
+            target TEXT PRIMARY KEY, size INTEGER NOT NULL, state TEXT NOT NULL, mac BLOB
+        ) STRICT""",
+        """CREATE TABLE programs (
+            principal TEXT NOT NULL, name TEXT NOT NULL, hash TEXT NOT NULL, data BLOB NOT NULL, saved REAL NOT NULL,
+            mac BLOB, PRIMARY KEY (principal, name)
+        ) STRICT""",
+        """CREATE TABLE executions (
+            id TEXT PRIMARY KEY, kind TEXT NOT NULL, principal TEXT NOT NULL, key TEXT, request TEXT NOT NULL,
+            status TEXT NOT NULL, program TEXT NOT NULL, bundle BLOB, origin TEXT NOT NULL, owner TEXT NOT NULL,
+            state BLOB, record BLOB, due REAL, started REAL NOT NULL, changed REAL NOT NULL, mac BLOB
+        ) STRICT""",
+        "CREATE UNIQUE INDEX executions_by_key ON executions (principal, key) WHERE key IS NOT NULL",
+        "CREATE INDEX executions_by_time ON executions (principal, started)",
+        """CREATE TABLE approvals (
+            id INTEGER PRIMARY KEY, execution TEXT NOT NULL, effect INTEGER NOT NULL, asked REAL NOT NULL,
+            question BLOB, status TEXT NOT NULL, decided REAL, decision BLOB, mac BLOB, UNIQUE (execution, effect)
+        ) STRICT""",
+        """CREATE TABLE reference_values (
+            execution TEXT NOT NULL, id TEXT NOT NULL, value BLOB, PRIMARY KEY (execution, id)
+        ) STRICT""",
+        "CREATE INDEX reference_values_by_id ON reference_values (id)",
+        """CREATE TRIGGER entries_are_not_changed BEFORE UPDATE ON entries
+            BEGIN SELECT RAISE(ABORT, 'an entry of the ledger is never changed'); END""",
+        """CREATE TRIGGER entries_are_not_removed BEFORE DELETE ON entries
+            BEGIN SELECT RAISE(ABORT, 'an entry of the ledger is never removed'); END""",
+        """CREATE TRIGGER entries_are_not_replaced BEFORE INSERT ON entries
+            WHEN NEW.sequence <> (SELECT coalesce(max(sequence), -1) + 1 FROM entries)
+            BEGIN SELECT RAISE(ABORT, 'an entry of the ledger follows the last one'); END""",
+        # A row that REPLACE removes is removed without a trigger: it has to be refused before.
+        """CREATE TRIGGER payloads_are_not_replaced BEFORE INSERT ON payloads
+            WHEN EXISTS (SELECT 1 FROM payloads WHERE sequence = NEW.sequence)
+            BEGIN SELECT RAISE(ABORT, 'a payload is never changed'); END""",
+        """CREATE TRIGGER data_keys_are_not_replaced BEFORE INSERT ON data_keys
+            WHEN EXISTS (SELECT 1 FROM data_keys WHERE execution = NEW.execution)
+            BEGIN SELECT RAISE(ABORT, 'the key of an execution is destroyed, and never changed'); END""",
+        """CREATE TRIGGER payloads_are_not_changed BEFORE UPDATE ON payloads
+            BEGIN SELECT RAISE(ABORT, 'a payload is never changed'); END""",
+        """CREATE TRIGGER payloads_are_not_removed BEFORE DELETE ON payloads
+            WHEN NOT EXISTS (
+                SELECT 1 FROM entries JOIN data_keys USING (execution)
+                WHERE entries.sequence = OLD.sequence AND data_keys.wrapped IS NULL
+            )
+            BEGIN SELECT RAISE(ABORT, 'a payload is removed when its key is destroyed, and not before'); END""",
+        """CREATE TRIGGER data_keys_are_only_destroyed BEFORE UPDATE ON data_keys
+            WHEN NEW.wrapped IS NOT NULL OR NEW.execution <> OLD.execution OR NEW.subject <> OLD.subject
+            BEGIN SELECT RAISE(ABORT, 'the key of an execution is destroyed, and never changed'); END""",
+        # Of one that has lost the race for an idempotency key, nothing was ever kept.
+        """CREATE TRIGGER data_keys_are_not_removed BEFORE DELETE ON data_keys
+            WHEN EXISTS (SELECT 1 FROM entries WHERE execution = OLD.execution)
+                OR EXISTS (SELECT 1 FROM executions WHERE id = OLD.execution)
+                OR OLD.execution LIKE 'programs/%'
+            BEGIN SELECT RAISE(ABORT, 'that a key was there is never forgotten'); END""",
+        """CREATE TRIGGER holders_are_not_changed BEFORE UPDATE ON holders
+            BEGIN SELECT RAISE(ABORT, 'what an execution holds of another is never changed'); END""",
+        """CREATE TRIGGER holders_are_not_removed BEFORE DELETE ON holders
+            BEGIN SELECT RAISE(ABORT, 'what an execution holds of another is never forgotten'); END""",
+    ),
+    (
+        """CREATE TABLE pieces (
+            id INTEGER PRIMARY KEY, execution TEXT NOT NULL, name BLOB NOT NULL, size INTEGER NOT NULL,
+            sealed BLOB NOT NULL
+        ) STRICT""",
+        # With the size: what an execution takes is added up without a look at the table.
+        "CREATE UNIQUE INDEX pieces_by_name ON pieces (execution, name, size)",
+        "CREATE INDEX executions_by_change ON executions (changed, id)",
+        """CREATE TRIGGER pieces_are_not_replaced BEFORE INSERT ON pieces
+            WHEN EXISTS (SELECT 1 FROM pieces WHERE id = NEW.id)
+                OR EXISTS (SELECT 1 FROM pieces WHERE execution = NEW.execution AND name = NEW.name)
+            BEGIN SELECT RAISE(ABORT, 'a piece of a payload is never changed'); END""",
+        """CREATE TRIGGER pieces_are_not_changed BEFORE UPDATE ON pieces
+            BEGIN SELECT RAISE(ABORT, 'a piece of a payload is never changed'); END""",
+        """CREATE TRIGGER pieces_are_not_removed BEFORE DELETE ON pieces
+            WHEN NOT EXISTS (SELECT 1 FROM data_keys WHERE execution = OLD.execution AND wrapped IS NULL)
+            BEGIN SELECT RAISE(ABORT, 'a piece is removed when its key is destroyed, and not before'); END""",
+    ),
+    (*_FORGETTING,),
+)
+"""The statements that take the file from each version to the next. A migration and its record are one transaction."""
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Bring a file to this version, in one transaction: all of it, or nothing.
+
+    Raises:
+        sqlite3.Error: As SQLite gives it.
+    """
+    take_first_turn(connection)
+    try:
+        # Inside: another process may have been quicker.
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        for migration in MIGRATIONS[version:]:
+            for statement in migration:
+                connection.execute(statement)
+        if version < len(MIGRATIONS):
+            connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+        connection.execute("COMMIT")
+    except BaseException:
+        # After some errors SQLite has done it itself.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

@@ -1,0 +1,648 @@
+"""Saved programs, and executions with their states: what a suspended one needs to go on another day.
+
+What an execution was given and what it gave is kept encrypted, under a key of its own; the rest of a row is there to be
+found by, and has a MAC. An idempotency key is kept as one, too.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+from mcp_bridge.ledger.log.entries import TOMBSTONE
+from mcp_bridge.ledger.log.log import INSERT_KEY
+from mcp_bridge.ledger.log.transaction import Seal, check_row, row_mac
+from mcp_bridge.ledger.storage.sealed_rows import LIBRARY, label_of, open_sealed, seal, seal_bytes
+from mcp_bridge.ledger.storage.sealing import sealed_bytes
+from mcp_bridge.offload import off_loop
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from mcp_bridge.ledger.log.entries import Entry
+    from mcp_bridge.ledger.storage.database import Database
+    from mcp_bridge.ledger.storage.sealing import DataKey, MasterKey
+
+ERASED = "erased"
+"""The status of an execution whose data was erased."""
+
+FORGETTABLE = "v"
+"""Before the MAC of an idempotency key, or of a subject's name, that sensitive values are a part of."""
+
+OF_REQUEST = "r"
+"""Before the MAC by which a script that waits, and had no key, is found by what it was asked for with."""
+
+Starter: TypeAlias = Literal["operator", "agent"]
+"""Who has an execution begun: a person at the command line, or whoever talks to the MCP server or is in a sandbox."""
+
+KeySpace: TypeAlias = Literal["", "agent", "operator", "call"]
+"""Whose an idempotency key is: the same key of two starters is two keys, and so are one that is given and one that is
+made of the place of a call in a script. The empty space is the only one that version 0.1.0 had."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedProgram:
+    """A program that the agent keeps.
+
+    Attributes:
+        name, hash: Its own.
+        data: As `kernel.program.bundle` writes it.
+        saved: Seconds since 1970.
+    """
+
+    name: str
+    hash: str
+    data: dict[str, Any]
+    saved: float
+
+
+class ProgramHead(NamedTuple):
+    """Which program is kept under a name.
+
+    Attributes:
+        name, hash: Its own.
+        saved: Seconds since 1970.
+        size: Bytes that it takes.
+    """
+
+    name: str
+    hash: str
+    saved: float
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredExecution:
+    """An execution of a program, or of a script.
+
+    Attributes:
+        id: Its trace's id, too.
+        kind: What is executed.
+        principal: Whose.
+        key: Its idempotency key, or None.
+        request: MAC of the program and the context, or of the code, that it was asked for with.
+        status: As its machine's, or its script's; `erased`.
+        program: The program's hash, or the code's.
+        bundle: The program, as `kernel.program.bundle` writes it, or the script: `code`, `servers`, `timeout`. Empty
+            once it is erased.
+        origin: `operator` or `agent`: whose program it is.
+        owner: The process that has it under way, or had it last.
+        state: The machine's canonical bytes as it began or was left last, while it can go on.
+        record: What the agent is told of it.
+        due: When its next timer fires, in seconds since 1970, or None.
+        started: Seconds since 1970.
+        changed: When it was last written, likewise.
+        subject: Whose data it holds, for erasure. Only there to be kept: it is never read again.
+        subject_is_value: Whether there is a sensitive value in that name: then nothing is kept of it once this is
+            erased.
+        is_held: Of a running one, whether a process that calls itself as its owner uses the store. Only read.
+        key_space: Whose its key is.
+        whole_key: The key with the sensitive values that it is made of, if there are any: then nothing is kept of it
+            once it is erased. Only there to be kept, too.
+    """
+
+    id: str
+    kind: Literal["script", "program"]
+    principal: str
+    key: str | None
+    request: str
+    status: str
+    program: str
+    bundle: dict[str, Any]
+    origin: Literal["operator", "agent"]
+    owner: str
+    state: bytes | None
+    record: dict[str, Any] | None
+    due: float | None
+    started: float
+    changed: float = 0.0
+    subject: str = ""
+    subject_is_value: bool = False
+    is_held: bool = False
+    key_space: KeySpace = ""
+    whole_key: str = ""
+
+    @property
+    def starter(self) -> Starter:
+        """Who has begun it, as far as its key tells; of one that tells nothing, an agent."""
+        return "operator" if self.key_space == "operator" else "agent"
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A question to a person.
+
+    Attributes:
+        id: For people to name it by.
+        execution, effect: What waits for it.
+        asked: Seconds since 1970.
+        question: `tool` and `arguments` of a call, or `message` and `details`; `step`, `program`, `why`; projected.
+        status: `open`, `approved` or `denied`.
+        decided: Seconds since 1970, or None.
+        decision: `approved`, `by`, `comment`; or None.
+    """
+
+    id: int
+    execution: str
+    effect: int
+    asked: float
+    question: dict[str, Any]
+    status: Literal["open", "approved", "denied"]
+    decided: float | None
+    decision: dict[str, Any] | None
+
+
+class ProgramStore:
+    """Saved programs, executions, the values behind their references and the approvals that they ask for."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # --- saved programs ---
+
+    async def save_program(
+        self, principal: str, program: SavedProgram, most: int = 1 << 31, most_bytes: int = 1 << 62
+    ) -> bool:
+        """Keep a program, in the place of one with the same name; False if there would be too many.
+
+        Args:
+            principal: Whose.
+            program: It.
+            most: How many there may be.
+            most_bytes: How many bytes they may have.
+        """
+        text: str = await off_loop(program.data, json.dumps, program.data)
+        data = Seal(LIBRARY + principal, text.encode(), label_of("program", principal, program.name))
+        # In the statement itself: another process may save one at the same time.
+        changed = await self._database.write(
+            "INSERT INTO programs (principal, name, hash, data, saved) SELECT ?1, ?2, ?3, ?4, ?5"
+            " WHERE (SELECT count(*) < ?6 AND coalesce(sum(length(data)), 0) + length(?4) <= ?7 FROM programs"
+            " WHERE principal = ?1 AND name <> ?2) ON CONFLICT"
+            " (principal, name) DO UPDATE SET hash = excluded.hash, data = excluded.data, saved = excluded.saved",
+            (principal, program.name, program.hash, data, program.saved, most, most_bytes),
+            ("programs", "principal = ? AND name = ?", (principal, program.name)),
+        )
+        return changed == 1
+
+    async def programs(self, principal: str) -> list[SavedProgram]:
+        """By name.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        rows = await self._database.read("SELECT * FROM programs WHERE principal = ? ORDER BY name", (principal,))
+        key = await self._key(LIBRARY + principal)
+        found = []
+        for row in rows:
+            self._check("programs", row)
+            _, name, digest, data, saved, _ = row
+            found.append(
+                SavedProgram(name, digest, open_sealed(key, data, label_of("program", principal, name)), saved)
+            )
+        return found
+
+    async def program(self, principal: str, name: str) -> SavedProgram | None:
+        """The one of a name.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        rows = await self._database.read("SELECT * FROM programs WHERE principal = ? AND name = ?", (principal, name))
+        if not rows:
+            return None
+        key = await self._key(LIBRARY + principal)
+        _, _, digest, data, saved, _ = rows[0]
+
+        def opened() -> SavedProgram:
+            self._check("programs", rows[0])
+            return SavedProgram(name, digest, open_sealed(key, data, label_of("program", principal, name)), saved)
+
+        return await off_loop(data, opened)
+
+    async def program_heads(self, principal: str) -> list[ProgramHead]:
+        """What the programs are, by name, without reading them. A row is held against its MAC when it is read."""
+        rows = await self._database.read(
+            "SELECT name, hash, saved, length(data) FROM programs WHERE principal = ? ORDER BY name", (principal,)
+        )
+        return [ProgramHead(*row) for row in rows]
+
+    async def delete_program(self, principal: str, name: str) -> None:
+        """Forget it. Its executions and what is recorded of them stay."""
+        await self._database.write("DELETE FROM programs WHERE principal = ? AND name = ?", (principal, name))
+
+    # --- executions ---
+
+    async def add(
+        self, execution: StoredExecution, values: Mapping[str, str | float] | None = None, *entries: Entry
+    ) -> bool:
+        """Keep a new execution; False if its key has one already.
+
+        Args:
+            execution: It.
+            values: Those behind its references.
+            entries: Recorded in the same transaction.
+        """
+        database, key = self._database, execution.key
+        kept = {"key": key, "space": execution.key_space, "bundle": execution.bundle}
+        # Before anything is posted: what is from here on is one transaction.
+        bundle = await off_loop(kept, seal, execution.id, "bundle", kept)
+        subject = _subject(database.master, execution.subject, is_value=execution.subject_is_value)
+        _, row = database.master.new_row(execution.id, subject)
+        database.post(INSERT_KEY, row)
+        self.keep_values(execution.id, values or {})
+        changed = await database.write(
+            "INSERT INTO executions (id, kind, principal, key, request, status, program, bundle, origin, owner, state,"
+            " record, due, started, changed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT DO NOTHING",
+            (
+                execution.id,
+                execution.kind,
+                execution.principal,
+                None if key is None else self._key_name(execution, key),
+                execution.request,
+                execution.status,
+                execution.program,
+                bundle,
+                execution.origin,
+                execution.owner,
+                None if execution.state is None else seal_bytes(execution.id, "state", execution.state),
+                None if execution.record is None else seal(execution.id, "record", execution.record),
+                execution.due,
+                execution.started,
+                execution.started,
+            ),
+            ("executions", "id = ?", (execution.id,)),
+            *entries,
+            otherwise=[
+                ("DELETE FROM reference_values WHERE execution = ?", (execution.id,)),
+                ("DELETE FROM data_keys WHERE execution = ?", (execution.id,)),
+            ],
+        )
+        return changed == 1
+
+    async def give_key(self, execution: StoredExecution, known_by: str | None = None) -> bool:
+        """Give an execution that has none an idempotency key; False if another one is known by the same text.
+
+        Args:
+            execution: As it is kept, with `key` and `key_space` as it has them from now on.
+            known_by: A text, made of what was asked for, that `by_keys` finds it by; then its key finds it by its id
+                alone. None: it is found by its key.
+        """
+        if known_by is None:
+            name = self._key_name(execution, execution.key or "")
+        else:
+            name = OF_REQUEST + self._key_mac(execution.principal, known_by, execution.key_space)
+        sealed = {"key": execution.key, "space": execution.key_space, "bundle": execution.bundle}
+        changed = await self._database.write(
+            "UPDATE OR IGNORE executions SET key = ?, bundle = ?, changed = ? WHERE id = ? AND key IS NULL",
+            (name, seal(execution.id, "bundle", sealed), time.time(), execution.id),
+            ("executions", "id = ?", (execution.id,)),
+        )
+        return changed == 1
+
+    def hold(self, holder: str, *, execution: str = "", subject: str = "", is_value: bool = False) -> None:
+        """What an execution keeps is from now on of another's, too, or of a person's: it is erased with that.
+
+        Args:
+            holder: The execution.
+            execution: The other one.
+            subject: Whose data it holds.
+            is_value: Whether there is a sensitive value in that name.
+        """
+        master = self._database.master
+        for name in ([held_of(master, execution)] if execution else []) + (
+            [_subject(master, subject, is_value=is_value)] if subject else []
+        ):
+            self._database.post(
+                "INSERT INTO holders (holder, subject, mac) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                (holder, name, row_mac(master, "holders", (holder, name))),
+            )
+
+    async def sealed_record(self, execution: str, record: dict[str, Any]) -> Seal:
+        """A record as `update` takes it: to be encoded before anything is posted that belongs together with it."""
+        return await off_loop(record, seal, execution, "record", record)
+
+    async def update(
+        self,
+        execution: str,
+        *,
+        status: str,
+        state: bytes | None,
+        record: dict[str, Any] | Seal | None,
+        due: float | None,
+    ) -> None:
+        """Take down how far an execution is, together with what was recorded last.
+
+        Args:
+            execution: Its id.
+            status: As in `StoredExecution`.
+            state: Likewise.
+            record: Likewise; a large one as `sealed_record` gives it.
+            due: As in `StoredExecution`.
+        """
+        # Without a pause after what was recorded last: it is one transaction.
+        sealed = seal(execution, "record", record) if isinstance(record, dict) else record
+        await self._database.write(
+            "UPDATE executions SET status = ?, state = ?, record = ?, due = ?, changed = ?"
+            " WHERE id = ? AND status <> 'erased'",
+            (
+                status,
+                None if state is None else seal_bytes(execution, "state", state),
+                sealed,
+                due,
+                time.time(),
+                execution,
+            ),
+            ("executions", "id = ?", (execution,)),
+        )
+
+    async def take(self, execution: StoredExecution, owner: str) -> bool:
+        """Have an execution go on; of several who try at once, one is told that it may.
+
+        Args:
+            execution: As it was read: if it has changed since, it is somebody else's.
+            owner: The process that goes on with it.
+        """
+        changed = await self._database.write(
+            "UPDATE executions SET status = 'running', owner = ?, changed = ?"
+            " WHERE id = ? AND status = ? AND owner = ? AND changed = ?",
+            (owner, time.time(), execution.id, execution.status, execution.owner, execution.changed),
+            ("executions", "id = ?", (execution.id,)),
+        )
+        return changed == 1
+
+    async def recorded_bytes(self, execution: str) -> int:
+        """How much is kept of what an execution has recorded."""
+        rows = await self._database.read(
+            "SELECT (SELECT coalesce(sum(length(sealed)), 0) FROM entries JOIN payloads USING (sequence)"
+            " WHERE execution = ?1) + (SELECT coalesce(sum(size), 0) FROM pieces WHERE execution = ?1)",
+            (execution,),
+        )
+        size: int = rows[0][0]
+        return size
+
+    async def interrupt(self, execution: str) -> None:
+        """Of a running one that can't be taken down as it stands: it goes on by its entries."""
+        await self._database.write(
+            "UPDATE executions SET status = 'interrupted', changed = ? WHERE id = ? AND status = 'running'",
+            (time.time(), execution),
+            ("executions", "id = ?", (execution,)),
+        )
+
+    async def release_key(self, execution: StoredExecution) -> bool:
+        """Let an ended execution's idempotency key be used for another; False if somebody else has."""
+        changed = await self._database.write(
+            "UPDATE executions SET key = NULL, changed = ? WHERE id = ? AND changed = ? AND key IS NOT NULL",
+            (time.time(), execution.id, execution.changed),
+            ("executions", "id = ?", (execution.id,)),
+        )
+        return changed == 1
+
+    async def execution(self, execution: str) -> StoredExecution | None:
+        """By id.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        found = await self._executions("WHERE id = ?", (execution,))
+        return found[0] if found else None
+
+    async def by_key(self, principal: str, key: str, space: KeySpace = "") -> StoredExecution | None:
+        """By idempotency key.
+
+        Args:
+            principal: Whose executions.
+            key: The key, with any sensitive values.
+            space: Whose key; by default one that version 0.1.0 has kept.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        mac = self._key_mac(principal, key, space)
+        query = "WHERE principal = ? AND key IN (?, ?)"
+        found = await self._executions(query, (principal, mac, FORGETTABLE + mac))
+        return found[0] if found else None
+
+    async def by_keys(self, principal: str, keys: Sequence[str], space: KeySpace) -> list[StoredExecution]:
+        """Those that are known by some texts, as `give_key` takes them; the one that has begun first comes first."""
+        names = [OF_REQUEST + self._key_mac(principal, key, space) for key in keys]
+        among = ", ".join("?" * len(names))
+        return await self._executions(
+            f"WHERE principal = ? AND key IN ({among}) ORDER BY started, id", (principal, *names)
+        )
+
+    async def holders(self, execution: str) -> list[str]:
+        """The scripts that have something of an execution: those that have begun it, gone on with it or read of it.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        subject = held_of(self._database.master, execution)
+        rows = await self._database.read("SELECT * FROM holders WHERE subject = ?", (subject,))
+        for row in rows:
+            self._check("holders", row)
+        return [holder for holder, *_ in rows]
+
+    async def executions(
+        self, principal: str | None, limit: int, statuses: Collection[str] = ()
+    ) -> list[StoredExecution]:
+        """The latest, newest first; of everybody without a principal, of any status unless some are named.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        among = ", ".join("?" * len(statuses)) if statuses else "status"
+        return await self._executions(
+            f"WHERE coalesce(?, principal) = principal AND status IN ({among}) ORDER BY started DESC, id LIMIT ?",
+            (principal, *statuses, limit),
+        )
+
+    async def ids(self, principal: str, prefix: str, limit: int) -> list[str]:
+        """Ids of executions that begin with some characters."""
+        rows = await self._database.read(
+            "SELECT id FROM executions WHERE principal = ? AND substr(id, 1, ?) = ? ORDER BY id LIMIT ?",
+            (principal, len(prefix), prefix, limit),
+        )
+        return [execution for (execution,) in rows]
+
+    async def _executions(self, condition: str, parameters: tuple[Any, ...]) -> list[StoredExecution]:
+        rows = await self._database.read(
+            # The conditions are those of this class.
+            f"SELECT *, (SELECT wrapped FROM data_keys WHERE execution = id) FROM executions {condition}",  # noqa: S608
+            parameters,
+        )
+        found = []
+        for *row, wrapped in rows:
+            self._check("executions", row)
+            known = _execution(row, None if wrapped is None else self._database.master.open(row[0], wrapped))
+            if known.status == "running" and self._database.is_present(known.owner):
+                known = replace(known, is_held=True)
+            found.append(known)
+        return found
+
+    # --- values behind references ---
+
+    def keep_values(self, execution: str, values: Mapping[str, str | float]) -> None:
+        """Keep the values behind an execution's references, with what is recorded next."""
+        for name, value in values.items():
+            sealed = Seal(execution, json.dumps(value).encode(), label_of("value", execution, name))
+            self._database.post(
+                "INSERT INTO reference_values (execution, id, value) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                (execution, name, sealed),
+            )
+
+    async def values(self, execution: str) -> dict[str, str | float | None]:
+        """The values behind an execution's references, in the order they were kept in; None behind one that was erased.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        query = "SELECT id, value FROM reference_values WHERE execution = ? ORDER BY rowid"
+        rows = await self._database.read(query, (execution,))
+        key = await self._key(execution) if rows else None
+        return {
+            name: None if value is None or key is None else open_sealed(key, value, label_of("value", execution, name))
+            for name, value in rows
+        }
+
+    async def references_to(self, value: str | float) -> list[str]:
+        """The ids of references behind which a value is kept, in any execution.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        data = json.dumps(value).encode()
+        # Equal values are equally long, sealed as well: most of the others need not be opened.
+        rows = await self._database.read(
+            "SELECT execution, id, value, wrapped FROM reference_values JOIN data_keys USING (execution)"
+            " WHERE length(value) = ? AND wrapped IS NOT NULL",
+            (sealed_bytes(data),),
+        )
+        opened = self._database.master.open
+        return list(
+            dict.fromkeys(
+                name
+                for execution, name, sealed, wrapped in rows
+                if opened(execution, wrapped).open(sealed, label_of("value", execution, name)) == data
+            )
+        )
+
+    # --- approvals ---
+
+    async def ask(self, execution: str, effect: int, question: dict[str, Any]) -> None:
+        """Have a person decide about an effect, unless somebody has been asked already."""
+        row = ("approvals", "execution = ? AND effect = ?", (execution, effect))
+        await self._database.write(
+            "INSERT INTO approvals (execution, effect, asked, question, status) VALUES (?, ?, ?, ?, 'open')"
+            " ON CONFLICT (execution, effect) DO NOTHING",
+            (execution, effect, time.time(), seal(execution, f"question/{effect}", question)),
+            row,
+        )
+
+    async def decide(self, approval: Approval, decision: dict[str, Any], *entries: Entry) -> bool:
+        """Take down a person's decision; False if there was one already.
+
+        Args:
+            approval: Which.
+            decision: `approved`, and `by`, `comment`.
+            entries: Recorded in the same transaction.
+        """
+        sealed = seal(approval.execution, f"decision/{approval.effect}", decision)
+        changed = await self._database.write(
+            "UPDATE approvals SET status = ?, decided = ?, decision = ? WHERE id = ? AND status = 'open'",
+            ("approved" if decision["approved"] else "denied", time.time(), sealed, approval.id),
+            ("approvals", "id = ?", (approval.id,)),
+            *entries,
+        )
+        return changed == 1
+
+    async def approvals(self, execution: str | None = None, *, open_only: bool = False) -> list[Approval]:
+        """The approvals of an execution, or all; oldest first.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        rows = await self._database.read(
+            "SELECT *, (SELECT wrapped FROM data_keys WHERE data_keys.execution = approvals.execution) FROM approvals"
+            " WHERE (?1 IS NULL OR execution = ?1) AND (NOT ?2 OR status = 'open') ORDER BY id",
+            (execution, open_only),
+        )
+        found = []
+        for *row, wrapped in rows:
+            self._check("approvals", row)
+            number, of, effect, asked, question, status, decided, decision, _ = row
+            key = None if wrapped is None else self._database.master.open(of, wrapped)
+            found.append(
+                Approval(
+                    number,
+                    of,
+                    effect,
+                    asked,
+                    open_sealed(key, question, label_of(of, f"question/{effect}")) or {"message": TOMBSTONE},
+                    status,
+                    decided,
+                    open_sealed(key, decision, label_of(of, f"decision/{effect}")),
+                )
+            )
+        return found
+
+    # --- keys ---
+
+    async def _key(self, execution: str) -> DataKey | None:
+        rows = await self._database.read("SELECT wrapped FROM data_keys WHERE execution = ?", (execution,))
+        return self._database.master.open(execution, rows[0][0]) if rows and rows[0][0] is not None else None
+
+    def _key_mac(self, principal: str, key: str, space: KeySpace) -> str:
+        return key_mac(self._database.master, principal, key, space)
+
+    def _key_name(self, execution: StoredExecution, key: str) -> str:
+        mac = self._key_mac(execution.principal, execution.whole_key or key, execution.key_space)
+        return FORGETTABLE + mac if execution.whole_key else mac
+
+    def _check(self, table: str, row: Any) -> None:
+        check_row(self._database.master, table, row)
+
+
+def key_mac(master: MasterKey, principal: str, key: str, space: KeySpace) -> str:
+    """What stands for an idempotency key."""
+    return master.mac("idempotency key", principal, key, *((space,) if space else ())).hex()
+
+
+def subjects_of(master: MasterKey, subject: str) -> tuple[str, str]:
+    """What may stand for a subject: the same without sensitive values in its name, and with."""
+    name = master.subject(subject)
+    return name, FORGETTABLE + name
+
+
+def _subject(master: MasterKey, subject: str, *, is_value: bool) -> str:
+    return subjects_of(master, subject)[is_value] if subject else ""
+
+
+def held_of(master: MasterKey, execution: str) -> str:
+    """What stands for an execution among the subjects of those that hold something of it."""
+    return master.mac("held execution", execution).hex()
+
+
+def _execution(row: list[Any], key: DataKey | None) -> StoredExecution:
+    identity, kind, principal, _, request, status, program, bundle, origin, owner, state, record = row[:12]
+    opened = open_sealed(key, bundle, label_of(identity, "bundle")) or {"key": None, "bundle": {}}
+    return StoredExecution(
+        identity,
+        kind,
+        principal,
+        opened["key"],
+        request,
+        status,
+        program,
+        opened["bundle"],
+        origin,
+        owner,
+        key.open(state, label_of(identity, "state")) if key is not None and state is not None else None,
+        open_sealed(key, record, label_of(identity, "record")),
+        row[12],
+        row[13],
+        row[14],
+        key_space=opened.get("space", ""),
+    )

@@ -1,0 +1,1 @@
+"""A witness for other logs (C2SP tlog-witness)."""

@@ -1,0 +1,435 @@
+"""What a witness keeps: its key, and for each log the last checkpoint that it has cosigned.
+
+SQLite takes its write-ahead log to end at the first bad checksum. After a kill and a changed byte the file would know
+less than was cosigned, and a fork would be cosigned like any other growth. So how much it knows is written outside of
+it, too (`WitnessHead`), before a cosignature leaves; a file that knows less, or as much and not the same, is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sqlite3
+import stat
+import threading
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.proofs.merkle import empty_root
+from mcp_bridge.ledger.storage import turns
+from mcp_bridge.ledger.storage.failures import code_of
+from mcp_bridge.ledger.storage.position import Position, PositionFile
+from mcp_bridge.private_files import private_database
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from mcp_bridge.ledger.proofs.notes import Checkpoint
+
+KEY_FILE = "witness.key"
+"""In the state directory: the private key, PKCS #8 in PEM (RFC 8410)."""
+
+STATE_FILE = "witness.sqlite"
+"""In the state directory."""
+
+HEAD_FILE = "witness.head"
+"""In the state directory: how much the state knows, as PositionFile keeps it."""
+
+MAX_LOOKED_OVER_BYTES = 64 << 20
+"""A state up to this size is looked over by SQLite before it is used: notes and conflicts of many logs."""
+
+BUSY_SECONDS = 10.0
+"""How long to wait for another process of the same witness."""
+
+MAX_CONFLICTS = 16
+"""Kept of one log: one is proof enough, and whoever holds a log's key must not fill the disk."""
+
+_MAX_KEY_BYTES = 4096
+_VERSION = 1
+
+_TABLES = (
+    """
+    CREATE TABLE cosigned (
+        origin TEXT PRIMARY KEY, size INTEGER NOT NULL CHECK (size >= 0),
+        root BLOB NOT NULL CHECK (length(root) = 32), note TEXT NOT NULL
+    ) STRICT
+    """,
+    """
+    CREATE TABLE conflicts (
+        id INTEGER PRIMARY KEY, origin TEXT NOT NULL, time INTEGER NOT NULL, cosigned TEXT NOT NULL,
+        refused TEXT NOT NULL, UNIQUE (origin, refused)
+    ) STRICT
+    """,
+    """
+    CREATE TRIGGER never_back BEFORE UPDATE ON cosigned WHEN NEW.size < OLD.size OR NEW.origin <> OLD.origin
+    BEGIN SELECT RAISE(ABORT, 'a witness never goes back'); END
+    """,
+    """
+    CREATE TRIGGER never_forgotten BEFORE DELETE ON cosigned
+    BEGIN SELECT RAISE(ABORT, 'a witness never forgets'); END
+    """,
+)
+
+
+class Cosigned(NamedTuple):
+    """The last checkpoint of a log that was cosigned.
+
+    Attributes:
+        size: Its size; 0 if there was none.
+        root: Its root; that of the empty tree if there was none.
+    """
+
+    size: int
+    root: bytes
+
+
+class WitnessHead(PositionFile):
+    """How much a witness's state knows, in HEAD_FILE. It only ever grows; of another key it says nothing.
+
+    Args:
+        state: The state's file.
+        key: The witness's: without it nobody can be told anything in its name.
+    """
+
+    def __init__(self, state: Path, key: Ed25519PrivateKey) -> None:
+        super().__init__(state)
+        self._state = state
+        self._key = hashlib.sha256(key.public_key().public_bytes_raw()).hexdigest()
+
+    def position(self, known: Mapping[str, Cosigned], conflicts: int) -> Position:
+        """How much that is: nothing that a witness does makes the sum of the logs' sizes and of conflicts less."""
+        rows = sorted((origin, last.size, last.root.hex()) for origin, last in known.items())
+        digest = hashlib.sha256(json.dumps(rows).encode()).digest()
+        return Position(self._key, sum(last.size for last in known.values()), digest, conflicts)
+
+    def check_position(self, found: Position) -> None:
+        """Hold what a state knows against what it did know.
+
+        Raises:
+            BridgeError: `witness_behind`.
+        """
+        if self.known is None or self.known.origin != self._key:
+            return
+        if found.size < self.known.size or found.writes < self.known.writes:
+            raise self.behind("less than")
+        if found.size == self.known.size and found.root != self.known.root:
+            raise self.behind("as much as, and not what,")
+
+    def behind(self, found: str) -> BridgeError:
+        """The error of a state that has known more than it does."""
+        return BridgeError(
+            "witness_behind",
+            f"{self._state} knows {found} the witness has cosigned, as {self.path.name} says.",
+            hint="Its write-ahead log was changed or removed, or an older copy was put in its place. Logs could be"
+            " rolled back, so nothing is cosigned. Keep a copy of the directory as it is, and put the file back as it"
+            f" was, with its -wal file. If that can't be had, begin as another witness: move {KEY_FILE} and"
+            f" {self._state.name} away, and have those who rely on this one name the new key.",
+        )
+
+    def unreadable(self, exc: OSError) -> BridgeError:
+        """As PositionFile's."""
+        return BridgeError(
+            "witness_unusable",
+            f"{self.path}, which says how much the witness has cosigned, can't be read: {exc.strerror}.",
+            hint="See to what it is, and to its owner and mode.",
+        )
+
+    def changed(self) -> BridgeError:
+        """As PositionFile's."""
+        return BridgeError(
+            "witness_head_damaged",
+            f"{self.path}, which says how much the witness has cosigned, was changed.",
+            hint="Whether it still knows all of that can't be told, so nothing is cosigned. Put the directory back from"
+            f" a copy. If you have made sure that {self._state.name} is as the witness has left it, remove"
+            f" {self.path.name}.",
+        )
+
+    def unwritten(self, exc: OSError) -> BridgeError:
+        """As PositionFile's."""
+        return BridgeError(
+            "witness_unusable",
+            f"How much the witness has cosigned can't be written to {self.path}: {exc.strerror}.",
+            hint="Nothing is cosigned. See to the disk, and to the owner and mode of the file.",
+        )
+
+
+class WitnessState:
+    """The file `witness.sqlite`, made with mode 0600 if it isn't there. For several threads and processes.
+
+    Args:
+        path: The file.
+
+    Raises:
+        BridgeError: `witness_unusable` (no database, no permission, damaged), `witness_newer` (of a later version: left
+            untouched).
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._head: WitnessHead | None = None
+        try:
+            self._connection = _open(path)
+        except (sqlite3.Error, OSError) as exc:
+            raise unusable(self._path, exc) from None
+
+    def hold_against(self, head: WitnessHead) -> None:
+        """From here on every turn begins with what was known before, and what it adds is taken down at its end.
+
+        Raises:
+            BridgeError: `witness_behind`, `witness_unusable`.
+        """
+        self._head = head
+        with self.turn() as turn:
+            # Also where there was none: an earlier version has left the state.
+            turn.changed = True
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[WitnessTurn]:
+        """Be the only one who reads and writes; what was written is durable when the turn has ended without an error.
+
+        Raises:
+            BridgeError: `witness_unusable`: nothing was changed, or nobody may be told of it; `witness_behind`.
+        """
+        with self._lock:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                try:
+                    turn = WitnessTurn(self._connection)
+                    if self._head is not None:
+                        self._head.check_position(self._head.position(turn.known, turn.conflicts))
+                    yield turn
+                    self._connection.execute("COMMIT")
+                except BaseException:
+                    if self._connection.in_transaction:
+                        self._connection.execute("ROLLBACK")
+                    raise
+            except sqlite3.Error as exc:
+                raise unusable(self._path, exc) from None
+            if self._head is not None and turn.changed:
+                self._head.advance(self._head.position(turn.known, turn.conflicts))
+
+    def close(self) -> None:
+        """Close the file, after the turn that somebody may have."""
+        with self._lock:
+            self._connection.close()
+            if self._head is not None:
+                self._head.close()
+
+
+class WitnessTurn:
+    """What can be done while nobody else reads or writes.
+
+    Attributes:
+        known: Of each log the last checkpoint that was cosigned. Read without an index: a damaged one finds nothing.
+        conflicts: How many contradictions are kept.
+        changed: Whether anything was added.
+
+    Raises:
+        BridgeError: `witness_unusable`.
+        sqlite3.Error: As SQLite gives it.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self.known, self.conflicts = _known(connection)
+        self.changed = False
+
+    def last(self, origin: str) -> Cosigned:
+        """The log's last checkpoint."""
+        return self.known.get(origin, Cosigned(0, empty_root()))
+
+    def note(self, origin: str) -> str:
+        """The note of the log's last checkpoint; empty if there was none."""
+        rows = self._connection.execute("SELECT note FROM cosigned WHERE origin = ?", (origin,)).fetchall()
+        return rows[0][0] if rows else ""
+
+    def keep(self, checkpoint: Checkpoint, note: str) -> None:
+        """Make it the log's last."""
+        self._connection.execute(
+            "INSERT INTO cosigned VALUES (?, ?, ?, ?) ON CONFLICT (origin) DO UPDATE SET size = excluded.size, "
+            "root = excluded.root, note = excluded.note",
+            (checkpoint.origin, checkpoint.size, checkpoint.root, note),
+        )
+        self.known[checkpoint.origin] = Cosigned(checkpoint.size, checkpoint.root)
+        self.changed = True
+
+    def keep_conflict(self, checkpoint: Checkpoint, note: str, seconds: int) -> None:
+        """Keep a signed checkpoint that contradicts the last: both together prove that the log's holder lied."""
+        made = self._connection.execute(
+            "INSERT OR IGNORE INTO conflicts (origin, time, cosigned, refused) SELECT origin, ?, note, ? FROM cosigned "
+            "WHERE origin = ? AND (SELECT count(*) FROM conflicts WHERE origin = ?) < ?",
+            (seconds, note, checkpoint.origin, checkpoint.origin, MAX_CONFLICTS),
+        ).rowcount
+        self.conflicts += made
+        self.changed = self.changed or made > 0
+
+
+def open_files(state_dir: Path) -> tuple[Ed25519PrivateKey, WitnessState]:
+    """The key and the state in a directory, both made if neither is there.
+
+    Raises:
+        BridgeError: As WitnessState and private_key. `witness_forgot`: the key is there, and what it has cosigned is
+            not. `witness_key_missing`: the other way round. `witness_behind`: what it has cosigned isn't all there.
+            `witness_head_damaged`: nobody knows whether it is.
+    """
+    key, state = state_dir / KEY_FILE, state_dir / STATE_FILE
+    # In this order, and the state is made before the key: another process may be making both.
+    head = None
+    if key.exists():
+        head = WitnessHead(state, private_key(key))
+        # Before the state is read: others may go on with that meanwhile.
+        head.load()
+        _look_first(key, state, head)
+    opened = WitnessState(state)
+    try:
+        with opened.turn() as turn:
+            if turn.known and not key.exists():
+                raise BridgeError(
+                    "witness_key_missing",
+                    f"The witness has cosigned checkpoints, and its key, {key}, isn't there.",
+                    hint=f"Restore it; or move {STATE_FILE} away too, to begin as another witness.",
+                )
+        own = private_key(key)
+        opened.hold_against(head or WitnessHead(state, own))
+    except BaseException:
+        opened.close()
+        raise
+    return own, opened
+
+
+def _look_first(key: Path, state: Path, head: WitnessHead) -> None:
+    """See that the state is as it was left, before anything that writes opens it: that would leave it otherwise.
+
+    Raises:
+        BridgeError: As `open_files`.
+    """
+    forgot = BridgeError(
+        "witness_forgot",
+        f"{key} is there, and what it has cosigned, {state}, isn't: every log could be rolled back.",
+        hint=f"Put {STATE_FILE} back as it was; or move {KEY_FILE} away, to begin as another witness.",
+    )
+    if not state.exists():
+        raise forgot
+    try:
+        with contextlib.closing(sqlite3.connect(f"{state.absolute().as_uri()}?mode=ro", uri=True)) as reader:
+            reader.execute("BEGIN")
+            if not reader.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+                raise forgot
+            head.check_position(head.position(*_known(reader)))
+            if state.stat().st_size <= MAX_LOOKED_OVER_BYTES:
+                (verdict,) = reader.execute("PRAGMA integrity_check(1)").fetchone()
+                if verdict != "ok":
+                    raise unusable(state, verdict)
+    except sqlite3.Error as exc:
+        # Who only reads may lack what who writes has (a journal's right, a turn); that one finds out.
+        if code_of(exc) in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
+            raise unusable(state, exc) from None
+
+
+def unusable(path: Path, why: object) -> BridgeError:
+    """The error of a state that can't be used."""
+    return BridgeError(
+        "witness_unusable",
+        f"What the witness has cosigned, {path}, can't be used: {why}.",
+        hint="Mend the disk, or put the file back as it was, with its -wal file. A copy that knows less is refused.",
+    )
+
+
+def _known(connection: sqlite3.Connection) -> tuple[dict[str, Cosigned], int]:
+    known: dict[str, Cosigned] = {}
+    for origin, size, root in connection.execute("SELECT origin, size, root FROM cosigned NOT INDEXED"):
+        # A changed byte can make a column's value one of another type, and one row two, whatever the table says.
+        if [type(value) for value in (origin, size, root)] != [str, int, bytes] or origin in known:
+            raise sqlite3.DatabaseError("a row of it is damaged")
+        known[origin] = Cosigned(size, root)
+    return known, connection.execute("SELECT count(*) FROM conflicts NOT INDEXED").fetchone()[0]
+
+
+def private_key(path: Path) -> Ed25519PrivateKey:
+    """The key in a file, which is made with mode 0600 if it isn't there.
+
+    Raises:
+        BridgeError: `witness_key_unsafe` (others own it or can read it), `witness_key_unusable`.
+    """
+    try:
+        if not path.exists():
+            _make(path)
+        # Not through a link, which others may point elsewhere, and not stuck on a pipe.
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+                raise BridgeError(
+                    "witness_key_unsafe",
+                    f"{path} is not a file that this user alone can read.",
+                    hint=f"chmod 600 {path}; make a new key, if somebody may have read this one.",
+                )
+            data = file.read(_MAX_KEY_BYTES)
+    except OSError as exc:
+        raise BridgeError("witness_key_unusable", f"{path} can't be made or read: {exc.strerror}.") from None
+    try:
+        key = serialization.load_pem_private_key(data, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise BridgeError(
+            "witness_key_unusable", f"{path} holds no Ed25519 key in PEM.", hint="Restore it from a backup."
+        )
+    return key
+
+
+def _make(path: Path) -> None:
+    """Make a key. Linked into its place: of several processes that do so at the same time, all read the same."""
+    data = Ed25519PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+    try:
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    private_database(path)
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    try:
+        if connection.execute("PRAGMA user_version").fetchone()[0] > _VERSION:
+            raise BridgeError(
+                "witness_newer",
+                f"{path} was written by a later version of this program.",
+                hint="Use that version, or another state_dir.",
+            )
+        turns.use_wal(connection, BUSY_SECONDS)
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("BEGIN IMMEDIATE")
+        # Once more, inside: another process may have been quicker.
+        if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
+            for statement in _TABLES:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {_VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.close()
+        raise
+    return connection

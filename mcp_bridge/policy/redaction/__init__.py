@@ -1,0 +1,1 @@
+"""What is sensitive in a value, and the value without it."""

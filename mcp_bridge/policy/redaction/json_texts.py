@@ -1,0 +1,77 @@
+"""JSON documents in texts, which stay JSON when a reference takes the place of a number in them.
+
+Only quotes are added to what the projection makes. Work is linear in a text, in steps that hold the interpreter for a
+millisecond or so.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from bisect import bisect_right
+
+from mcp_bridge.policy.rules.uris import REFERENCE_PREFIX, SECRET_PREFIX
+
+_TOKENS = re.compile(
+    r'(?:[ \t\r\n,:\[\]{}]++|"(?:[^"\\]++|\\.)*+"|-?[0-9][0-9.eE+-]*+|true\b|false\b|null\b){1,2000}+', re.DOTALL
+)
+
+_PARTS = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[^"]{1,65536}+[^",\]}\s]*+', re.DOTALL)
+"""A text in quotes, or what is between two, up to the end of a value."""
+
+_INTEGER = re.compile(r"0|[1-9][0-9]{0,99}")
+
+_MARKS = (SECRET_PREFIX, REFERENCE_PREFIX, "[REDACTED")
+
+_BARE = re.compile(rf"[-+.0-9eE]*(?:{SECRET_PREFIX}|{REFERENCE_PREFIX}|\[REDACTED\w*\])[-+.\w]*")
+
+
+def is_document(text: str) -> bool:
+    """Whether a text has the tokens of a JSON object or array, and no others."""
+    if text.lstrip()[:1] not in {"[", "{"}:
+        return False
+    at = 0
+    while (found := _TOKENS.match(text, at)) is not None:
+        at = found.end()
+    return at == len(text)
+
+
+def quoted(text: str) -> str:
+    """A document with every reference in it that isn't within quotes, and what is left of its number, in quotes."""
+    return "".join(
+        part if part[0] == '"' or not any(mark in part for mark in _MARKS) else _BARE.sub(r'"\g<0>"', part)
+        for part in (found[0] for found in _PARTS.finditer(text))
+    )
+
+
+class Numbers:
+    """The whole numbers of a text, if it is a document. Looks at the text when it is first asked.
+
+    Args:
+        text: Any text.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._edges: array[int] | None = None
+        """Where texts in quotes begin and end."""
+
+    def value(self, start: int, end: int) -> int | None:
+        """The number that a part of the text is; None if it is none, or a part of something else."""
+        text = self._text
+        if text[start - 1 : start] not in tuple(" \t\r\n,:[") or text[end : end + 1] not in tuple(" \t\r\n,]}"):
+            return None
+        if not _INTEGER.fullmatch(text, start, end):
+            return None
+        if self._edges is None:
+            self._edges = self._found()
+        return int(text[start:end]) if bisect_right(self._edges, start) % 2 == 0 else None
+
+    def _found(self) -> array[int]:
+        # Of what is no document nothing is outside of quotes.
+        edges = array("Q") if is_document(self._text) else array("Q", [0])
+        if not edges:
+            for found in _PARTS.finditer(self._text):
+                if self._text[found.start()] == '"':
+                    edges.extend(found.span())
+        return edges

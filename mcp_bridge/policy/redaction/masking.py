@@ -1,0 +1,222 @@
+"""Secrets' plaintexts replaced by `vault://secret/<id>`, however they are encoded.
+
+Found: the plaintext as it is; with any of its characters escaped for JSON, Python, C, URLs or HTML, in any mixture and
+in up to five layers; its UTF-8 bytes in base64 (either alphabet, with or without padding, at any place in something
+longer, wrapped into lines) and in hexadecimal; the last two again inside of the former. Not found: what was compressed,
+encrypted, reversed, cut into pieces, or encoded in another way. A tool that does that to a secret that it was given
+has it: masking keeps accidents in, and grants keep secrets from tools.
+
+Whole texts are masked, not streams of chunks: a secret could be cut between two. A plaintext of fewer than
+`MIN_SUBSTRING_CHARS` is masked only where it stands as a word of its own, since "1234" would otherwise be found in
+every number; shorter ones than `MIN_SECRET_CHARS` the vault doesn't hold.
+
+Who can have a text masked can ask whether a guess is right, and that as fast as text is masked. So nothing that can be
+guessed is given to a masker (`policy.strength`): it would not be hidden by it, but found.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from mcp_bridge.policy.redaction.encodings import (
+    MAX_LAYERS,
+    Layer,
+    base64_alone,
+    base64_forms,
+    decoded,
+    hex_forms,
+    readings,
+)
+from mcp_bridge.policy.rules.literals import GRAM, Literals
+from mcp_bridge.policy.rules.uris import mentions, secret_uri
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+MIN_SECRET_CHARS = GRAM
+"""Shorter ones are no secrets: they can be guessed, and nothing could be masked without shredding text."""
+
+MIN_SUBSTRING_CHARS = 8
+
+_MIN_READING_CHARS = 6
+"""The same for what a plaintext is read as once escapes that it happens to hold are taken off."""
+
+_BASE64 = re.compile(r"[A-Za-z0-9+/_-]")
+
+
+class _Form(NamedTuple):
+    """How a form of a secret is told from what looks like it.
+
+    Attributes:
+        secret_id: Whose form it is.
+        word: It counts only as a word of its own.
+        before: The character before, if base64, belongs to it.
+        after: The character after, if base64, belongs to it.
+    """
+
+    secret_id: str
+    word: bool
+    before: bool = False
+    after: bool = False
+
+
+class Masker:
+    """Masks a fixed set of secrets. The work is linear in the text, whatever the number of secrets.
+
+    Args:
+        plaintexts: The secrets by id.
+        ids: All ids that references may have, those without a plaintext included: what is in such a reference is left.
+    """
+
+    def __init__(self, plaintexts: Mapping[str, str], ids: Collection[str] = ()) -> None:
+        self._ids = frozenset(ids) | frozenset(plaintexts)
+        forms: dict[str, _Form] = {}
+        for secret_id, plaintext in sorted(plaintexts.items()):
+            for text, form in _forms(secret_id, plaintext):
+                forms.setdefault(text, form)
+        self._literals = Literals(forms) if forms else None
+
+    def mask(self, text: str) -> str:
+        """The text with references for secrets; the same object if it holds none."""
+        found = self._found(text)
+        if not found:
+            return text
+        pieces: list[str] = []
+        done = 0
+        for start, end, secret_id in self._outside_references(text, found):
+            pieces += (text[done:start], secret_uri(secret_id))
+            done = end
+        return "".join((*pieces, text[done:])) if pieces else text
+
+    def _found(self, text: str) -> list[tuple[int, int, str]]:
+        """Where secrets are, in order; where several overlap, all that they cover, named for the longest."""
+        if self._literals is None:
+            return []
+        layers = [Layer(text)]
+        found: list[tuple[int, int, str]] = []
+        while True:
+            found.extend(self._in_layer(self._literals, layers))
+            layer = decoded(layers[-1].text) if len(layers) <= MAX_LAYERS else None
+            if layer is None:
+                return _merged(found)
+            layers.append(layer)
+
+    def _in_layer(self, literals: Literals[_Form], layers: list[Layer]) -> Iterator[tuple[int, int, str]]:
+        text, top = layers[-1].text, len(layers) - 1
+        for position, place, literal, form in literals.candidates(text):
+            start = position - place
+            end = start + len(literal)
+            if start >= 0 and text.startswith(literal, start):
+                if form.word and (_is_word(text[start - 1 : start]) or _is_word(text[end : end + 1])):
+                    continue
+                start -= form.before and start > 0 and _BASE64.match(text, start - 1) is not None
+                end += form.after and _BASE64.match(text, end) is not None
+                yield _start_below(layers, top, start), _end_below(layers, top, end), form.secret_id
+            elif top and not form.word:
+                torn = _torn(layers, position, place, literal)
+                if torn is not None:
+                    yield *torn, form.secret_id
+
+    def _outside_references(self, text: str, found: list[tuple[int, int, str]]) -> Iterator[tuple[int, int, str]]:
+        """What was found, without the parts that are in references: masking twice changes nothing."""
+        kept = ((each.start, each.end) for each in mentions(text, self._ids) if each.known)
+        reference = next(kept, None)
+        for start, end, secret_id in found:
+            at = start
+            while reference is not None and reference[0] < end:
+                if at < reference[0]:
+                    yield at, reference[0], secret_id
+                at = max(at, reference[1])
+                if reference[1] > end:
+                    break
+                reference = next(kept, None)
+            if at < end:
+                yield at, end, secret_id
+
+
+def _forms(secret_id: str, plaintext: str) -> Iterator[tuple[str, _Form]]:
+    # A newline at the end of a key's file is rarely there where the key is.
+    plaintext = plaintext.strip()
+    short = len(plaintext) < MIN_SUBSTRING_CHARS
+    for text in readings(plaintext):
+        if len(text) >= MIN_SECRET_CHARS:
+            yield text, _Form(secret_id, word=short or len(text) < _MIN_READING_CHARS)
+    for text in hex_forms(plaintext) | (base64_alone(plaintext) if short else set()):
+        yield text, _Form(secret_id, word=short)
+    for form in base64_forms(plaintext):
+        if len(form.text) >= MIN_SUBSTRING_CHARS:
+            yield form.text, _Form(secret_id, word=False, before=form.before, after=form.after)
+
+
+def _is_word(char: str) -> bool:
+    return char == "_" or char.isalnum()
+
+
+def _merged(found: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+    merged: list[tuple[int, int, str]] = []
+    longest = 0
+    for start, end, secret_id in sorted(found, key=lambda each: (each[0], -each[1], each[2])):
+        if merged and start < merged[-1][1]:
+            first, last, name = merged[-1]
+            if end - start > longest:
+                longest, name = end - start, secret_id
+            merged[-1] = first, max(last, end), name
+        else:
+            longest = end - start
+            merged.append((start, end, secret_id))
+    return merged
+
+
+def _start_below(layers: list[Layer], level: int, index: int, to: int = 0) -> int:
+    for layer in range(level, to, -1):
+        index = layers[layer].start_below(index)
+    return index
+
+
+def _end_below(layers: list[Layer], level: int, index: int, to: int = 0) -> int:
+    for layer in range(level, to, -1):
+        index = layers[layer].end_below(index)
+    return index
+
+
+def _torn(layers: list[Layer], position: int, place: int, literal: str) -> tuple[int, int] | None:
+    r"""Where a text is whose middle is in the top layer, and whose ends are as they were in a layer below.
+
+    What stands before or after a text may make an escape with its first or last characters: in `100%ab\"cd`, where
+    `ab"cd` is escaped for JSON, `%ab` is taken for an escape too.
+    """
+    top = len(layers) - 1
+    text = layers[top].text
+    start = place
+    while start and position - place + start > 0 and text[position - place + start - 1] == literal[start - 1]:
+        start -= 1
+    end = place + GRAM
+    while end < len(literal) and text.startswith(literal[end], position - place + end):
+        end += 1
+    # A taken character may be the same as the one it gave: so fewer than all that fit are tried, too.
+    lefts = (_left(layers, position - place + cut, literal[:cut]) for cut in range(start, min(start + 3, place + 1)))
+    rights = (
+        _right(layers, position - place + cut, literal[cut:]) for cut in range(end, max(end - 3, place + GRAM - 1), -1)
+    )
+    left = next((each for each in lefts if each is not None), None)
+    right = next((each for each in rights if each is not None), None)
+    return None if left is None or right is None else (left, right)
+
+
+def _left(layers: list[Layer], index: int, head: str) -> int | None:
+    """Where a head starts, that ends before a character of the top layer and is whole in a layer below."""
+    for level in range(len(layers) - 1, -1, -1):
+        start = _start_below(layers, len(layers) - 1, index, level) - len(head)
+        if start >= 0 and layers[level].text.startswith(head, start):
+            return _start_below(layers, level, start)
+    return None
+
+
+def _right(layers: list[Layer], index: int, tail: str) -> int | None:
+    """Where a tail ends, that begins at a character of the top layer and is whole in a layer below."""
+    for level in range(len(layers) - 1, -1, -1):
+        start = _start_below(layers, len(layers) - 1, index, level)
+        if layers[level].text.startswith(tail, start):
+            return _end_below(layers, level, start + len(tail))
+    return None

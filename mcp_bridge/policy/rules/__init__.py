@@ -1,0 +1,1 @@
+"""Rules of the operator's policy: read, checked, explained, and decided by."""

@@ -1,0 +1,287 @@
+"""What one execution and its principal have used, held to the policy's limits.
+
+An effect is reserved before it starts, so that calls at the same time can't pass a limit together, and settled when its
+size is known. Everything here happens between two awaits of one event loop: there are no locks, and none are needed.
+
+No effect starts that would pass a limit. What it used beyond what was reserved for it (a result's bytes, a model's
+tokens) is counted in full, and if that passes a limit, the result is refused: `settle` raises.
+
+The limits of a principal are for what it uses from the start of the bridge's process to its end: they are counted in
+memory, so a window of a day would begin anew with every process all the same.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
+
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    from mcp_bridge.policy.rules.decision import Decision
+    from mcp_bridge.policy.rules.rules import Limits, PolicyLimits
+
+Kind = Literal["calls", "bytes", "model_tokens", "model_cost_usd"]
+
+# Costs are added up in billionths of a dollar: as fractions, a thousand times 0.001 are not 1.
+_PER_USD = 10**9
+
+_REFUSALS: dict[Kind, tuple[str, str]] = {
+    "calls": ("budget_calls", "tool calls"),
+    "bytes": ("budget_bytes", "bytes of arguments and results"),
+    "model_tokens": ("budget_tokens", "tokens of models"),
+    "model_cost_usd": ("budget_cost", "the cost of models"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amounts:
+    """What an effect takes.
+
+    Attributes:
+        calls: Tool calls.
+        bytes: Of arguments and results, as JSON.
+        model_tokens: Prompt and answer together.
+        model_cost_usd: US dollars.
+    """
+
+    calls: int = 0
+    bytes: int = 0
+    model_tokens: int = 0
+    model_cost_usd: float = 0.0
+
+    def __post_init__(self) -> None:
+        if min(self.calls, self.bytes, self.model_tokens, self.model_cost_usd) < 0:
+            raise ValueError("an amount is negative")
+        if not math.isfinite(self.model_cost_usd):
+            raise ValueError("a cost is no number")
+
+    def counted(self) -> dict[Kind, int]:
+        """In whole numbers: the cost in billionths of a dollar, rounded up."""
+        return {
+            "calls": self.calls,
+            "bytes": self.bytes,
+            "model_tokens": self.model_tokens,
+            "model_cost_usd": _billionths(self.model_cost_usd),
+        }
+
+
+def cut_short(arguments: Mapping[str, Any]) -> Amounts:
+    """What a model's answer that never arrived counts as: every byte of the question as a token."""
+    return Amounts(model_tokens=len(json.dumps(arguments)))
+
+
+def _billionths(usd: float) -> int:
+    # Rounding first drops what binary fractions add: 0.1 dollars are not a billionth more than 0.1.
+    return math.ceil(round(usd * _PER_USD, 3))
+
+
+def _limit(limits: Limits, kind: Kind) -> int | None:
+    if kind == "model_cost_usd":
+        return None if limits.model_cost_usd is None else _billionths(limits.model_cost_usd)
+    return cast("int | None", getattr(limits, kind))
+
+
+class Usage:
+    """What one holder, an execution or a principal, has used and has reserved."""
+
+    __slots__ = ("_taken",)
+
+    def __init__(self, taken: Mapping[str, int] | None = None) -> None:
+        self._taken: dict[Kind, int] = {kind: (taken or {}).get(kind, 0) for kind in _REFUSALS}
+
+    def record(self) -> dict[Kind, int]:
+        """As JSON, the cost in billionths of a dollar; what is still reserved counts as used."""
+        return dict(self._taken)
+
+    def passed(self, limits: Limits, more: Mapping[Kind, int]) -> Kind | None:
+        """The first limit that `more` would pass; what it has nothing of passes none."""
+        for kind, amount in more.items():
+            if amount and (limit := _limit(limits, kind)) is not None and self._taken[kind] + amount > limit:
+                return kind
+        return None
+
+    def spent(self, limits: Limits) -> bool:
+        """Whether money was spent, and all there is."""
+        limit = _limit(limits, "model_cost_usd")
+        return limit is not None and self._taken["model_cost_usd"] >= max(limit, 1)
+
+    def add(self, more: Mapping[Kind, int]) -> None:
+        """Count; negative amounts are given back."""
+        for kind, amount in more.items():
+            self._taken[kind] += amount
+
+
+class Usages:
+    """The usage of each principal in this process."""
+
+    def __init__(self) -> None:
+        self._by_principal: dict[str, Usage] = {}
+
+    def of(self, principal: str) -> Usage:
+        """The principal's usage, from now on always the same."""
+        return self._by_principal.setdefault(principal, Usage())
+
+
+class Budget:
+    """One execution's limits and what is used of them, its principal's included.
+
+    Args:
+        limits: The frozen policy's.
+        principal: What the principal has used, which all of its executions share.
+        record: Of the same execution, before it was suspended.
+    """
+
+    def __init__(
+        self,
+        limits: PolicyLimits,
+        principal: Usage,
+        record: Mapping[str, Any] | None = None,
+    ) -> None:
+        record = record or {}
+        self._usage = Usage(record.get("usage"))
+        self.made = {int(rule): calls for rule, calls in record.get("made", {}).items()}
+        """The calls that each rule with `max_calls` has let through, by the rule's number: for `Call.made`."""
+        self._holders = (
+            ("this execution", limits, self._usage),
+            ("everything this principal runs", limits.principal, principal),
+        )
+
+    def record(self) -> dict[str, Any]:
+        """As JSON: `usage` (what is still reserved counts as used) and `made`."""
+        return {"usage": self._usage.record(), "made": {str(rule): calls for rule, calls in self.made.items()}}
+
+    def adopt(self, record: Mapping[str, Any]) -> None:
+        """Count what a part of this execution has used elsewhere, as `record` gives it: not for the principal again."""
+        self._usage.add(record["usage"])
+        for rule, calls in record["made"].items():
+            self.made[int(rule)] = self.made.get(int(rule), 0) + calls
+
+    def count(self, decision: Decision) -> None:
+        """Count a call against the rules that bound it. No await may come between `decide` and this."""
+        for rule in decision.counts:
+            self.made[rule] = self.made.get(rule, 0) + 1
+
+    def uncount(self, decision: Decision) -> None:
+        """Give back what `count` took, for a call that was never made: a person refused it."""
+        for rule in decision.counts:
+            self.made[rule] -= 1
+
+    def reserve(self, amounts: Amounts) -> Reservation:
+        """Take what an effect may use, before it starts.
+
+        Args:
+            amounts: The most it may use, as far as that is known. A model's tokens are at most the bytes of its prompt
+                and the tokens it may answer; a price that nobody knows beforehand is 0.
+
+        Raises:
+            BridgeError: `budget_calls`, `budget_bytes`, `budget_tokens` or `budget_cost`; nothing is taken then.
+        """
+        more = amounts.counted()
+        self._check(more)
+        if amounts.model_tokens and not amounts.model_cost_usd:
+            self._check_price_unknown()
+        self._add(more)
+        return Reservation(self, more)
+
+    def _check(self, more: Mapping[Kind, int]) -> None:
+        for holder, limits, usage in self._holders:
+            if (kind := usage.passed(limits, more)) is not None:
+                raise _refusal(kind, holder)
+
+    def _check_price_unknown(self) -> None:
+        """Without this, models whose price shows only afterwards would be paid for, and refused, for ever."""
+        for holder, limits, usage in self._holders:
+            if usage.spent(limits):
+                raise _refusal("model_cost_usd", holder)
+
+    def _add(self, more: Mapping[Kind, int]) -> None:
+        for _, _, usage in self._holders:
+            usage.add(more)
+
+    def _settle(self, reserved: Mapping[Kind, int], used: Mapping[Kind, int]) -> None:
+        beyond = {kind: max(0, amount - reserved[kind]) for kind, amount in used.items()}
+        try:
+            self._check(beyond)
+        finally:
+            self._add({kind: amount - reserved[kind] for kind, amount in used.items()})
+
+
+class Share:
+    """What one program has taken of a budget. Several executions may go on with it in turn, each with its own budget.
+
+    Args:
+        budget: Holds the program to its limits now.
+    """
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._usage = Usage()
+        self._by_rule: dict[int, int] = {}
+
+    def add(self, amounts: Amounts, rules: Sequence[int] = ()) -> None:
+        """Note what of the budget the program has taken: it is counted there already."""
+        self._usage.add(amounts.counted())
+        self._note(dict.fromkeys(rules, 1))
+
+    def adopt(self, record: Mapping[str, Any]) -> None:
+        """Count what the program has used in all, as `Budget.record` gives it, as far as it isn't counted yet."""
+        known = self._usage.record()
+        usage = {kind: max(0, record["usage"][kind] - amount) for kind, amount in known.items()}
+        made = {int(rule): max(0, calls - self._by_rule.get(int(rule), 0)) for rule, calls in record["made"].items()}
+        self._budget.adopt({"usage": usage, "made": made})
+        self._usage.add(usage)
+        self._note(made)
+
+    def _note(self, made: Mapping[int, int]) -> None:
+        for rule, calls in made.items():
+            self._by_rule[rule] = self._by_rule.get(rule, 0) + calls
+
+
+class Reservation:
+    """What is taken for one effect, until it is settled or released.
+
+    As a context manager it stays taken if nobody settles it: an effect that was cut short may have used all of it.
+    """
+
+    __slots__ = ("_budget", "_reserved")
+
+    def __init__(self, budget: Budget, reserved: Mapping[Kind, int]) -> None:
+        self._budget = budget
+        self._reserved: Mapping[Kind, int] | None = reserved
+
+    def settle(self, used: Amounts) -> None:
+        """Count what the effect used, all in all, in the place of what was reserved.
+
+        Raises:
+            BridgeError: As `reserve`: it used more than was reserved for it, and more than there was. That is counted,
+                and the result must not be handed on.
+        """
+        if (reserved := self._close()) is not None:
+            self._budget._settle(reserved, used.counted())  # noqa: SLF001 - the two are one mechanism
+
+    def release(self) -> None:
+        """Give everything back: the effect was never started."""
+        self.settle(Amounts())
+
+    def _close(self) -> Mapping[Kind, int] | None:
+        reserved, self._reserved = self._reserved, None
+        return reserved
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._close()
+
+
+def _refusal(kind: Kind, holder: str) -> BridgeError:
+    code, what = _REFUSALS[kind]
+    return BridgeError(code, f"The operator's limit on {what} for {holder} is reached.", limit=kind)

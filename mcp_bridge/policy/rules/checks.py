@@ -1,0 +1,112 @@
+"""What is allowed to be written in a policy, and is probably not meant: `policy check` prints it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mcp_bridge.kernel.conditions import Condition
+from mcp_bridge.policy.rules.globs import ToolGlob
+from mcp_bridge.policy.rules.rules import NOWHERE, is_hash, shown_place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from mcp_bridge.policy.rules.globs import Reading
+    from mcp_bridge.policy.rules.rules import Policy, Rule, Source
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyWarning:
+    """Something in a policy that is probably not meant.
+
+    Attributes:
+        message: What, with its place.
+        file: The configuration file, or None.
+        line: From 1, or None.
+    """
+
+    message: str
+    file: str | None
+    line: int | None
+
+    def __str__(self) -> str:
+        where = f"{self.file}, line {self.line}: " if self.line else f"{self.file}: " if self.file else ""
+        return where + self.message
+
+
+_Found = tuple[str, tuple[str | int, ...]]
+
+
+def warnings(
+    policy: Policy,
+    source: Source = NOWHERE,
+    *,
+    programs: Mapping[str, str] | None = None,
+    servers: Mapping[str, str] | None = None,
+) -> list[PolicyWarning]:
+    """What is probably not meant.
+
+    Args:
+        policy: As configured.
+        source: Where it was written.
+        programs: The operator's programs, from names to hashes; None where they aren't known.
+        servers: From the configured names of all servers, `local` included, to their aliases; None where they aren't
+            known.
+    """
+    globs = [[ToolGlob(text) for text in rule.tools] for rule in policy.rules]
+    found: list[_Found] = [
+        *_unreachable(policy.rules, globs),
+        *_pointless(policy),
+        *(_unpinned(policy.rules, programs) if programs is not None else ()),
+        *(_unknown_servers(policy, globs, servers) if servers is not None else ()),
+    ]
+    return [PolicyWarning(f"{shown_place(path)}: {text}.", source.file, source.line(path)) for text, path in found]
+
+
+def _unreachable(rules: tuple[Rule, ...], globs: list[list[ToolGlob]]) -> Iterator[_Found]:
+    for index, rule in enumerate(rules):
+        for number, other in enumerate(rules, 1):
+            covered = all(any(wide.includes(glob) for wide in globs[number - 1]) for glob in globs[index])
+            if covered and _outranks(other, rule, earlier=number <= index):
+                yield (
+                    f"it never decides a call: rule {number} ({other.effect}) covers all of its tools",
+                    ("rules", index),
+                )
+                break
+
+
+def _outranks(other: Rule, rule: Rule, *, earlier: bool) -> bool:
+    """Whether one of two rules for a tool always decides before the other can."""
+    if other is rule or (other.when is not None and other.effect != "program"):
+        return False
+    if other.effect == "deny":
+        return earlier or rule.effect != "deny"
+    return earlier and rule.effect != "deny"
+
+
+def _pointless(policy: Policy) -> Iterator[_Found]:
+    for index, rule in enumerate(policy.rules):
+        if rule.when is not None and not Condition(rule.when).roots:
+            yield "it refers to no argument: it is the same for every call", ("rules", index, "when")
+        restricted = any(later.effect in {"approve", "program"} for later in policy.rules[index + 1 :])
+        if policy.preset == "open" and rule.effect == "allow" and rule.max_calls is None and not restricted:
+            yield 'it changes nothing: the preset "open" allows what no rule denies', ("rules", index)
+
+
+def _unpinned(rules: tuple[Rule, ...], programs: Mapping[str, str]) -> Iterator[_Found]:
+    for index, rule in enumerate(rules):
+        for program in rule.programs:
+            if is_hash(program) and program not in programs.values():
+                yield f"no program in [programs] has the hash {program}", ("rules", index, "programs")
+
+
+def _unknown_servers(policy: Policy, globs: list[list[ToolGlob]], servers: Mapping[str, str]) -> Iterator[_Found]:
+    for server in policy.trust_hints:
+        if server not in servers:
+            yield f"there is no server {server!r}", ("trust_hints",)
+    for index, rule in enumerate(policy.rules):
+        reading: Reading = "narrow" if rule.effect == "allow" else "broad"
+        for glob in globs[index]:
+            if not any(glob.may_fit(server, alias, reading) for server, alias in servers.items()):
+                yield f"{glob.text!r} fits no server that is configured", ("rules", index, "tools")

@@ -1,0 +1,243 @@
+"""What a decision takes from the JSON Schema of a tool's arguments: its defaults, and where it announces arrays.
+
+The schema is a half-trusted server's word, so the work is bounded, and nothing is fetched: references to other
+documents lead nowhere. What these functions leave out, the rules decide without.
+"""
+
+from __future__ import annotations
+
+import json
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mcp_bridge.policy.rules.comparisons import Unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+MAX_DEFAULTS_CHARS = 64 << 10
+"""Of the JSON of the defaults that one call is given."""
+
+_MAX_SCHEMAS = 10_000
+"""Parts of a schema that are looked at for one call."""
+
+_MAX_DEPTH = 64
+"""How deep defaults are put in: a schema may refer to itself."""
+
+_MAX_HOPS = 32
+"""References and alternatives that are followed from one place."""
+
+
+class _TooMuchError(Exception):
+    """The schema is larger than what is looked at."""
+
+
+class Filled(NamedTuple):
+    """Arguments with a tool's defaults.
+
+    Attributes:
+        arguments: The arguments; what was given is the same object.
+        paths: Where a default was put in, such as `options.force` or `rows[2].unit`, in order.
+        whole: Whether all defaults are in it. A schema that is too large, or has too many, leaves some out.
+        defaults: From those of the paths that are in no other default to what was put in there.
+    """
+
+    arguments: dict[str, Any]
+    paths: tuple[str, ...] = ()
+    whole: bool = True
+    defaults: Mapping[str, Any] = MappingProxyType({})
+
+
+def with_defaults(schema: Mapping[str, Any], arguments: dict[str, Any], names: Collection[str] | None = None) -> Filled:
+    """Put in what the caller has left out and the schema has a default for, at any depth of what was given.
+
+    A default of null is left out: to a rule it is the same as nothing, and some servers announce it where they refuse
+    it.
+
+    Args:
+        schema: JSON Schema of the arguments.
+        arguments: Not changed.
+        names: The arguments in which defaults are put, besides those that the schema requires; None for all.
+    """
+    filling = _Filling(schema, names)
+    try:
+        filled = filling.value(schema, arguments, "")
+    except (_TooMuchError, RecursionError):
+        return Filled(arguments, whole=False)
+    return Filled(filled, tuple(filling.paths), defaults=filling.defaults)
+
+
+class _Filling:
+    def __init__(self, root: Mapping[str, Any], names: Collection[str] | None) -> None:
+        self._root = root
+        self._names = names
+        self._schemas = 0
+        self._chars = 0
+        self._is_in_default = False
+        self.paths: list[str] = []
+        self.defaults: dict[str, Any] = {}
+
+    def value(self, schema: Any, value: Any, path: str, depth: int = 0) -> Any:
+        if depth > _MAX_DEPTH:
+            raise _TooMuchError
+        if isinstance(value, dict):
+            return self._object(schema, value, path, depth)
+        if isinstance(value, list):
+            return self._array(schema, value, path, depth)
+        return value
+
+    def _object(self, schema: Any, value: dict[str, Any], path: str, depth: int) -> dict[str, Any]:
+        filled = value
+        for part in self._parts(schema, "object"):
+            properties = part.get("properties")
+            if not isinstance(properties, dict):
+                continue
+            required = part.get("required")
+            for name, described in properties.items():
+                # Without what is required there is no call. Playwright's server requires what has a default.
+                is_missing = name not in value and isinstance(required, list) and name in required
+                if depth == 0 and self._names is not None and name not in self._names and not is_missing:
+                    continue
+                place = f"{path}.{name}" if path else str(name)
+                known = filled.get(name, self)
+                if known is self:
+                    new = self._put_in(described, place, depth)
+                    if new is None:
+                        continue
+                else:
+                    new = self.value(described, known, place, depth + 1)
+                if new is not filled.get(name, self):
+                    filled = {**filled, name: new}
+        return filled
+
+    def _put_in(self, schema: Any, place: str, depth: int) -> Any:
+        """The default of a place where nothing is, with the defaults in it; None if it has none."""
+        default = self._default(schema)
+        if default is None:
+            return None
+        self.paths.append(place)
+        is_outermost, self._is_in_default = not self._is_in_default, True
+        default = self.value(schema, default, place, depth + 1)
+        if is_outermost:
+            self._is_in_default = False
+            self.defaults[place] = default
+        return default
+
+    def _array(self, schema: Any, value: list[Any], path: str, depth: int) -> list[Any]:
+        for part in self._parts(schema, "array"):
+            items = part.get("items")
+            if isinstance(items, dict):
+                filled = [self.value(items, item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
+                if any(new is not old for new, old in zip(filled, value, strict=True)):
+                    return filled
+        return value
+
+    def _default(self, schema: Any) -> Any:
+        for part in _resolved(self._root, schema):
+            self._count()
+            if "default" in part:
+                default = part["default"]
+                self._chars += len(json.dumps(default))
+                if self._chars > MAX_DEFAULTS_CHARS:
+                    raise _TooMuchError
+                return default
+        return None
+
+    def _parts(self, schema: Any, kind: str) -> Iterator[Mapping[str, Any]]:
+        """The schemas that a value of this kind has to fit, as far as they are certain."""
+        for part in _resolved(self._root, schema):
+            self._count()
+            yield part
+            for keyword in ("anyOf", "oneOf"):
+                options = part.get(keyword)
+                fitting = [
+                    each for each in (options if isinstance(options, list) else ()) if kind in kinds(self._root, each)
+                ]
+                # Which of several it is, is for the server to say.
+                if len(fitting) == 1:
+                    yield from _resolved(self._root, fitting[0])
+
+    def _count(self) -> None:
+        self._schemas += 1
+        if self._schemas > _MAX_SCHEMAS:
+            raise _TooMuchError
+
+
+def left_unknown(filled: Filled) -> dict[str, Any]:
+    """Filled arguments for the rules, where a tool refuses its own defaults: what stands in for them isn't known."""
+    arguments = dict(filled.arguments)
+    for path in filled.paths:
+        root = path.partition(".")[0].partition("[")[0]
+        arguments[root] = Unknown(f"the default of {root}")
+    return arguments
+
+
+def announces_array(schema: Mapping[str, Any], path: tuple[str, ...]) -> bool:
+    """Whether a schema says of a place that there may be an array."""
+    places: list[Any] = [schema]
+    for name in path:
+        places = [inner for place in places for inner in _inner(schema, place, name)][:_MAX_HOPS]
+    return any("array" in kinds(schema, place) for place in places)
+
+
+def _inner(root: Mapping[str, Any], schema: Any, name: str) -> Iterator[Any]:
+    for part in _alternatives(root, schema):
+        properties = part.get("properties")
+        if isinstance(properties, dict) and name in properties:
+            yield properties[name]
+        elif isinstance(part.get("additionalProperties"), dict):
+            yield part["additionalProperties"]
+        if name.isdecimal() and isinstance(part.get("items"), dict):
+            yield part["items"]
+
+
+def kinds(root: Mapping[str, Any], schema: Any) -> set[str]:
+    """The JSON types that a schema announces; none if it doesn't say."""
+    found: set[str] = set()
+    for part in _alternatives(root, schema):
+        announced = part.get("type")
+        found.update(kind for kind in (announced if isinstance(announced, list) else [announced]) if kind)
+        if isinstance(part.get("properties"), dict):
+            found.add("object")
+    return found
+
+
+def _alternatives(root: Mapping[str, Any], schema: Any) -> Iterator[Mapping[str, Any]]:
+    """A schema, what it refers to, and its alternatives."""
+    waiting, hops = [schema], 0
+    while waiting and hops < _MAX_HOPS:
+        for part in _resolved(root, waiting.pop()):
+            hops += 1
+            yield part
+            for keyword in ("anyOf", "oneOf"):
+                options = part.get(keyword)
+                waiting += options[:_MAX_HOPS] if isinstance(options, list) else ()
+
+
+def _resolved(root: Mapping[str, Any], schema: Any) -> Iterator[Mapping[str, Any]]:
+    """A schema, and what it refers to inside of its document or holds in `allOf`: all of it is true of a value."""
+    waiting, hops = [schema], 0
+    while waiting and hops < _MAX_HOPS:
+        hops += 1
+        part = waiting.pop(0)
+        if not isinstance(part, dict):
+            continue
+        yield part
+        target = _target(root, part.get("$ref"))
+        if target is not None:
+            waiting.append(target)
+        every = part.get("allOf")
+        waiting += every[:_MAX_HOPS] if isinstance(every, list) else ()
+
+
+def _target(root: Mapping[str, Any], reference: Any) -> Any:
+    """What a reference such as `#/$defs/Point` leads to; None for one that leads elsewhere (RFC 6901)."""
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return root if reference == "#" else None
+    found: Any = root
+    for step in reference[2:].split("/"):
+        name = step.replace("~1", "/").replace("~0", "~")
+        if not isinstance(found, dict) or name not in found:
+            return None
+        found = found[name]
+    return found

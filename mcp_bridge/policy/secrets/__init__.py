@@ -1,0 +1,1 @@
+"""Secrets and sensitive values: where they are kept, and what stands for them."""

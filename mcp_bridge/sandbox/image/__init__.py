@@ -1,0 +1,1 @@
+"""The sandbox's image, made of the running interpreter."""

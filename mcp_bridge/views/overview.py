@@ -1,0 +1,277 @@
+"""A principal's executions for whoever looks at them: found, listed, and each with how far it has come.
+
+Nothing here gives anything of another principal: what isn't this one's is unknown.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, get_args
+
+import anyio.to_thread
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.approvals import asked
+from mcp_bridge.executions.record import Status as ScriptStatus
+from mcp_bridge.executions.recovery import replay
+from mcp_bridge.executions.status import effective_status
+from mcp_bridge.executions.trace_record import to_record
+from mcp_bridge.kernel import program as programs
+from mcp_bridge.kernel import state
+from mcp_bridge.kernel.events import Status as ProgramStatus
+from mcp_bridge.ledger.audit import overview
+from mcp_bridge.ledger.log.entries import TOMBSTONE
+from mcp_bridge.ledger.storage.store import ERASED, ProgramStore
+from mcp_bridge.views.timeline import as_sent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mcp_bridge.executions.approvals import Asked
+    from mcp_bridge.ledger.audit.overview import Counted
+    from mcp_bridge.ledger.log.entries import Recorded
+    from mcp_bridge.ledger.proofs.evidence import Evidence
+    from mcp_bridge.ledger.storage.database import Database
+    from mcp_bridge.ledger.storage.store import StoredExecution
+
+MAX_SEARCHED = 1000
+"""Executions that one search looks at; the next goes on from there."""
+
+_BATCH = 100
+
+_FAILURES = (frozenset(get_args(ProgramStatus)) | frozenset(get_args(ScriptStatus))) - {
+    "running",
+    "suspended",
+    "success",
+    "cancelled",
+}
+
+STATUSES: Mapping[str, frozenset[str]] = {
+    "running": frozenset({"running"}),
+    "suspended": frozenset({"suspended"}),
+    # One whose process has died is still down as running.
+    "interrupted": frozenset({"interrupted", "running"}),
+    "success": frozenset({"success"}),
+    "failed": _FAILURES,
+    "cancelled": frozenset({"cancelled"}),
+    ERASED: frozenset({ERASED}),
+}
+"""What can be asked for, and how it is kept: a script fails in more ways than one."""
+
+ENDED = _FAILURES | {"success", "cancelled", ERASED}
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Which executions somebody wants to see.
+
+    Attributes:
+        words: Each is in the id's beginning, or in the name, the tools or the code.
+        statuses: One of these, of STATUSES; any without some.
+        kinds: `script` or `program`; any without some.
+        since: Began then or later, in seconds since 1970.
+    """
+
+    words: tuple[str, ...] = ()
+    statuses: frozenset[str] = frozenset()
+    kinds: frozenset[str] = frozenset()
+    since: float | None = None
+
+    def wants(self, row: StoredExecution) -> bool:
+        """Whether an execution is among them."""
+        if self.kinds and row.kind not in self.kinds:
+            return False
+        status = effective_status(row)
+        if self.statuses and not any(
+            status == asked or status in STATUSES[asked] - {"running"} for asked in self.statuses
+        ):
+            return False
+        text = searched_text(row) if self.words else ""
+        return all(row.id.startswith(word) or word in text for word in self.words)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some executions, the latest first.
+
+    Attributes:
+        rows: They, each with its entries counted.
+        before: Where the next page begins; None after the last one.
+        searched: Executions that were looked at for them.
+    """
+
+    rows: list[tuple[StoredExecution, Counted]] = field(default_factory=list)
+    before: tuple[float, str] | None = None
+    searched: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an execution of a program has come.
+
+    Attributes:
+        steps: Rows of the machine's trace.
+        waiting: Paths of the steps under way.
+    """
+
+    steps: Sequence[dict[str, Any]] = ()
+    waiting: Sequence[str] = ()
+
+
+class Overview:
+    """One principal's executions.
+
+    Args:
+        database: Has them.
+        principal: Whose.
+    """
+
+    def __init__(self, database: Database, principal: str) -> None:
+        self.store = ProgramStore(database)
+        self.database = database
+        self.principal = principal
+        self._read: tuple[str, int] | None = None
+        self._entries: list[Recorded] = []
+
+    async def page(self, asking: Asking, before: tuple[float, str] | None, limit: int) -> Page:
+        """Executions that somebody wants to see.
+
+        Args:
+            asking: Which.
+            before: A page's, for the next one.
+            limit: At most so many.
+        """
+        statuses = sorted(set[str]().union(*(STATUSES[status] for status in asking.statuses)))
+        rows: list[StoredExecution] = []
+        searched = 0
+        more = True
+        while more and len(rows) < limit and searched < MAX_SEARCHED:
+            found = await overview.newest(
+                self.database, self.principal, _BATCH, statuses=statuses, since=asking.since, before=before
+            )
+            more = len(found) == _BATCH
+            for ident, started in found:
+                if len(rows) == limit:
+                    more = True
+                    break
+                searched, before = searched + 1, (started, ident)
+                row = await self.store.execution(ident)
+                if row is not None and asking.wants(row := await self._shown(row)):
+                    rows.append(row)
+        counted = await overview.counts(self.database, [row.id for row in rows])
+        return Page([(row, counted[row.id]) for row in rows], before if more else None, searched)
+
+    async def execution(self, ident: str) -> StoredExecution:
+        """An execution of this principal.
+
+        Raises:
+            BridgeError: `unknown_trace`.
+        """
+        found = await self.store.execution(ident)
+        if found is None or found.principal != self.principal:
+            raise BridgeError("unknown_trace", "There is no such execution.")
+        return await self._shown(found)
+
+    async def _shown(self, row: StoredExecution) -> StoredExecution:
+        """A script with its code as it was recorded: projected, as what is kept to be run again isn't."""
+        if row.kind != "script" or not row.bundle:
+            return row
+        first = await overview.entries(self.database, row.id, limit=1)
+        code = first[0].entry.payload.get("code") if first else None
+        return dataclasses.replace(row, bundle={"code": code if isinstance(code, str) else ""})
+
+    async def entries(self, execution: StoredExecution) -> list[Recorded]:
+        """An execution's entries, in order; those that can't be read say so."""
+        # One look of a page asks for them more than once.
+        wanted = execution.id, await overview.version(self.database)
+        if self._read != wanted:
+            found = await overview.entries(self.database, execution.id)
+            found = as_sent(found, await self.store.values(execution.id))
+            self._read, self._entries = wanted, found
+        return self._entries
+
+    async def evidence(self, execution: StoredExecution, sequences: Sequence[int]) -> Evidence:
+        """What shows that entries of an execution are in the log; those that aren't its own are left out."""
+        from mcp_bridge.ledger.proofs.evidence import gather  # noqa: PLC0415  (for the viewer alone)
+
+        path, master = self.database.path, self.database.master
+        return await anyio.to_thread.run_sync(gather, path, master, execution.id, sequences)
+
+    async def questions(self, *, open_only: bool = False) -> list[Asked]:
+        """Every question to a person, or those that nobody has decided, oldest first."""
+        rows = await asked(self.store, self.principal, open_only=open_only)
+        return [row for row in rows if row.execution is not None]
+
+    async def question(self, execution: str, effect: int) -> Asked:
+        """A question to a person.
+
+        Raises:
+            BridgeError: `unknown_trace`, `unknown_approval`.
+        """
+        found = await self.execution(execution)
+        for row in await asked(self.store, self.principal, found.id):
+            if row.approval.effect == effect:
+                return row
+        raise BridgeError("unknown_approval", "The execution has asked no such question.")
+
+
+def record_of(row: StoredExecution) -> dict[str, Any]:
+    """What is told of an execution; of one that is erased, and of a script's, with no steps."""
+    if row.status == ERASED:
+        return {"steps": [], "waiting": []}
+    record = to_record(row)
+    if row.kind == "script":
+        # What it has printed, too, and its error with where it happened.
+        return {**(row.record or {}), "steps": [], "waiting": record["waiting"]}
+    return record
+
+
+def name_of(row: StoredExecution) -> str:
+    """What an execution is called by: its program's name, or the first line of its script that does something."""
+    if row.status == ERASED or not row.bundle:
+        return TOMBSTONE
+    if row.kind == "program":
+        return str(record_of(row)["program"])
+    lines = [line.strip() for line in str(source_of(row) or "").splitlines() if line.strip()]
+    return next((line for line in lines if not line.startswith(_PREAMBLE)), lines[0] if lines else "script")
+
+
+_PREAMBLE = ("#", "import ", "from ")
+
+
+def source_of(row: StoredExecution) -> Any:
+    """The script's code, or the program; None once it is erased."""
+    return row.bundle.get("code" if row.kind == "script" else "program")
+
+
+def searched_text(row: StoredExecution) -> str:
+    """What a search looks at, in small letters: the name, the tools that a program calls, a script's code."""
+    if row.kind == "script":
+        return str(source_of(row) or "").lower()
+    words = [name_of(row)]
+    stack: list[Any] = [row.bundle]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, dict):
+            words += [str(node[name]) for name in ("name", "tool") if isinstance(node.get(name), str)]
+            stack += node.values()
+        elif isinstance(node, list):
+            stack += node
+    return "\n".join(words).lower()
+
+
+def progress(row: StoredExecution, entries: Sequence[Recorded]) -> Progress:
+    """How far an execution has come: as it was left, or, of one under way, as its entries tell."""
+    record = record_of(row)
+    if row.state is not None and row.status == "running":
+        try:
+            machine = state.restore(programs.unbundle(row.bundle), row.state)
+            replay(machine, row.state, entries)
+        except (ValueError, KeyError, TypeError):
+            # It is erased, or of another version: what was taken down last has to do.
+            pass
+        else:
+            rows = [state.row_json(result) for result in machine.rows]
+            return Progress(rows, [effect.step for effect, _ in machine.awaited()])
+    return Progress(record["steps"], [waiting["step"] for waiting in record["waiting"]])

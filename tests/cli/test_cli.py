@@ -1,0 +1,625 @@
+"""The command line: every command and option, its exit status, and what it says to bad input."""
+
+import asyncio
+import json
+import logging
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+from bridge_fixtures import COMMAND, DEADLINE_SECONDS, descendants, is_gone, until
+from rich.console import Console
+from server_fixtures import cached
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from mcp_bridge import __version__, cli
+from mcp_bridge.cli import common, log_file
+from mcp_bridge.cli.app import app
+from mcp_bridge.cli.commands import doctor, run, servers
+from mcp_bridge.downstream.configuration.discovery import Discovery, Problem, Skipped
+from mcp_bridge.downstream.configuration.spec import ServerSpec
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.record import ExecutionRecord
+from mcp_bridge.settings import Settings
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def says(ended, status, *words):
+    """It ended with this status and says so on standard error, in words for a user."""
+    complaint = ended.stderr.decode()
+    assert ended.returncode == status, complaint
+    assert "Traceback" not in complaint
+    for word in words:
+        assert word in complaint
+    return complaint
+
+
+# --- run ---
+
+
+@pytest.mark.parametrize("way", ["-c", "file", "-", "stdin"])
+def test_run_takes_a_script_from_each_place(setup, way):
+    script = b"import sys\nprint('hello')\nsys.exit(7)"
+    file = setup.home / "script.py"
+    file.write_bytes(script)
+    arguments = {"-c": ["-c", script.decode()], "file": [str(file)], "-": ["-"], "stdin": []}[way]
+    ended = setup.run("run", *arguments, stdin=script if way in {"-", "stdin"} else b"")
+    assert ended.stdout == b"hello\n"
+    assert ended.returncode == 7
+    assert _said(ended.stderr) == b""
+
+
+def _said(stderr):
+    """What was written there by a run, but for the one line with which the first run of all begins the ledger."""
+    return b"".join(line for line in stderr.splitlines(keepends=True) if b"a ledger begins" not in line)
+
+
+def test_run_passes_output_on_byte_for_byte_and_ends_with_the_scripts_status(setup):
+    ended = setup.run(
+        "run", "-c", "import os\nos.write(1, b'\\xff\\xfe\\x00 caf\\xc3\\n\\n')\n_ = os.write(2, b'\\x80!')"
+    )
+    assert (ended.returncode, ended.stdout, _said(ended.stderr)) == (0, b"\xff\xfe\x00 caf\xc3\n\n", b"\x80!")
+    assert setup.run("run", "-c", "6 * 7").stdout == b"42\n"
+    failed = setup.run("run", "-c", "print('before')\n1/0")
+    assert (failed.returncode, failed.stdout) == (1, b"before\n")
+    assert failed.stderr.decode().endswith("    1/0\n    ~^~\nZeroDivisionError: division by zero\n")
+    assert "mcp_bridge" not in failed.stderr.decode()
+    late = setup.run("run", "--timeout", "0.5", "-c", "while True: pass")
+    says(late, 124, "script_timeout")
+
+
+def test_run_leaves_nothing_in_the_working_directory(setup, tmp_path):
+    # A state directory may be given from there.
+    work = tmp_path / "work"
+    work.mkdir()
+    shutil.copytree(setup.state_dir, work / "state", ignore=shutil.ignore_patterns("run", "files"))
+    ended = setup.run("run", "-c", "print('ok')", cwd=work, env={"MCP_BRIDGE_STATE_DIR": "state"})
+    assert ended.stdout == b"ok\n"
+    assert [path.name for path in work.iterdir()] == ["state"]
+
+
+def test_run_gives_the_whole_record_as_json(setup):
+    ended = setup.run("run", "--json", "-c", "import sys\nprint('x')\nprint('e', file=sys.stderr)\n5")
+    record = json.loads(ended.stdout)
+    assert ended.returncode == 0
+    shown = {key: record[key] for key in ("status", "exit_code", "stdout", "stderr", "value", "calls")}
+    assert shown == {"status": "success", "exit_code": 0, "stdout": "x\n", "stderr": "e\n", "value": "5", "calls": 0}
+    assert record["duration_ms"] >= record["start_ms"] > 0
+    failed = setup.run("run", "--json", "-c", "x = 1\nx.y")
+    record = json.loads(failed.stdout)
+    assert failed.returncode == record["exit_code"] == 1
+    assert (record["error"]["type"], record["error"]["line"]) == ("AttributeError", 2)
+    refused = setup.run("run", "--json", "-c", "")
+    assert refused.returncode == 2
+    assert json.loads(refused.stdout)["error"]["code"] == "empty_code"
+
+
+def test_run_allows_only_the_named_servers(configure, time_server, git_server):
+    setup = configure(time_server, git_server)
+    code = "from mcp import runtime\nprint(sorted(runtime.discovered_servers()))"
+    assert setup.run("run", "-c", code).stdout == b"['git', 'time']\n"
+    assert setup.run("run", "--server", "time", "-c", code).stdout == b"['time']\n"
+    assert setup.run("run", "--server", "time", "--server", "git", "-c", code).stdout == b"['git', 'time']\n"
+    says(setup.run("run", "--server", "tmie", "-c", code), 2, "unknown_server", "Did you mean time?")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+async def test_a_signal_during_run_leaves_no_container(configure, time_server, number):
+    setup = configure(time_server)
+    code = "from mcp.servers import time\nawait time.get_current_time('UTC')\nwhile True: pass"
+    process = await asyncio.create_subprocess_exec(
+        COMMAND,
+        "--config",
+        str(setup.config),
+        "run",
+        "-c",
+        code,
+        env=setup.env,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+    async def running():
+        return bool(await setup.containers(process.pid)) and len(descendants(process.pid)) > 1
+
+    await until(running)
+    everything = descendants(process.pid)
+    process.send_signal(number)
+    with anyio.fail_after(20):
+        _, complaint = await process.communicate()
+    assert process.returncode == 128 + number
+    assert b"Traceback" not in complaint
+    assert await setup.containers(process.pid) == []
+    await until(lambda: all(is_gone(pid) for pid in everything), 10)
+
+
+# --- what `run` shows of a record; no sandbox needed ---
+
+PIXEL = "iVBORw0KGgo="
+
+
+@pytest.fixture
+def ran(monkeypatch, capfdbinary):
+    """`ran(record, json?)`: the exit status, standard output and standard error of a run that ended so."""
+
+    def make(record, *, as_json=False):
+        async def ended(*_arguments):
+            return record
+
+        monkeypatch.setattr(common, "configure", lambda _: common.Configuration(Settings(), None, Discovery()))
+        monkeypatch.setattr(run, "_run", ended)
+        monkeypatch.setattr(sys, "stdout", open(1, "w", closefd=False))  # noqa: SIM115
+        monkeypatch.setattr(sys, "stderr", open(2, "w", closefd=False))  # noqa: SIM115
+        status = run.run(None, None, "1", servers=[], timeout=None, as_json=as_json)
+        return status, *capfdbinary.readouterr()
+
+    return make
+
+
+def test_run_shows_what_was_displayed(ran):
+    shown = [{"text/markdown": "# one"}, {"image/png": PIXEL}, {"image/png": "AAAA"}, {"image/svg+xml": "<svg/>\n"}]
+    record = ExecutionRecord("0" * 16, stdout=b"printed\n", value="5", displays=shown)
+    status, out, err = ran(record)
+    assert (status, out) == (0, b"printed\n# one\n<svg/>\n5\n")
+    image, other = err.decode().splitlines()
+    assert image == "[image/png, 8 bytes: --json has it]"
+    assert "left out" in other
+    assert json.loads(ran(record, as_json=True)[1])["displays"] == shown
+
+
+def test_run_says_the_hint_of_an_error(ran):
+    error = BridgeError("call_limit", "Too many calls.", hint="Raise max_calls.").record()
+    status, _, err = ran(ExecutionRecord("0" * 16, "call_limit", 137, error=error))
+    assert (status, err) == (137, b"mcp-bridge: call_limit: Too many calls. Raise max_calls.\n")
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_sandbox_that_never_answered_is_no_working_sandbox(ran, as_json):
+    error = BridgeError("sandbox_start_timeout", "The sandbox did not answer within 60 s.").record()
+    status, out, _ = ran(ExecutionRecord("0" * 16, "timeout", 124, error=error), as_json=as_json)
+    assert status == common.NO_SANDBOX
+    assert not as_json or json.loads(out)["exit_code"] == status
+
+
+def test_limits_that_do_not_hold_are_in_the_record_and_the_log_but_no_noise(ran, caplog):
+    record = ExecutionRecord("0" * 16, limits_not_enforced=["memory"])
+    with caplog.at_level("INFO"):
+        assert ran(record) == (0, b"", b"")
+    assert "memory" in caplog.text
+    assert json.loads(ran(record, as_json=True)[1])["limits_not_enforced"] == ["memory"]
+
+
+# --- what others' words may do to a terminal ---
+
+EVIL = "a\x1b]0;x\x07\x7f\x9b31m\u202e\u2066\r\ud800z"
+TAMED = r"a\x1b]0;x\x07\x7f\x9b31m\u202e\u2066\r\ud800z"
+
+
+def test_controls_are_escaped_and_words_are_not():
+    assert common.printable(EVIL) == TAMED
+    assert common.printable("Blåbær 漢字 😀\n\ttab") == "Blåbær 漢字 😀\n\ttab"
+    for number in [*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]:
+        assert (common.printable(chr(number)) == chr(number)) == (chr(number) in "\n\t"), hex(number)
+
+
+def test_run_prints_no_controls_but_the_scripts_own(ran):
+    artifact = {"name": EVIL, "path": EVIL, "uri": "", "size": 1}
+    for error in ({"code": "script_error", "message": EVIL}, {"code": "e", "message": "", "traceback": EVIL}):
+        record = ExecutionRecord("0" * 16, "error", 1, b"\x1b[1m", b"\x1b[2m", EVIL, error, [{"text/plain": EVIL}])
+        record.artifacts = [artifact]
+        _, out, err = ran(record)
+        assert out.decode() == f"\x1b[1m{TAMED}\n{TAMED}\n"
+        assert err.startswith(b"\x1b[2m")
+        assert err.count(b"\x1b") == 1
+        assert err.decode().count(TAMED) == 3
+        assert json.loads(ran(record, as_json=True)[1])["value"] == EVIL
+
+
+def test_complaints_logs_and_lists_print_no_controls(monkeypatch, capsys):
+    common.complain(BridgeError("bad_config", EVIL, hint=EVIL))
+    assert capsys.readouterr().err.count(TAMED) == 2
+    doctor._print(Console(width=1000), [{"level": "error", "code": "x", "message": EVIL, "hint": EVIL}])
+    assert capsys.readouterr().out.count(TAMED) == 2
+    logged = logging.LogRecord("x", logging.WARNING, "", 1, "%s", (EVIL,), None)
+    assert common._Formatter("%(message)s").format(logged) == TAMED
+
+    async def rows(*_):
+        return [
+            dict.fromkeys(("name", "alias", "state", "error", "source", "scope"), EVIL)
+            | {"tools": None, "details": {"stderr": [EVIL]}}
+        ]
+
+    found = Discovery(skipped=[Skipped(EVIL, EVIL, EVIL)], problems=[Problem("x", EVIL, None, EVIL)])
+    monkeypatch.setattr(common, "configure", lambda _, **__: common.Configuration(Settings(), None, found))
+    monkeypatch.setattr(servers, "_rows", rows)
+    shown = CliRunner().invoke(app, ["servers", "list"], env={"COLUMNS": "1000"})
+    assert shown.exit_code == 0
+    assert "\x1b" not in shown.stdout
+    assert shown.stdout.count(r"\x1b]0;x") == 11
+
+
+# --- where --config is given ---
+
+COMMANDS = [
+    ("run", "-c", "1"),
+    ("doctor",),
+    ("demo",),
+    ("image", "build"),
+    ("image", "list"),
+    ("image", "inspect"),
+    ("servers", "list"),
+    ("program", "run", "x"),
+    ("program", "list"),
+    ("program", "plan", "x"),
+    ("execution", "list"),
+    ("execution", "resume", "x"),
+    ("approvals", "list"),
+    ("approvals", "approve", "x"),
+    ("secret", "list"),
+    ("policy", "show"),
+    ("policy", "check"),
+    ("policy", "explain", "a.b"),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_config_is_taken_before_and_after_a_command_and_the_later_wins(command, tmp_path):
+    early, late = str(tmp_path / "early.toml"), str(tmp_path / "late.toml")
+    invoke = CliRunner().invoke
+    for arguments, named in (
+        ([*command, "--config", late], late),
+        (["--config", early, *command], early),
+        (["--config", early, *command, "--config", late], late),
+    ):
+        ended = invoke(app, arguments, env={"COLUMNS": "1000"})
+        assert ended.exit_code == 2
+        assert named in ended.output.replace("\n", "")
+
+
+def test_the_fast_way_in_is_for_no_arguments_and_serve_alone(monkeypatch):
+    served = []
+    monkeypatch.setattr(
+        "mcp_bridge.cli.commands.serve.serve", lambda config, **options: served.append((config, options["bare"])) or 0
+    )
+    later = ["--config", "y", "serve", "--config", "x"]
+    for arguments in ([], ["serve"], ["serve", "--config", "x"], ["--config", "x", "serve"], later, ["--config", "x"]):
+        monkeypatch.setattr(sys, "argv", ["mcp-bridge", *arguments])
+        with pytest.raises(SystemExit):
+            cli.main()
+    x = Path("x")
+    assert served == [(None, True), (None, False), (x, False), (x, False), (x, False), (x, True)]
+
+
+# --- bad input ---
+
+
+def test_a_script_that_is_none_is_a_usage_error(setup):
+    binary = setup.home / "binary"
+    binary.write_bytes(b"\x7fELF\xff\xfe")
+    empty = setup.home / "empty.py"
+    empty.write_bytes(b"")
+    says(setup.run("run", "nowhere.py"), 2, "script_missing", "nowhere.py", "No such file")
+    says(setup.run("run", str(setup.home)), 2, "script_missing", "directory")
+    says(setup.run("run", str(binary)), 2, "script_missing", "not UTF-8")
+    says(setup.run("run", "-", stdin=b"\xff"), 2, "script_missing", "not UTF-8")
+    says(setup.run("run", str(empty)), 2, "empty_code")
+    says(setup.run("run", "-c", "1", str(binary)), 2, "script_missing", "not both")
+    says(setup.run("run", "-c", "1", "--timeout", "0"), 2, "bad_timeout")
+    says(setup.run("run", "-c", "1", "--timeout", "1e9"), 2, "bad_timeout", "120")
+    says(setup.run("run", "-c", "1", "--timeout", "nan"), 2, "bad_timeout")
+    says(setup.run("run", "-c", "1", "--timeout", "soon"), 2, "--timeout")
+    says(setup.run("run", "-c", "print('\udcff')"), 2, "bad_code")
+
+
+@pytest.mark.parametrize(
+    "command", [("run", "-c", "1"), ("servers", "list"), ("doctor",), ("image", "list"), ("serve",)]
+)
+def test_a_broken_configuration_is_a_usage_error_of_every_command(setup, command):
+    setup.config.write_text("# a comment\nmemory = = 3\n")
+    ended = setup.run(*command)
+    assert ended.returncode == 2
+    complaint = (ended.stdout + ended.stderr).decode()
+    assert "Traceback" not in complaint
+    assert "line 2" in complaint.replace("\n", " ")
+
+
+def test_what_is_wrong_in_the_configuration_is_named(setup):
+    def complaint_about(content, *words):
+        setup.config.write_bytes(content)
+        says(setup.run("run", "-c", "1"), 2, "bad_config", str(setup.config), *words)
+
+    complaint_about(b"timeout = 5\ntimout = 6\n", "line 2", "'timout'", "Did you mean timeout?")
+    complaint_about(b"timeout = 'long'\n", "line 1", "timeout")
+    complaint_about(b"output = 'yaml'\n", "line 1", "output", "compact")
+    complaint_about(b"servers = 3\n", "[servers.NAME]")
+    complaint_about(b"[servers.a]\ncomand = 'x'\n", "servers.a.comand", "Did you mean command?")
+    complaint_about(b"\xff\xfe", "not UTF-8")
+    setup.config.write_text("")
+    says(setup.run("run", "-c", "1", env={"MCP_BRIDGE_TIMEOUTT": "3"}), 2, "MCP_BRIDGE_TIMEOUTT", "MCP_BRIDGE_TIMEOUT?")
+    says(setup.run("run", "-c", "1", env={"MCP_BRIDGE_MEMORY": "much"}), 2, "MCP_BRIDGE_MEMORY", "512m")
+    setup.config.unlink()
+    says(setup.run("run", "-c", "1"), 2, "config_missing", str(setup.config))
+    setup.config.mkdir()
+    says(setup.run("run", "-c", "1"), 2, "config_missing", str(setup.config))
+
+
+def test_an_unreadable_configuration_in_its_usual_place_is_named(setup):
+    # Root reads whatever the mode says: what only looks like TOML stands for it there.
+    file = setup.home / ".config/mcp-bridge/config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"\x00")
+    file.chmod(0)
+    env = {"XDG_CONFIG_HOME": str(setup.home / ".config")}
+    says(setup.run("run", "-c", "1", config=False, env=env), 2, "bad_config", "config.toml")
+
+
+def test_without_an_engine_it_says_what_is_missing(setup, tmp_path):
+    env = {"PATH": str(tmp_path), "MCP_BRIDGE_STATE_DIR": str(tmp_path / "state"), "MCP_BRIDGE_RUNTIME": "auto"}
+    complaint = says(setup.run("run", "-c", "1", env=env), 3, "no_runtime")
+    assert "podman" in complaint.lower()
+    ended = setup.run("doctor", "--json", env=env)
+    assert ended.returncode == 3
+    report = json.loads(ended.stdout)
+    assert report["ok"] is False
+    assert [row for row in report["findings"] if row["level"] == "error" and row.get("hint")]
+    assert setup.run("doctor", env=env).returncode == 3
+    says(setup.run("image", "list", env=env), 3, "no_runtime")
+
+
+def test_an_engine_that_is_asked_for_and_does_not_answer_is_named_with_a_hint(setup, tmp_path):
+    state = str(tmp_path / "state")
+    env = {"MCP_BRIDGE_RUNTIME": "docker", "DOCKER_HOST": "unix:///nowhere.sock", "MCP_BRIDGE_STATE_DIR": state}
+    ended = setup.run("doctor", "--json", env=env)
+    assert ended.returncode == 3, ended.stderr
+    (error,) = [row for row in json.loads(ended.stdout)["findings"] if row["code"] == "no_runtime"]
+    assert "docker" in (error["message"] + error["hint"]).lower()
+
+
+def test_a_state_directory_that_cannot_be_made_is_said(setup, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    says(setup.run("run", "-c", "1", env={"MCP_BRIDGE_STATE_DIR": str(blocked / "state")}), 3, "MCP_BRIDGE_STATE_DIR")
+
+
+def test_a_nested_bridge_is_refused(setup):
+    says(setup.run("run", "-c", "1", env={"MCP_BRIDGE_NESTED": "1"}), 4, "nested_bridge")
+    ended = setup.run("run", "--json", "-c", "1", env={"MCP_BRIDGE_NESTED": "1"})
+    assert (ended.returncode, json.loads(ended.stdout)["error"]["code"]) == (4, "nested_bridge")
+
+
+# --- standard streams that aren't there ---
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "words"),
+    [
+        ("run - <&-", 2, "empty_code: There is no code to run."),
+        ("version >/dev/full", 1, "output_unwritable: Standard output can't be written: No space left on device."),
+        ("execution list --json >/dev/full", 1, "output_unwritable"),
+        ("version >&-", 0, ""),
+        ("execution list <&- >&-", 0, ""),
+        ("policy show --json | head -c 1", 0, "{"),
+    ],
+)
+def test_a_stream_that_is_closed_or_full_ends_in_no_traceback(setup, tmp_path, line, status, words):
+    env = setup.env | {"MCP_BRIDGE_STATE_DIR": str(tmp_path / "state"), "MCP_BRIDGE_CONFIG": str(setup.config)}
+    ended = subprocess.run(["bash", "-c", f"{COMMAND} {line}"], env=env, capture_output=True, timeout=60, check=False)
+    said = (ended.stdout + ended.stderr).decode()
+    assert ended.returncode == status, said
+    assert words in said
+    assert "Traceback" not in said
+
+
+def test_a_database_is_never_opened_in_the_place_of_a_closed_stream(setup, tmp_path):
+    """What a child writes to its standard error would go into it."""
+    env = setup.env | {"MCP_BRIDGE_STATE_DIR": str(tmp_path / "state")}
+    look = "import os; from mcp_bridge.cli.streams import hold_streams; hold_streams(); hold_streams(); "
+    look += "assert os.open('/dev/null', os.O_RDONLY) > 2; "
+    look += "assert os.get_inheritable(0) and os.get_inheritable(2); print(os.readlink('/proc/self/fd/2'))"
+    ended = subprocess.run(
+        ["bash", "-c", f'{sys.executable} -c "{look}" <&- 2>&-'], env=env, capture_output=True, timeout=60, check=True
+    )
+    assert ended.stdout == b"/dev/null\n"
+
+
+def test_what_is_logged_is_in_the_file_that_is_configured_too(configure, tmp_path):
+    setup = configure(log_file="bridge.log", log_level="info")
+    env = {"MCP_BRIDGE_STATE_DIR": str(tmp_path / "state")}
+    assert b"a ledger begins" in setup.run("execution", "list", env=env).stderr
+    file = tmp_path / "bridge.log"
+    assert file.stat().st_mode & 0o777 == 0o600
+    (line,) = (line for line in file.read_text().splitlines() if "a ledger begins" in line)
+    assert re.match(r"\d{4}-\d\d-\d\d [\d:,]+ \d+ WARNING mcp_bridge\.cli\.opening: ", line)
+    setup = configure(log_file=str(tmp_path))
+    says(setup.run("execution", "list", env=env), 2, "log_unwritable", str(tmp_path), "Is a directory")
+
+
+def test_a_log_file_is_put_aside_when_it_is_large_and_others_words_begin_no_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(log_file, "MAX_BYTES", 1000)
+    handler = log_file.LogFile(tmp_path / "bridge.log")
+    other = log_file.LogFile(tmp_path / "bridge.log")
+    handler.setFormatter(log_file._Lines("%(levelname)s: %(message)s"))
+    for number in range(100):
+        for each in (handler, other):
+            each.handle(logging.LogRecord("x", logging.INFO, "", 1, f"number {number}\nERROR: not one", (), None))
+    handler.close()
+    other.close()
+    text = (tmp_path / "bridge.log").read_text()
+    assert "number 99" in text
+    assert {path.name for path in tmp_path.iterdir()} == {"bridge.log", "bridge.log.1"}
+    assert all(path.stat().st_size < 1200 for path in tmp_path.iterdir())
+    handler.handle(logging.LogRecord("x", logging.INFO, "", 1, "a\nERROR: not one", (), None))
+    assert (tmp_path / "bridge.log").read_text().endswith("INFO: a\n    ERROR: not one\n")
+    handler.close()
+
+
+# --- the other commands ---
+
+
+def test_doctor_finds_a_working_sandbox(configure, tmp_path):
+    setup = configure(client_configs=True)
+    (setup.home / ".mcp.json").write_text('{\n"mcpServers": [\n')
+    (setup.home / ".cursor").mkdir()
+    (setup.home / ".cursor/mcp.json").write_text('{"mcpServers": {"mine": {"command": "uvx"}}}')
+    ended = setup.run("doctor", "--json", env={"SSL_CERT_DIR": "/nowhere"})
+    report = json.loads(ended.stdout)
+    assert b".mcp.json" not in ended.stderr, "it is named once"
+    messages = {row["code"]: row["message"] for row in report["findings"]}
+    assert "SSL_CERT_DIR is /nowhere, which is no folder" in messages["certificates"]
+    assert "doesn't read: mine" in messages["client_not_read"]
+    assert ended.returncode == 0
+    assert report["ok"] is True
+    assert report["engine"] in {"podman", "docker"}
+    assert report["image"]
+    assert set(report["limits_not_enforced"]) <= {"memory", "pids", "cpus"}
+    assert {row["level"] for row in report["findings"]} <= {"ok", "warning"}
+    assert any(row["code"] == "ledger_room" and "30 days" in row["message"] for row in report["findings"])
+    assert any(row["code"] == "client_config" and ".mcp.json" in row["message"] for row in report["findings"])
+    shown = setup.run("doctor")
+    assert shown.returncode == 0
+    assert b"A script ran in a fresh container" in shown.stdout
+
+
+@pytest.mark.xdist_group("images")
+def test_images_are_built_listed_and_inspected(setup, image):
+    built = json.loads(setup.run("image", "build", "--profile", "base", "--json").stdout)
+    assert built["reference"] == image
+    listed = json.loads(setup.run("image", "list", "--json").stdout)
+    assert image in [row["reference"] for row in listed]
+    inspected = json.loads(setup.run("image", "inspect", "--json").stdout)
+    assert (inspected["reference"], inspected["profile"], inspected["packages"]) == (image, "base", [])
+    assert inspected["python"].startswith("3.")
+    assert image.encode() in setup.run("image", "inspect", image).stdout
+    assert setup.run("image", "list").returncode == 0
+    says(setup.run("image", "inspect", "no/such:image"), 3, "image_missing", "no/such:image")
+    says(setup.run("image", "build", "--profile", "bsae"), 2, "unknown_profile", "base")
+
+
+def test_servers_are_listed_with_what_is_wrong_and_what_was_left_out(configure, time_server):
+    dead = ServerSpec(name="dead", command="/nowhere/at-all")
+    setup = configure(time_server, dead, client_configs=True)
+    (setup.home / ".mcp.json").write_text('{\n"mcpServers": {\n')
+    (setup.home / ".claude.json").write_text(json.dumps({"mcpServers": {"me": {"command": "mcp-bridge"}}}))
+    ended = setup.run("servers", "list", "--json")
+    assert ended.returncode == 0
+    listed = json.loads(ended.stdout)
+    assert [row["name"] for row in listed["servers"]] == ["dead", "time"]
+    assert {row["tools"] for row in listed["servers"]} <= {None, 2}, "nothing is started to list it"
+    # Named once, in the answer.
+    assert b".mcp.json" not in ended.stderr
+    (problem,) = listed["problems"]
+    assert problem["file"].endswith(".mcp.json")
+    assert problem["line"]
+    assert [(row["name"], row["file"].rpartition("/")[2]) for row in listed["skipped"]] == [("me", ".claude.json")]
+    again = setup.run("servers", "list", "--start", "--json")
+    assert again.returncode == 1, "one that can't be started"
+    started = json.loads(again.stdout)
+    rows = {row["name"]: row for row in started["servers"]}
+    assert rows["time"]["tools"] == 2
+    assert "at-all" in rows["dead"]["error"]
+    assert rows["dead"]["details"]["command"] == "/nowhere/at-all"
+    shown = setup.run("servers", "list")
+    assert shown.returncode == 0
+    assert b"time" in shown.stdout
+
+
+def test_a_server_whose_tools_are_known_is_started_all_the_same(configure, tmp_path):
+    script = tmp_path / "server.py"
+    shutil.copy(Path(__file__).parents[1] / "support/servers/faulty.py", script)
+    setup = configure(ServerSpec(name="mine", command=sys.executable, args=(str(script),)))
+    env = {"MCP_BRIDGE_STATE_DIR": str(tmp_path / "state")}
+    started = setup.run("servers", "list", "--start", "--json", env=env)
+    (row,) = json.loads(started.stdout)["servers"]
+    assert (started.returncode, row["state"]) == (0, "ready"), started.stderr
+    assert row["tools"]
+    script.write_text("raise SystemExit('it is broken now')")
+    (idle,) = json.loads(setup.run("servers", "list", "--json", env=env).stdout)["servers"]
+    assert idle["tools"] == row["tools"], "its tools are known"
+    again = setup.run("servers", "list", "--start", "--json", env=env)
+    (row,) = json.loads(again.stdout)["servers"]
+    assert (again.returncode, row["state"]) == (1, "failed")
+    assert "did not start" in row["error"]
+
+
+def test_no_server_at_all_is_no_error(setup):
+    assert b"No server is configured" in setup.run("servers", "list").stdout
+    assert json.loads(setup.run("servers", "list", "--json").stdout) == {"servers": [], "skipped": [], "problems": []}
+
+
+def test_help_names_every_command_and_option(setup):
+    root = setup.run("--help", config=False).stdout.decode()
+    for command in (
+        "serve",
+        "run",
+        "doctor",
+        "image",
+        "servers",
+        "demo",
+        "version",
+        "program",
+        "execution",
+        "--config",
+    ):
+        assert command in root
+    of = {
+        ("run",): ("-c", "--server", "--timeout", "--json", "FILE"),
+        ("doctor",): ("--json",),
+        ("image",): ("build", "list", "inspect"),
+        ("image", "build"): ("--profile", "--with", "--json"),
+        ("servers", "list"): ("--start", "--json"),
+        ("version",): ("--json",),
+    }
+    for command, options in of.items():
+        shown = setup.run(*command, "--help", config=False)
+        assert shown.returncode == 0
+        assert all(option in shown.stdout.decode() for option in options), command
+    says(setup.run("rnu", config=False), 2, "rnu")
+    says(setup.run("run", "--jsn", config=False), 2, "--jsn")
+
+
+def described(command, path=()):
+    """Every command's path, and the texts that describe it and its options."""
+    yield path, [command.help or "", *(getattr(each, "help", None) or "" for each in command.params)]
+    for name, each in getattr(command, "commands", {}).items():
+        yield from described(each, (*path, name))
+
+
+def test_help_takes_no_word_in_brackets_for_markup():
+    for path, texts in described(get_command(app)):
+        shown = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "200"}).output
+        for word in re.findall(r"\S*\[[^\s.,;:]*", " ".join(texts)):
+            assert word in shown, (path, word)
+
+
+def test_version_is_told_by_both_names_of_the_command(setup):
+    for asked in ("version", "--version", "-V"):
+        assert setup.run(asked, config=False).stdout.decode() == f"mcp-bridge {__version__}\n"
+    facts = json.loads(setup.run("version", "--json").stdout)
+    assert facts["version"] == __version__
+    other = Path(sys.executable).parent / "mcp-code-bridge"
+    assert os.access(other, os.X_OK)
+    assert other.read_text().splitlines()[-1] == Path(COMMAND).read_text().splitlines()[-1]
+
+
+def test_the_demonstration_works(setup):
+    bins = [cached("npm/node_modules/.bin"), cached("mcp-server-git/bin"), cached("mcp-server-time/bin")]
+    path = os.pathsep.join([*map(str, bins), setup.env["PATH"]])
+    ended = setup.run("demo", env={"PATH": path}, timeout=2 * DEADLINE_SECONDS)
+    shown = ended.stdout.decode()
+    assert ended.returncode == 0, shown + ended.stderr.decode()
+    assert "HISTORY.md" in shown
+    words = shlex.split(shown.splitlines()[-1])
+    assert words[:7] == ["claude", "mcp", "add", "--scope", "user", "bridge", "--"]
+    again = subprocess.run([*words[7:], "--version"], cwd="/", env={}, capture_output=True, timeout=60, check=True)
+    assert again.stdout.decode() == f"mcp-bridge {__version__}\n"
+    assert "this should not have worked" not in shown.replace('print("this should not have worked")', "")

@@ -1,0 +1,409 @@
+"""What becomes of runs whose record can't be kept, whose tools answer oddly, or that several go on with."""
+
+import asyncio
+from random import Random
+
+import anyio
+import anyio.lowlevel
+import pytest
+from ledger_looks import decide
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.in_doubt import Settlement
+from mcp_bridge.executions.lifecycle import Lifecycle
+from mcp_bridge.executions.programs.lifecycle import Programs
+from mcp_bridge.executions.programs.run import ProgramRun
+from mcp_bridge.executions.programs.session import Session
+from mcp_bridge.executions.request_identity import Keys
+from mcp_bridge.executions.status import effective_status
+from mcp_bridge.kernel.events import Outcome, Resume
+from mcp_bridge.ledger.log.recorder import SqliteRecorder
+from mcp_bridge.ledger.storage.database import Database
+from mcp_bridge.ledger.storage.schema import FILE_NAME
+from mcp_bridge.ledger.storage.store import ProgramStore
+from mcp_bridge.policy.secrets.references import MemoryReferences
+
+pytestmark = pytest.mark.usefixtures("whole_ledgers")
+
+SECONDS = 20
+"""For what would otherwise wait for ever."""
+
+
+class Tools:
+    """Effects: each tool is a coroutine function by its name, and gives an outcome's fields."""
+
+    servers = None
+
+    def __init__(self, **tools):
+        self.tools = tools
+        self.done = []
+        self.references = MemoryReferences()
+
+    async def perform(self, run, effect, *, approved=False):
+        self.done.append(effect.name)
+        if effect.kind != "tool":
+            return Outcome(effect.id, "ok" if effect.kind == "wait" else "pending")
+        told = await self.tools[effect.name](approved) if effect.name in self.tools else {"value": effect.name}
+        return Outcome(**{"effect": effect.id, "status": "ok"} | told)
+
+    async def project(self, value):
+        if isinstance(value, dict):
+            return {name: await self.project(inner) for name, inner in value.items()}
+        return value.replace("4111", "vault") if isinstance(value, str) else value
+
+    def values_behind(self, value):
+        return self.references.values_behind(value)
+
+    def adopt(self, execution, values, spent):
+        self.references.adopt(values)
+
+    def records(self, execution):
+        """No run is counted here."""
+
+    async def repeatable(self, run, effect):
+        return False
+
+
+@pytest.fixture
+async def database(tmp_path):
+    async with Database(tmp_path / FILE_NAME) as opened:
+        yield opened
+
+
+@pytest.fixture
+def service(database):
+    return lambda tasks: Programs(
+        Lifecycle(ProgramStore(database), SqliteRecorder(database), Keys(b"k" * 16)), {}, tasks
+    )
+
+
+def step(name, **fields):
+    return {"id": name, "type": "tool", "tool": name, **fields}
+
+
+async def driven(service, run):
+    try:
+        await run.drive()
+    finally:
+        with anyio.CancelScope(shield=True):
+            record = await service.keep(run)
+    return record
+
+
+async def broken(approved):
+    return {"status": "failed", "code": "tool_error", "message": "no file \udcff"}
+
+
+@pytest.mark.parametrize("undo", [False, True])
+async def test_an_outcome_that_no_machine_takes_is_a_failure_and_holds_nobody_up(service, undo):
+    first = step("a", compensate={"tool": "broken", "args": {}}) if undo else step("a")
+    program = {"steps": [first, step("broken")]}
+    tools = Tools(broken=broken)
+    with anyio.fail_after(SECONDS):
+        async with anyio.create_task_group() as tasks:
+            programs = service(tasks)
+            run = await programs.start(program, {}, None, "me", tools)
+            record = await driven(programs, run)
+    assert (record["status"], record["steps"][1]["code"]) == ("failed", "bad_outcome")
+    assert run.machine.ended
+
+
+async def test_who_waits_for_a_key_hears_of_a_record_that_can_t_be_written(database, service, monkeypatch):
+    program = {"steps": [step("a")]}
+
+    async def fail(approved):
+        database.post("INSERT INTO nowhere (x) VALUES (?)", (1,))
+        return {"value": 1}
+
+    waits = anyio.Event()
+    monkeypatch.setattr("mcp_bridge.executions.idempotency.step_aside", waits.set)
+    with anyio.fail_after(SECONDS):
+        async with anyio.create_task_group() as tasks:
+            programs = service(tasks)
+            run = await programs.start(program, {}, "key", "me", Tools())
+            other = asyncio.ensure_future(programs.start(program, {}, "key", "me", Tools()))
+            await waits.wait()
+            run.effects = Tools(a=fail)
+            with pytest.raises(BridgeError, match="nowhere"):
+                await driven(programs, run)
+            with pytest.raises(BridgeError, match="nowhere"):
+                await other
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_run_that_can_t_be_taken_down_is_nobody_s_and_goes_on_later(service, monkeypatch, again):
+    approvals = [{"id": name, "type": "approval", "message": "Go?"} for name in "ab"]
+
+    async def refused(*_):
+        raise BridgeError("too_many_references", "There are too many.")
+
+    async with anyio.create_task_group() as tasks:
+        programs, tools = service(tasks), Tools()
+        run = await programs.start({"steps": approvals}, {}, "k", "me", tools)
+        if again:
+            record = await driven(programs, run)
+            (asked,) = await programs.store.approvals()
+            assert await decide(programs.store, asked)
+            run = await programs.resume(record["trace_id"], None, "me", tools)
+        monkeypatch.setattr(programs.store, "ask", refused)
+        with pytest.raises(BridgeError, match="too many"):
+            await driven(programs, run)
+        assert effective_status(await programs.store.execution(run.execution)) == "interrupted"
+        monkeypatch.undo()
+        with anyio.fail_after(SECONDS):
+            record = await driven(programs, await programs.start({"steps": approvals}, {}, "k", "me", tools))
+    assert (record["trace_id"], record["status"]) == (run.execution, "suspended")
+    assert [row["step"] for row in record["waiting"]] == ["b" if again else "a"]
+
+
+async def test_a_run_that_could_not_be_kept_leaves_no_deadline_behind(database, service):
+    group = {"id": "g", "type": "parallel", "parallel_steps": [step("a")], "timeout_seconds": 3600}
+    with anyio.fail_after(SECONDS):
+        async with anyio.create_task_group() as tasks:
+            programs = service(tasks)
+            database.post("INSERT INTO nowhere (x) VALUES (?)", (1,))
+            with pytest.raises(BridgeError, match="nowhere"):
+                await programs.start({"steps": [group]}, {}, None, "me", Tools())
+    assert not programs.lifecycle._active
+
+
+async def test_a_cancellation_of_what_had_ended_unrecorded_gives_how_it_ended(service):
+    program = {"steps": [{"id": "w", "type": "wait", "event": "e"}, step("a")]}
+    with anyio.fail_after(SECONDS):
+        async with anyio.create_task_group() as tasks:
+            programs, tools = service(tasks), Tools()
+            record = await driven(programs, await programs.start(program, {}, None, "me", tools))
+            suspended = await programs.lifecycle.stored(record["trace_id"], "me")
+            run = await programs.resume(record["trace_id"], Resume(1), "me", tools)
+            assert (await driven(programs, run))["status"] == "success"
+            # As after a death between the last outcome and what is kept.
+            await programs.store.update(
+                suspended.id, status="suspended", state=suspended.state, record=suspended.record, due=None
+            )
+            run = await programs.cancel(suspended.id, "enough", "me", tools)
+            assert (await driven(programs, run))["status"] == "success"
+    assert tools.done == ["e", "a"]
+
+
+async def test_decisions_are_settled_though_one_takes_so_long_that_the_others_are_wanted_no_more(service, monkeypatch):
+    seen, late = [], []
+
+    async def slow(approved):
+        if not approved:
+            return {"status": "pending", "code": "approval", "message": "ask"}
+        await late[0].wait()
+        return {"value": 1}
+
+    group = {
+        "id": "g",
+        "type": "parallel",
+        "parallel_steps": [step("a"), step("b")],
+        "timeout_seconds": 0.05,
+        "on_error": "skip",
+    }
+    with anyio.fail_after(SECONDS):
+        async with anyio.create_task_group() as tasks:
+            programs, tools = service(tasks), Tools(a=slow, b=slow)
+            record = await driven(programs, await programs.start({"steps": [group]}, {}, None, "me", tools))
+            assert record["status"] == "suspended"
+            for asked in await programs.store.approvals():
+                assert await decide(programs.store, asked)
+
+            begin = ProgramRun.settle
+
+            async def settle(run, number, decision):
+                seen.append(number)
+                late.extend(run._deadlines.values())
+                await begin(run, number, decision)
+
+            monkeypatch.setattr(ProgramRun, "settle", settle)
+            run = await programs.resume(record["trace_id"], None, "me", tools)
+            assert (await driven(programs, run))["status"] == "success"
+    assert len(seen) == 1
+
+
+async def test_of_two_that_have_read_a_suspended_execution_the_slower_is_refused(service):
+    program = {"steps": [{"id": name, "type": "wait", "event": name} for name in ("one", "two")]}
+    async with anyio.create_task_group() as tasks:
+        programs, tools = service(tasks), Tools()
+        record = await driven(programs, await programs.start(program, {}, None, "me", tools))
+        early = await programs.lifecycle.stored(record["trace_id"], "me")
+        run = await programs.resume(record["trace_id"], Resume(1), "me", tools)
+        assert (await driven(programs, run))["status"] == "suspended"
+        assert not await programs.store.take(early, early.owner)
+        assert await programs.store.take(await programs.lifecycle.stored(record["trace_id"], "me"), early.owner)
+
+
+async def test_a_person_s_comment_and_a_reason_are_shown_without_what_is_sensitive(service):
+    program = {
+        "steps": [{"id": "ask", "type": "approval", "message": "Go?"}, {"id": "w", "type": "wait", "event": "e"}]
+    }
+    async with anyio.create_task_group() as tasks:
+        programs, tools = service(tasks), Tools()
+        record = await driven(programs, await programs.start(program, {}, None, "me", tools))
+        (asked,) = await programs.store.approvals()
+        await decide(programs.store, asked, comment="card 4111")
+        record = await driven(programs, await programs.resume(record["trace_id"], None, "me", tools))
+        assert record["steps"][0]["output"]["comment"] == "card vault"
+        record = await driven(programs, await programs.cancel(record["trace_id"], "card 4111", "me", tools))
+        assert "card vault" in record["error"]
+        stored = await programs.lifecycle.stored(record["trace_id"], "me")
+        rows = await programs.recorder.read(record["trace_id"])
+    assert "4111" not in str(stored.record)
+    assert rows[-1].entry.kind == "end"
+    # What the person wrote is in the entry of the decision, as it was written, and in nothing that follows from it.
+    assert "4111" not in str([row for row in rows if row.entry.kind != "decision"])
+
+
+async def test_a_reference_in_the_program_itself_is_good_in_the_process_that_goes_on(service):
+    tools = Tools()
+    reference = tools.references.put("4111 1111")
+    program = {"steps": [{"id": "w", "type": "wait", "event": "e"}, step("a", args={"text": f"{reference}"})]}
+    async with anyio.create_task_group() as tasks:
+        programs = service(tasks)
+        record = await driven(programs, await programs.start(program, {}, None, "me", tools))
+        assert list((await programs.store.values(record["trace_id"])).values()) == ["4111 1111"]
+
+
+async def test_one_run_that_fails_to_be_kept_leaves_the_others_of_its_sandbox_kept(service, monkeypatch):
+    program = {"steps": [step("a")]}
+    async with anyio.create_task_group() as tasks:
+        programs = service(tasks)
+        session = Session(programs, "script", "me", Tools(), None)
+        began = [await session.start(program, {}, None) for _ in range(3)]
+        keep = programs.keep
+
+        async def odd(run, **how):
+            if run.execution == began[0]["execution"]:
+                raise RuntimeError("odd")
+            return await keep(run, **how)
+
+        monkeypatch.setattr(programs, "keep", odd)
+        await session.close()
+        for one in began[1:]:
+            stored = await programs.lifecycle.stored(one["execution"], "me")
+            assert stored.status == "interrupted"
+
+
+async def test_what_a_sandbox_has_under_way_is_bounded_together(service, monkeypatch):
+    monkeypatch.setattr("mcp_bridge.executions.programs.session.MAX_HELD_BYTES", 24_000)
+    program, large = {"steps": [step("a")]}, {"text": "x" * 9_000}
+    async with anyio.create_task_group() as tasks:
+        session = Session(service(tasks), "script", "me", Tools(), None)
+        first = await session.start(program, large, None)
+        await session.start(program, large, None)
+        with pytest.raises(BridgeError, match="take 0 MiB of the 0") as caught:
+            await session.start(program, large, None)
+        assert caught.value.code == "too_many_programs"
+        # What has been left makes room, and one alone may be as large as a program and its context may be.
+        await session.leave(first["execution"])
+        third = await session.start(program, large, None)
+        await session.close()
+        session = Session(service(tasks), "script", "me", Tools(), None)
+        await session.start(program, {"text": "x" * 30_000}, None)
+        with pytest.raises(BridgeError, match="take 0 MiB"):
+            await session.resume(third["execution"], None)
+        await session.close()
+
+
+@pytest.mark.parametrize("how", ["close", "leave"])
+async def test_a_run_of_which_undoing_fails_is_nobody_s_and_leaves_no_deadline_behind(service, monkeypatch, how):
+    slow = {"id": "g", "type": "parallel", "timeout_seconds": 3600, "parallel_steps": [step("a")]}
+    async with anyio.create_task_group() as tasks:
+        programs = service(tasks)
+        session = Session(programs, "script", "me", Tools(), None)
+        execution = (await session.start({"steps": [slow]}, {}, "key"))["execution"]
+        run = session._runs[execution]
+        assert run._deadlines
+
+        async def fails(_):
+            raise RuntimeError("it can't be undone")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ProgramRun, "wind_down", fails)
+            if how == "close":
+                await session.close()
+            else:
+                with pytest.raises(RuntimeError):
+                    await session.leave(execution)
+        assert not run._deadlines
+        assert (await programs.lifecycle.stored(execution, "me")).status == "interrupted"
+        with anyio.fail_after(SECONDS):
+            again = await programs.start({"steps": [slow]}, {}, "key", "me", Tools())
+            assert (await driven(programs, again))["status"] == "success"
+        assert again.execution == execution
+
+
+async def test_who_asks_again_with_a_key_while_another_ends_the_run_gets_its_record(service, monkeypatch):
+    program = {"steps": [step("a")]}
+    async with anyio.create_task_group() as tasks:
+        programs, tools = service(tasks), Tools()
+        await programs.keep(await programs.start(program, {}, "key", "me", tools))
+        by_key = programs.store.by_key
+        early = [await by_key("me", "key", "agent")]
+        record = await driven(programs, await programs.start(program, {}, "key", "me", tools))
+
+        async def late(principal, key, space=""):
+            return early.pop() if early else await by_key(principal, key, space)
+
+        monkeypatch.setattr(programs.store, "by_key", late)
+        known = await programs.start(program, {}, "key", "me", tools)
+        assert (early, known.record, tools.done) == ([], record, ["a"])
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_clients_that_come_and_go_with_one_key_do_nothing_twice(service, seed):
+    random = Random(seed)  # noqa: S311 - for moments, not for secrets
+    steps = [
+        {
+            "id": f"p{number}",
+            "type": "parallel",
+            "parallel_steps": [step(f"{x}{number}", on_error="skip") for x in "ab"],
+        }
+        for number in range(4)
+    ]
+    begun = []
+
+    class Begun(Tools):
+        async def perform(self, run, effect, *, approved=False):
+            run.begins(effect.id)
+            begun.append((run.execution, effect.id))
+            for _ in range(random.randrange(20)):
+                await anyio.lowlevel.checkpoint()
+            return Outcome(effect.id, "ok", effect.id)
+
+    async def client(programs):
+        with anyio.CancelScope() as scope:
+            asyncio.get_running_loop().call_later(random.random() / 50, scope.cancel)
+            run = await programs.start({"steps": steps}, {}, "key", "me", Begun())
+            if isinstance(run, ProgramRun):
+                await driven(programs, run)
+
+    with anyio.fail_after(SECONDS):
+        async with anyio.create_task_group() as tasks:
+            programs = service(tasks)
+            async with anyio.create_task_group() as clients:
+                for _ in range(12):
+                    clients.start_soon(client, programs)
+            run = await programs.start({"steps": steps}, {}, "key", "me", Begun())
+            record = await driven(programs, run) if isinstance(run, ProgramRun) else run.record
+            while record["status"] == "suspended":
+                # Some were cut off in mid-call.
+                doubt = str(record["waiting"][0]["effect"])
+                happened = Settlement("happened", "anna", "it was done")
+                run = await programs.settle(record["trace_id"], doubt, happened, "me", Begun())
+                record = await driven(programs, run)
+    assert record["status"] == "success"
+    assert len(begun) == len(set(begun)) == 8
+    assert not programs.lifecycle._active
+
+
+async def test_a_context_that_is_shown_to_nobody_begins_nothing(service):
+    class Oversized(Tools):
+        async def project(self, value):
+            return "[REDACTED_OVERSIZE]"
+
+    async with anyio.create_task_group() as tasks:
+        with pytest.raises(BridgeError) as caught:
+            await service(tasks).start({"steps": [step("a")]}, {"a": 1}, "key", "me", Oversized())
+    assert caught.value.code == "context_too_large"

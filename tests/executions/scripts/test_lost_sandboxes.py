@@ -1,0 +1,673 @@
+"""Sandboxes that something else than their script ends: what was done is done once, and no key is spent on it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import secrets
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+import pytest
+from crash_fixtures import BOUNDED, LONG
+from execution_fixtures import printed, until
+from test_reports import READY, Claimed, Silent, report, told
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions import approvals
+from mcp_bridge.executions.scripts import lifecycle as scripts_module
+from mcp_bridge.executions.scripts.held_calls import Hold
+from mcp_bridge.executions.scripts.lifecycle import MAX_LOST
+from mcp_bridge.executions.scripts.run import ScriptRun
+from mcp_bridge.governance.governance import load_governance
+from mcp_bridge.governance.tool_names import PRINCIPAL
+from mcp_bridge.host import sandbox_run as execution_module
+from mcp_bridge.host.channel import HostChannel
+from mcp_bridge.kernel.events import Resume
+from mcp_bridge.sandbox import cli_engine
+from mcp_bridge.sandbox.engine import ExitStatus
+from mcp_bridge.sandbox.flags import RuntimeChoice
+
+if TYPE_CHECKING:
+    from mcp_bridge.sandbox.cli_engine import CliProcess
+
+TOOLS = '''
+import anyio
+from pathlib import Path
+
+import mcp_bridge
+
+HERE = Path(__file__).parent
+
+
+@mcp_bridge.tool
+async def write(text: str, seconds: float = 0.0, hold: bool = False) -> str:
+    """Write a line; how it ended."""
+    await anyio.sleep(seconds)
+    if hold:
+        (HERE / "held").touch()
+        while not (HERE / "released").exists():
+            await anyio.sleep(0.01)
+    with (HERE / "written").open("a") as file:
+        file.write(f"{text}\\n")
+    return f"wrote {text}"
+
+
+@mcp_bridge.tool
+async def careful(text: str) -> str:
+    """As `write`, when a person has approved of it."""
+    return await write(text)
+
+
+@mcp_bridge.tool
+async def later(text: str) -> str:
+    """As `write`; what has come of it is said later."""
+    await write(text)
+    return mcp_bridge.PENDING
+'''
+
+HEAD = "import asyncio, os, time\nfrom mcp.servers import local\nfrom mcp import programs\n"
+
+
+class Desk:
+    """A bridge with a tool that must not be called twice, and the ways to end its sandboxes from outside."""
+
+    def __init__(self, folder: Path, bridge: object, started: list[CliProcess]) -> None:
+        self.folder, self.bridge, self.started = folder, bridge, started
+        self.running = 0
+        """How many times a script has said that it runs."""
+        self.hasty = False
+        """Whether an execution's first client is soon given up: the test removes its container. Another's may be slow to leave."""
+
+    @property
+    def written(self) -> list[str]:
+        path = self.folder / "written"
+        return path.read_text().splitlines() if path.exists() else []
+
+    async def run(self, code: str, key: str | None = None):
+        def count(*_):
+            self.running += 1
+
+        return await self.bridge.run(HEAD + code, key=key, progress=count)
+
+    async def status(self, execution: str) -> str:
+        stored = await self.bridge.programs.store.execution(execution)
+        assert stored is not None
+        assert stored.principal == PRINCIPAL
+        return stored.status
+
+    async def end(self, how: str, process: CliProcess | None = None) -> bool:
+        """End what holds a sandbox, from outside; whether its engine, if that is asked, could. What is gone can't be ended."""
+        process = process or self.started[-1]
+        pid = await anyio.to_thread.run_sync(PIDS[how], process) if how in PIDS else None
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        elif how.startswith("engine:"):
+            words = how.removeprefix("engine:").split()
+            argv = [*process._engine.choice.command, *words, await process.container_id()]
+            return not (await anyio.run_process(argv, check=False)).returncode
+        return True
+
+
+def _monitor(process: CliProcess) -> int | None:
+    text = cli_engine._text_of(process._folder / cli_engine.MONITOR_NAME)
+    return int(text) if text else None
+
+
+def _first(process: CliProcess) -> int | None:
+    monitor = _monitor(process)
+    found = subprocess.run(["pgrep", "-P", str(monitor)], capture_output=True, text=True, check=False).stdout.split()
+    return int(found[0]) if found else None
+
+
+PIDS = {"client": lambda process: process._child._process.pid, "monitor": _monitor, "first process": _first}
+
+WAYS = ("engine:kill", "engine:kill --signal=KILL", "engine:rm --force", "client", "monitor", "first process")
+
+REMOVES = "engine:rm --force"
+"""Podman's client waits for some ten seconds for a container that is removed under its hands, and so does the bridge."""
+
+
+HASTY_SECONDS = 1.0
+
+
+@contextlib.asynccontextmanager
+async def opened(sandboxes, folder, monkeypatch, **settings):
+    tools = folder / "tools"
+    tools.mkdir()
+    # Imported into this process: each test's is another one.
+    module = f"desk_{secrets.token_hex(8)}"
+    (tools / f"{module}.py").write_text(TOOLS)
+    state = folder / "state"
+    state.mkdir(mode=0o700)
+    started = []
+    start, patience = cli_engine.CliEngine.start, cli_engine.EXIT_SECONDS
+
+    async def noted(self, spec):
+        seconds = HASTY_SECONDS if desk.hasty and not started else patience
+        monkeypatch.setattr(cli_engine, "EXIT_SECONDS", seconds)
+        process = await start(self, spec)
+        started.append(process)
+        return process
+
+    monkeypatch.setattr(cli_engine.CliEngine, "start", noted)
+    tables = {"tools": {"modules": [module], "path": [str(tools)], "entry_points": False}}
+    tables |= {"policy": {"rules": [{"tools": ["local.careful"], "effect": "approve"}]}}
+    governance = load_governance(tables, None, folder, state)
+    async with sandboxes.open(governance=governance, state_dir=state, **settings) as bridge:
+        desk = Desk(tools, bridge, started)
+        yield desk
+
+
+@pytest.fixture
+def open_desk(sandboxes, tmp_path, monkeypatch):
+    return lambda **settings: opened(sandboxes, tmp_path, monkeypatch, **settings)
+
+
+def only_podman(desk: Desk, how: str) -> None:
+    if how in {"monitor", "first process"} and not desk.bridge._prepared.engine.has_monitors:
+        pytest.skip("this engine's monitors are not told by their process ids")
+
+
+HELD = "print(await local.write(text='a'))\nprint(await local.write(text='b', hold=True))\nprint(await local.write(text='c'))"
+
+
+@pytest.mark.parametrize("key", ["key", None])
+@pytest.mark.parametrize("how", WAYS)
+async def test_a_sandbox_that_is_lost_in_mid_call_is_lost_to_nobody(open_desk, how, key):
+    async with open_desk() as desk:
+        only_podman(desk, how)
+        desk.hasty = how == REMOVES
+        records = []
+        async with anyio.create_task_group() as tasks:
+
+            async def run():
+                records.append(await desk.run(HELD, key))
+
+            tasks.start_soon(run)
+            await until((desk.folder / "held").exists)
+            await desk.end(how)
+            if how not in {"monitor", REMOVES}:
+                await desk.started[-1]._child.wait()
+            # Its outcome is waited for, although nobody is there to be told.
+            (desk.folder / "released").touch()
+        [record] = records
+        assert printed(record) == "wrote a\nwrote b\nwrote c\n"
+        assert desk.written == ["a", "b", "c"]
+        assert record.notices == [
+            "its sandbox was lost once, and not by the script's doing: it was run again from its record"
+        ]
+        assert len(desk.started) == 2
+        assert await desk.status(record.execution) == "success"
+        if key:
+            assert (await desk.run(HELD, key)).to_json() == record.to_json()
+        assert desk.written == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("key", ["key", None])
+async def test_a_program_goes_on_where_its_sandbox_was_lost(open_desk, key):
+    async with open_desk() as desk:
+        steps = [
+            {"id": f"s{n}", "type": "tool", "tool": "write", "args": {"text": f"s{n}", "hold": n == 1}}
+            for n in range(3)
+        ]
+        code = f"record = await programs.run({{'steps': {steps}}})\nprint(record.status)"
+        records = []
+        async with anyio.create_task_group() as tasks:
+
+            async def run():
+                records.append(await desk.run(code, key))
+
+            tasks.start_soon(run)
+            await until((desk.folder / "held").exists)
+            await desk.end("engine:kill")
+            await desk.started[-1]._child.wait()
+            (desk.folder / "released").touch()
+        assert printed(records[0]) == "success\n"
+        assert desk.written == ["s0", "s1", "s2"]
+
+
+async def test_a_key_is_not_spent_on_a_sandbox_that_is_lost_each_time(open_desk):
+    async with open_desk() as desk:
+        code = "print(await local.write(text='a'))\nprogress(1)\ntime.sleep(60)"
+
+        async def end_all():
+            for number in range(MAX_LOST + 1):
+                await until(lambda number=number: desk.running > number)
+                await desk.end("engine:kill")
+
+        async def lost(key):
+            desk.running = 0
+            desk.started.clear()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(end_all)
+                return await desk.run(code, key)
+
+        record = await lost("key")
+        assert (record.status, record.error["code"], len(desk.started)) == (
+            "sandbox_lost",
+            "sandbox_lost",
+            MAX_LOST + 1,
+        )
+        assert await desk.status(record.execution) == "interrupted"
+        assert desk.written == ["a"]
+        # Whoever comes with the key goes on: here until the script's own time is up.
+        again = await desk.bridge.run(HEAD + code, key="key", timeout=2)
+        assert (again.execution, again.status) == (record.execution, "timeout")
+        assert desk.written == ["a"]
+        record = await lost(None)
+        assert (record.status, await desk.status(record.execution)) == ("sandbox_lost", "sandbox_lost")
+        assert desk.written == ["a", "a"]
+
+
+async def test_a_script_that_makes_itself_look_lost_gains_nothing(open_desk):
+    async with open_desk() as desk:
+        # As if process 1 had heard nothing from the host.
+        record = await desk.run("print(await local.write(text='a'))\nos._exit(79)", "key")
+        assert (record.status, len(desk.started)) == ("sandbox_lost", MAX_LOST + 1)
+        assert desk.written == ["a"]
+
+
+async def test_a_script_that_does_otherwise_when_it_is_run_again_does_nothing_twice(open_desk):
+    async with open_desk() as desk:
+        code = "print(await local.write(text=os.urandom(4).hex()))\nawait local.write(text='b', hold=True)"
+        records = []
+        async with anyio.create_task_group() as tasks:
+
+            async def run():
+                records.append(await desk.run(code))
+
+            tasks.start_soon(run)
+            await until((desk.folder / "held").exists)
+            await desk.end("engine:kill")
+            await desk.started[-1]._child.wait()
+            (desk.folder / "released").touch()
+        [record] = records
+        assert (record.status, record.error["code"]) == ("error", "divergence")
+        assert await desk.status(record.execution) == "error"
+        assert len(desk.written) == 2
+
+
+OWN = {
+    "os._exit(5)": ("killed", "interpreter_exited"),
+    "os._exit(137)": ("killed", "interpreter_exited"),
+    "os.kill(os.getpid(), 9)": ("killed", "interpreter_killed"),
+    "os.kill(os.getpid(), 11)": ("killed", "interpreter_killed"),
+    "x = []\nwhile True: x.append(bytes(16 << 20))": ("out_of_memory", "out_of_memory"),
+    "for n in range(3, 1024):\n    try: os.close(n)\n    except OSError: pass\ntime.sleep(9)": ("channel_closed", None),
+}
+
+
+@pytest.mark.parametrize("code", OWN)
+async def test_what_the_script_does_itself_is_final_and_told_as_it_was(open_desk, code):
+    async with open_desk() as desk:
+        record = await desk.run(f"await local.write(text='a')\n{code}", "key")
+        status, error = OWN[code]
+        assert (record.status, len(desk.started)) == (status, 1), record.error
+        if error is not None:
+            assert record.error["code"] == error
+        assert (await desk.run(f"await local.write(text='a')\n{code}", "key")).to_json() == record.to_json()
+        assert desk.written == ["a"]
+
+
+SIGNALS = """
+import signal
+for number in range(1, 65):
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        try:
+            os.kill(1, number)
+        except OSError:
+            pass
+time.sleep(0.5)
+print("here")
+"""
+
+
+async def test_nothing_inside_ends_process_1(open_desk):
+    async with open_desk() as desk:
+        assert printed(await desk.run(SIGNALS)) == "here\n"
+        assert len(desk.started) == 1
+
+
+LARGE_CHILD = """
+import subprocess, sys
+child = subprocess.run([sys.executable, "-c", "x = []\\nwhile True: x.append(bytes(16 << 20))"])
+print(child.returncode != 0)
+time.sleep(2)
+print(await local.write(text="a", hold=True))
+"""
+
+
+@pytest.mark.parametrize("how", ["client", "engine:kill"])
+async def test_a_child_that_is_killed_for_memory_is_no_cause_of_what_comes_later(open_desk, how, monkeypatch):
+    # Half of what the script sleeps after its child's end.
+    monkeypatch.setattr(cli_engine, "OOM_SECONDS", 1.0)
+    async with open_desk() as desk:
+        records = []
+        async with anyio.create_task_group() as tasks:
+
+            async def run():
+                records.append(await desk.run(LARGE_CHILD))
+
+            tasks.start_soon(run)
+            await until((desk.folder / "held").exists)
+            await desk.end(how)
+            await desk.started[-1]._child.wait()
+            (desk.folder / "released").touch()
+        assert printed(records[0]) == "True\nwrote a\n"
+        assert desk.written == ["a"]
+
+
+GROUPS = Path("/sys/fs/cgroup/memory")
+
+
+def _is_removed(group: str) -> bool:
+    """Whether a control group is gone, of every controller; an engine may leave empty ones beneath it."""
+    found = [path for top in GROUPS.parent.glob(f"*/{group}") for path in (top, *top.rglob("*")) if path.is_dir()]
+    for path in sorted(found, reverse=True):
+        with contextlib.suppress(OSError):
+            path.rmdir()
+    return not any(path.exists() for path in found)
+
+
+async def test_memory_that_the_machine_hasnt_got_is_no_fault_of_the_scripts(open_desk, monkeypatch):
+    async with open_desk() as desk:
+        if (
+            os.geteuid()
+            or not (GROUPS / "memory.limit_in_bytes").exists()
+            or desk.bridge._prepared.engine.name != "podman"
+        ):
+            pytest.skip("needs root, podman and control groups v1: to be the machine that has none left")
+        group = GROUPS / f"mcp-bridge-test-{os.getpid()}"
+        group.mkdir()
+        try:
+            (group / "memory.limit_in_bytes").write_text(str(96 << 20))
+            argv = cli_engine.run_argv
+
+            def in_group(*args, **options):
+                words = argv(*args, **options)
+                return [
+                    *words[: words.index("run") + 1],
+                    f"--cgroup-parent=/{group.name}",
+                    *words[words.index("run") + 1 :],
+                ]
+
+            monkeypatch.setattr(cli_engine, "run_argv", in_group)
+            code = (
+                "await local.write(text='a')\nx = []\nwhile len(x) < 20: x.append(b'x' * (16 << 20))\nprint('enough')"
+            )
+
+            async def more():
+                await until(lambda: len(desk.started) > 1)
+                (group / "memory.limit_in_bytes").write_text(str(1 << 30))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(more)
+                record = await desk.run(code, "key")
+            assert printed(record) == "enough\n"
+            assert len(desk.started) > 1
+            assert desk.written == ["a"]
+        finally:
+            await until(lambda: _is_removed(group.name))
+
+
+async def test_process_1_says_whose_memory_was_wanting():
+    killed = {"code": 137, "signal": 9, "oom_kills": 1}
+    assert (await told(Claimed([report("init.exited", **killed)], READY))).status == "out_of_memory"
+    assert (await told(Claimed([report("init.exited", **killed, limit_hits=2)], READY))).status == "out_of_memory"
+    record = await told(Claimed([report("init.exited", **killed, limit_hits=0)], READY))
+    assert record.status == "sandbox_lost"
+    assert "the machine was out of memory" in record.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("ended", "status"),
+    [
+        (ExitStatus(None), "sandbox_lost"),
+        (ExitStatus(137), "sandbox_lost"),
+        (ExitStatus(143), "sandbox_lost"),
+        (ExitStatus(127), "sandbox_lost"),
+        (ExitStatus(137, oom_killed=True), "out_of_memory"),
+        (ExitStatus(5), "killed"),
+        (ExitStatus(77), "channel_closed"),
+    ],
+)
+async def test_without_a_word_of_process_1_the_engine_says_what_is_known(ended, status):
+    process = Claimed([], READY)
+
+    async def wait():
+        await anyio.sleep(0.1)
+        return ended
+
+    process.wait = wait
+    assert (await told(process)).status == status
+
+
+async def test_a_sandbox_that_is_lost_before_its_script_begins_is_said_to_be():
+    process = Claimed([])
+
+    async def wait():
+        return ExitStatus(None)
+
+    process.wait = wait
+    with pytest.raises(BridgeError) as caught:
+        await told(process)
+    assert caught.value.code == "sandbox_start_failed"
+    assert "was lost by its engine" in caught.value.message
+    assert "None" not in caught.value.message
+
+
+@pytest.mark.parametrize(("says", "is_told"), [("echo 0123", True), ("true", False), ("exit 1", False)])
+async def test_docker_is_asked_whether_a_container_was_out_of_memory(tmp_path, says, is_told):
+    command = tmp_path / "docker"
+    command.write_text(f'#!/bin/sh\necho "$*" > {tmp_path}/asked\n{says}\n')
+    command.chmod(0o755)
+    choice = RuntimeChoice("docker", str(command), "28.2.2", rootless=False)
+    engine = cli_engine.CliEngine(choice, tmp_path / "state")
+    assert await engine.was_out_of_memory("0123", 1.5) is is_told
+    asked = (tmp_path / "asked").read_text().split()
+    assert asked[:2] == ["events", "--since=1.500000000"]
+    assert {"--filter=container=0123", "--filter=event=oom"} <= set(asked)
+
+
+async def test_a_sandbox_that_has_fallen_silent_lets_its_effects_come_to_their_end(monkeypatch):
+    monkeypatch.setattr(execution_module, "SILENCE_SECONDS", 0.2)
+    process = Claimed([], READY)
+    process.stdout = Silent(READY)
+    assert (await told(process)).error["code"] in scripts_module.LOST_CODES
+
+
+async def test_a_sandbox_that_is_paused_is_given_up_and_its_script_goes_on_in_another(open_desk, monkeypatch):
+    # Process 1 says every five seconds that it lives.
+    monkeypatch.setattr(execution_module, "SILENCE_SECONDS", 20.0)
+    given_up, hang_up = anyio.Event(), HostChannel.hang_up
+
+    def noted(self):
+        given_up.set()
+        hang_up(self)
+
+    monkeypatch.setattr(HostChannel, "hang_up", noted)
+    async with open_desk() as desk:
+        records = []
+        async with anyio.create_task_group() as tasks:
+
+            async def run():
+                records.append(await desk.run(HELD, "key"))
+
+            tasks.start_soon(run)
+            await until((desk.folder / "held").exists)
+            # Rootless Podman can pause nothing on control groups v1. What its host hears of is process 1 alone.
+            assert await desk.end("engine:pause") or await desk.end("engine:kill --signal=STOP")
+            await given_up.wait()
+            (desk.folder / "released").touch()
+        assert printed(records[0]) == "wrote a\nwrote b\nwrote c\n"
+        assert desk.written == ["a", "b", "c"]
+
+
+async def test_a_sandbox_that_does_not_answer_in_time_spends_no_key(open_desk):
+    async with open_desk(sandbox_start_timeout=0.001) as desk:
+        record = await desk.run(HELD, "key")
+        assert record.error["code"] == "sandbox_start_timeout"
+        assert await desk.status(record.execution) == "interrupted"
+        record = await desk.run(HELD)
+        assert await desk.status(record.execution) == "timeout"
+        assert desk.written == []
+
+
+async def test_a_replay_is_made_again_when_its_sandbox_is_lost(open_desk, monkeypatch):
+    async with open_desk() as desk:
+        record = await desk.run("print(await local.write(text='a'))")
+        stored = await desk.bridge.programs.store.execution(record.execution)
+        before = len(desk.started)
+        replayed, asked = ScriptRun._replayed, anyio.Event()
+
+        async def held(self, known):
+            if not asked.is_set():
+                # The first of the two goes no further, however late it is ended.
+                asked.set()
+                await anyio.sleep_forever()
+            return await replayed(self, known)
+
+        monkeypatch.setattr(ScriptRun, "_replayed", held)
+
+        async def end():
+            await asked.wait()
+            await desk.end("engine:kill")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(end)
+            again = await desk.bridge.replay_script(stored)
+        assert again.difference is None
+        assert len(desk.started) == before + 2
+        assert desk.written == ["a"]
+
+
+# --- at any moment ---
+
+CODE = """
+import subprocess, sys
+for n in range(3):
+    print(await local.write(text=f"one {n}", seconds=0.02))
+print(sorted(await asyncio.gather(*(local.write(text=f"many {n}", seconds=0.05) for n in range(6)))))
+steps = [{"id": f"s{n}", "type": "tool", "tool": "write", "args": {"text": f"step {n}", "seconds": 0.02}} for n in range(3)]
+print((await programs.run({"steps": steps})).status)
+time.sleep(0.1)
+print(await local.write(text="last"))
+"""
+
+ALL = sorted(
+    [*(f"one {n}" for n in range(3)), *(f"many {n}" for n in range(6)), *(f"step {n}" for n in range(3)), "last"]
+)
+
+
+@BOUNDED
+async def test_whatever_is_killed_and_when_each_effect_happens_once(open_desk, sandboxes, monkeypatch):
+    monkeypatch.setattr("execution_fixtures.DEADLINE_SECONDS", 7200.0 if LONG else 170.0)
+    seed = int(os.environ.get("MCP_BRIDGE_TEST_SEED", "0")) or time.time_ns() % (1 << 30)
+    rng = random.Random(seed)  # noqa: S311
+    engine = sandboxes.prepared.engine
+    ways = [how for how in WAYS if how not in {"monitor", "first process"} or engine.has_monitors]
+    lost = 0
+    kills = 400 if LONG else 24
+    async with open_desk() as desk:
+        for number in range(4 * kills):
+            if number >= kills and lost > kills / 5:
+                # On a busy machine many come too early or too late: more are tried.
+                break
+            how, delay, key = rng.choice(ways), rng.uniform(0, 1.5), rng.choice([None, f"key {number}"])
+            case = f"seed {seed}, kill {number}: {how} after {delay:.3f} s, key {key!r}"
+            (desk.folder / "written").unlink(missing_ok=True)
+            desk.started.clear()
+            desk.hasty = how == REMOVES
+
+            async def end(how=how, delay=delay, desk=desk):
+                await until(lambda: desk.started)
+                process = desk.started[0]
+                await anyio.sleep(delay)
+                if how.startswith("engine:") and process._read_id() is None:
+                    return
+                await desk.end(how, process)
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(end)
+                record = await desk.run(CODE, key)
+            assert record.status == "success", (case, record.error)
+            assert sorted(desk.written) == ALL, case
+            lines = printed(record).splitlines()
+            assert (lines[:3], lines[-2:]) == ([f"wrote one {n}" for n in range(3)], ["success", "wrote last"]), case
+            lost += len(desk.started) > 1
+            if key:
+                assert (await desk.run(CODE, key)).to_json() == record.to_json(), case
+                assert sorted(desk.written) == ALL, case
+    assert lost > kills / 5
+
+
+# --- while it waits ---
+
+WAITS = """
+print(await local.write(text="a"))
+print(await asyncio.gather(local.write(text="b"), local.{}(text="c")))
+"""
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """Set when a call waits for what nobody can give it now. Its script doesn't come to rest by itself."""
+    event = anyio.Event()
+    add = Hold.add
+
+    def noted(self, call):
+        add(self, call)
+        event.set()
+
+    monkeypatch.setattr(Hold, "add", noted)
+    monkeypatch.setattr(execution_module, "QUIET_SECONDS", 3600.0)
+    return event
+
+
+@BOUNDED
+@pytest.mark.parametrize("key", ["key", None])
+@pytest.mark.parametrize("tool", ["careful", "later"])
+async def test_a_script_whose_sandbox_is_lost_while_it_waits_goes_on_when_that_has_come(open_desk, held, tool, key):
+    code = WAITS.format(tool)
+    async with open_desk() as desk:
+        records = []
+
+        async def first():
+            records.append(await desk.run(code, key))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(first)
+            await held.wait()
+            await until(lambda: "b" in desk.written)
+            await desk.end("engine:kill")
+        (record,) = records
+        execution = record.execution
+        assert (record.status, record.error["code"]) == (
+            "suspended",
+            "approval_needed" if tool == "careful" else "still_waiting",
+        )
+        assert await desk.status(execution) == "suspended"
+        assert (f"waits-{execution}" in record.error["hint"]) == (key is None)
+        assert len(desk.started) == 1
+        store = desk.bridge.programs.store
+        assert (await desk.run(code, key)).execution == execution
+        assert len(desk.started) == 1, "nothing has come about"
+        if tool == "careful":
+            (question,) = await approvals.asked(store, PRINCIPAL, execution)
+            await approvals.decide(store, question, approved=True, by="anna", comment=None)
+            last = await desk.run(code, key)
+        else:
+            await desk.bridge.resume_program(execution, Resume("wrote c"))
+            last = await desk.run(code, key)
+        assert (last.execution, last.status) == (execution, "success")
+        assert last.stdout == b"wrote a\n['wrote b', 'wrote c']\n"
+        assert sorted(desk.written) == ["a", "b", "c"]
+        assert (await desk.run(code, key)).execution == execution if key else True

@@ -1,0 +1,307 @@
+"""What a script is answered from its record, and in which order."""
+
+from dataclasses import replace
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.scripts import run
+from mcp_bridge.executions.scripts.call_history import Asked, Past, failure
+from mcp_bridge.executions.scripts.held_calls import HeldCall
+from mcp_bridge.executions.scripts.run import ScriptRun
+from mcp_bridge.executions.usage import usage_from_history
+from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.recorder import MemoryRecorder
+from mcp_bridge.wire.messages import NAMES, ProgramResume
+
+
+class Kept:
+    """As the store and the gate: there is nothing sensitive."""
+
+    def keep_values(self, execution, values):
+        pass
+
+    async def project(self, value):
+        return value
+
+    def values_behind(self, value):
+        return {}
+
+
+def recorder(*entries):
+    kept = MemoryRecorder()
+    for kind, payload in entries:
+        kept.post(Entry(kind, "x", payload))
+    return kept
+
+
+def intent(call, tool="local.pay", **more):
+    return "intent", {"call": call, "kind": "tool", "tool": tool, "arguments": {"n": call}, **more}
+
+
+def outcome(call, value="yes", **more):
+    return "outcome", {"call": call, "kind": "tool", "tool": "local.pay", "status": "ok", "value": value, **more}
+
+
+def run_of(kept, *, key="key", live=True):
+    return ScriptRun("x", Kept(), kept, Kept(), "", Past(kept.entries), key=key, live=live)
+
+
+async def refused(_):
+    raise AssertionError("it was made")
+
+
+def asks(script, call, do=refused, **more):
+    return script.answer(call, "tool", "local.pay", {"n": call}, do, **more)
+
+
+async def in_order(script, calls, do=refused):
+    """The calls in the order in which they are answered, asked for at once, each taken as it comes."""
+    answered = []
+
+    async def one(call):
+        await asks(script, call, do)
+        answered.append(call)
+        script.taken(call)
+
+    async with anyio.create_task_group() as tasks:
+        for call in calls:
+            tasks.start_soon(one, call)
+            await anyio.sleep(0.01)
+    return answered
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    monkeypatch.setattr(run, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(run, "PATIENCE_SECONDS", 0.2)
+
+
+async def test_answers_come_in_the_recorded_order_whatever_the_order_of_the_calls():
+    names = ["0.1#1", "0.2#1", "0.3#1"]
+    kept = recorder(*map(intent, names), *map(outcome, ("0.3#1", "0.1#1", "0.2#1")))
+    for asked in (names, names[::-1], ["0.2#1", "0.1#1", "0.3#1"]):
+        assert await in_order(run_of(kept), asked) == ["0.3#1", "0.1#1", "0.2#1"]
+
+
+async def test_the_next_answer_waits_until_the_last_has_been_taken():
+    kept = recorder(intent("0.1#1"), intent("0.2#1"), outcome("0.1#1"), outcome("0.2#1"))
+    script = run_of(kept)
+    assert await asks(script, "0.1#1") == {"value": "yes"}
+    with anyio.move_on_after(0.05) as waited:
+        await asks(script, "0.2#1")
+    assert waited.cancelled_caught
+
+    script = run_of(kept)
+    await asks(script, "0.1#1")
+    script.taken("0.1#1")
+    assert await asks(script, "0.2#1") == {"value": "yes"}
+
+
+async def test_an_answer_waits_for_no_call_that_never_comes():
+    kept = recorder(intent("0#1"), outcome("0#1"), intent("0#2"), outcome("0#2"))
+    script = run_of(kept)
+    assert await asks(script, "0#2") == {"value": "yes"}
+    assert script.missing().recorded.arguments == {"n": "0#1"}
+    assert script.missing().asked is None
+
+
+async def test_what_is_new_is_answered_after_what_is_recorded():
+    kept = recorder(intent("0.1#1"), outcome("0.1#1"))
+
+    async def made(_):
+        return {"value": "new"}
+
+    assert await in_order(run_of(kept), ["0.2#1", "0.1#1"], made) == ["0.1#1", "0.2#1"]
+
+
+async def test_what_the_script_took_back_holds_nobody_up_and_is_not_made_again():
+    kept = recorder(intent("0.1#1"), intent("0.2#1"), outcome("0.1#1", None, status="interrupted"), outcome("0.2#1"))
+    script = run_of(kept)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(expect, "interrupted", asks(script, "0.1#1"))
+        await anyio.lowlevel.checkpoint()
+        assert await asks(script, "0.2#1") == {"value": "yes"}
+    assert script.missing() is None
+
+
+async def test_an_answer_that_came_too_late_is_not_given_again():
+    kept = recorder(intent("0.1#1"), outcome("0.1#1"), outcome("0.1#1", None, status="interrupted"))
+    await expect("interrupted", asks(run_of(kept), "0.1#1"))
+
+
+async def expect(code, work):
+    with pytest.raises(BridgeError) as caught:
+        await work
+    assert caught.value.code == code
+    return caught.value
+
+
+async def test_a_call_of_which_a_person_says_that_it_was_not_made_is_made():
+    kept = recorder(intent("0#1"), ("outcome", {"call": "0#1", "kind": "tool", "tool": "t", "status": "not_done"}))
+    made = []
+
+    async def make(mark):
+        made.append(mark)
+        return {"value": "now"}
+
+    assert await asks(run_of(kept), "0#1", make) == {"value": "now"}
+    assert made == [{"call": "0#1", "asked": "local.pay"}]
+
+
+@pytest.mark.parametrize("raw", [False, True])
+async def test_an_error_is_the_same_again(raw):
+    error = BridgeError("tool_error", "no", hint="ask", content=[1], raw={"isError": True})
+    kept = recorder(
+        intent("0#1", **({"raw": True} if raw else {})),
+        ("outcome", {"call": "0#1", "kind": "tool", "tool": "local.pay"} | failure(error, raw=raw)),
+    )
+    again = asks(run_of(kept), "0#1", raw=raw)
+    if raw:
+        assert await again == {"raw": {"isError": True}}
+    else:
+        caught = await expect("tool_error", again)
+        assert (str(caught), caught.details) == ("no ask", {"content": [1]})
+
+
+async def test_a_divergence_stops_it_with_nothing_under_way():
+    kept = recorder(intent("0#1"), outcome("0#1"))
+    script = run_of(kept)
+    halted = []
+    script.halt = halted.append
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(asks, script, "0.1#1")
+        tasks.start_soon(script.answer, "0#1", "tool", "local.pay", {"n": True}, refused)
+        tasks.start_soon(asks, script, "0#7")
+        await anyio.sleep(0.5)
+        (error,) = halted
+        tasks.cancel_scope.cancel()
+    assert error.code == "divergence"
+    assert (error.details["recorded"]["arguments"], error.details["asked"]["arguments"]) == ({"n": "0#1"}, {"n": True})
+    assert len(kept.entries) == 2
+
+
+async def diverging(script, call):
+    """The divergence at which a call ends that must not be made."""
+    halted, halts = [], anyio.Event()
+    script.halt = lambda error: (halted.append(error), halts.set())
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(asks, script, call)
+        with anyio.fail_after(5):
+            await halts.wait()
+        tasks.cancel_scope.cancel()
+    return halted[0].details
+
+
+@pytest.mark.parametrize("in_doubt", [False, True])
+@pytest.mark.parametrize("ended", [[outcome("0.1#1")], [outcome("0.1#1", None, status="interrupted")], []])
+async def test_nothing_is_made_before_everything_recorded_is_asked_for(in_doubt, ended):
+    script = run_of(recorder(intent("0.1#1"), *ended, *([intent("0#1")] if in_doubt else [])))
+    details = await diverging(script, "0#1")
+    assert (details["call"], details["instead_of"]) == ("0#1", "0.1#1")
+    assert (details["recorded"]["arguments"], details["asked"]["arguments"]) == ({"n": "0.1#1"}, {"n": "0#1"})
+
+
+async def test_a_call_that_is_not_recorded_waits_as_long_as_the_script_took_to_ask_for_the_others():
+    kept = recorder(("start", {}), intent("0.1#1"), outcome("0.1#1"))
+    kept.entries[0] = replace(kept.entries[0], time=kept.entries[1].time - 0.6)
+    script = run_of(kept)
+    made = []
+
+    async def make(_):
+        made.append(len(script.past.calls))
+        return {"value": "new"}
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(asks, script, "0#1", make)
+        await anyio.sleep(0.8)
+        assert (made, script.divergence) == ([], None)
+        await asks(script, "0.1#1")
+        script.taken("0.1#1")
+    assert made == [1]
+
+
+async def test_a_call_whose_arguments_are_still_being_compared_lets_no_other_pass():
+    kept = recorder(intent("0#1"), outcome("0#1"))
+    script = run_of(kept)
+
+    class Slow(Kept):
+        async def project(self, value):
+            await anyio.sleep(0.1 if value == {"n": True} else 0)
+            return value
+
+    script._projection = Slow()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(script.answer, "0#1", "tool", "local.pay", {"n": True}, refused)
+        tasks.start_soon(asks, script, "0.1#1")
+        await anyio.sleep(0.3)
+        assert script.divergence.call == "0#1"
+        tasks.cancel_scope.cancel()
+
+
+async def test_what_is_taken_back_before_it_is_looked_at_counts_as_asked_for():
+    kept = recorder(intent("0.1#1"), outcome("0.1#1"), intent("0.2#1"), outcome("0.2#1", None, status="interrupted"))
+    script = run_of(kept)
+
+    async def make(_):
+        return {"value": "new"}
+
+    script.unbegun("0.2#1")
+    script.unbegun("0.1#1")
+    assert await asks(script, "0#1", make) == {"value": "new"}
+
+
+@pytest.mark.parametrize(("key", "call"), [("key", None), (None, "0#1"), ("key", "0#1")])
+async def test_a_call_without_a_name_of_its_own_is_a_violation(key, call):
+    kept = recorder()
+    script = run_of(kept, key=key)
+
+    async def made(_):
+        return {"value": 1}
+
+    if call is not None:
+        await asks(script, call, made)
+    await expect("violation", asks(script, call))
+    assert kept.entries[-1].entry.kind == "violation"
+
+
+def test_what_was_used_is_counted_from_the_entries():
+    kept = recorder(
+        intent("0#1", rules=[2]), outcome("0#1", "12345"), intent("0#2"), ("outcome", {"call": "0#3"} | ASKED)
+    )
+    used = usage_from_history(kept.entries, "")
+    assert (used["usage"]["calls"], used["made"]) == (2, {2: 1})
+    assert used["usage"]["bytes"] == 2 * len('{"n": "0#1"}') + len('"12345"')
+
+
+ASKED = {"kind": "memory", "tool": "memory.load", "arguments": {}, "status": "ok", "value": "long"}
+
+
+@pytest.mark.parametrize(
+    ("lent", "asked"),
+    [(["p1"], ["a", "p1"]), (["p1"], ["a", "b", "p1"]), (["p1", "p2", "p3"], ["p1", "p2", "p3"])],
+)
+async def test_whatever_waits_for_programs_that_are_lent_goes_on_when_all_are_resumed(lent, asked):
+    script = run_of(recorder())
+    for name in lent:
+        record = {"trace_id": name, "status": "suspended"}
+        script.lent[name] = HeldCall(f"0.{name}#1", Asked("program", "program.start", {}), "program", 0.0, {}, record)
+    made = []
+
+    async def make(mark):
+        made.append(mark["call"])
+        return {"value": 1}
+
+    async with anyio.create_task_group() as tasks:
+        for call in asked:
+            if call in lent:
+                arguments = {"execution": call, "payload": None}
+                tasks.start_soon(script.answer, call, "program", NAMES[ProgramResume], arguments, make)
+            else:
+                tasks.start_soon(asks, script, call, make)
+            await anyio.wait_all_tasks_blocked()
+        assert sorted(made) == sorted(asked)
+        tasks.cancel_scope.cancel()
+    assert (script.lent, script.hold.calls) == ({}, {})

@@ -1,0 +1,190 @@
+"""A person's approval: asked of the client, or decided at the command line."""
+
+import textwrap
+import uuid
+
+import mcp_types as types
+import pytest
+from execution_fixtures import printed
+from mcp.client import Client
+
+from mcp_bridge.executions.approvals import asked, decide
+from mcp_bridge.governance.governance import load_governance
+from mcp_bridge.kernel.events import Resume
+from mcp_bridge.server.app import build_server
+
+pytestmark = pytest.mark.usefixtures("whole_ledgers")
+
+TOOLS = """
+import mcp_bridge
+
+@mcp_bridge.tool
+def delete(name: str) -> str:
+    return f"deleted {name}"
+
+@mcp_bridge.tool
+def look(name: str) -> str:
+    return f"saw {name}"
+"""
+
+RULES = {"rules": [{"tools": ["local.delete"], "effect": "approve", "reason": "deletions are final"}]}
+
+PROGRAM = {
+    "name": "clean",
+    "steps": [
+        {"id": "look", "type": "tool", "tool": "look", "args": {"name": "$name"}},
+        {"id": "ask", "type": "approval", "message": "Delete $name?", "details": {"seen": "$look"}},
+        {"id": "delete", "type": "tool", "tool": "delete", "args": {"name": "$name"}},
+    ],
+}
+
+CALL = """
+from mcp.servers import local
+try:
+    print(await local.delete(name="a"))
+except Exception as exc:
+    print(exc.code, exc)
+"""
+
+SCRIPT = f"""{CALL}
+from mcp import programs
+trace = await programs.run({PROGRAM!r}, {{"name": "b"}})
+print(trace.status, [(step.id, step.status) for step in trace.steps], trace.output)
+"""
+
+
+@pytest.fixture
+def governance(tmp_path, sandboxes):
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    (folder / f"files_{uuid.uuid4().hex}.py").write_text(textwrap.dedent(TOOLS))
+    tables = {"tools": {"path": ["tools"], "entry_points": False}, "policy": RULES}
+    return load_governance(tables, None, tmp_path, sandboxes.settings.state_dir)
+
+
+class Person:
+    """Answers every question the same way, and remembers what it was asked."""
+
+    def __init__(self, action="accept", *, approve=True):
+        self.asked = []
+        self._result = types.ElicitResult(action=action, content={"approve": approve} if action == "accept" else None)
+
+    async def __call__(self, context, params):
+        self.asked.append(params.message)
+        return self._result
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_a_client_is_asked_and_its_person_decides(sandboxes, governance, mode):
+    async with sandboxes.open(governance=governance) as bridge:
+        person = Person()
+        async with Client(build_server(bridge), mode=mode, elicitation_callback=person) as client:
+            result = await client.call_tool("run_python", {"code": SCRIPT})
+        text = result.content[0].text
+        assert "deleted a" in text
+        assert "success [('look', 'success'), ('ask', 'success'), ('delete', 'success')] deleted b" in text
+        assert len(person.asked) == 3
+        assert "local.delete" in person.asked[0]
+        assert "deletions are final" in person.asked[0]
+        assert "Delete b?" in person.asked[1]
+
+        person = Person(approve=False)
+        async with Client(build_server(bridge), mode=mode, elicitation_callback=person) as client:
+            result = await client.call_tool("run_python", {"code": SCRIPT})
+        assert "denied A person has denied local.delete" in result.content[0].text
+        assert "failed [('look', 'success'), ('ask', 'failed')]" in result.content[0].text
+
+
+async def test_without_anybody_to_ask_a_program_is_suspended_and_decided_elsewhere(sandboxes, governance):
+    async with sandboxes.open(governance=governance) as bridge:
+        record = await bridge.run(SCRIPT.removeprefix(CALL) + "\nprint(trace.trace_id)")
+        second, trace_id = printed(record).splitlines()
+        assert second.startswith("suspended")
+        store = bridge.programs.store
+        (asked,) = await store.approvals(open_only=True)
+        assert asked.execution == trace_id
+        assert asked.question["message"] == "Delete b?"
+        resume = f"from mcp import programs\ntry:\n    print(await programs.resume({trace_id!r}, {{'approved': True}}))\nexcept Exception as exc:\n    print(exc.code)"
+        assert printed(await bridge.run(resume)) == "still_waiting\n"
+        assert await store.decide(asked, {"approved": True, "by": "anna"})
+        assert not await store.decide(asked, {"approved": False, "by": "bob"})
+        text = printed(await bridge.run(resume))
+        assert "suspended" in text
+        (asked,) = await store.approvals(open_only=True)
+        assert asked.question["tool"] == "local.delete"
+        assert await store.decide(asked, {"approved": True, "by": "anna"})
+        ended = await bridge.resume_program(trace_id)
+        assert (ended["status"], ended["output"]) == ("success", "deleted b")
+        with pytest.raises(Exception, match="not suspended"):
+            await bridge.resume_program(trace_id, Resume(1))
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+@pytest.mark.parametrize("then", ["decided elsewhere", "asked now", "denied now", "asked too late"])
+async def test_a_call_of_a_script_waits_for_whoever_decides_first(sandboxes, governance, tmp_path, mode, then):
+    async with sandboxes.open(governance=governance, state_dir=tmp_path / "state") as bridge:
+        server, store = build_server(bridge), bridge.programs.store
+        async with Client(server, mode=mode) as client:
+            first = await client.call_tool("run_python", {"code": CALL})
+            again = await client.call_tool("run_python", {"code": CALL})
+        assert first.is_error
+        (text,) = [block.text for block in first.content]
+        assert again.content[0].text == text
+        assert text.startswith("[approval_needed] A person has to decide on local.delete (")
+        assert "\n" not in text
+        (row,) = await store.approvals(open_only=True)
+        assert (row.question["tool"], row.question["arguments"]) == ("local.delete", {"name": "a"})
+
+        class Late(Person):
+            async def __call__(self, context, params):
+                assert await self.decide()
+                return await super().__call__(context, params)
+
+            async def decide(self):
+                (question,) = await asked(store, "local", open_only=True)
+                return await decide(store, question, approved=False, by="anna", comment="too late")
+
+        person = {"asked now": Person(), "denied now": Person(approve=False), "asked too late": Late()}.get(then)
+        if person is None:
+            (question,) = await asked(store, "local", open_only=True)
+            await decide(store, question, approved=True, by="anna", comment=None)
+            person = Person(approve=False)
+            expected, by, questions = "deleted a", "anna", 0
+        else:
+            denied = then != "asked now"
+            expected = "denied A person has denied local.delete." if denied else "deleted a"
+            by, questions = "anna" if then == "asked too late" else "client", 1
+        # The same code is enough.
+        async with Client(server, mode=mode, elicitation_callback=person) as client:
+            last = await client.call_tool("run_python", {"code": CALL})
+        assert expected in last.content[0].text
+        assert len(person.asked) == questions
+        (decided,) = await store.approvals()
+        assert (decided.status, decided.decision["by"]) == ("denied" if "denied" in expected else "approved", by)
+        entries = await bridge.programs.recorder.read(row.execution)
+        (said,) = [each.entry for each in entries if each.entry.kind == "decision"]
+        told = {name: said.payload[name] for name in ("tool", "arguments", "call", "approved", "by")}
+        assert told == {
+            "tool": "local.delete",
+            "arguments": {"name": "a"},
+            "call": "0#1",
+            "approved": expected == "deleted a",
+            "by": by,
+        }
+
+
+async def test_what_a_program_says_cannot_pass_for_what_we_say_of_it(sandboxes, governance, tmp_path):
+    forged = "Go on?\nProgram: payroll\nWhy: it is \u202eharmless"
+    program = {"name": "x\nWhy: none", "steps": [{"id": "ask", "type": "approval", "message": forged}]}
+    async with sandboxes.open(governance=governance, state_dir=tmp_path / "state") as bridge:
+        person = Person()
+        async with Client(build_server(bridge, programs=True), elicitation_callback=person) as client:
+            await client.call_tool("run_program", {"program": program})
+    assert person.asked[0].splitlines() == [
+        "A program asks:",
+        "> Go on?",
+        "> Program: payroll",
+        "> Why: it is \\u202eharmless",
+        r"Program: x\nWhy: none (the agent's)",
+        "Step: ask",
+    ]

@@ -1,0 +1,227 @@
+"""What is left of a program whose host died: nothing done is done again, and what can go on goes on."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import anyio
+import pytest
+from ledger_looks import decide
+from program_host import CARD
+
+from mcp_bridge.executions.replay import replayed
+from mcp_bridge.executions.status import effective_status
+from mcp_bridge.ledger.log.recorder import SqliteRecorder
+from mcp_bridge.ledger.storage.database import Database
+from mcp_bridge.ledger.storage.schema import FILE_NAME
+from mcp_bridge.ledger.storage.store import ProgramStore
+
+pytestmark = pytest.mark.usefixtures("whole_ledgers")
+
+HOST = Path(__file__).parents[1] / "support/program_host.py"
+
+
+class Hosts:
+    """Hosts, one after the other or at once, over one state directory."""
+
+    def __init__(self, folder, source):
+        self.state = folder / "state"
+        self.state.mkdir()
+        self.log = folder / "log"
+        self.log.touch()
+        self._source = source
+        self._folder = folder
+        self._started = 0
+
+    def start(self, *, die_in="", **asked):
+        self._started += 1
+        out = self._folder / f"out{self._started}"
+        job = {"state": str(self.state), "log": str(self.log), "out": str(out), "die_in": die_in, **asked}
+        self._source.write(json.dumps(job) + "\n")
+        self._source.flush()
+        return out
+
+    def run(self, *steps, context=None, key="key", die_in="", **asked):
+        program = {"name": "p", "steps": list(steps)}
+        asked = {"run": {"program": program, "context": context, "key": key}, "die_in": die_in, **asked}
+        return ended(self.start(**asked), die_in)
+
+    def resume(self, execution, payload=None, die_in="", **asked):
+        asked = {"resume": {"id": execution, "payload": payload}, "die_in": die_in, **asked}
+        return ended(self.start(**asked), die_in or asked.get("die_at"))
+
+    def settle(self, execution, how, doubt=None, *, go_on=True, die_in="", die_at="", **word):
+        asked = {"id": execution, "how": how, "doubt": doubt, "go_on": go_on, **word}
+        return ended(self.start(settle=asked, die_in=die_in, die_at=die_at), die_in or die_at)
+
+    def cancel(self, execution, die_in=""):
+        return ended(self.start(cancel={"id": execution}, die_in=die_in), die_in)
+
+    @property
+    def done(self):
+        return [line.split()[0] for line in self.log.read_text().splitlines()]
+
+    async def stored(self):
+        async with Database(self.state / "ledger.sqlite") as database:
+            (found,) = await ProgramStore(database).executions(None, 10)
+            return found
+
+    async def decide(self, *, approved=True):
+        async with Database(self.state / "ledger.sqlite") as database:
+            store = ProgramStore(database)
+            (asked,) = await store.approvals(open_only=True)
+            assert await decide(store, asked, approved=approved)
+
+
+def ended(out, die_in=""):
+    """The record that a host has given at its end; None of one that was killed."""
+    mark = out.with_name(out.name + ".ended")
+    deadline = time.monotonic() + 60
+    while not mark.exists():
+        assert time.monotonic() < deadline, "the host doesn't end"
+        time.sleep(0.01)
+    assert int(mark.read_text()) == (-signal.SIGKILL if die_in else 0)
+    return None if die_in else json.loads(out.read_text())
+
+
+@pytest.fixture(scope="module")
+def source():
+    with subprocess.Popen([sys.executable, str(HOST)], stdin=subprocess.PIPE, text=True) as process:
+        yield process.stdin
+        process.stdin.close()
+
+
+@pytest.fixture
+async def hosts(tmp_path, source):
+    made = Hosts(tmp_path, source)
+    yield made
+    # Whoever died on the way: what is recorded is what the program does.
+    async with Database(made.state / FILE_NAME) as database:
+        store, recorder = ProgramStore(database), SqliteRecorder(database)
+        for row in await store.executions(None, 100):
+            assert (await replayed(store, recorder, row)).difference is None
+
+
+def tool(name, text="$x", **fields):
+    return {"id": name, "type": "tool", "tool": name, "args": {"text": text}, **fields}
+
+
+async def test_a_run_again_with_the_key_goes_on_where_its_host_died(hosts):
+    steps = [tool("once"), tool("again", "$once.output"), tool("two", "$again.output")]
+    hosts.run(*steps, context={"x": "a"}, die_in="again")
+    assert effective_status(await hosts.stored()) == "interrupted"
+    record = hosts.run(*steps, context={"x": "a"})
+    assert (record["status"], record["output"]) == ("success", "two:again:once:a")
+    assert [row["status"] for row in record["steps"]] == ["success"] * 3
+    assert hosts.done == ["once", "again", "again", "two"]
+    assert hosts.run(*steps, context={"x": "a"}) == record
+    assert hosts.done == ["once", "again", "again", "two"]
+
+
+async def test_a_death_in_mid_resume_keeps_the_payload_and_what_followed(hosts):
+    steps = [tool("once"), tool("later"), tool("again", "$__webhook__.paid"), tool("three", "$again.output")]
+    record = hosts.run(*steps, context={"x": "a"}, key=None)
+    assert record["status"] == "suspended"
+    hosts.resume(record["trace_id"], {"paid": "yes"}, die_in="three")
+    doubtful = hosts.resume(record["trace_id"])
+    assert [(row["id"], row["status"]) for row in doubtful["steps"]] == [
+        ("once", "success"),
+        ("later", "pending"),
+        ("again", "success"),
+    ]
+    assert doubtful["steps"][2]["output"] == "again:yes"
+    assert (doubtful["status"], doubtful["waiting"][0]["arguments"]) == ("suspended", {"text": "again:yes"})
+    last = hosts.settle(record["trace_id"], "happened", value="three:again:yes")
+    assert (last["status"], last["output"]) == ("success", "three:again:yes")
+    assert hosts.done == ["once", "later", "again", "three"]
+    assert hosts.resume(record["trace_id"])["code"] == "not_suspended"
+
+
+async def test_a_payload_given_after_the_death_is_for_what_waits_then(hosts):
+    steps = [
+        tool("later", output_key="first"),
+        tool("again", "$first"),
+        {"id": "more", "type": "wait", "event": "more"},
+    ]
+    record = hosts.run(*steps, context={"x": "a"}, key=None)
+    hosts.resume(record["trace_id"], "one", die_in="again")
+    suspended = hosts.resume(record["trace_id"])
+    assert suspended["status"] == "suspended"
+    last = hosts.resume(record["trace_id"], "two")
+    assert (last["status"], last["output"]) == ("success", "two")
+
+
+async def test_many_processes_with_one_key_run_once(hosts):
+    program = {"steps": [tool("once"), {"id": "rest", "type": "wait", "seconds": 0.3}, tool("two")]}
+    outs = [hosts.start(run={"program": program, "context": {"x": "a"}, "key": "one"}) for _ in range(5)]
+    records = [ended(out) for out in outs]
+    assert hosts.done == ["once", "two"]
+    assert all(record == records[0] for record in records)
+    assert records[0]["status"] == "success"
+
+
+async def test_many_processes_resume_once(hosts):
+    record = hosts.run(tool("later"), tool("two"), context={"x": "a"}, key=None)
+    outs = [hosts.start(resume={"id": record["trace_id"], "payload": number}) for number in range(1, 5)]
+    assert sorted(row.get("status", row.get("code")) for row in map(ended, outs)) == ["not_suspended"] * 3 + ["success"]
+    assert hosts.done == ["later", "two"]
+
+
+async def test_the_key_of_a_lost_run_still_belongs_to_its_program(hosts):
+    hosts.run(tool("once"), context={"x": "a"}, die_in="once")
+    assert hosts.run(tool("once"), context={"x": "b"})["code"] == "key_conflict"
+    assert hosts.run(tool("two"), context={"x": "a"})["code"] == "key_conflict"
+
+
+async def test_a_sensitive_value_is_known_to_the_process_that_goes_on(hosts):
+    card = {"id": "card", "type": "tool", "tool": "card"}
+    steps = [card, tool("later", "wait"), tool("two", "$card.output.number")]
+    record = hosts.run(*steps, key=None)
+    reference = record["steps"][0]["output"]["number"]
+    assert reference.startswith("vault://ref/")
+    hosts.resume(record["trace_id"], f"again {CARD}", die_in="two")
+    assert f"two {CARD}" in hosts.log.read_text()
+    hosts.resume(record["trace_id"])
+    stored = await hosts.stored()
+    assert stored.record["steps"][1]["status"] == "pending"
+    async with Database(hosts.state / "ledger.sqlite") as database:
+        text = str(await SqliteRecorder(database).read(stored.id))
+        assert f"again {reference}" in text
+        assert CARD not in text
+        assert list((await ProgramStore(database).values(stored.id)).values()) == [CARD]
+
+
+WAITS = [{"type": "approval", "message": "Go on?"}, {"type": "wait", "event": "paid"}]
+
+
+@pytest.mark.parametrize("waits", WAITS)
+async def test_what_nobody_answers_in_time_times_out_although_it_is_suspended(hosts, waits):
+    steps = [{"id": "ask", **waits, "timeout_seconds": 0.3}, tool("two")]
+    record = hosts.run(*steps, context={"x": "a"}, key=None)
+    assert record["status"] == "suspended"
+    await anyio.sleep(max(0, record["waiting"][0]["due"] - time.time()))
+    last = hosts.resume(record["trace_id"])
+    assert (last["status"], last["steps"][0]["code"], hosts.done) == ("failed", "timeout", [])
+
+
+async def test_a_reference_that_leads_nowhere_is_named_where_an_argument_is_refused(hosts):
+    record = hosts.run(tool("number"), context={"xx": 1}, key=None)
+    assert record["code"] == "bad_arguments"
+    assert "Nothing is behind $x: neither in the context nor in an output." in record["error"]
+    record = hosts.run(tool("number"), context={"x": "a"}, key=None)
+    assert record["code"] == "bad_arguments"
+    assert "Nothing is behind" not in record["error"]
+
+
+async def test_an_approved_call_that_is_pending_is_not_made_again_by_what_it_waits_for(hosts):
+    record = hosts.run(tool("careful_later"), tool("two", "$careful_later.output"), context={"x": "a"}, key=None)
+    await hosts.decide()
+    record = hosts.resume(record["trace_id"])
+    assert (record["status"], record["waiting"][0]["kind"]) == ("suspended", "tool")
+    assert hosts.resume(record["trace_id"])["code"] == "still_waiting"
+    last = hosts.resume(record["trace_id"], "paid")
+    assert (last["status"], last["output"]) == ("success", "two:paid")
+    assert hosts.done == ["careful_later", "two"]

@@ -1,0 +1,185 @@
+"""Images: what a script shows as one is one, once, and of a size that a client takes."""
+
+import base64
+
+import pytest
+from execution_fixtures import lines, printed
+
+from mcp_bridge.host.service import prepare
+from mcp_bridge.server import displays
+from mcp_bridge.wire.messages import MAX_IMAGE_BYTES
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def kinds(record):
+    return [next(iter(shown)) for shown in record.displays]
+
+
+def image_sizes(record):
+    return [len(base64.b64decode(shown["image/png"])) for shown in record.displays if "image/png" in shown]
+
+
+# --- what tools give ---
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "r",
+        "display(r)",
+        "r[1]",
+        "display(r[1])",
+        "{'logo': r[1], 'n': 1}",
+        "[(1, [r[1]])]",
+        "display(*r)",
+        "await everything.get_tiny_image.raw()",
+        "base64.b64decode(r[1]['data'])",
+        "[base64.b64decode(r[1]['data'])]",
+        "display(r, r[1])\nr",
+    ],
+)
+async def test_a_tools_image_is_an_image_however_it_is_shown_and_once(sandboxes, everything_server, shown):
+    code = f"import base64\nfrom mcp.servers import everything\nr = await everything.get_tiny_image()\n{shown}"
+    record = await sandboxes.run(code, everything_server)
+    text = printed(record) + (record.value or "")
+    (image,) = displays.checked(record.displays)
+    assert isinstance(image, displays.Image)
+    assert image.mime_type == "image/png"
+    assert image.data[:40] not in text, "its base64 is nothing to read"
+    assert text == "" or f"<image/png, {image.size} bytes>" in text or "MCP logo" in text
+
+
+async def test_a_tools_image_that_is_printed_is_one_line_and_has_everything(sandboxes, everything_server):
+    record = await sandboxes.run(
+        """
+import base64, copy, json, pickle
+from mcp.servers import everything
+r = await everything.get_tiny_image()
+print(r)
+print(r[1], f"{r[1]}", str(r[0]) == r[0])
+raw = await everything.get_tiny_image.raw()
+print(raw["content"][1])
+data = base64.b64decode(r[1]["data"])
+print(data[:4], json.loads(json.dumps(r[1])) == dict(r[1]), pickle.loads(pickle.dumps(r)) == r, copy.deepcopy(r) == r)
+gzipped = await everything.gzip_file_as_resource(name="a.gz", data="data:text/plain,hello", outputType="resource")
+print(gzipped)
+r[1].pop("data")
+print(r[1])
+display(raw)
+""",
+        everything_server,
+    )
+    short = "<image/png, 4033 bytes; display(it) shows it, ['data'] is its base64>"
+    out = lines(record)
+    assert out[0] == f"[\"Here's the image you requested:\", {short}, 'The image above is the MCP logo.']"
+    assert out[1:3] == [f"{short} {short} True", short]
+    assert out[3] == "b'\\x89PNG' True True True"
+    assert "application/gzip" in out[4]
+    assert len(out[4]) < 200
+    assert out[5] == "{'type': 'image', 'mime_type': 'image/png'}"
+    assert kinds(record) == ["image/png"]
+
+
+async def test_what_stands_around_an_image_is_text_and_what_has_none_is_what_it_was(sandboxes, everything_server):
+    record = await sandboxes.run(
+        """
+from mcp.servers import everything
+from collections import OrderedDict
+class Odd(dict):
+    def __repr__(self): return "odd"
+r = await everything.get_tiny_image()
+r.append(Odd(a=1))
+itself = []
+itself.append(itself)
+display(itself, {"mime_type": "image/png", "data": None}, {"type": "image"}, OrderedDict(a=1), None)
+r
+""",
+        everything_server,
+    )
+    shown = ["[[...]]", "{'mime_type': 'image/png', 'data': None}", "{'type': 'image'}"]
+    assert [line for line in lines(record) if "OrderedDict" not in line] == [*shown, "None"]
+    assert record.value.startswith('["Here\'s the image you requested:", <image/png, ')
+    assert record.value.endswith("'The image above is the MCP logo.', odd]")
+
+
+async def test_things_in_a_list_are_not_asked_for_more_than_they_have(sandboxes, everything_server, time_server):
+    """A server's module is asked for its tools by any attribute; a class of the script's may raise."""
+    record = await sandboxes.run(
+        """
+from mcp.servers import everything, time
+class Raises:
+    def __getattr__(self, name): raise RuntimeError(name)
+    def __repr__(self): return "raises"
+class Rich:
+    def _repr_png_(self): raise ValueError("no picture")
+    def __repr__(self): return "rich"
+[everything, time, Raises(), Rich()]
+""",
+        everything_server,
+        time_server,
+    )
+    assert record.value == "[<MCP server 'everything'>, <MCP server 'time'>, raises, rich]"
+    assert record.calls == 0
+
+
+# --- what is too large ---
+
+
+async def test_an_image_that_is_too_large_is_said_with_the_line_to_write(sandboxes):
+    large = "b'\\x89PNG\\r\\n\\x1a\\n' + bytes(5_000_000)"
+    record = await sandboxes.run(f"display({large})\ndisplay([{large}])\n{large}\n")
+    (shown,) = displays.checked(record.displays)
+    assert isinstance(shown, displays.Text)
+    assert shown.text.startswith(
+        "[image/png of 5000008 bytes not shown: the limit is 4194304, and Pillow, which scales, "
+    )
+    assert '(the operator\'s setting `profile = "data"` brings it)' in shown.text
+    assert "open('/tmp/image', 'wb').write(DATA); artifact('/tmp/image')" in shown.text
+    # Larger than a frame of the channel may be.
+    record = await sandboxes.run("display(b'\\xff\\xd8\\xff' + bytes(20_000_000))\nprint('went on')", memory=512 << 20)
+    assert lines(record) == ["went on"]
+    assert kinds(record) == ["text/plain"]
+
+
+@pytest.mark.xdist_group("images")
+@pytest.mark.timeout(500)
+async def test_figures_are_shown_once_and_large_images_scaled_down(sandboxes):
+    """With the packages of the data profile."""
+    settings = sandboxes.settings.model_copy(update={"profile": "data"})
+    prepared = await prepare(settings)
+    async with sandboxes.open(profile="data", timeout=60, memory=1 << 30) as bridge:
+        bridge._prepared = prepared
+
+        async def shown(code):
+            record = await bridge.run("import io\nimport matplotlib.pyplot as plt\nfig, ax = plt.subplots()\n" + code)
+            assert record.status == "success", record.error
+            return record
+
+        once = ["", "display(fig)", "display(fig); display(fig)", "fig", "[fig, ax]", "display(fig)\nfig"]
+        once += [
+            "plt.savefig('/tmp/a.png', dpi=50)\nartifact('/tmp/a.png')",
+            "plt.savefig('/tmp/a.png', dpi=50)\ndisplay(open('/tmp/a.png', 'rb').read())",
+            "b = io.BytesIO()\nfig.savefig(b, format='png')\nb.getvalue()",
+            "import PIL.Image\nfig.savefig('/tmp/a.png')\nplt.close(fig)\nPIL.Image.open('/tmp/a.png')",
+        ]
+        for code in once:
+            assert kinds(await shown(code)) == ["image/png"], code
+        assert kinds(await shown("plt.close(fig)\nfig.savefig('/tmp/a.png')")) == [], "not shown at all"
+        two = await shown("plt.figure()\nplt.plot([1, 2])")
+        assert len(image_sizes(two)) == 2
+        changed = await shown("display(fig)\nax.plot([1, 2])")
+        assert len(set(image_sizes(changed))) == 2, "it is another picture by then"
+
+        noise = "import numpy as np, PIL.Image\nimage = PIL.Image.fromarray(np.random.randint(0, 255, (1500, 1500, 3), 'uint8'))\n"
+        for last in ("image", "[image]", "b = io.BytesIO()\nimage.save(b, 'PNG')\nb.getvalue()"):
+            record = await shown("plt.close('all')\n" + noise + last)
+            picture, said = displays.checked(record.displays)
+            assert isinstance(picture, displays.Image)
+            assert picture.size <= MAX_IMAGE_BYTES
+            assert "scaled down from 1500x1500 to " in said.text
+        photo = noise + "b = io.BytesIO()\nimage.resize((4000, 4000)).save(b, 'JPEG', quality=100)\nb.getvalue()"
+        record = await shown("plt.close('all')\n" + photo)
+        assert kinds(record) == ["image/jpeg", "text/plain"]
+        broken = await shown("plt.close('all')\nb'\\x89PNG\\r\\n\\x1a\\n' + bytes(5_000_000)")
+        assert "it can't be scaled down" in broken.displays[0]["text/plain"]

@@ -1,0 +1,227 @@
+"""The host's end of the channel, and who ends a sandbox that rests, at moments that no real guest can be brought to."""
+
+import time
+from types import SimpleNamespace
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from mcp_bridge import fair_share
+from mcp_bridge.executions.scripts.held_calls import Hold
+from mcp_bridge.host import channel as channel_module
+from mcp_bridge.host import sandbox_run as execution_module
+from mcp_bridge.host.channel import ChannelLimits, HostChannel
+from mcp_bridge.host.sandbox_run import Execution, ExecutionLimits
+from mcp_bridge.wire import jsonrpc, messages
+
+LIMITS = ChannelLimits(1, 100, 10**6)
+
+
+def frame(message, number=None):
+    if number is None:
+        return jsonrpc.encode(messages.notification(message))
+    method = messages.NAMES[type(message)]
+    return jsonrpc.encode(jsonrpc.Request(number, method, messages.encode_params(message)))
+
+
+def call(number, tool="held"):
+    return frame(messages.ToolCall("s", tool, {}), number)
+
+
+FINISH = frame(messages.ExecutionFinish(0), 9)
+
+
+class Guest:
+    """Both ends of a guest's pipes: `say` is read at once, and what it is told waits for `listens`."""
+
+    def __init__(self):
+        self._send, self._receive = anyio.create_memory_object_stream(100)
+        self.told, self.listens = anyio.Event(), anyio.Event()
+        self.listens.set()
+        self.stdin = self.stdout = self.stderr = self
+
+    def say(self, *frames):
+        for each in frames:
+            self._send.send_nowait(each)
+
+    async def receive(self, _size=0):
+        return await self._receive.receive()
+
+    async def send(self, _data):
+        await anyio.lowlevel.checkpoint()
+        self.told.set()
+        await self.listens.wait()
+
+    async def aclose(self):
+        pass
+
+    async def wait(self):
+        await anyio.sleep_forever()
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        await anyio.sleep_forever()
+
+
+@pytest.fixture
+def guest():
+    made = Guest()
+    with made._send, made._receive:
+        yield made
+
+
+class Waiting:
+    """As `Requests`: each call waits for what nobody can give, until it is taken back."""
+
+    def __init__(self):
+        self.hold = Hold()
+        self.rested = self.hold.begun
+
+    async def answer(self, request):
+        def let_go():
+            self.hold.remove(request.tool)
+
+        channel_module.step_aside()
+        self.hold.add(SimpleNamespace(call=request.tool))
+        channel_module.when_taken_back(let_go)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            if channel_module.taken_back():
+                let_go()
+
+    def unbegun(self, request):
+        pass
+
+    async def on_hold(self):
+        await self.rested()
+
+
+async def run(guest, requests):
+    limits = ExecutionLimits(60, 60, 60, 1 << 20, LIMITS)
+    with anyio.fail_after(30):
+        return await Execution(guest, "e", b"", limits, requests, None, time.monotonic()).run()
+
+
+@pytest.mark.parametrize("last", [FINISH, frame(messages.RequestCancel(1))], ids=["finishes", "takes back"])
+async def test_what_comes_once_a_script_is_being_suspended_takes_back_nothing_of_what_it_waits_for(
+    guest, monkeypatch, last
+):
+    monkeypatch.setattr(execution_module, "QUIET_SECONDS", 0.0)
+    requests, rests = Waiting(), anyio.Event()
+    requests.rested = rests.wait
+    end = Execution._end
+
+    def ends_late(self, *args):
+        # In the same turn of the loop: it has been received when the sandbox is ended.
+        guest.say(last)
+        end(self, *args)
+
+    monkeypatch.setattr(Execution, "_end", ends_late)
+    guest.say(frame(messages.GuestReady("3.11")), call(1))
+    records = []
+
+    async def runs():
+        records.append(await run(guest, requests))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(runs)
+        await requests.hold.begun()
+        await anyio.wait_all_tasks_blocked()
+        rests.set()
+    assert (records[0].status, list(requests.hold.calls)) == ("suspended", ["held"])
+
+
+async def test_a_script_that_has_finished_is_not_suspended_while_it_is_told_so(guest, monkeypatch):
+    monkeypatch.setattr(execution_module, "QUIET_SECONDS", 1e-9)
+    requests, rests = Waiting(), anyio.Event()
+    requests.rested = rests.wait
+    guest.listens = anyio.Event()
+    guest.say(frame(messages.GuestReady("3.11")), call(1))
+    records = []
+
+    async def runs():
+        records.append(await run(guest, requests))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(runs)
+        await requests.hold.begun()
+        guest.say(FINISH)
+        await guest.told.wait()
+        rests.set()
+        for _ in range(100):
+            await anyio.lowlevel.checkpoint()
+        guest.listens.set()
+    assert records[0].status == "success"
+
+
+async def test_whoever_waits_for_a_call_to_wait_is_told_while_one_does():
+    hold, one, seen = Hold(), SimpleNamespace(call="one"), []
+
+    async def watch():
+        await hold.begun()
+        seen.append(list(hold.calls))
+
+    async def remove():
+        hold.remove("one")
+
+    hold.add(one)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
+        tasks.start_soon(remove)
+    assert seen == [["one"]]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
+        await anyio.wait_all_tasks_blocked()
+        hold.add(one)
+        hold.remove("one")
+        await anyio.wait_all_tasks_blocked()
+        assert len(seen) == 1
+        hold.add(one)
+    assert seen == [["one"]] * 2
+
+
+def channel(guest, answer):
+    return HostChannel(guest, guest, LIMITS, answer, lambda _: None, lambda _: None)
+
+
+async def test_a_request_that_is_taken_back_while_it_waits_for_a_place_is_not_worked_on_any_more(guest):
+    go, release, aside, inside = (anyio.Event() for _ in range(4))
+
+    async def answer(request):
+        if request.tool == "first":
+            channel_module.step_aside()
+            aside.set()
+            await go.wait()
+            await channel_module.come_back()
+        else:
+            inside.set()
+            await release.wait()
+        return {"value": 1}
+
+    served = channel(guest, answer)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(served.serve)
+        guest.say(call(1, "first"))
+        await aside.wait()
+        guest.say(call(2, "second"))
+        await inside.wait()
+        go.set()
+        await anyio.wait_all_tasks_blocked()
+        assert served.quiet_seconds == 0
+        guest.say(frame(messages.RequestCancel(1)))
+        await anyio.wait_all_tasks_blocked()
+        release.set()
+        await anyio.wait_all_tasks_blocked()
+        assert served.quiet_seconds > 0
+        tasks.cancel_scope.cancel()
+
+
+async def test_who_stops_serving_pays_for_nothing_more(guest):
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await channel(guest, None).serve()
+    assert fair_share.current.get() is None

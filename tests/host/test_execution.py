@@ -1,0 +1,882 @@
+"""One script from request to record: values, errors, exits, time-outs, memory, calls, files; and nothing left behind."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+from execution_fixtures import lines, printed, until
+from servers.specs import faulty
+
+from mcp_bridge.downstream.configuration.spec import ServerSpec
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.retention import erase
+from mcp_bridge.host import bundle
+
+MEETING = ServerSpec(
+    name="meeting", command=sys.executable, args=(str(Path(__file__).parents[1] / "support/servers" / "meeting.py"),)
+)
+
+
+@pytest.fixture
+async def bridge(sandboxes):
+    """For tests that need no server: the engine's cost is theirs, the bridge's is shared."""
+    return Runs(sandboxes)
+
+
+class Runs:
+    def __init__(self, sandboxes):
+        self._sandboxes = sandboxes
+
+    async def all(self, *codes, **options):
+        """Several scripts at once, each in its own sandbox; their records in order."""
+        records = [None] * len(codes)
+
+        async with self._sandboxes.open() as bridge, asyncio.TaskGroup() as tasks:
+
+            async def one(place, code):
+                records[place] = await bridge.run(code, **options)
+
+            for place, code in enumerate(codes):
+                tasks.create_task(one(place, code))
+        return records
+
+
+# --- values ---
+
+VALUES = {
+    "1 + 1": "2",
+    "x = 1": None,
+    "None": None,
+    "'text'": "'text'",
+    "print('a')": None,
+    "x = 3\nx": "3",
+    "import asyncio\nawait asyncio.sleep(0, 'awaited')": "'awaited'",
+    "async def f():\n    return 7\nawait f()": "7",
+    "[await f() for f in [__import__('asyncio').sleep]][0:0] if 0 else 5": "5",
+    "if True:\n    5": None,
+    "def f():\n    return 1": None,
+    "'a\\ud800'": "'a\\ud800'",
+    "class Odd:\n    def __repr__(self): return 'a\\ud800'\nOdd()": "a\\ud800",
+    "# only a comment\n": None,
+    "import asyncio\nasync def main():\n    await asyncio.sleep(0)\n    return 'run'\nasyncio.run(main())": "'run'",
+    "async with __import__('contextlib').AsyncExitStack() as s: pass\n4": "4",
+    "async for x in (i async for i in (j async for j in __import__('mcp').nothing)) if 0 else (): pass": ...,
+    "__name__": "'__main__'",
+    "import __main__\n__main__.__dict__ is globals()": "True",
+    "import sys\nsys.argv": "['script']",
+}
+
+
+async def test_the_last_expressions_value_is_shown(bridge):
+    cases = {code: value for code, value in VALUES.items() if value is not ...}
+    records = await bridge.all(*cases)
+    for record, (code, value) in zip(records, cases.items(), strict=True):
+        assert (code, record.status, record.value) == (code, "success", value), record.error
+
+
+async def test_a_long_value_is_cut_in_the_middle_and_says_so(bridge):
+    plain, control, wide = await bridge.all(
+        "'x' * 20_000_000", "'\\x00' * 9_000_000", "type('T', (), {'__repr__': lambda s: '\\x01\\u20ac' * 4_500_000})()"
+    )
+    for record in (plain, control, wide):
+        assert record.status == "success", record.error
+        assert "characters cut" in record.value
+    assert plain.value.startswith("'xxx")
+    assert plain.value.endswith("xxx'")
+
+
+# --- errors ---
+
+
+async def test_an_exception_is_told_with_type_message_line_and_the_users_frames_only(bridge):
+    plain, library, coroutine, local = await bridge.all(
+        "def f():\n    return 1 / 0\n\nprint('x')\nf()",
+        "import json\n\njson.loads('{')",
+        "import asyncio\nasync def f():\n    await asyncio.wait_for(asyncio.sleep(9), 0.01)\nawait f()",
+        "open('/tmp/m.py', 'w').write('def g():\\n    raise KeyError(7)\\n')\nimport sys\nsys.path.append('/tmp')\nimport m\nm.g()",
+    )
+    assert plain.exit_code == 1
+    assert plain.error["code"] == "script_error"
+    assert (plain.error["type"], plain.error["message"]) == ("ZeroDivisionError", "division by zero")
+    assert plain.error["line"] == 2
+    assert plain.error["traceback"] == (
+        "Traceback (most recent call last):\n"
+        '  File "<script>", line 5, in <module>\n'
+        "    f()\n"
+        '  File "<script>", line 2, in f\n'
+        "    return 1 / 0\n"
+        "           ~~^~~\n"
+        "ZeroDivisionError: division by zero"
+    )
+    assert library.error["type"] == "JSONDecodeError"
+    assert library.error["line"] == 3
+    assert "decoder.py" not in library.error["traceback"]
+    assert (coroutine.error["type"], coroutine.error["line"]) == ("TimeoutError", 3)
+    assert "tasks.py" not in coroutine.error["traceback"]
+    assert (local.error["type"], local.error["message"], local.error["line"]) == ("KeyError", "7", 5)
+    assert '"/tmp/m.py", line 2, in g' in local.error["traceback"]
+    for record in (plain, library, coroutine, local):
+        assert record.status == "error"
+        assert "<bridge>" not in record.error["traceback"]
+        assert "importlib" not in record.error["traceback"]
+
+
+ODD_ERRORS = {
+    "raise ExceptionGroup('several', [ValueError('a'), KeyError('b')])": ("ExceptionGroup", "several (2 sub-exceptions)"),
+    "try:\n    1 / 0\nexcept Exception as e:\n    raise RuntimeError('second') from e": ("RuntimeError", "second"),
+    "e = ValueError('noted')\ne.add_note('a note')\nraise e": ("ValueError", "noted\na note"),
+    "class Bad(Exception):\n    def __str__(self): raise TypeError\nraise Bad": ("Bad", "<exception str() failed>"),
+    "class Bad(Exception):\n    def __str__(self): return 7\nraise Bad": ("Bad", "<exception str() failed>"),
+    "class Bad(Exception):\n    __notes__ = 7\nraise Bad('m')": ("Bad", "m"),
+    "def f(): f()\nf()": ("RecursionError", "maximum recursion depth exceeded"),
+    "raise ValueError('a\\ud800')": ("ValueError", "a\\ud800"),
+    "raise ValueError('x' * 50_000_000)": ("ValueError", ...),
+    "raise KeyboardInterrupt('mine')": ("KeyboardInterrupt", "mine"),
+    "raise BaseException('base')": ("BaseException", "base"),
+    "raise GeneratorExit": ("GeneratorExit", ""),
+    "import asyncio\nraise asyncio.CancelledError": ("CancelledError", ""),
+    "import asyncio\nasyncio.current_task().cancel()\nawait asyncio.sleep(1)": ("CancelledError", ""),
+    "e = None\nfor n in range(5000):\n    f = ValueError(n)\n    f.__context__ = e\n    e = f\nraise e": ("ValueError", "4999"),
+    "class M(type):\n    __name__ = property(lambda c: 1 / 0)\nclass E(Exception, metaclass=M): pass\nraise E('m')": ("E", "m"),
+    "class E(Exception): line = 'no number'\nraise E": ("E", ""),
+    "import sys\nsys.setrecursionlimit(50)\ndef f(): f()\nf()": ("RecursionError", ...),
+    "exec('1 / 0')": ("ZeroDivisionError", "division by zero"),
+    "import asyncio\nawait asyncio.gather(*[asyncio.to_thread(int, 'a') for _ in range(3)])": ("ValueError", ...),
+    "import nonexistent_module": (
+        "ModuleNotFoundError",
+        "No module named 'nonexistent_module'\n"
+        "The image has the standard library only. More comes with the operator's setting `packages`.",
+    ),
+    "assert False, 'claim'": ("AssertionError", "claim"),
+    "class R:\n    def __repr__(self): raise OSError('shown')\nR()": ("OSError", "shown"),
+}  # fmt: skip
+
+
+async def test_odd_exceptions_are_told_as_well_as_they_can_be(bridge):
+    records = await bridge.all(*ODD_ERRORS)
+    for record, (code, (kind, message)) in zip(records, ODD_ERRORS.items(), strict=True):
+        assert (code, record.status) == (code, "error")
+        assert record.exit_code == 1
+        assert record.error["type"] == kind, code
+        assert message is ... or record.error["message"] == message, code
+        assert len(record.error["message"]) < 50_000
+        assert len(record.error["traceback"]) < 50_000
+        assert "<bridge>" not in record.error["traceback"]
+        assert code in {"raise GeneratorExit"} or isinstance(record.error["line"], int), code
+
+
+async def test_chains_and_groups_show_every_exceptions_user_frames(bridge):
+    chain, group = await bridge.all(*list(ODD_ERRORS)[1::-1])
+    assert "ZeroDivisionError" in chain.error["traceback"]
+    assert "direct cause" in chain.error["traceback"]
+    assert chain.error["line"] == 4
+    assert "ValueError: a" in group.error["traceback"]
+    assert "KeyError: 'b'" in group.error["traceback"]
+
+
+BAD_SYNTAX = {
+    "x = 1\ny = = 2": (2, "y = = 2\n        ^"),
+    "def f():\nreturn 1": (2, "return 1\n    ^"),
+    "print('a": (1, "print('a\n          ^"),
+    "if True:\n\tx = 1\n        y = 2": (3, None),
+    "x = 1\n\n  y": (3, None),
+    "a = 'é' +": (1, "a = 'é' +\n             ^"),
+    "return 5": (1, None),
+    "f(**{'a': 1}, *[1])": (1, None),
+    "await = 3": (1, None),
+    "x = 0777": (1, None),
+    "\x00": (None, None),
+    "(" * 300: (None, None),
+}
+
+
+async def test_a_syntax_error_names_its_line_and_points_at_the_place(bridge):
+    records = await bridge.all(*BAD_SYNTAX)
+    for record, (code, (line, shown)) in zip(records, BAD_SYNTAX.items(), strict=True):
+        assert (code, record.status, record.exit_code) == (code, "error", 1)
+        if line is not None:
+            assert record.error["code"] == "syntax_error", code
+            assert record.error["line"] == line, code
+            assert f'File "<script>", line {line}' in record.error["traceback"]
+        assert shown is None or shown in record.error["traceback"], record.error["traceback"]
+        assert "<bridge>" not in record.error["traceback"]
+
+
+# --- exits ---
+
+EXITS = {
+    "sys.exit()": ("success", 0),
+    "sys.exit(None)": ("success", 0),
+    "sys.exit(0)": ("success", 0),
+    "exit(3)": ("exit", 3),
+    "raise SystemExit(255)": ("exit", 255),
+    "sys.exit(-1)": ("exit", 255),
+    "sys.exit(True)": ("exit", 1),
+    "sys.exit('text')": ("exit", 1),
+    "sys.exit([1])": ("exit", 1),
+    "sys.exit(10 ** 100)": ("success", 0),
+    "await __import__('asyncio').sleep(0); sys.exit(4)": ("exit", 4),
+    "import threading; threading.Thread(target=sys.exit, args=(9,)).start()": ("success", 0),
+    "os._exit(0)": ("killed", 1),
+    "os._exit(5)": ("killed", 5),
+    "os.kill(os.getpid(), signal.SIGKILL)": ("killed", 137),
+    "os.kill(os.getpid(), signal.SIGTERM)": ("killed", 143),
+    "import ctypes; ctypes.string_at(0)": ("killed", 139),
+    "os.abort()": ("killed", 134),
+    "signal.alarm(1); signal.pause()": ("killed", 142),
+    "x = [0] * (1 << 60)": ("out_of_memory", 1),
+    "raise MemoryError('mine')": ("out_of_memory", 1),
+    "raise type('ArrayMemoryError', (MemoryError,), {})('a library has its own')": ("out_of_memory", 1),
+    "import errno, os\nraise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))": ("out_of_memory", 1),
+    "class E(OSError):\n    errno = property(lambda self: 1 / 0)\nraise E()": ("error", 1),
+}
+
+
+async def test_every_way_out_is_reported_as_what_it_is(bridge):
+    records = await bridge.all(*(f"import os, sys, signal\nprint('before')\n{code}" for code in EXITS))
+    for record, (code, (status, exit_code)) in zip(records, EXITS.items(), strict=True):
+        assert (code, record.status, record.exit_code) == (code, status, exit_code), record.error
+        assert (record.error is None) == (status == "success")
+        assert record.stdout == b"before\n", code
+    by_code = dict(zip(EXITS, records, strict=True))
+    assert by_code["sys.exit('text')"].stderr == b"text\n"
+    assert by_code["os.kill(os.getpid(), signal.SIGKILL)"].error["code"] == "interpreter_killed"
+    assert "SIGSEGV" in by_code["import ctypes; ctypes.string_at(0)"].error["message"]
+    assert by_code["os._exit(5)"].error["code"] == "interpreter_exited"
+    assert by_code["raise MemoryError('mine')"].error["code"] == "out_of_memory"
+
+
+async def test_ten_gigabytes_are_out_of_memory_whoever_notices(sandboxes):
+    record = await sandboxes.run("""
+print("before", flush=True)
+import mmap
+areas = []
+while True:
+    area = mmap.mmap(-1, 64 << 20)
+    for place in range(0, len(area), 4096):
+        area[place] = 1
+    areas.append(area)
+""")
+    assert record.status == "out_of_memory", record.error
+    assert record.error["code"] == "out_of_memory"
+    assert record.stdout == b"before\n"
+
+
+async def test_a_killed_child_is_no_fault_of_the_scripts(sandboxes):
+    record = await sandboxes.run("""
+import subprocess, sys
+child = subprocess.run([sys.executable, "-c", "x = []\\nwhile 1: x.append(bytearray(b'x' * (8 << 20)))"])
+print(child.returncode)
+""")
+    assert lines(record) in ([["-9"], ["1"]])
+
+
+async def test_a_script_that_leaves_after_a_child_was_killed_for_memory_is_not_out_of_memory_itself(sandboxes):
+    record = await sandboxes.run("""
+import os, subprocess, sys
+subprocess.run([sys.executable, "-c", "x = []\\nwhile 1: x.append(bytearray(b'x' * (8 << 20)))"])
+os._exit(6)
+""")
+    assert (record.status, record.exit_code) == ("killed", 6)
+
+
+# --- time ---
+
+
+OVER = {
+    "busy": "while True: pass",
+    "sleep": "import time; time.sleep(100)",
+    "await": "import asyncio; await asyncio.sleep(100)",
+    "c": "import re; re.match('(a+)+$', 'a' * 60 + 'b')",
+    "thread": "import threading; threading.Thread(target=threading.Event().wait).start()",
+    "signals": "import signal\nfor n in range(1, 65):\n  try: signal.signal(n, signal.SIG_IGN)\n  except (OSError, ValueError): pass\nwhile True: pass",
+    "except": "try:\n  while True: pass\nexcept BaseException: pass\nwhile True: pass",
+    "repr": "class R:\n  def __repr__(s):\n    while True: pass\nR()",
+    "atexit": "import atexit\n@atexit.register\ndef f():\n  while True: pass",
+    "child": "import subprocess; subprocess.run(['python3', '-c', 'while True: pass'])",
+    "stopped": "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)",
+}  # fmt: skip
+
+
+async def test_a_script_over_its_time_is_ended_and_leaves_no_container(bridge):
+    for name, record in zip(OVER, await bridge.all(*OVER.values(), timeout=1), strict=True):
+        assert (record.status, record.exit_code) == ("timeout", 124), name
+        assert record.error["code"] == "script_timeout", name
+        assert "1 s" in record.error["message"], name
+        assert record.script_ms >= 1000, name
+
+
+async def test_waiting_for_a_tool_is_not_the_scripts_time(sandboxes):
+    record = await sandboxes.run("from mcp.servers import faulty\nprint(await faulty.sleep(3))", faulty(), timeout=1)
+    assert printed(record) == "slept\n"
+    assert record.script_ms < 1000
+    assert record.duration_ms > 3000
+
+
+async def test_work_beside_a_waiting_call_is_bounded_by_the_wall(sandboxes):
+    record = await sandboxes.run(
+        "import asyncio\nfrom mcp.servers import faulty\ncall = asyncio.create_task(faulty.hang())\n"
+        "await asyncio.sleep(0.1)\nwhile True: pass",
+        faulty(),
+        timeout=1,
+        wall_timeout=3.0,
+    )
+    assert (record.status, record.exit_code) == ("timeout", 124)
+    assert record.error["code"] == "wall_timeout"
+
+
+async def test_no_tool_is_called_after_the_time_is_up(sandboxes):
+    code = """
+import threading
+from mcp.sync.servers import faulty
+faulty.echo("ready")
+while True:
+    pass
+"""
+    async with sandboxes.open(faulty()) as bridge:
+        assert (await bridge.run(code, timeout=1)).status == "timeout"
+        # The call that was under way was taken back, and the server goes on.
+        record = await bridge.run("from mcp.servers import faulty\nprint(await faulty.echo('again'))")
+    assert printed(record) == "again\n"
+
+
+# --- many and large ---
+
+
+async def test_three_hundred_concurrent_calls_complete(sandboxes):
+    record = await sandboxes.run(
+        """
+import asyncio
+from mcp.servers import faulty
+results = await asyncio.gather(*(faulty.echo(f"call {n}") for n in range(300)))
+print(results == [f"call {n}" for n in range(300)])
+""",
+        faulty(),
+    )
+    assert printed(record) == "True\n"
+    assert record.calls == 300
+
+
+async def test_parallel_calls_overlap_at_the_server(sandboxes):
+    record = await sandboxes.run(
+        """
+import asyncio
+from mcp.servers import meeting
+print(await asyncio.gather(*(meeting.meet(20) for _ in range(20))))
+from concurrent.futures import ThreadPoolExecutor
+from mcp.sync.servers import meeting as blocking
+with ThreadPoolExecutor(30) as pool:
+    print(list(pool.map(blocking.meet, [30] * 30)))
+""",
+        MEETING,
+    )
+    assert lines(record) == [str(["20"] * 20), str(["30"] * 30)]
+
+
+async def test_calls_under_way_at_once_are_held_to_the_limit(sandboxes):
+    record = await sandboxes.run(
+        """
+import asyncio
+from mcp.servers import meeting
+await asyncio.gather(*(meeting.meet(1) for _ in range(100)))
+print(int(await meeting.most()) <= 4)
+""",
+        MEETING,
+        max_in_flight=4,
+    )
+    assert printed(record) == "True\n"
+
+
+async def test_five_calls_of_a_fifth_of_a_second_take_less_than_half_a_second_together(sandboxes):
+    record = await sandboxes.run(
+        """
+import asyncio, time
+from mcp.servers import faulty
+await faulty.echo("started")
+best = 9
+for attempt in range(5):
+    began = time.monotonic()
+    await asyncio.gather(*(faulty.sleep(0.2) for _ in range(5)))
+    best = min(best, time.monotonic() - began)
+print(best)
+""",
+        faulty(),
+    )
+    assert 0.2 <= float(printed(record)) < 0.5
+
+
+async def test_a_megabyte_passes_both_ways(sandboxes):
+    record = await sandboxes.run(
+        """
+from mcp.servers import faulty
+text = "".join(chr(0x3b1 + n % 24) for n in range(1 << 19)) + "x" * (1 << 20)
+print(await faulty.echo(text) == text)
+print(len(await faulty.big(1 << 20)))
+print(await faulty.big(1 << 20) == "x" * (1 << 20))
+""",
+        faulty(),
+    )
+    assert lines(record) == ["True", str(1 << 20), "True"]
+
+
+async def test_what_is_too_large_or_no_json_is_an_error_that_the_script_can_catch(sandboxes):
+    record = await sandboxes.run(
+        """
+from mcp.servers import faulty
+from mcp import ToolError
+import math
+deep = []
+for _ in range(100): deep = [deep]
+for value in ("x" * (17 << 20), math.nan, object(), deep, "\\ud800", [1] * 2_000_000):
+    try:
+        print(await faulty.echo(value))
+    except ToolError as exc:
+        print(exc.code)
+print(await faulty.echo("still here"))
+""",
+        faulty(),
+    )
+    assert lines(record) == [
+        "frame_too_large", "not_json", "not_json", "frame_too_deep", "not_json", "frame_too_large", "still here",
+    ]  # fmt: skip
+
+
+async def test_calls_over_the_limits_are_refused_by_name_and_the_script_goes_on(sandboxes):
+    code = """
+from mcp.servers import faulty
+from mcp import ToolError
+import asyncio
+done = await asyncio.gather(*(faulty.echo("x" * {size}) for n in range(20)), return_exceptions=True)
+errors = [exc for exc in done if isinstance(exc, ToolError)]
+print(len(errors) >= 10, {{exc.code for exc in errors}}, errors[0])
+"""
+    async with sandboxes.open(faulty(), max_calls=10) as bridge:
+        many = await bridge.run(code.format(size=1))
+    async with sandboxes.open(faulty(), max_call_size=100_000) as bridge:
+        large = await bridge.run(code.format(size=20_000))
+    assert printed(many).startswith("True {'too_many_calls'} This run has made 10 requests. Raise max_calls.")
+    assert printed(large).startswith("True {'calls_too_large'}")
+    assert "max_call_size" in printed(large)
+
+
+async def test_a_script_that_goes_on_after_that_is_ended(sandboxes):
+    record = await sandboxes.run(
+        """
+from mcp.sync.servers import faulty
+while True:
+    try: faulty.echo("again")
+    except Exception: pass
+""",
+        faulty(),
+        max_calls=20,
+    )
+    assert record.status == "call_limit"
+    assert record.error["code"] == "too_many_calls"
+    assert record.calls < 20
+
+
+# --- inside ---
+
+
+async def test_processes_threads_and_files_work_as_usual(bridge):
+    codes = [
+        """
+import multiprocessing
+def square(n): return n * n
+with multiprocessing.get_context("fork").Pool(4) as pool:
+    print(pool.map(square, range(10)))
+""",
+        """
+import os
+if (pid := os.fork()) == 0:
+    print("child", flush=True)
+else:
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    print("parent")
+""",
+        """
+import os
+if (pid := os.fork()) == 0:
+    raise ValueError("in the child")
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+""",
+        """
+import os
+from mcp import runtime
+if (pid := os.fork()) == 0:
+    try:
+        runtime.list_memories_sync()
+    except RuntimeError as exc:
+        print(exc, flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+print(runtime.list_memories_sync() is not None)
+""",
+        """
+from pathlib import Path
+import os
+print(os.getcwd())
+Path("mine.py").write_text("VALUE = 42\\ndef f(): return VALUE\\n")
+import mine
+print(mine.f())
+Path("/tmp/a").write_text("b")
+print(Path("/tmp/a").read_text(), sorted(os.listdir("/workspace"))[0:1] != [])
+""",
+        """
+import asyncio
+process = await asyncio.create_subprocess_exec("python3", "-c", "print(6 * 7)", stdout=asyncio.subprocess.PIPE)
+print((await process.communicate())[0])
+""",
+        """
+import threading
+results = []
+threads = [threading.Thread(target=results.append, args=(n,)) for n in range(50)]
+[thread.start() for thread in threads], [thread.join() for thread in threads]
+print(sorted(results) == list(range(50)))
+""",
+        "import inspect\ndef f():\n    return 'own source'\nprint(inspect.getsource(f))",
+        "import pickle\nclass C:\n    x = 1\nprint(pickle.loads(pickle.dumps(C())).x)",
+        "from dataclasses import dataclass\n@dataclass\nclass D:\n    a: int\nprint(D(1))",
+        "import typing\nclass A:\n    b: 'int'\nprint(typing.get_type_hints(A))",
+    ]
+    records = await bridge.all(*codes)
+    assert lines(records[0]) == [str([n * n for n in range(10)])]
+    assert lines(records[1]) == ["child", "0", "parent"]
+    assert lines(records[2]) == ["1"]
+    assert b"ValueError: in the child" in records[2].stderr
+    assert "forked process" in lines(records[3])[0]
+    assert lines(records[3])[1] == "True"
+    assert lines(records[4]) == ["/workspace", "42", "b True"]
+    assert lines(records[5]) == ["b'42\\n'"]
+    assert lines(records[6]) == ["True"]
+    assert "own source" in printed(records[7])
+    assert lines(records[8]) == ["1"]
+    assert lines(records[9]) == ["D(a=1)"]
+    assert lines(records[10]) == ["{'b': <class 'int'>}"]
+
+
+async def test_two_runs_share_nothing(sandboxes):
+    async with sandboxes.open() as bridge:
+        await bridge.run("x = 1\nopen('/tmp/left', 'w').close()\nopen('/workspace/left.py', 'w').close()")
+        record = await bridge.run("import os\nprint('x' in globals(), os.listdir('/tmp'), os.listdir('/workspace'))")
+    assert printed(record) == "False [] []\n"
+
+
+# --- display, progress, artifacts, memories ---
+
+
+async def test_what_is_displayed_comes_as_what_it_is(bridge):
+    record, bad = await bridge.all(
+        """
+class Shown:
+    def __init__(self, method, value): setattr(type(self), method, lambda s: value)
+class Markdown:
+    def _repr_markdown_(self): return "# title"
+class Image:
+    def _repr_png_(self): return b"\\x89PNG\\r\\n\\x1a\\nrest"
+display(Markdown(), Image(), "text", 7)
+display(b"\\xff\\xd8\\xffjpeg")
+Markdown()
+""",
+        "for n in range(200): display(type('M', (), {'_repr_markdown_': lambda s: 'x'})())",
+    )
+    assert lines(record) == ["text", "7"]
+    assert [sorted(shown) for shown in record.displays] == [
+        ["text/markdown"], ["image/png"], ["image/jpeg"], ["text/markdown"],
+    ]  # fmt: skip
+    assert record.value is None
+    assert bad.status == "output_limit"
+    assert "100 objects" in bad.error["message"]
+
+
+async def test_progress_is_told_and_wrong_arguments_are_the_scripts_error(sandboxes):
+    told = []
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(
+            """
+progress(1)
+progress(2.5, 10, "half")
+progress(True + 2)
+for wrong in (("a",), (1, "b"), (1, 2, 3), (10 ** 400,), (float("nan"),), (None,)):
+    try:
+        progress(*wrong)
+    except (ValueError, TypeError) as exc:
+        print(type(exc).__name__)
+""",
+            progress=lambda *news: told.append(news),
+        )
+    assert told == [(1, None, None), (2.5, 10, "half"), (3, None, None)]
+    assert len(lines(record)) == 6
+
+
+async def test_artifacts_outlive_the_sandbox(sandboxes, tmp_path):
+    async with sandboxes.open(state_dir=tmp_path) as bridge:
+        record = await bridge.run("""
+from pathlib import Path
+import os
+Path("small.txt").write_text("small")
+Path("empty").write_text("")
+Path("large.bin").write_bytes(os.urandom(3 << 20))
+print(artifact("small.txt"), artifact("empty"), artifact("large.bin", name="other name.bin"))
+print(artifact("small.txt", ".part-1"), artifact("empty", "stdout.txt"))
+Path("small.txt").write_text("replaced")
+artifact(Path("small.txt"))
+import zlib
+print(zlib.crc32(Path("large.bin").read_bytes()))
+""")
+        out = lines(record)
+        rows = {row["name"]: row for row in record.artifacts}
+        assert {name: row["size"] for name, row in rows.items()} == {
+            "small.txt": 8, "empty": 0, "other name.bin": 3 << 20, ".part-1": 5, "stdout.txt": 0,
+        }  # fmt: skip
+        assert bridge.files.read(rows["small.txt"]["uri"]) == b"replaced"
+        import zlib
+
+        assert zlib.crc32(bridge.files.read(rows["other name.bin"]["uri"])) == int(out[2])
+        assert out[0].split(" artifact://")[0] == rows["small.txt"]["uri"]
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "files").rglob("*") if path.is_file()} == {0o600}
+
+
+async def test_a_bad_artifact_is_refused_and_leaves_nothing(sandboxes, tmp_path):
+    async with sandboxes.open(state_dir=tmp_path, max_artifact_size=1 << 20) as bridge:
+        record = await bridge.run("""
+from mcp import MCPError
+open("f", "wb").write(b"x" * 1000)
+open("large", "wb").write(b"x" * (2 << 20))
+for path, name in [("f", "../up"), ("f", "/etc/x"), ("f", ".."), ("f", "a\\nb"), ("f", "x" * 300), ("f", "€" * 100),
+                   ("f", "a\\\\b"), ("large", "large"), ("missing", "m"), ("/dev", "d"), ("f", 7), ("f", "\\ud800")]:
+    try:
+        print("kept", artifact(path, name))
+    except Exception as exc:
+        print(type(exc).__name__, getattr(exc, "code", ""))
+""")
+        out = lines(record)
+    assert [line.split()[0] for line in out].count("kept") == 0, out
+    assert out[:7] == ["MCPError bad_artifact_name"] * 7
+    assert out[7] == "MCPError artifact_too_large"
+    assert out[8:10] == ["FileNotFoundError", "IsADirectoryError"] or out[8:10] == [
+        "FileNotFoundError ",
+        "IsADirectoryError ",
+    ]
+    assert record.artifacts == []
+    assert [path for path in (tmp_path / "files").rglob("*") if path.is_file()] == []
+
+
+async def test_memories_and_saved_tools_last_across_runs(sandboxes, tmp_path):
+    async with sandboxes.open(state_dir=tmp_path) as bridge:
+        first = await bridge.run("""
+from mcp import runtime
+await runtime.save_memory("k", {"a": 1})
+print(await runtime.update_memory("k", {"b": [None, "€"]}))
+runtime.save_memory_sync("none", None)
+runtime.save_memory_sync("gone", 1)
+print(runtime.delete_memory_sync("gone"), runtime.delete_memory_sync("gone"))
+def double(n: int) -> int:
+    "Twice."
+    return 2 * n
+print(await runtime.save_tool(double))
+""")
+        second = await bridge.run("""
+from mcp import runtime
+print(await runtime.load_memory("k"), runtime.load_memory_sync("missing", "default"))
+print(runtime.load_memory_sync("none", "default"))
+print(list(await runtime.list_memories()))
+from mcp.tools import double
+print(double(21))
+import mcp.tools
+try:
+    mcp.tools.triple
+except AttributeError as exc:
+    print(exc)
+""")
+        third = await bridge.run("""
+from mcp import runtime, MCPError
+for key, value in [("", 1), ("k" * 201, 1), (7, 1), ("big", "x" * (5 << 20)), ("o", object()), ("k" * 2000, 1)]:
+    try:
+        runtime.save_memory_sync(key, value)
+    except MCPError as exc:
+        print(exc.code)
+""")
+    assert lines(first) == ["{'a': 1, 'b': [None, '€']}", "True False", "double"]
+    assert lines(second) == [
+        "{'a': 1, 'b': [None, '€']} default",
+        "None",
+        "['k', 'none']",
+        "42",
+        "no saved tool 'triple'",
+    ]
+    assert lines(third) == ["bad_memory", "bad_memory", "bad_params", "bad_memory", "not_json", "bad_request"]
+
+
+async def test_memories_changed_at_once_lose_nothing(sandboxes, tmp_path):
+    async with sandboxes.open(state_dir=tmp_path) as bridge:
+        record = await bridge.run("""
+import asyncio
+from mcp import runtime
+await asyncio.gather(*(runtime.update_memory("k", {str(n): n}) for n in range(50)))
+print(len(runtime.load_memory_sync("k")))
+""")
+    assert printed(record) == "50\n"
+
+
+# --- bad requests ---
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"code": ""}, "empty_code"),
+        ({"code": " \n\t"}, "empty_code"),
+        ({"code": "x" * (9 << 20)}, "code_too_large"),
+        ({"code": "'\ud800'"}, "bad_code"),
+        ({"code": "1", "timeout": 0}, "bad_timeout"),
+        ({"code": "1", "timeout": -1}, "bad_timeout"),
+        ({"code": "1", "timeout": 1e9}, "bad_timeout"),
+        ({"code": "1", "timeout": float("nan")}, "bad_timeout"),
+        ({"code": "1", "servers": ["faulti"]}, "unknown_server"),
+    ],
+    ids=["empty", "blank", "large", "surrogate", "zero", "negative", "long", "nan", "server"],
+)
+async def test_a_bad_request_is_refused_before_anything_starts(sandboxes, options, code):
+    async with sandboxes.open(faulty()) as bridge:
+        with pytest.raises(BridgeError) as caught:
+            await bridge.run(**options)
+        assert caught.value.code == code
+        assert await sandboxes.containers() == []
+
+
+# --- together and taken back ---
+
+
+async def test_twenty_runs_at_once_each_get_their_own_answer(sandboxes):
+    async with sandboxes.open(faulty(), max_concurrent=20) as bridge:
+        records = [None] * 20
+
+        async def one(number):
+            records[number] = await bridge.run(
+                f"from mcp.servers import faulty\nprint(await faulty.echo('run {number}'))\n{number}"
+            )
+
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(20):
+                tasks.create_task(one(number))
+    assert [printed(record) for record in records] == [f"run {number}\n" for number in range(20)]
+    assert [record.value for record in records] == [str(number) for number in range(20)]
+    assert len({record.execution for record in records}) == 20
+
+
+async def test_processes_are_counted_by_sandbox(sandboxes):
+    forks = """
+import os, signal
+children = []
+try:
+    while len(children) < 200:
+        if (child := os.fork()) == 0:
+            signal.pause()
+        children.append(child)
+except BlockingIOError:
+    pass
+print(len(children))
+"""
+    async with sandboxes.open(pids=48, max_concurrent=3) as bridge:
+        records = [None] * 3
+
+        async def one(number):
+            records[number] = await bridge.run(forks)
+
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(3):
+                tasks.create_task(one(number))
+    assert all(30 < int(printed(record)) < 48 for record in records), records
+
+
+async def test_a_sandbox_that_dies_before_the_script_is_no_fault_of_the_scripts(sandboxes, monkeypatch):
+    monkeypatch.setattr(bundle, "loader", lambda: "raise SystemExit(2)")
+    async with sandboxes.open() as bridge:
+        with pytest.raises(BridgeError, match="status 2 before the script began") as caught:
+            await bridge.run("print('never')")
+    assert caught.value.code == "sandbox_start_failed"
+
+
+async def test_a_cancelled_run_leaves_no_container_wherever_it_was(sandboxes):
+    async with sandboxes.open(faulty()) as bridge:
+        for delay in (0, 0.001, 0.03, 0.06, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.7):
+            with anyio.move_on_after(delay):
+                await bridge.run("from mcp.servers import faulty\nprint(await faulty.echo('a'))\nwhile True: pass")
+            # `run` returns only when its container is gone.
+            assert await sandboxes.containers() == [], delay
+
+
+async def test_a_run_cancelled_in_mid_call_takes_the_call_back(sandboxes):
+    told = asyncio.Event()
+    async with sandboxes.open(faulty()) as bridge:
+        task = asyncio.create_task(
+            bridge.run(
+                "import asyncio\nfrom mcp.servers import faulty\nawait faulty.echo('a')\n"
+                "call = asyncio.create_task(faulty.hang())\nawait asyncio.sleep(0.2)\nprogress(1)\nawait call",
+                progress=lambda *_: told.set(),
+            )
+        )
+        await asyncio.wait_for(told.wait(), 30)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+        async def taken_back():
+            record = await bridge.run("from mcp.servers import faulty\nprint(await faulty.cancelled())")
+            return len(json.loads(printed(record))) == 1
+
+        await until(taken_back)
+
+
+async def test_leaving_the_bridge_ends_runs_under_way(sandboxes):
+    started = asyncio.Event()
+    with pytest.raises(ExceptionGroup) as caught:
+        async with sandboxes.open() as bridge, asyncio.TaskGroup() as tasks:
+            tasks.create_task(bridge.run("progress(1)\nwhile True: pass", progress=lambda *_: started.set()))
+            await asyncio.wait_for(started.wait(), 30)
+            raise RuntimeError("the server has to go")
+    assert caught.group_contains(RuntimeError, match="has to go")
+    assert await sandboxes.containers() == []
+
+
+async def test_who_reads_what_another_answer_had_to_cut_is_replayed_and_erased_with_it(sandboxes, tmp_path):
+    async with sandboxes.open(state_dir=tmp_path) as bridge:
+        first = await bridge.run("print('of the first')")
+        bridge.files.save_output(first.execution, "stdout.txt", first.stdout)
+        reader = await bridge.run(
+            f"print(runtime.output({first.execution!r}), await runtime.output({first.execution!r}))"
+        )
+        assert printed(reader) == "of the first\n of the first\n\n"
+        store = bridge.programs.store
+        assert await store.holders(first.execution) == [reader.execution]
+        bridge.files.save_output(reader.execution, "stdout.txt", "é€".encode() * 1000)
+        anywhere = await bridge.run(f"""
+from mcp_bridge.wire.messages import OutputRead
+ask = runtime.output.__wrapped__.__self__._ask
+for start in (4999, 5000, 1 << 61, -1, 1 << 62, 10**30, "0", 1.5):
+    try:
+        print(start, ask(OutputRead({reader.execution!r}, "stdout", start)))
+    except runtime.MCPError as exc:
+        print(start, exc.code)
+print(runtime.output({reader.execution!r})[1998:], repr(runtime.output({reader.execution!r})[5000:]))
+""")
+        assert lines(anywhere) == [
+            "4999 {'text': '\\\\xac', 'next': None}",
+            "5000 {'text': '', 'next': None}",
+            f"{1 << 61} {{'text': '', 'next': None}}",
+            "-1 unknown_output",
+            f"{1 << 62} unknown_output",
+            f"{10**30} bad_params",
+            "0 bad_params",
+            "1.5 bad_params",
+            "é€ ''",
+        ]
+        assert (await bridge.replay_script(await store.execution(reader.execution))).difference is None
+        await erase(bridge._database, bridge.files, "execution", first.execution, by="me", reason=None)
+        assert (await store.execution(reader.execution)).status == "erased"
+        gone = await bridge.run(f"runtime.output({first.execution!r})")
+        assert gone.error["message"].startswith("No output 'stdout' is kept of the execution")

@@ -1,0 +1,93 @@
+"""Every example runs, as its first lines say."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from server_fixtures import CACHE, cached
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+EXAMPLES = REPOSITORY / "examples"
+BRIDGE = Path(sys.executable).with_name("mcp-bridge")
+
+
+@pytest.fixture
+def environment(tmp_path):
+    for server in ("mcp-server-git/bin/mcp-server-git", "npm/node_modules/.bin/mcp-server-filesystem"):
+        cached(server)
+    servers = [CACHE / "npm/node_modules/.bin", CACHE / "mcp-server-git/bin", CACHE / "mcp-server-time/bin"]
+    path = os.pathsep.join([str(BRIDGE.parent), *map(str, servers), os.environ["PATH"]])
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MCP_BRIDGE_")}
+    return kept | {"PATH": path, "MCP_BRIDGE_CLIENT_CONFIGS": "false"}
+
+
+def run(*command, environment, cwd=None, code=0):
+    result = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == code, result.stderr
+    return result.stdout
+
+
+@pytest.fixture
+def repository(tmp_path, git_repository):
+    for name, value in (("user.name", "Example"), ("user.email", "example@example.org")):
+        subprocess.run(["git", "-C", str(git_repository), "config", name, value], check=True)
+    return git_repository
+
+
+def test_hello_says_hello_and_shows_its_last_value(environment):
+    printed = run("mcp-bridge", "run", str(EXAMPLES / "hello.py"), environment=environment)
+    assert printed.startswith("hello from Python 3.")
+    assert printed.endswith("{'answer': 42}\n")
+
+
+def test_the_workflow_writes_and_commits_a_changelog(environment, repository):
+    config = EXAMPLES / "workflow" / "mcp-bridge.toml"
+    script = EXAMPLES / "workflow" / "changelog.py"
+    printed = run(
+        *("mcp-bridge", "--config", str(config), "run", str(script)),
+        environment=environment | {"WORKFLOW_DIR": str(repository)},
+    )
+    assert printed.splitlines() == ["1 commits found", "1 lines staged in CHANGES.md", "Changes committed successfully"]
+    subjects = run("git", "-C", str(repository), "log", "--format=%s", environment=environment)
+    assert subjects.splitlines() == ["Write the changelog", "First commit"]
+    assert (repository / "CHANGES.md").read_text() == "# Changes\n\n- First commit\n"
+
+
+@pytest.fixture
+def three_servers(tmp_path):
+    files = tmp_path / "files"
+    files.mkdir()
+    config = tmp_path / "three.toml"
+    config.write_text(
+        "client_configs = false\n"
+        '[servers.everything]\ncommand = "mcp-server-everything"\n'
+        '[servers.time]\ncommand = "mcp-server-time"\nargs = ["--local-timezone", "UTC"]\n'
+        f'[servers.filesystem]\ncommand = "mcp-server-filesystem"\nargs = [{json.dumps(str(files))}]\n'
+    )
+    return config
+
+
+def test_thirty_tools_answer_in_parallel(environment, three_servers):
+    printed = run(
+        *("mcp-bridge", "--config", str(three_servers), "run", str(EXAMPLES / "thirty_tools.py")),
+        environment=environment,
+    )
+    lines = printed.splitlines()
+    assert lines[0] == "30 results"
+    assert len(lines[1].split(", ")) == 6
+    assert lines[2:] == ["56", "True"]
+
+
+def test_the_smoke_test_passes_with_a_server_that_answers(environment, three_servers, tmp_path):
+    printed = run(str(EXAMPLES / "ci/smoke.sh"), str(three_servers), environment=environment, cwd=tmp_path)
+    assert printed == "the time server answers\n"
+    assert json.loads((tmp_path / "doctor.json").read_text())["ok"] is True
+    assert json.loads((tmp_path / "record.json").read_text())["stdout"] == "ok\n"
+
+
+def test_the_smoke_test_fails_with_a_server_that_does_not(environment, three_servers, tmp_path):
+    three_servers.write_text(three_servers.read_text().replace("mcp-server-time", "no-such-server"))
+    run(str(EXAMPLES / "ci/smoke.sh"), str(three_servers), environment=environment, cwd=tmp_path, code=1)

@@ -1,0 +1,763 @@
+"""`run_python` over stdio: the SDK's own client in both eras, and bytes on the wire for what no client does."""
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import json
+import os
+import re
+import signal
+import struct
+import subprocess
+import zlib
+from pathlib import Path
+
+import anyio
+import mcp_types as types
+import pytest
+import toon_format
+from bridge_fixtures import COMMAND, children, descendants, is_gone, until
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from mcp import Client
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
+from servers.specs import faulty
+
+from mcp_bridge.downstream.configuration.spec import ServerSpec
+from mcp_bridge.executions.artifacts import Files
+from mcp_bridge.executions.record import ExecutionRecord
+from mcp_bridge.server import render, stdio
+from mcp_bridge.server.app import build_server
+from mcp_bridge.settings import Settings
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("whole_ledgers")]
+
+ERAS = ["legacy", "2026-07-28"]
+RECORD = "mcp-code-bridge/record"
+
+
+async def run(client, code, **arguments):
+    return await client.call_tool("run_python", {"code": code, **arguments})
+
+
+def text(result):
+    """The text of the first block, which every answer has."""
+    assert isinstance(result.content[0], types.TextContent)
+    return result.content[0].text
+
+
+# --- the tool ---
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28", "auto"])
+async def test_in_either_era_there_is_one_tool_and_it_runs_python(setup, mode):
+    async with setup.client(mode) as client:
+        listed = await client.list_tools()
+        assert [tool.name for tool in listed.tools] == ["run_python"]
+        result = await run(client, "print('hello')\nprint()\nprint('world')\n6 * 7")
+        assert not result.is_error
+        assert text(result) == "hello\n\nworld\n42"
+        assert len(result.content) == 1
+
+
+@pytest.mark.filterwarnings("ignore:open_binary is deprecated:DeprecationWarning")  # of the tokenizer's own import
+async def test_the_list_of_tools_is_at_most_200_tokens_as_on_the_wire(setup):
+    from bpe_openai import get_encoding
+
+    async with setup.wire() as wire:
+        await wire.initialize()
+        listed = (await wire.answer(await wire.ask("tools/list")))["result"]
+    rendered = json.dumps(listed, separators=(",", ":"), ensure_ascii=False)
+    assert len(get_encoding("o200k_base").encode(rendered)) <= 200, rendered
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_a_client_that_defers_tools_is_told_what_the_tool_is_for_and_not_to_defer_it(configure, git_server, mode):
+    async with configure(git_server).client(mode) as client:
+        told = client.instructions
+        (tool,) = (await client.list_tools()).tools
+    assert tool.meta == {"anthropic/alwaysLoad": True}
+    assert told.startswith("These MCP servers are behind it: git. run_python ")
+    for word in ("await NAME.tool(", "dir(NAME)", "runtime.search", "save_memory", "save_tool", "display(", "gather"):
+        assert word in told, word
+    assert len(told) <= 2048, "Claude Code cuts what is longer"
+
+
+async def test_what_the_tool_says_of_itself_is_true(configure, git_server, everything_server):
+    """Each promise of the description and the instructions, in one script."""
+    setup = configure(git_server, everything_server)
+    async with setup.client() as client:
+        kept = await run(
+            client, "await runtime.save_memory('told', {'a': 1})\ndef f(): return 5\nawait runtime.save_tool(f)"
+        )
+        assert not kept.is_error
+        result = await run(
+            client,
+            """
+import asyncio, json
+from mcp.servers import git, everything
+from mcp import ToolError
+from mcp.tools import f
+print("git_log" in dir(git), f(), await runtime.load_memory("told"), sorted(runtime.discovered_servers()))
+print(await asyncio.gather(everything.echo(message="a"), everything.echo(message="b")))
+print(isinstance(await everything.echo(message='{"a": 1}'), str), "git_log" in str(await runtime.search("commit log")))
+print("repo_path" in await runtime.describe("git.git_log"))
+try:
+    await git.git_log(repo_path="/nowhere")
+except ToolError as exc:
+    print(exc.server)
+try:
+    import numpy
+except ImportError:
+    print("standard library only")
+help(mcp.programs)
+""",
+        )
+    said = text(result).splitlines()
+    assert said[0] == "True 5 {'a': 1} ['everything', 'git']"
+    assert said[1] == "['Echo: a', 'Echo: b']"
+    assert said[2:6] == ["True True", "True", "git", "standard library only"]
+    assert not result.is_error
+
+
+async def test_an_unknown_tool_is_a_protocol_error_and_the_server_goes_on(setup):
+    async with setup.client() as client:
+        with pytest.raises(MCPError, match="run_python"):
+            await client.call_tool("run_pyhton", {"code": "1"})
+        assert text(await run(client, "1 + 1")) == "2"
+
+
+# --- how a script ends ---
+
+
+async def test_each_way_to_end_is_told_as_what_it_is(setup):
+    async with setup.client() as client:
+        pid = setup.server_pid()
+        quiet = await run(client, "x = 1")
+        assert not quiet.is_error
+        assert text(quiet) == "(no output)"
+
+        failed = await run(client, "def f():\n    return {}['key']\nprint('before')\nf()")
+        assert failed.is_error
+        assert text(failed) == (
+            "before\nTraceback (most recent call last):\n"
+            '  File "<script>", line 4, in <module>\n    f()\n'
+            "  File \"<script>\", line 2, in f\n    return {}['key']\n           ~~^^^^^^^\nKeyError: 'key'"
+        )
+        assert failed.structured_content["status"] == "error"
+        assert failed.structured_content["error"]["type"] == "KeyError"
+        assert failed.structured_content["error"]["line"] == 2
+
+        left = await run(client, "import sys\nprint('bye')\nsys.exit(3)")
+        assert left.is_error
+        assert text(left).startswith("bye\n")
+        assert "3" in text(left)
+        assert "Traceback" not in text(left)
+        assert (left.structured_content["status"], left.structured_content["exit_code"]) == ("exit", 3)
+
+        fine = await run(client, "import sys\nsys.exit(0)")
+        assert not fine.is_error
+        assert fine.structured_content["status"] == "success"
+
+        late = await run(client, "print('started')\nwhile True: pass", timeout=0.5)
+        assert late.is_error
+        assert text(late).startswith("started\n[script_timeout] ")
+        assert (late.structured_content["status"], late.structured_content["exit_code"]) == ("timeout", 124)
+
+        both = await run(client, "import sys\nprint('out')\nprint('err', file=sys.stderr)")
+        assert text(both) == "out\n[stderr]\nerr"
+        await setup.no_container_of(pid)
+
+
+BAD_REQUESTS = [
+    ({"code": ""}, "empty_code", ["code"]),
+    ({"code": " \n\t"}, "empty_code", ["code"]),
+    ({"code": "1", "timeout": 0}, "bad_timeout", ["0", "120"]),
+    ({"code": "1", "timeout": -1}, "bad_timeout", ["-1"]),
+    ({"code": "1", "timeout": 100000}, "bad_timeout", ["100000", "120", "max_timeout"]),
+    ({"code": "1", "servers": ["tmie"]}, "unknown_server", ["'tmie'", "Did you mean time?"]),
+    ({"code": "1", "tiemout": 3}, "bad_arguments", ["tiemout"]),
+    ({"code": 1}, "bad_arguments", ["code"]),
+    ({"code": None}, "bad_arguments", ["code"]),
+    ({}, "bad_arguments", ["code"]),
+    ({"code": "1", "timeout": "5"}, "bad_arguments", ["timeout"]),
+    ({"code": "1", "timeout": True}, "bad_arguments", ["timeout"]),
+    ({"code": "1", "servers": "time"}, "bad_arguments", ["servers"]),
+    ({"code": "1", "servers": [1]}, "bad_arguments", ["servers.0"]),
+]
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_bad_request_names_its_code_and_what_is_wrong(configure, time_server, mode):
+    async with configure(time_server).client(mode) as client:
+        for arguments, code, words in BAD_REQUESTS:
+            result = await client.call_tool("run_python", arguments)
+            assert result.is_error, arguments
+            assert text(result).startswith(f"[{code}] "), text(result)
+            assert all(word in text(result) for word in words), text(result)
+            assert "pydantic" not in text(result)
+            assert result.structured_content["error"]["code"] == code
+        assert text(await run(client, "'still here'")) == "'still here'"
+
+
+async def test_a_syntax_error_shows_line_and_caret(setup):
+    async with setup.client() as client:
+        result = await run(client, "a = 1\nb = (2\nc = 3 3\n")
+        assert result.is_error
+        assert 'File "<script>", line 2' in text(result)
+        assert "    b = (2\n        ^\n" in text(result)
+        assert "SyntaxError: '(' was never closed" in text(result)
+        assert result.structured_content["error"]["code"] == "syntax_error"
+        assert result.structured_content["error"]["line"] == 2
+
+
+async def test_a_script_can_read_its_own_source(setup):
+    async with setup.client() as client:
+        result = await run(client, "import inspect\ndef f():\n    return 1\nprint(inspect.getsource(f), end='')")
+        assert text(result) == "def f():\n    return 1"
+
+
+async def test_a_fault_of_the_bridge_is_an_answer_without_its_inside_and_is_logged(caplog):
+    class Broken:
+        settings = Settings()
+
+        def aliases(self):
+            return []
+
+        async def run(self, *_arguments, **_options):
+            raise RuntimeError("the inside")
+
+    async with Client(build_server(Broken())) as client:
+        result = await run(client, "1")
+    assert result.is_error
+    assert text(result).startswith("[internal_error] ")
+    assert "the inside" not in text(result)
+    assert "the inside" in caplog.text
+
+
+async def test_servers_are_called_and_can_be_narrowed_but_not_widened(configure, time_server, git_server):
+    off = ServerSpec(name="off", command="false", enabled=False)
+    async with configure(time_server, git_server, off).client() as client:
+        called = "from mcp.servers import time\n(await time.get_current_time('Asia/Tokyo'))['timezone']"
+        result = await run(client, called)
+        assert text(result) == "'Asia/Tokyo'"
+        assert result.structured_content["calls"] == 1
+        narrowed = "from mcp import runtime\n[row for row in runtime.discovered_servers()]"
+        result = await run(client, narrowed, servers=["git"])
+        assert "git" in text(result)
+        assert "time" not in text(result)
+        result = await run(client, "from mcp.servers import time\nawait time.get_current_time('UTC')", servers=["git"])
+        assert result.is_error
+        result = await run(client, "1", servers=["off"])
+        assert text(result).startswith("[unknown_server]")
+        result = await run(client, "1", servers=[])
+        assert text(result) == "1"
+
+
+# --- what programs get, and what the model pays for ---
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_the_record_is_structured_content_unless_the_client_shows_that_to_the_model(setup, mode):
+    async with setup.client(mode, client_info=types.Implementation(name="some-client", version="1")) as client:
+        result = await run(client, "print('x')\n5")
+        record = result.structured_content
+        assert (record["status"], record["exit_code"], record["stdout"], record["value"]) == ("success", 0, "x\n", "5")
+        assert record["duration_ms"] >= record["start_ms"] > 0
+        assert RECORD not in (result.meta or {})
+    async with setup.client(mode, client_info=types.Implementation(name="claude-code", version="2.1")) as client:
+        result = await run(client, "print('x')\n5")
+        assert result.structured_content is None
+        assert result.meta[RECORD]["status"] == "success"
+        assert text(result) == "x\n5"
+        refused = await run(client, "")
+        assert refused.is_error
+        assert refused.structured_content is None, "it would be shown instead of the text"
+        assert text(refused).startswith("[empty_code]")
+
+
+async def test_structured_content_can_be_had_always_or_never(configure):
+    claude = types.Implementation(name="claude-code", version="2.1")
+    async with configure(structured="always").client(client_info=claude) as client:
+        assert (await run(client, "1")).structured_content["status"] == "success"
+    async with configure(structured="never").client() as client:
+        for code in ("1", ""):
+            result = await run(client, code)
+            assert result.structured_content is None
+            assert RECORD not in (result.meta or {})
+
+
+ROWS = [{"id": number, "name": f"row {number}", "ok": number % 2 == 0} for number in range(20)]
+
+
+async def test_output_is_json_or_toon_where_configured_so(configure):
+    code = f"import json\nprint(json.dumps({ROWS!r}))"
+    async with configure(output="json").client() as client:
+        assert json.loads(text(await run(client, code))) == {"status": "success", "stdout": ROWS}
+        failed = json.loads(text(await run(client, "print('a')\n1/0")))
+        assert failed["status"] == "error"
+        assert failed["error"]["type"] == "ZeroDivisionError"
+    async with configure(output="toon").client() as client:
+        shown = text(await run(client, code))
+        assert len(shown) < len(json.dumps({"status": "success", "stdout": ROWS}, separators=(",", ":")))
+        assert toon_format.decode(shown) == {"status": "success", "stdout": ROWS}
+
+
+def rendered(printed, tmp_path, output="toon"):
+    record = ExecutionRecord("0" * 16, stdout=printed.encode())
+    return render.Answer(record, Settings(output=output), Files(tmp_path)).text()
+
+
+def read_back(shown):
+    """The data in an answer's text, whichever of the two forms it has."""
+    try:
+        return json.loads(shown)
+    except ValueError:
+        return toon_format.decode(shown)
+
+
+HALF_OPTIONAL = [{"id": number, **({"note": "some note"} if number % 2 else {"other": 1})} for number in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected"),
+    [
+        ('{"a":1.0}', {"a": 1.0}),
+        ("[1.0,2.0,3.0,4.0]", [1.0, 2.0, 3.0, 4.0]),
+        ('{"a":{},"b":[],"c":""}', {"a": {}, "b": [], "c": ""}),
+        ("{}", {}),
+        ("[]", []),
+        ('[{"a":NaN},{"a":NaN}]', '[{"a":NaN},{"a":NaN}]'),
+        ('["true","null","1","1.0","- x"," x "]', ["true", "null", "1", "1.0", "- x", " x "]),
+        ('{"a":12345678901234567890123}', {"a": 12345678901234567890123}),
+        (json.dumps(HALF_OPTIONAL), HALF_OPTIONAL),
+        ("plain text", "plain text"),
+        ("[not json", "[not json"),
+    ],
+)
+def test_toon_never_changes_a_value_and_is_never_longer_than_json(tmp_path, printed, expected):
+    shown = rendered(printed, tmp_path)
+    back = read_back(shown)["stdout"]
+    assert json.dumps(back, sort_keys=True) == json.dumps(expected, sort_keys=True)
+    assert len(shown.encode()) <= len(rendered(printed, tmp_path, "json").encode())
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+@given(value=st.lists(JSON_VALUES, max_size=5) | st.dictionaries(st.text(max_size=8), JSON_VALUES, max_size=5))
+def test_whatever_is_printed_as_json_comes_back_from_the_shorter_form(tmp_path, value):
+    back = read_back(rendered(json.dumps(value), tmp_path))["stdout"]
+    assert json.dumps(back, sort_keys=True) == json.dumps(value, sort_keys=True)
+
+
+async def test_long_output_is_cut_in_the_middle_and_kept_whole(configure):
+    setup = configure(max_output_chars=2000)
+    async with setup.client() as client:
+        result = await run(client, "print('begin' + 'x' * 50_000 + 'end')")
+        shown = text(result)
+        assert len(shown) < 2500
+        assert shown.startswith("beginxxx")
+        assert shown.endswith("xxxend")
+        assert "of 50009 characters cut" in shown
+        # What it names is what the next script can write.
+        named = re.search(r"; (runtime\.output\('[0-9a-f]{16}'\)) has all of it", shown)[1]
+        read = await run(client, f"whole = {named}\nprint(len(whole), whole[:6], whole[-4:-1], await {named} == whole)")
+        assert text(read) == "50009 beginx end True"
+        kept = list((setup.state_dir / "outputs").rglob("*.txt"))
+        assert [path.stat().st_mode & 0o077 for path in kept] == [0]
+        value = text(await run(client, "'v' * 50_000"))
+        assert len(value) <= 2000
+        assert "of 50002 characters cut" in value
+        named = re.search(r"; (runtime\.output\(.*?\)) has all of it", value)[1]
+        assert text(await run(client, f"len({named})")) == "50002"
+        unknown = text(await run(client, "runtime.output('0123456789abcdef')"))
+        assert "No output 'stdout' is kept of the execution '0123456789abcdef'. Only what an answer had" in unknown
+    async with configure(max_output_chars=2000, structured="always").client() as client:
+        result = await run(client, "print('begin' + 'x' * 50_000 + 'end')")
+        assert len(result.structured_content["stdout"]) == 50_009, "programs get all of it"
+
+
+async def test_an_output_of_many_megabytes_is_read_whole_by_the_next_script(configure):
+    async with configure(max_output_size="32m").client() as client:
+        code = "import zlib\ntext = ''.join(f'{n} ø\\n' for n in range(500_000))\n"
+        shown = text(await run(client, code + "print(text, end='')"))
+        named = re.search(r"; (runtime\.output\(.*?\)) has all of it", shown)[1]
+        assert text(await run(client, code + f"{named} == text")) == "True"
+
+
+def png():
+    """A black pixel."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0\0")) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_an_image_shown_is_an_image_block_and_an_artifact_is_a_resource(setup, mode):
+    content = bytes(range(256)) * 3000
+    async with setup.client(mode) as client:
+        result = await run(client, f"print('a picture:')\ndisplay({png()!r})")
+        assert text(result) == "a picture:"
+        assert [(block.type, block.mime_type) for block in result.content[1:]] == [("image", "image/png")]
+        assert base64.b64decode(result.content[1].data) == png()
+        path = "/workspace/some file.bin"
+        code = f"open({path!r}, 'wb').write(bytes(range(256)) * 3000)\nartifact({path!r})"
+        result = await run(client, code)
+        (row,) = result.structured_content["artifacts"]
+        assert row["size"] == len(content)
+        assert row["uri"] in text(result)
+        assert Path(row["path"]).read_bytes() == content
+        read = await client.read_resource(row["uri"])
+        assert base64.b64decode(read.contents[0].blob) == content
+        for uri in ("artifact://0000000000000000/x", "artifact://../../etc/passwd", "file:///etc/passwd"):
+            with pytest.raises(MCPError, match="no artifact"):
+                await client.read_resource(uri)
+
+
+# --- progress and cancellation ---
+
+
+async def test_a_long_run_gives_signs_of_life_that_strictly_rise(setup):
+    seen = []
+
+    async def note(progress, total, message):
+        seen.append((progress, total, message))
+
+    async with setup.client() as client:
+        code = "import time\ntime.sleep(10.5)"
+        result = await client.call_tool("run_python", {"code": code}, progress_callback=note)
+        assert not result.is_error
+        assert len(seen) >= 2
+        assert all(before[0] < after[0] for before, after in zip(seen, seen[1:], strict=False))
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_scripts_own_progress_arrives_in_order_and_strictly_rises(setup, mode):
+    seen = []
+
+    async def note(progress, total, message):
+        seen.append((progress, total, message))
+
+    code = """
+import time
+for done, message in ((1, "one"), (2, "two"), (2, "two again"), (1, "back"), (3, "three")):
+    progress(done, 3, message)
+    time.sleep(0.3)
+"""
+    async with setup.client(mode) as client:
+        await client.call_tool("run_python", {"code": code}, progress_callback=note)
+        mine = [row for row in seen if row[1] == 3]
+        assert [row[2] for row in mine] == ["one", "two", "two again", "back", "three"]
+        values = [row[0] for row in seen]
+        assert all(before < after for before, after in zip(values, values[1:], strict=False)), values
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_cancelled_call_leaves_no_container_and_a_working_server(setup, mode):
+    running = anyio.Event()
+
+    async def note(_progress, _total, message):
+        if message == "running":
+            running.set()
+
+    async with setup.client(mode) as client:
+        pid = setup.server_pid()
+
+        async def forever():
+            code = "progress(1, 2, 'running')\nwhile True: pass"
+            await client.call_tool("run_python", {"code": code, "timeout": 100}, progress_callback=note)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(forever)
+            with anyio.fail_after(30):
+                await running.wait()
+            assert len(await setup.containers(pid)) == 1
+            tasks.cancel_scope.cancel()
+        await setup.no_container_of(pid, 15)
+        assert text(await run(client, "'alive'")) == "'alive'"
+
+
+# --- the end of the server ---
+
+
+async def test_when_the_client_goes_away_the_run_ends_and_the_process_with_it(setup):
+    async with setup.wire() as wire:
+        await wire.initialize()
+        await wire.started("while True: pass", timeout=100)
+        assert len(await setup.containers(wire.pid)) == 1
+        wire.process.stdin.close()
+        assert await wire.ended(10) == 0
+        assert wire.answers == {}, "nobody is there who would read one"
+        assert await setup.containers(wire.pid) == []
+        assert "Traceback" not in await wire.errors()
+
+
+async def test_at_the_end_of_input_what_is_done_is_answered_and_what_was_under_way_is_not():
+    def closed(number):
+        error = types.ErrorData(code=types.CONNECTION_CLOSED, message="Connection closed")
+        return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=number, error=error))
+
+    def done(number):
+        return SessionMessage(types.JSONRPCResponse(jsonrpc="2.0", id=number, result={}))
+
+    read_send, read_receive = anyio.create_memory_object_stream(0)
+    write_send, write_receive = anyio.create_memory_object_stream(0)
+    reading, writing = os.pipe()
+    with read_receive, write_receive:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stdio._write, writing, write_receive, read_send)
+            # As on a signal: the client is there. What is taken has been written when the next is.
+            await write_send.send(closed(1))
+            await write_send.send(done(2))
+            read_send.close()
+            await write_send.send(closed(3))
+            await write_send.send(done(4))
+            write_send.close()
+    os.close(writing)
+    with os.fdopen(reading) as lines:
+        assert [json.loads(line)["id"] for line in lines] == [1, 2, 4]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+async def test_a_signal_during_a_run_ends_container_servers_and_process(configure, time_server, memory_server, number):
+    setup = configure(time_server, memory_server)
+    async with setup.wire() as wire:
+        await wire.initialize()
+        calls = "from mcp.servers import time, memory\nawait time.get_current_time('UTC')\nawait memory.read_graph()\n"
+        await wire.answer(await wire.call(calls))
+        await wire.started("while True: pass", timeout=100)
+        everything = descendants(wire.pid)
+        assert len(everything) >= 3, "two servers and the engine's client"
+        wire.process.send_signal(number)
+        assert await wire.ended(10) == 0
+        assert await setup.containers(wire.pid) == []
+        await until(lambda: all(is_gone(pid) for pid in everything), 5)
+        assert "Traceback" not in await wire.errors()
+
+
+async def test_a_signal_before_the_first_message_ends_it_too(setup):
+    async with setup.wire() as wire:
+        await wire.initialize()
+        wire.process.send_signal(signal.SIGTERM)
+        assert await wire.ended(10) == 0
+
+
+async def test_after_kill_9_the_container_ends_by_itself(configure, time_server):
+    setup = configure(time_server)
+    async with setup.wire() as wire:
+        await wire.initialize()
+        await wire.answer(await wire.call("from mcp.servers import time\nawait time.get_current_time('UTC')"))
+        servers = children(wire.pid)
+        await wire.started("while True: pass", timeout=100)
+        assert len(await setup.containers(wire.pid)) == 1
+        wire.process.kill()
+        await wire.process.wait()
+        # Not one frame comes any more, but process 1 sees the end of its input.
+        await setup.no_container_of(wire.pid, 20)
+        await until(lambda: all(is_gone(pid) for pid in servers), 10)
+
+
+async def test_what_kill_9_left_behind_is_swept_at_the_next_start(setup):
+    async with setup.wire() as wire:
+        await wire.initialize()
+        await wire.started("while True: pass", timeout=100)
+        (container,) = await setup.containers(wire.pid)
+        # The engine's client is stopped: the container can't see the end of its input.
+        clients = [pid for pid in descendants(wire.pid) if b"--cidfile" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        for client in clients:
+            os.kill(client, signal.SIGSTOP)
+        try:
+            wire.process.kill()
+            await wire.process.wait()
+            assert [row.id for row in await setup.containers(wire.pid)] == [container.id]
+            async with setup.client() as client:
+                assert text(await run(client, "1")) == "1"
+                await setup.no_container_of(wire.pid, 20)
+        finally:
+            for client in clients:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(client, signal.SIGKILL)
+
+
+# --- size and number ---
+
+
+async def test_twenty_runs_at_once_keep_their_outputs_apart(setup):
+    async with setup.client() as client:
+        pid = setup.server_pid()
+        codes = [f"for i in range(200): print({number}, i)\n{number}" for number in range(20)]
+        results = await asyncio.gather(*(run(client, code) for code in codes))
+        for number, result in enumerate(results):
+            assert text(result) == "\n".join(f"{number} {i}" for i in range(200)) + f"\n{number}"
+        await setup.no_container_of(pid, 20)
+
+
+async def test_a_megabyte_of_line_code_argument_and_result_arrives_whole(configure, everything_server):
+    setup = configure(everything_server, max_output_chars=3_000_000)
+    big = 1_000_000
+    async with setup.client() as client:
+        assert text(await run(client, f"print('x' * {big})")) == "x" * big
+        assert text(await run(client, f"len({'y' * big!r})")) == str(big)
+        assert text(await run(client, f"'é' * {big}")) == repr("é" * big)
+        code = f"""
+from mcp.servers import everything
+import hashlib
+sent = "".join(chr(97 + i % 26) for i in range({big}))
+got = await everything.echo(message=sent)
+print(len(got), hashlib.sha256(got.encode()).hexdigest())
+"""
+        sent = "".join(chr(97 + i % 26) for i in range(big))
+        assert text(await run(client, code)) == f"{big + 6} {hashlib.sha256(f'Echo: {sent}'.encode()).hexdigest()}"
+
+
+# --- the wire ---
+
+
+async def test_nothing_but_messages_reaches_the_wire_and_rubbish_from_the_client_is_survived(configure):
+    setup = configure(faulty("garbage"), log_level="debug")
+    async with setup.wire() as wire:
+        await wire.initialize()
+        half_right = b'{"jsonrpc":"2.0","id":[],"method":1}'
+        for rubbish in (b"{not json", b"\xff\xfe\x00", b"[]", b"{}", b'"text"', b"", half_right):
+            await wire.send(rubbish)
+        await wire.send({"jsonrpc": "2.0", "id": 77, "result": {}})
+        code = """
+import os
+_ = os.write(1, b"raw\\n")
+print('{"jsonrpc": "2.0"}')
+from mcp.servers import faulty
+await faulty.echo("x")
+"""
+        answer = await wire.answer(await wire.call(code))
+        assert answer["result"]["content"][0]["text"] == 'raw\n{"jsonrpc": "2.0"}\n\'x\''
+        unknown = await wire.answer(await wire.ask("no/such/method"))
+        assert unknown["error"]["code"] == types.METHOD_NOT_FOUND
+        # `read` has decoded every line so far; here, that each is a message and nothing else.
+        assert all(json.loads(line)["jsonrpc"] == "2.0" for line in wire.lines)
+        wire.process.stdin.close()
+        assert await wire.ended(10) == 0
+
+
+async def test_the_command_without_options_serves_too(setup):
+    """The way in that clients use; it doesn't go through the option parser."""
+    process = await asyncio.create_subprocess_exec(
+        COMMAND,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=setup.env | {"MCP_BRIDGE_CONFIG": str(setup.config)},
+        cwd=setup.home,
+    )
+    request = {"jsonrpc": "2.0", "id": 1, "method": "initialize"}
+    client = {"name": "t", "version": "1"}
+    request["params"] = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client}
+    with anyio.fail_after(30):
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        assert json.loads(await process.stdout.readline())["result"]["serverInfo"]["name"] == "mcp-code-bridge"
+        process.stdin.close()
+        assert await process.stdout.read() == b""
+        assert await process.wait() == 0
+
+
+# --- itself ---
+
+
+async def test_a_bridge_started_by_a_bridge_refuses(setup):
+    async with setup.wire(env={"MCP_BRIDGE_NESTED": "1"}) as wire:
+        await wire.initialize()
+        answer = await wire.answer(await wire.call("1"))
+        assert answer["result"]["content"][0]["text"].startswith("[nested_bridge] ")
+        assert children(wire.pid) == []
+        wire.process.stdin.close()
+        assert await wire.ended(20) == 4
+        assert "nested_bridge" in await wire.errors()
+    async with setup.wire(env={"MCP_BRIDGE_NESTED": "1", "MCP_BRIDGE_ALLOW_SELF_SERVER": "1"}) as wire:
+        assert (await wire.initialize())["serverInfo"]["name"] == "mcp-code-bridge"
+
+
+async def test_itself_in_a_clients_file_is_left_out(configure, time_server):
+    setup = configure(client_configs=True)
+    entries = {
+        "bridge": {"command": COMMAND, "args": []},
+        "uvx": {"command": "uvx", "args": ["mcp-code-bridge"]},
+        "time": {"command": time_server.command, "args": list(time_server.args)},
+    }
+    (setup.home / ".mcp.json").write_text(json.dumps({"mcpServers": entries}))
+    approved = {"projects": {str(setup.home.resolve()): {"enableAllProjectMcpServers": True}}}
+    (setup.home / ".claude.json").write_text(json.dumps(approved))
+    async with setup.client() as client:
+        result = await run(client, "from mcp import runtime\nruntime.discovered_servers()")
+        assert "time" in text(result)
+        assert "bridge" not in text(result)
+        assert "uvx" not in text(result)
+
+
+# --- secrets ---
+
+
+def command_lines_and_environments(pids):
+    """What `ps` shows of these processes, and their environments."""
+    found = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            found[pid] = (Path(f"/proc/{pid}/cmdline").read_bytes(), Path(f"/proc/{pid}/environ").read_bytes())
+    return found
+
+
+async def test_no_secret_shows_in_processes_containers_logs_answers_or_files_left_behind(configure, tmp_path):
+    secret = "s3cr3t-" + os.urandom(8).hex()
+    headers = {"Authorization": secret}
+    remote = ServerSpec(name="remote", type="http", url=f"http://127.0.0.1:9/{secret}", headers=headers)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    setup = configure(faulty(env={"TOKEN": secret}), remote)
+    env = {"TMPDIR": str(temporary), "CLOUD_KEY": secret}
+    async with setup.wire(env=env) as wire:
+        await wire.initialize()
+        code = """
+from mcp import runtime
+from mcp.servers import faulty
+import os
+assert len(await faulty.environment()) > 0
+print(runtime.discovered_servers(), runtime.list_servers_sync(), dict(os.environ))
+try:
+    await runtime.call_tool("remote", "x", {})
+except Exception as error:
+    print(error)
+"""
+        shown = json.dumps(await wire.answer(await wire.call(code)))
+        assert "remote" in shown
+        assert secret not in shown
+        number = await wire.started("while True: pass", timeout=100)
+        (container,) = await setup.containers(wire.pid)
+        engine = [setup.engine.choice.path, *setup.engine.choice.global_args]
+        inspected = await anyio.to_thread.run_sync(lambda: subprocess.check_output([*engine, "inspect", container.id]))
+        assert secret.encode() not in inspected
+        everyone = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+        processes = command_lines_and_environments(everyone)
+        assert not [pid for pid, (words, _) in processes.items() if secret.encode() in words]
+        holders = [pid for pid, (_, environment) in processes.items() if secret.encode() in environment]
+        ours = descendants(wire.pid)
+        server = [pid for pid, (words, _) in processes.items() if b"faulty.py" in words and pid in ours]
+        assert sorted(holders) == sorted([wire.pid, *server]), "only the bridge and the server that it is for"
+        await wire.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}})
+        wire.process.stdin.close()
+        assert await wire.ended(10) == 0
+        assert secret not in await wire.errors()
+    assert list(temporary.iterdir()) == []
+    assert secret in setup.config.read_text(), "where it belongs"
+    for path in setup.state_dir.rglob("*"):
+        if path.is_file():
+            assert secret.encode() not in path.read_bytes(), path

@@ -1,0 +1,112 @@
+"""Programs as MCP tools and as resources."""
+
+import json
+
+import pytest
+from mcp.client import Client
+from test_approvals import RULES, TOOLS
+
+from mcp_bridge.governance.governance import load_governance
+from mcp_bridge.server.app import build_server
+
+pytestmark = pytest.mark.usefixtures("whole_ledgers")
+
+
+@pytest.fixture
+def governance(tmp_path, sandboxes, request):
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    (folder / f"tools_{abs(hash(request.node.name))}.py").write_text(TOOLS)
+    (tmp_path / "programs").mkdir()
+    (tmp_path / "programs" / "see.json").write_text(
+        json.dumps({"steps": [{"id": "a", "type": "tool", "tool": "look", "args": {"name": "$who"}}]})
+    )
+    tables = {
+        "tools": {"path": ["tools"], "entry_points": False},
+        "programs": {"path": ["programs"]},
+        "policy": RULES,
+    }
+    return load_governance(tables, None, tmp_path, sandboxes.settings.state_dir)
+
+
+async def test_programs_are_run_by_a_client_that_knows_no_python(sandboxes, governance, tmp_path):
+    async with (
+        sandboxes.open(governance=governance, state_dir=tmp_path / "state") as bridge,
+        Client(build_server(bridge, programs=True)) as client,
+    ):
+        names = [tool.name for tool in (await client.list_tools()).tools]
+        assert names[0] == "run_python"
+        assert set(names[1:]) == {
+            "run_program", "resume_program", "get_trace", "list_programs", "get_program", "delete_program",
+        }  # fmt: skip
+
+        async def call(name, **arguments):
+            result = await client.call_tool(name, arguments)
+            assert json.loads(result.content[0].text) == result.structured_content
+            assert result.is_error == (result.structured_content.get("error") is not None)
+            return result.structured_content
+
+        program = {
+            "name": "p",
+            "steps": [{"id": "a", "type": "tool", "tool": "look", "args": {"name": "$who"}}],
+        }
+        ran = await call("run_program", program=program, context={"who": "x"}, save_as="mine", idempotency_key="k1")
+        assert (ran["status"], ran["steps"], ran["output"], ran["program_id"]) == ("success", 1, "saw x", "mine")
+        again = await call("run_program", program="mine", context={"who": "x"}, idempotency_key="k1")
+        assert again["trace_id"] == ran["trace_id"]
+        conflict = await call("run_program", program="mine", context={"who": "y"}, idempotency_key="k1")
+        assert conflict["code"] == "key_conflict"
+        assert (await call("get_trace", trace_id=ran["trace_id"]))["steps"][0]["output"] == "saw x"
+        assert [row["id"] for row in (await call("list_programs"))["programs"]] == ["mine", "see"]
+        assert await call("get_program", program_id="mine") == program
+        assert (await call("delete_program", program_id="mine"))["deleted"] is True
+        assert (await call("delete_program", program_id="mine"))["code"] == "unknown_program"
+        assert (await call("delete_program", program_id="see"))["code"] == "denied"
+        assert (await call("run_program", program={"steps": []}))["code"] == "invalid_program"
+        assert (await call("run_program"))["code"] == "bad_arguments"
+        assert (
+            "contxt: there is no such argument; there are: program, context, "
+            in (await call("run_program", program="see", contxt={}))["error"]
+        )
+        pending = {"steps": [{"id": "w", "type": "wait", "event": "paid"}, {**program["steps"][0], "id": "b"}]}
+        waits = await call("run_program", program=pending, context={"who": "z"})
+        assert waits["status"] == "suspended"
+        went_on = await call("resume_program", trace_id=waits["trace_id"], payload={"paid": 1})
+        assert (went_on["status"], went_on["output"]) == ("success", "saw z")
+
+        listed = {row.name: str(row.uri) for row in (await client.list_resources()).resources}
+        assert set(listed) == {"program schema", "see"}
+        schema = json.loads((await client.read_resource(listed["program schema"])).contents[0].text)
+        assert schema["$schema"].endswith("2020-12/schema")
+        assert json.loads((await client.read_resource(listed["see"])).contents[0].text)["steps"][0]["id"] == "a"
+        trace = json.loads((await client.read_resource(f"trace://{ran['trace_id']}")).contents[0].text)
+        assert trace["status"] == "success"
+
+
+async def test_by_default_there_is_one_tool(sandboxes):
+    async with sandboxes.open() as bridge, Client(build_server(bridge)) as client:
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["run_python"]
+
+
+async def test_an_answer_over_the_limit_is_shorter_json_and_names_what_has_all_of_it(sandboxes, governance, tmp_path):
+    steps = [{"id": f"s{number}", "type": "tool", "tool": "look", "args": {"name": "$who"}} for number in range(80)]
+    async with (
+        sandboxes.open(governance=governance, state_dir=tmp_path / "state", max_output_chars=5000) as bridge,
+        Client(build_server(bridge, programs=True)) as client,
+    ):
+        arguments = {"program": {"steps": steps}, "context": {"who": "x" * 20_000}, "save_as": "long"}
+        ran = await client.call_tool("run_program", arguments)
+        shown = json.loads(ran.content[0].text)
+        asked = [("run_program", ran), ("get_program", await client.call_tool("get_program", {"program_id": "long"}))]
+        asked.append(("get_trace", await client.call_tool("get_trace", {"trace_id": shown["trace_id"]})))
+        for name, result in asked:
+            assert len(result.content[0].text) <= 5000, name
+            assert result.structured_content is None, name
+            assert json.loads(result.content[0].text)["cut"].startswith("All of it: run_python: ")
+        assert shown["status"] == "success"
+        assert "of 20004 characters cut" in shown["output"]
+        trace = json.loads(asked[2][1].content[0].text)
+        assert trace["steps"][0]["id"] == "s0"
+        code = shown["cut"].removeprefix("All of it: run_python: ")
+        whole = await client.call_tool("run_python", {"code": f"{code.replace('await', 't = await')}\nlen(t.output)"})
+        assert whole.content[0].text == "20004"

@@ -1,0 +1,599 @@
+"""The viewer's server: who may ask it, what it tells, and what it never tells."""
+
+import json
+import os
+import signal
+import subprocess
+
+import httpx2
+import pytest
+from typer.testing import CliRunner
+from ui_fixtures import CODE, EVIL, FAILS, viewing
+
+from mcp_bridge.cli.app import app
+from mcp_bridge.cli.listening import address, listening
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.approvals import asked
+from mcp_bridge.governance.tool_names import PRINCIPAL
+from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.recorder import SqliteRecorder
+from mcp_bridge.ledger.storage.store import ProgramStore
+from mcp_bridge.server.ui.api import MAX_BODY_BYTES, MAX_ROWS
+from mcp_bridge.server.ui.app import Address, build
+from mcp_bridge.server.ui.live import Live
+from mcp_bridge.server.ui.views import MAX_NAME_CHARS, MAX_SHOWN_CHARS, shown
+
+BASE = "http://127.0.0.1:8808"
+TOKEN = "a-token"  # noqa: S105
+
+ONE = "/api/executions/{id}"
+READ = [
+    "/api/executions",
+    ONE,
+    f"{ONE}/entries",
+    f"{ONE}/entries/1",
+    f"{ONE}/proofs?sequence=1",
+    f"{ONE}/graph",
+    "/api/approvals",
+    "/api/events",
+]
+FILES = [
+    "/",
+    "/approvals",
+    "/executions/x",
+    "/static/main.js",
+    "/static/style.css",
+    "/nothing",
+    "/static/../app.py",
+    "/static/%2e%2e/app.py",
+]
+
+
+@pytest.fixture
+def store(stores):
+    return stores()
+
+
+@pytest.fixture
+async def database(store):
+    async with store.open() as database:
+        yield database
+
+
+def client(database, token=TOKEN, **headers):
+    if token is not None:
+        headers = {"Authorization": f"Bearer {token}", **headers}
+    viewer = build(Live(database), PRINCIPAL, TOKEN, "anna")
+    return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=viewer), base_url=BASE, headers=headers)
+
+
+@pytest.fixture
+async def viewer(database):
+    async with client(database, Origin=BASE) as viewer:
+        yield viewer
+
+
+async def told(viewer, path, code=200, **params):
+    answer = await viewer.get(path, params=params or None)
+    assert answer.status_code == code, answer.text
+    return answer.json()
+
+
+# --- who may ask
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": "Bearer "},
+        {"Authorization": f"Bearer {TOKEN}x"},
+        {"Authorization": f"Basic {TOKEN}"},
+        {"Authorization": "Bearer \xfftoken"},
+        {"Cookie": f"token={TOKEN}"},
+    ],
+)
+@pytest.mark.parametrize("path", READ)
+async def test_nothing_is_told_without_the_token(database, store, path, headers):
+    async with client(database, None) as viewer:
+        path = path.format(id=store.works)
+        answer = await viewer.get(path, headers={name: value.encode("latin-1") for name, value in headers.items()})
+        assert answer.status_code == 401
+        assert answer.json()["error"]["code"] == "token_needed"
+        assert (await viewer.get(path, params={"token": TOKEN})).status_code == 401
+
+
+async def test_nothing_is_decided_without_the_token(database, store):
+    async with client(database, None, Origin=BASE) as viewer:
+        answer = await viewer.post(f"/api/approvals/{store.asks}.2", json={"approved": True})
+        assert answer.status_code == 401
+    (question,) = await ProgramStore(database).approvals(store.asks)
+    assert question.status == "open"
+
+
+@pytest.mark.parametrize("path", ["/", "/static/main.js", "/api/executions"])
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("127.0.0.1:8808", 200), ("localhost:8808", 200), ("[::1]:8808", 200), ("192.168.0.7:1", 200), ("evil.example:8808", 403),
+     ("127.0.0.1.evil.example", 403), ("localhost.evil.example:8808", 403), ("", 403), ("[evil]:8808", 403)],
+)  # fmt: skip
+async def test_another_name_that_leads_here_is_refused(database, host, path, status):
+    async with client(database) as viewer:
+        assert (await viewer.get(path, headers={"Host": host})).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "status"),
+    [
+        ("GET", {}, 200),
+        ("GET", {"Origin": BASE, "Sec-Fetch-Site": "same-origin"}, 200),
+        ("GET", {"Sec-Fetch-Site": "none"}, 200),
+        ("GET", {"Origin": "http://evil.example"}, 403),
+        ("GET", {"Sec-Fetch-Site": "cross-site"}, 403),
+        ("GET", {"Sec-Fetch-Site": "same-site"}, 403),  # another port of this machine
+        ("POST", {}, 403),
+        ("POST", {"Origin": "http://127.0.0.1:9999"}, 403),
+        ("POST", {"Origin": "null"}, 403),
+        ("POST", {"Origin": "https://evil.example"}, 403),
+        ("POST", {"Origin": BASE, "Sec-Fetch-Site": "cross-site"}, 403),
+        ("POST", {"Origin": BASE, "Content-Type": "text/plain"}, 400),
+        ("POST", {"Origin": BASE}, 200),
+    ],
+)
+async def test_another_page_is_refused(database, store, method, headers, status):
+    path = "/api/approvals" if method == "GET" else f"/api/approvals/{store.asks}.2"
+    content = None if method == "GET" else b'{"approved": false}'
+    async with client(database) as viewer:
+        headers = {"Content-Type": "application/json", **headers}
+        assert (await viewer.request(method, path, headers=headers, content=content)).status_code == status
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "POST"])
+async def test_there_is_no_other_way_to_change_anything(viewer, store, method):
+    for path in READ:
+        assert (await viewer.request(method, path.format(id=store.works))).status_code in {404, 405}
+
+
+async def test_every_answer_says_what_a_browser_may_do_with_it(database, viewer, store):
+    async with client(database, None) as nobody:
+        answers = [
+            await asks.get(path.format(id=store.works)) for asks in (viewer, nobody) for path in READ[:-1] + FILES
+        ]
+        answers.append(await nobody.get("/api/approvals", headers={"Host": "evil.example"}))
+    for answer in answers:
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "script-src 'self';" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["cache-control"] == "no-store"
+        assert "clear-site-data" not in answer.headers, "it would take the token with it"
+        assert "access-control-allow-origin" not in answer.headers
+        assert "set-cookie" not in answer.headers
+
+
+async def test_the_files_are_the_viewers_own_and_name_no_other_address(viewer):
+    for path in FILES[:5]:
+        text = (await viewer.get(path)).text
+        assert "://" not in text.replace("http://www.w3.org/2000/svg", "")
+        for way in ("innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval(", "DOMParser", "srcdoc"):
+            assert way not in text
+    for path in FILES[5:]:
+        assert (await viewer.get(path)).status_code == 404
+
+
+# --- what is told
+
+
+async def test_executions_are_listed_the_latest_first(viewer, store):
+    rows = (await told(viewer, "/api/executions"))["executions"]
+    assert [row["id"] for row in rows] == [
+        store.erased,
+        store.running,
+        store.script,
+        store.asks,
+        store.works,
+        store.fails,
+    ]
+    works = rows[4]
+    assert (works["name"], works["kind"], works["status"], works["calls"], works["denials"]) == (
+        "refund",
+        "program",
+        "success",
+        7,
+        1,
+    )
+    assert works["seconds"] >= 0
+    assert (rows[3]["seconds"], [row["step"] for row in rows[3]["waiting"]]) == (None, ["ask"])
+    assert rows[0]["name"] == "[REDACTED_TOMBSTONE]"
+
+
+@pytest.mark.parametrize(
+    ("params", "names"),
+    [
+        ({"query": "refund"}, ["works"]),
+        ({"query": "REFUND look"}, ["works"]),
+        ({"query": "broken"}, ["fails"]),
+        ({"query": "forbidden"}, ["works"]),
+        ({"query": "mcp.servers"}, ["script"]),
+        ({"query": "nobody"}, []),
+        ({"query": "somebody"}, []),
+        ({"status": "running"}, ["running"]),
+        ({"status": ["suspended", "failed"]}, ["asks", "fails"]),
+        ({"status": "interrupted"}, []),
+        ({"status": "erased"}, ["erased"]),
+        ({"kind": "program"}, ["asks", "works", "fails"]),
+        ({"kind": "script", "status": "success"}, ["script"]),
+        ({"since": "1e10"}, []),
+        ({"since": "0", "query": "refund"}, ["works"]),
+    ],
+)
+async def test_executions_are_found(viewer, store, params, names):
+    rows = (await told(viewer, "/api/executions", **params))["executions"]
+    assert [row["id"] for row in rows] == [getattr(store, name) for name in names]
+
+
+async def test_an_execution_is_found_by_the_beginning_of_its_id(viewer, store):
+    rows = (await told(viewer, "/api/executions", query=store.works[:12]))["executions"]
+    assert [row["id"] for row in rows] == [store.works]
+
+
+async def test_pages_follow_each_other_without_a_gap(viewer, monkeypatch):
+    whole = (await told(viewer, "/api/executions"))["executions"]
+    monkeypatch.setattr("mcp_bridge.server.ui.api.PAGE", 2)
+    monkeypatch.setattr("mcp_bridge.views.overview._BATCH", 3)
+    found, before = [], None
+    while True:
+        page = await told(viewer, "/api/executions", **({"before": before} if before else {}))
+        found += page["executions"]
+        if (before := page["before"]) is None:
+            break
+        assert len(page["executions"]) <= 2
+    assert found == whole
+
+
+async def test_a_timeline_has_calls_with_their_outcomes(viewer, store):
+    page = await told(viewer, f"/api/executions/{store.works}/entries")
+    assert [(row["kind"], row["what"], row["step"], row["status"]) for row in page["rows"]] == [
+        ("start", "refund", None, ""),
+        ("call", "local.look", "look", "ok"),
+        ("call", "local.look", "left", "ok"),
+        ("denial", "local.forbidden", "forbidden", "denied"),
+        ("call", "local.look", "each[0]", "ok"),
+        ("call", "local.look", "each[1]", "ok"),
+        ("call", "local.look", "inner/one", "ok"),
+        ("call", "local.look", "inner/two", "ok"),
+        ("call", "local.delete", "delete", "ok"),
+        ("end", "", None, "success"),
+    ]
+    call = page["rows"][1]
+    assert (json.loads(call["given"]["text"]), json.loads(call["value"]["text"])) == ({"name": "b"}, {"saw": "b"})
+    assert len(call["sequences"]) == 2
+    some = await told(viewer, f"/api/executions/{store.works}/entries", offset=3, limit=2)
+    assert (some["rows"], some["total"]) == (page["rows"][3:5], 10)
+
+
+async def test_an_execution_is_told_with_its_steps_and_its_way(viewer, store):
+    facts = await told(viewer, f"/api/executions/{store.works}")
+    assert (facts["key"], facts["results"]) == (
+        "order 7",
+        [["Output", {"text": "deleted b", "cut": False, "left_out": 0}]],
+    )
+    assert facts["totals"]["calls"] == 7
+    assert ("forbidden", "skipped") in [(step["id"], step["status"]) for step in facts["steps"]]
+    picture = (await viewer.get(f"/api/executions/{store.works}/graph")).text
+    assert picture.startswith("<svg ")
+    assert "forbidden (tool)" in picture
+    failed = await told(viewer, f"/api/executions/{store.fails}")
+    assert failed["error"]["code"] == "tool_error"
+    assert json.loads(failed["source"]["text"])["name"] == FAILS["name"]
+
+
+async def test_a_scripts_code_is_shown_as_it_was_recorded(viewer, store):
+    facts = await told(viewer, f"/api/executions/{store.script}")
+    assert facts["source"]["text"] == CODE
+    assert facts["name"] == CODE.splitlines()[2]
+    for path in ("/api/executions", f"/api/executions/{store.script}", f"/api/executions/{store.script}/entries"):
+        assert "a secret" not in (await viewer.get(path)).text
+    assert (await told(viewer, "/api/executions", query="secret"))["executions"] == []
+
+
+async def test_what_is_erased_is_a_tombstone_everywhere_and_still_proven(viewer, store):
+    facts = await told(viewer, f"/api/executions/{store.erased}")
+    assert (facts["source"], facts["results"], facts["name"]) == (None, [], "[REDACTED_TOMBSTONE]")
+    rows = (await told(viewer, f"/api/executions/{store.erased}/entries"))["rows"]
+    assert all(row["erased"] and row["given"] is row["value"] is None and not row["what"] for row in rows)
+    sequences = [sequence for row in rows for sequence in row["sequences"]]
+    evidence = await told(viewer, f"/api/executions/{store.erased}/proofs", sequence=sequences)
+    assert [(proof["sequence"], proof["payload"], proof["fault"]) for proof in evidence["proofs"]] == [
+        (sequence, None, "") for sequence in sequences
+    ]
+
+
+async def test_long_values_are_cut_until_somebody_asks_for_all(viewer, database, store, monkeypatch):
+    monkeypatch.setattr("mcp_bridge.server.ui.views.MAX_SHOWN_CHARS", 20)
+    row = (await told(viewer, f"/api/executions/{store.fails}/entries"))["rows"][1]
+    whole = await told(viewer, f"/api/executions/{store.fails}/entries/{row['sequences'][0]}")
+    assert (len(row["given"]["text"]), row["given"]["cut"], whole["given"]["cut"]) == (20, True, False)
+    assert len(whole["given"]["text"]) == 20 + row["given"]["left_out"]
+    assert json.loads(whole["given"]["text"]) == {"name": EVIL}
+
+
+@pytest.mark.parametrize("sign", ["x", "\U0001f600"])
+async def test_every_text_that_is_cut_says_so(viewer, database, store, monkeypatch, sign):
+    monkeypatch.setattr("mcp_bridge.server.ui.views.MAX_PRINTED_CHARS", MAX_SHOWN_CHARS)
+    text = sign * (MAX_SHOWN_CHARS + 1)
+    name = sign * (MAX_NAME_CHARS - 1) + "…"
+    cut = {"text": text[:-1], "cut": True, "left_out": 1}
+    assert shown(text) == cut
+    assert shown(text[:-1]) == {"text": text[:-1], "cut": False, "left_out": 0}
+    kept = ProgramStore(database)
+    row = await kept.execution(store.fails)
+    steps = [row.record["steps"][0] | {"output": text}, row.record["steps"][1] | {"error": text}]
+    record = row.record | {"program": text, "steps": steps, "error": text}
+    await kept.update(store.fails, status="failed", state=None, record=record, due=None)
+    await SqliteRecorder(database).append(
+        Entry("outcome", store.fails, {"effect": 99, "status": "failed", "code": "e", "message": text}),
+        Entry("violation", store.fails, {"message": text}),
+    )
+    facts = await told(viewer, f"/api/executions/{store.fails}")
+    assert facts["name"] == name
+    assert facts["error"]["message"] == cut
+    assert (facts["steps"][0]["output"], facts["steps"][1]["error"]) == (cut, cut)
+    *_, failed, violation = (await told(viewer, f"/api/executions/{store.fails}/entries"))["rows"]
+    assert failed["error"]["message"] == cut
+    assert violation["what"] == name
+    whole = await told(viewer, f"/api/executions/{store.fails}/entries/{failed['sequences'][0]}")
+    assert whole["error"]["message"] == {"text": text, "cut": False, "left_out": 0}
+
+
+async def test_a_script_that_was_settled_has_waited_once(viewer, database, store):
+    recorder = SqliteRecorder(database)
+    for payload in (
+        {"status": "suspended", "code": "in_doubt", "error": "It may have happened."},
+        {"status": "interrupted"},
+    ):
+        await recorder.append(Entry("suspension", store.running, payload))
+    facts = await told(viewer, f"/api/executions/{store.running}")
+    assert facts["totals"]["waits"] == 1
+
+
+async def test_a_program_is_named_by_its_hash(viewer, database, store):
+    row = await ProgramStore(database).execution(store.works)
+    assert (await told(viewer, f"/api/executions/{store.works}"))["program_hash"] == row.program
+    for ident in (store.script, store.erased):
+        assert (await told(viewer, f"/api/executions/{ident}"))["program_hash"] == ""
+
+
+# --- what is another's
+
+
+async def test_what_is_anothers_is_as_unknown_as_what_is_not_there(viewer, database, store):
+    for path in READ[1:6]:
+        answers = [await viewer.get(path.format(id=ident)) for ident in (store.others, "0" * 32)]
+        assert [answer.status_code for answer in answers] == [404, 404]
+        assert answers[0].text == answers[1].text
+    for path in (READ[0], READ[6]):
+        text = (await viewer.get(path)).text
+        assert store.others not in text
+        assert "Not yours" not in text
+    assert (await told(viewer, "/api/executions", query=store.others))["executions"] == []
+    answers = [
+        await viewer.post(f"/api/approvals/{ident}.1", json={"approved": True}) for ident in (store.others, "0" * 32)
+    ]
+    assert [answer.status_code for answer in answers] == [404, 404]
+    assert answers[0].text == answers[1].text
+    (question,) = await ProgramStore(database).approvals(store.others)
+    assert question.status == "open"
+
+
+async def test_no_proof_is_given_of_anothers_entries(viewer, database, store):
+    theirs = [row.sequence for row in await SqliteRecorder(database).read(store.others)]
+    assert len(theirs) == 6
+    log = [0]  # the first entry of the log is about its key
+    evidence = await told(viewer, f"/api/executions/{store.works}/proofs", sequence=[*theirs, *log])
+    assert evidence["proofs"] == []
+    for sequence in theirs:
+        await told(viewer, f"/api/executions/{store.works}/entries/{sequence}", 404)
+
+
+# --- what nobody should ask
+
+
+@pytest.mark.parametrize(
+    ("path", "params"),
+    [
+        ("/api/executions", {"query": "x" * 201}),
+        ("/api/executions", {"status": "odd"}),
+        ("/api/executions", {"kind": EVIL}),
+        ("/api/executions", {"since": "yesterday"}),
+        ("/api/executions", {"since": "nan"}),
+        ("/api/executions", {"before": "1"}),
+        ("/api/executions", {"before": "inf:x"}),
+        (f"{ONE}/entries", {"offset": "-1"}),
+        (f"{ONE}/entries", {"offset": "9" * 16}),
+        (f"{ONE}/entries", {"limit": "all"}),
+        (f"{ONE}/entries/1.5", {}),
+        (f"{ONE}/proofs", {}),
+        (f"{ONE}/proofs", {"sequence": "\u0661"}),
+        (f"{ONE}/proofs", {"sequence": ["1"] * (MAX_ROWS + 1)}),
+    ],
+)
+async def test_bad_questions_are_said_to_be_bad(viewer, store, path, params):
+    answer = await told(viewer, path.format(id=store.works), 400, **params)
+    assert answer["error"]["code"] == "bad_argument"
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        (b"", 400),
+        (b"{", 400),
+        (b"[true]", 400),
+        (b"[" * 50_000, 400),
+        (b'{"approved": 1}', 400),
+        (b'{"approved": "true"}', 400),
+        (b'{"approved": true, "comment": 7}', 400),
+        (b'{"approved": true, "by": "somebody"}', 400),
+        (json.dumps({"approved": True, "comment": "x" * 1001}).encode(), 400),
+        (b'{"approved": true, "comment": "\\ud800"}', 400),
+        (b'{"approved": true, "comment": "' + b"x" * MAX_BODY_BYTES, 413),
+    ],
+)
+async def test_bad_decisions_decide_nothing(viewer, database, store, content, status):
+    answer = await viewer.post(
+        f"/api/approvals/{store.asks}.2", content=content, headers={"Content-Type": "application/json"}
+    )
+    assert answer.status_code == status, answer.text
+    (question,) = await ProgramStore(database).approvals(store.asks)
+    assert question.status == "open"
+
+
+@pytest.mark.parametrize(
+    "ident", ["{asks}", "{asks}.", "{asks}.3", "{asks}.x", ".2", "{works}.2", "{asks}.2.2", "%00.2"]
+)
+async def test_no_other_question_is_decided(viewer, database, store, ident):
+    path = f"/api/approvals/{ident.format(asks=store.asks, works=store.works)}"
+    assert (await viewer.post(path, json={"approved": True})).status_code in {400, 404}
+    (question,) = await ProgramStore(database).approvals(store.asks)
+    assert question.status == "open"
+
+
+# --- decisions
+
+
+@pytest.mark.parametrize("approved", [True, False])
+async def test_a_decision_is_the_same_as_at_the_command_line(viewer, database, store, approved):
+    answer = await viewer.post(f"/api/approvals/{store.asks}.2", json={"approved": approved, "comment": " as agreed "})
+    assert (answer.status_code, answer.json()["status"]) == (200, "approved" if approved else "denied")
+    (row,) = await asked(ProgramStore(database), PRINCIPAL, store.asks)
+    assert row.approval.decision == {"approved": approved, "by": "anna", "comment": "as agreed"}
+    entry = (await SqliteRecorder(database).read(store.asks))[-1].entry
+    assert (entry.kind, entry.step, entry.program) == ("decision", "ask", row.execution.program)
+    assert entry.payload == row.approval.question | row.approval.decision
+    again = await viewer.post(f"/api/approvals/{store.asks}.2", json={"approved": not approved})
+    assert (again.status_code, again.json()["error"]["code"]) == (409, "already_decided")
+    told_now = await told(viewer, "/api/approvals")
+    assert (told_now["open"], told_now["approvals"][0]["by"], told_now["approvals"][0]["comment"]) == (
+        0,
+        "anna",
+        "as agreed",
+    )
+
+
+# --- the command
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("127.0.0.1:80", ("127.0.0.1", 80)),
+        ("[::1]:8808", ("::1", 8808)),
+        ("0.0.0.0:1", ("0.0.0.0", 1)),  # noqa: S104
+    ],
+)
+def test_an_address_is_read(text, place):
+    assert address(text) == place
+
+
+@pytest.mark.parametrize(
+    "text", ["", "8808", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", "::1:8808", "a:-1", "a:\u0661"]
+)
+def test_what_is_no_address_is_a_clear_error(text):
+    with pytest.raises(BridgeError) as error:
+        address(text)
+    assert error.value.code == "bad_argument"
+
+
+def test_a_port_that_is_taken_is_a_clear_error():
+    with listening("127.0.0.1", 0) as listener, pytest.raises(BridgeError) as error:
+        listening("127.0.0.1", listener.getsockname()[1])
+    assert error.value.code == "cannot_listen"
+    assert "--listen" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True),
+        ("127.0.0.2", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),  # noqa: S104
+        ("192.168.0.7", False),
+    ],
+)
+def test_what_is_beyond_this_machine_is_known(host, loopback):
+    assert Address(host, 1).is_loopback is loopback
+
+
+def test_a_state_directory_that_cannot_be_had_is_a_clear_error(tmp_path):
+    (tmp_path / "file").touch()
+    config = tmp_path / "bridge.toml"
+    config.write_text(f'state_dir = "{tmp_path}/file/state"\nclient_configs = false\n')
+    # The latter is of these tests, and no setting.
+    alone = {"MCP_BRIDGE_STATE_DIR": None, "MCP_BRIDGE_TEST_SCREENSHOTS": None}
+    ended = CliRunner().invoke(app, ["--config", str(config), "ui", "--no-browser"], env=alone)
+    assert f"state_unusable: {tmp_path}/file/state can't be made" in ended.stderr
+    assert (ended.exit_code, ended.stdout) == (1, "")
+
+
+def test_help_names_the_options():
+    shown = CliRunner().invoke(app, ["ui", "--help"], env={"COLUMNS": "200"}).stdout
+    assert all(option in shown for option in ("--listen", "--no-browser", "--config"))
+
+
+def test_a_browser_is_started_without_the_token_where_others_can_see_it(stores, tmp_path):
+    seen, browser = tmp_path / "seen", tmp_path / "browser"
+    os.mkfifo(seen)
+    browser.write_text(f'#!/bin/sh\n{{ echo "$1"; stat -c %a "${{1#file://}}"; cat "${{1#file://}}"; }} >{seen}\n')
+    browser.chmod(0o700)
+    store = stores()
+    with viewing(store, browser=browser) as viewer:
+        address, mode, page = seen.read_text().splitlines()
+        assert viewer.token not in address
+        assert mode == "600"
+        assert viewer.url in page
+    assert not list(store.state.glob("ui-*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_in_order(stores, number):
+    with viewing(stores()) as viewer:
+        viewer.process.send_signal(number)
+        assert viewer.process.wait(30) == 0
+
+
+def test_each_viewer_is_at_a_port_that_nobody_knew_before(stores):
+    with viewing(stores(), stderr=subprocess.STDOUT) as viewer, viewing(stores()) as other:
+        assert viewer.base.startswith("http://127.0.0.1:")
+        assert other.base != viewer.base
+        assert viewer.process.stdout.readline().startswith("Whoever has this address")
+
+
+def test_a_port_that_is_always_the_same_is_warned_of(stores):
+    with listening("127.0.0.1", 0) as listener:
+        place = f"127.0.0.1:{listener.getsockname()[1]}"
+    with viewing(stores(), "--listen", place, stderr=subprocess.STDOUT) as viewer:
+        assert viewer.base == f"http://{place}"
+        assert "is the same each time" in viewer.process.stdout.readline()
+
+
+def test_beyond_this_machine_there_is_a_warning(stores):
+    with viewing(stores(), "--listen", "0.0.0.0:0", stderr=subprocess.STDOUT) as viewer:
+        assert "0.0.0.0" not in viewer.url  # noqa: S104
+        assert "plain HTTP" in viewer.process.stdout.readline()
+
+
+def test_the_commands_viewer_answers_its_token_alone(stores):
+    store = stores()
+    with viewing(store) as viewer, httpx2.Client(base_url=viewer.base) as client:
+        assert client.get("/").status_code == 200
+        assert client.get("/api/executions").status_code == 401
+        answer = client.get("/api/executions", headers={"Authorization": f"Bearer {viewer.token}"})
+        assert len(answer.json()["executions"]) == 6
+        assert len(viewer.token) >= 43
+    assert not list(store.state.glob("ui-*"))

@@ -1,0 +1,62 @@
+"""A process that erases and is killed at a named point: `python erasing_host.py STATE EXECUTION POINT`."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+from mcp_bridge.executions import retention
+from mcp_bridge.executions.artifacts import Files
+from mcp_bridge.ledger.storage import erasure
+from mcp_bridge.ledger.storage.database import Database
+from mcp_bridge.ledger.storage.schema import FILE_NAME
+
+POINTS = {
+    "the key destroyed": (erasure, "_erase", "after"),
+    "before it is recorded": (erasure, "_append", "before"),
+    "before the commit": (erasure, "_append", "after"),
+    "committed": (erasure, "empty_journal", "before"),
+    "before the journal is emptied": (erasure, "_truncate", "before"),
+    "the journal emptied": (erasure, "_truncate", "after"),
+    "before the files": (Files, "remove", "before"),
+    "after the files": (Files, "remove", "after"),
+    "before it is taken for finished": (Database, "write", "before"),
+    "finished": (retention, "finish", "after"),
+}
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_at(point):
+    """Put the end of this process around a function."""
+    owner, name, when = POINTS[point]
+    function = getattr(owner, name)
+    if asyncio.iscoroutinefunction(function):
+
+        async def dying(*args, **kwargs):
+            if when == "before":
+                die()
+            await function(*args, **kwargs)
+            die()
+    else:
+
+        def dying(*args, **kwargs):
+            if when == "before":
+                die()
+            function(*args, **kwargs)
+            die()
+
+    setattr(owner, name, dying)
+
+
+async def main(state, execution, point):
+    kill_at(point)
+    async with Database(state / FILE_NAME) as database:
+        await retention.erase(database, Files(state), "execution", execution, by="me", reason=None)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3]))

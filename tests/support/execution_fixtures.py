@@ -1,0 +1,162 @@
+"""The bridge in the test's own process, with real containers.
+
+The probe, the image and the engine are found once for all modules; each test opens a bridge of its own over the
+servers it wants, in a state directory of its own, and no container may be left when it is closed.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from sandbox_fixtures import RUNTIME
+
+from mcp_bridge.host.service import Bridge, Prepared, open_bridge, prepare
+from mcp_bridge.sandbox.engine import OWNER_LABEL
+from mcp_bridge.sandbox.owner import owner_label
+from mcp_bridge.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from mcp_bridge.downstream.configuration.spec import ServerSpec
+    from mcp_bridge.executions.record import ExecutionRecord
+    from mcp_bridge.governance.governance import Governance
+
+DEADLINE_SECONDS = 100.0
+"""For one bridge of a test, whatever it does: far above what any of it takes on a loaded machine."""
+
+
+@dataclass(frozen=True)
+class Sandboxes:
+    """Opens bridges whose engine and image are known already."""
+
+    settings: Settings
+    prepared: Prepared
+
+    @asynccontextmanager
+    async def open(
+        self, *specs: ServerSpec, governance: Governance | None = None, bounded: bool = True, **changes: Any
+    ) -> AsyncIterator[Bridge]:
+        """A bridge; one that several tests share is bounded by theirs."""
+        with anyio.fail_after(DEADLINE_SECONDS if bounded else None):
+            async with open_bridge(self.settings.model_copy(update=changes), specs, governance) as bridge:
+                bridge._prepared = self.prepared
+                yield bridge
+            assert await self.containers() == [], "a container was left behind"
+
+    async def run(
+        self,
+        code: str,
+        *specs: ServerSpec,
+        timeout: float | None = None,  # noqa: ASYNC109
+        servers: list[str] | None = None,
+        **changes: Any,
+    ) -> ExecutionRecord:
+        """One script in a bridge of its own."""
+        async with self.open(*specs, **changes) as bridge:
+            return await bridge.run(code, timeout=timeout, servers=servers)
+
+    async def containers(self) -> list[str]:
+        """Names of this process's containers, running or not."""
+        found = await self.prepared.engine.list(f"{OWNER_LABEL}={owner_label()}")
+        return [container.name for container in found]
+
+
+@pytest.fixture(scope="session")
+def prepared(sandbox_state_dir: Path) -> Prepared:
+    """The engine and the image of this host; fails where there is none."""
+    return anyio.run(prepare, Settings(state_dir=sandbox_state_dir, runtime=RUNTIME))
+
+
+@pytest.fixture(scope="module")
+def module_sandboxes(
+    prepared: Prepared, sandbox_state_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Sandboxes:
+    """Bridges for what a module's tests share."""
+    return _with_own_state(prepared, sandbox_state_dir, tmp_path_factory)
+
+
+@pytest.fixture
+def sandboxes(prepared: Prepared, sandbox_state_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Sandboxes:
+    """Bridges for one test: none sees what another's has recorded or kept."""
+    return _with_own_state(prepared, sandbox_state_dir, tmp_path_factory)
+
+
+def _with_own_state(prepared: Prepared, known: Path, factory: pytest.TempPathFactory) -> Sandboxes:
+    """Sandboxes with a state directory that knows what the probe found, and nothing else."""
+    state_dir = factory.mktemp("sandboxes")
+    for report in known.glob("probe-*.json"):
+        shutil.copy(report, state_dir)
+    return Sandboxes(Settings(state_dir=state_dir, runtime=RUNTIME), prepared)
+
+
+def printed(record: ExecutionRecord) -> str:
+    """Standard output of a script that must have ended well."""
+    assert record.status == "success", (record.status, record.error, record.stderr[-2000:])
+    return record.stdout.decode()
+
+
+def lines(record: ExecutionRecord) -> list[str]:
+    return printed(record).splitlines()
+
+
+async def until(condition: Any, seconds: float = 60.0) -> Any:
+    """Wait until a condition, which may be asynchronous, holds."""
+    with anyio.fail_after(seconds):
+        while True:
+            found = condition()
+            if hasattr(found, "__await__"):
+                found = await found
+            if found:
+                return found
+            await anyio.sleep(0.02)
+
+
+class Peak:
+    """How much this process's memory grew beyond what it had, at its highest, in bytes."""
+
+    def __init__(self) -> None:
+        # 5: the mark of the highest begins anew (proc(5), clear_refs).
+        Path("/proc/self/clear_refs").write_text("5")
+        self._before = self._status("VmRSS")
+
+    @property
+    def growth(self) -> int:
+        return self._status("VmHWM") - self._before
+
+    @staticmethod
+    def _status(name: str) -> int:
+        found = re.search(rf"^{name}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+        assert found is not None
+        return int(found[1]) * 1024
+
+
+class Ticker:
+    """The longest that this process's event loop worked at one thing, in seconds of its thread's own time.
+
+    Not by the clock: on a loaded machine that would measure the others.
+    """
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+
+    @asynccontextmanager
+    async def watch(self) -> AsyncIterator[Ticker]:
+        async def tick() -> None:
+            while True:
+                before = time.thread_time()
+                await anyio.sleep(0.01)
+                self.longest = max(self.longest, time.thread_time() - before)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(tick)
+            yield self
+            tasks.cancel_scope.cancel()
