@@ -66,7 +66,7 @@ class Results:
 
     Attributes:
         schema: JSON Schema of the result, an object. What isn't an object stands under the one property `result`, as
-            SDKs write it: see `mcp_bridge.downstream.catalog.results.is_wrapped`. The values themselves are not wrapped.
+            SDKs write it (`mcp_bridge.downstream.catalog.results.is_wrapped`). The values themselves are not wrapped.
     """
 
     def __init__(self, declaration: Declaration, hints: dict[str, Any], max_bytes: int = MAX_RESULT_BYTES) -> None:

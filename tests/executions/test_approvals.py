@@ -5,6 +5,7 @@ import uuid
 
 import mcp_types as types
 import pytest
+from approval_tools import RULES, TOOLS
 from execution_fixtures import printed
 from mcp.client import Client
 
@@ -15,19 +16,6 @@ from mcp_bridge.server.app import build_server
 
 pytestmark = pytest.mark.usefixtures("whole_ledgers")
 
-TOOLS = """
-import mcp_bridge
-
-@mcp_bridge.tool
-def delete(name: str) -> str:
-    return f"deleted {name}"
-
-@mcp_bridge.tool
-def look(name: str) -> str:
-    return f"saw {name}"
-"""
-
-RULES = {"rules": [{"tools": ["local.delete"], "effect": "approve", "reason": "deletions are final"}]}
 
 PROGRAM = {
     "name": "clean",

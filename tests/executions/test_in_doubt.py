@@ -16,7 +16,7 @@ from cli_fixtures import tool as desk_tool
 from execution_fixtures import printed, until
 from mcp.client import Client
 from program_host import CARD
-from test_recovery import hosts, source, tool
+from program_hosts import hosts, source, tool
 
 import mcp_bridge
 from mcp_bridge.cli import common

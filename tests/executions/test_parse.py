@@ -4,7 +4,7 @@ import json
 
 import pytest
 from kernel_driver import run
-from test_replay import Recording, kept, programs, ran  # noqa: F401  (a fixture)
+from recorded_programs import Recording, kept, programs, ran  # noqa: F401  (a fixture)
 
 from mcp_bridge.executions.programs.replay import replayed_program
 from mcp_bridge.kernel.events import Outcome, Resume
@@ -122,7 +122,7 @@ def test_a_state_holds_the_value_and_reads_back():
 
 
 @pytest.mark.parametrize("text", ['[{"n": 61}]', '{"n": 61}', "sixty"], ids=["read", "no answer", "no JSON"])
-async def test_a_record_follows_from_the_program_whatever_the_text_was(programs, text):  # noqa: F811
+async def test_a_record_follows_from_the_program_whatever_the_text_was(programs, text):
     async def find(_):
         return {"status": "ok", "value": text}
 

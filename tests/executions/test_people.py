@@ -13,7 +13,7 @@ import httpx2
 import pytest
 from bridge_fixtures import COMMAND
 from sandbox_fixtures import RUNTIME
-from test_durable_scripts import HEAD, Hosts, ended, make_hosts, source  # noqa: F401  (fixtures)
+from script_hosts import HEAD, Hosts, ended, make_hosts, source  # noqa: F401  (fixtures)
 
 from mcp_bridge.cli.people import who
 from mcp_bridge.executions import approvals
@@ -161,7 +161,7 @@ def _text(question):
 
 
 @pytest.fixture
-def make_desk(make_hosts):  # noqa: F811
+def make_desk(make_hosts):
     def make(name="desk"):
         desk = make_hosts(name)
         desk.__class__ = Desk

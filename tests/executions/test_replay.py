@@ -1,6 +1,5 @@
 """Executions against their record: what agrees, every way in which one may not, and what other versions would have done."""
 
-import asyncio
 import json
 import signal
 from random import Random
@@ -12,79 +11,19 @@ from cli_fixtures import tool as desk_tool
 from generated_programs import ALL_CONTEXT, Host
 from generated_programs import Programs as Generated
 from ledger_looks import decide
-from test_program_keeping import Tools, driven, step
+from program_tools import Tools, driven, step
+from recorded_programs import PROGRAM, Recording, kept, programs, ran  # noqa: F401
 
 from mcp_bridge.cli import common
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.in_doubt import Settlement
-from mcp_bridge.executions.lifecycle import Lifecycle
-from mcp_bridge.executions.programs.lifecycle import Programs
 from mcp_bridge.executions.programs.replay import replayed_program, transitions_hash
 from mcp_bridge.executions.replay import replayed
-from mcp_bridge.executions.request_identity import Keys
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.kernel.program import parse
 from mcp_bridge.ledger.log.entries import TOMBSTONE, Entry, Recorded
-from mcp_bridge.ledger.log.recorder import SqliteRecorder
-from mcp_bridge.ledger.storage.database import Database
-from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.store import ProgramStore
 
 pytestmark = pytest.mark.usefixtures("whole_ledgers")
-
-PROGRAM = {
-    "name": "p",
-    "steps": [
-        step("a", args={"n": "$n"}, compensate={"tool": "undo", "args": {"a": "$a"}}),
-        {"id": "small", "type": "condition", "condition": "$n < 10", "then": "b", "otherwise": "c"},
-        step("b", args={"of": "$a"}, next_step="both"),
-        step("c", args={"of": "$a"}, next_step="both"),
-        {"id": "both", "type": "parallel", "parallel_steps": [step("d"), step("e", args={"n": "$n"})]},
-    ],
-}
-
-
-class Recording(Tools):
-    """Tools that record their intents, as the gate does."""
-
-    def __init__(self, recorder, **tools):
-        super().__init__(**tools)
-        self.recorder = recorder
-
-    async def perform(self, run, effect, *, approved=False):
-        intent = {"kind": effect.kind, "tool": effect.name, "arguments": effect.arguments, "effect": effect.id}
-        if effect.kind in {"tool", "llm"}:
-            await self.recorder.append(Entry("intent", run.execution, intent, effect.step, "", run.program.hash))
-        return await super().perform(run, effect, approved=approved)
-
-
-class Tasks:
-    """As much of a task group as is needed: a fixture may be ended in another task than it was begun in."""
-
-    def __init__(self):
-        self.tasks = []
-
-    def start_soon(self, function, *args):
-        self.tasks.append(asyncio.ensure_future(function(*args)))
-
-
-@pytest.fixture
-async def programs(tmp_path):
-    tasks = Tasks()
-    async with Database(tmp_path / FILE_NAME) as database:
-        yield Programs(Lifecycle(ProgramStore(database), SqliteRecorder(database), Keys(b"k" * 16)), {}, tasks)
-        await asyncio.gather(*tasks.tasks)
-
-
-async def ran(programs, program=PROGRAM, context=None, **tools):
-    """What is kept of an execution, and its entries."""
-    effects = Recording(programs.recorder, **tools)
-    record = await driven(programs, await programs.start(program, context or {"n": 5}, None, "me", effects))
-    return await kept(programs, record["trace_id"])
-
-
-async def kept(programs, execution):
-    return await programs.lifecycle.stored(execution, "me"), await programs.recorder.read(execution)
 
 
 async def broken(_):

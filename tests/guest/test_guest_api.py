@@ -5,28 +5,11 @@ import json
 import os
 import re
 import signal
-import sys
-from pathlib import Path
 
 import pytest
+from echoing_server import STRING, echoing, tool
 from execution_fixtures import lines, printed
 from servers.specs import faulty
-
-from mcp_bridge.downstream.configuration.spec import ServerSpec
-
-
-def echoing(*tools, name="odd"):
-    script = Path(__file__).parents[1] / "support/servers" / "echoing.py"
-    return ServerSpec(name=name, command=sys.executable, args=(str(script), json.dumps(tools)))
-
-
-def tool(name, properties=None, required=(), **more):
-    schema = {"type": "object", "properties": properties or {}, "required": list(required)}
-    return {"name": name, "description": f"Does {name}.", "inputSchema": schema, **more}
-
-
-STRING = {"type": "string"}
-
 
 # --- real servers ---
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import anyio
 import pytest
 import yaml
+from echoing_server import STRING, echoing, tool
 from servers.specs import faulty
-from test_guest_api import STRING, echoing, tool
 
 from mcp_bridge.guest.advice.packages import DATA_PROFILE
 from mcp_bridge.sandbox.image.packages import image_directory

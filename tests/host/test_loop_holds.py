@@ -12,10 +12,10 @@ import anyio.lowlevel
 import pytest
 from program_cases import steps
 from program_cases import tool as step
+from program_tools import Tools, driven
 from pydantic import AfterValidator
 from registered_fixtures import fault, one, own_declarations  # noqa: F401
 from servers.specs import faulty
-from test_program_keeping import Tools, driven
 
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.errors import BridgeError

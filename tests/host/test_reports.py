@@ -3,82 +3,18 @@
 import asyncio
 import json
 import time
-from types import SimpleNamespace
 
 import anyio
 import anyio.lowlevel
 import pytest
-from anyio.abc import ByteReceiveStream, ByteSendStream
+from claimed_sandboxes import READY, Claimed, Silent, report, told
 
 from mcp_bridge.host import channel as channel_module
 from mcp_bridge.host import sandbox_run as execution_module
-from mcp_bridge.host.channel import ChannelLimits
-from mcp_bridge.host.sandbox_run import Execution, ExecutionLimits
-from mcp_bridge.sandbox.engine import ExitStatus
 
 pytestmark = pytest.mark.usefixtures("no_internal_errors")
 
 
-class Pipe(ByteReceiveStream):
-    """Bytes to receive, then the end."""
-
-    def __init__(self, *chunks):
-        self._chunks = list(chunks)
-
-    async def receive(self, max_bytes=65536):
-        await anyio.lowlevel.checkpoint()
-        if not self._chunks:
-            raise anyio.EndOfStream
-        return self._chunks.pop(0)
-
-    async def aclose(self):
-        pass
-
-
-class Silent(Pipe):
-    """Bytes to receive, then nothing more."""
-
-    async def receive(self, max_bytes=65536):
-        if not self._chunks:
-            await anyio.sleep_forever()
-        return await super().receive(max_bytes)
-
-
-class Sink(ByteSendStream):
-    async def send(self, item):
-        await anyio.lowlevel.checkpoint()
-
-    async def aclose(self):
-        pass
-
-
-class Claimed:
-    """A container that says what a test has it say."""
-
-    def __init__(self, reports, stdout=b"", code=5):
-        self.stdin, self.stdout, self.stderr = Sink(), Pipe(stdout) if stdout else Pipe(), Pipe(*reports)
-        self._code = code
-
-    async def wait(self):
-        return ExitStatus(self._code)
-
-    async def aclose(self):
-        pass
-
-
-async def told(process, answer=None):
-    """The record of an execution in that container."""
-    limits = ExecutionLimits(60, 60, 5, 1 << 20, ChannelLimits(1, 10, 1000))
-    requests = SimpleNamespace(answer=answer, unbegun=None, on_hold=anyio.sleep_forever)
-    with anyio.fail_after(30):
-        return await Execution(process, "e", b"", limits, requests, None, time.monotonic()).run()
-
-
-def report(method, **params):
-    return json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode() + b"\n"
-
-
-READY = report("guest.ready", python="3.11.0")
 EXITED = report("init.exited", code=5, signal=0, oom_kills=0)
 
 CLAIMS = {

@@ -9,7 +9,7 @@ import pytest
 from generated_programs import run_here
 from kernel_driver import Script, drive
 from program_cases import CASES, NEEDED, SAME, llm, parallel, steps, tool
-from test_program_keeping import Tools, driven
+from program_tools import Tools, driven
 
 from mcp_bridge.executions.lifecycle import Lifecycle
 from mcp_bridge.executions.programs.lifecycle import Programs

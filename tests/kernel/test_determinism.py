@@ -186,7 +186,7 @@ def pythons():
 def ran(python, seed, *arguments):
     """Standard output of an interpreter that has nothing but its standard library and this project's modules."""
     environment = {
-        "PYTHONHASHSEED": seed, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "PATH": os.environ["PATH"],
+        "PYTHONHASHSEED": seed, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests/support'}{os.pathsep}{ROOT / 'tests'}", "PATH": os.environ["PATH"],
         "HOME": os.environ.get("HOME", "/"), "PYTHONUTF8": "1",
     }  # fmt: skip
     done = subprocess.run(

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 from jsonschema import Draft202012Validator
-from test_program import MINIMAL, OWN, SAMPLES, step_of, steps
+from sample_steps import MINIMAL, OWN, SAMPLES, step_of, steps
 
 from mcp_bridge.kernel import format as form
 from mcp_bridge.kernel.program import MAX_NESTED_PROGRAMS, InvalidProgramError, parse

@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from approval_tools import RULES, TOOLS
 from mcp.client import Client
-from test_approvals import RULES, TOOLS
 
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.server.app import build_server

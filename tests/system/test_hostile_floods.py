@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from execution_fixtures import Peak, Ticker, lines, printed
+from hostile_scripts import CHANNEL, MEGABYTE, RESOURCES
 from servers.specs import faulty
-from test_hostile import CHANNEL, MEGABYTE, RESOURCES
 
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 

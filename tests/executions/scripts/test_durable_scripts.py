@@ -2,18 +2,10 @@
 
 import asyncio
 import hashlib
-import json
-import shutil
-import signal
-import subprocess
-import sys
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
-from sandbox_fixtures import RUNTIME
+from script_hosts import HEAD, Hosts, ended, make_hosts, source  # noqa: F401
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.lifecycle import Lifecycle
@@ -23,112 +15,10 @@ from mcp_bridge.executions.scripts.lifecycle import Scripts
 from mcp_bridge.executions.scripts.settling import cancel_script
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.executions.trace_record import to_record
-from mcp_bridge.ledger.log.recorder import MemoryRecorder, SqliteRecorder
-from mcp_bridge.ledger.storage.database import Database
-from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution
+from mcp_bridge.ledger.log.recorder import MemoryRecorder
+from mcp_bridge.ledger.storage.store import StoredExecution
 
 pytestmark = pytest.mark.usefixtures("whole_ledgers")
-
-HOST = Path(__file__).parents[2] / "support/script_host.py"
-
-WRITING = threading.Lock()
-
-HEAD = "import asyncio\nfrom mcp.servers import local\n"
-
-
-class Hosts:
-    """Hosts, one after the other or at once, over one state directory."""
-
-    def __init__(self, folder, probes, source):
-        self.state = folder / "state"
-        self.state.mkdir()
-        for report in probes:
-            shutil.copy(report, self.state)
-        self.log = folder / "log"
-        self.log.touch()
-        self._folder, self._source, self._started = folder, source, 0
-        self.settings = {"runtime": RUNTIME}
-
-    def start(self, *, die="", **asked):
-        self._started += 1
-        out = self._folder / f"out{self._started}"
-        job = {"state": str(self.state), "log": str(self.log), "out": str(out), "die": die, "settings": self.settings}
-        with WRITING:
-            self._source.write(json.dumps(job | asked) + "\n")
-        return out
-
-    def run(self, code, key="key", die="", *, many=1, **more):
-        return ended(self.start(run={"code": HEAD + code, "key": key, "many": many}, die=die, **more), die)
-
-    def settle(self, execution, call=None, **word):
-        return ended(self.start(settle={"id": execution, "call": call, **word}))
-
-    def cancel(self, execution):
-        return ended(self.start(cancel={"id": execution}))
-
-    def replay(self, execution, **more):
-        return ended(self.start(replay={"id": execution}, **more))
-
-    def finish(self, code):
-        """Run until it has ended; a person looks up what has happened."""
-        record = self.run(code)
-        while record["status"] == "suspended":
-            for call in record["error"]["calls"]:
-                done = f"once {call['arguments']['text']}" in self.done
-                word = (
-                    {"how": "happened", "value": f"once:{call['arguments']['text']}"} if done else {"how": "not_done"}
-                )
-                self.settle(record["execution"], call["call"], **word)
-            record = self.run(code)
-        return record
-
-    @property
-    def done(self):
-        return self.log.read_text().splitlines()
-
-    async def stored(self):
-        async with self.database() as database:
-            return await _script(database)
-
-    async def entries(self):
-        async with self.database() as database:
-            return [row.entry for row in await SqliteRecorder(database).read((await _script(database)).id)]
-
-    def database(self):
-        return Database(self.state / FILE_NAME)
-
-
-async def _script(database):
-    return next(row for row in await ProgramStore(database).executions(None, 10) if row.kind == "script")
-
-
-def ended(out, die=""):
-    """The record that a host has given at its end; None of one that was killed."""
-    mark = out.with_name(out.name + ".ended")
-    deadline = time.monotonic() + 60
-    while not mark.exists():
-        assert time.monotonic() < deadline, "the host doesn't end"
-        time.sleep(0.01)
-    assert int(mark.read_text()) == (-signal.SIGKILL if die else 0)
-    return None if die else json.loads(out.read_text())
-
-
-@pytest.fixture(scope="module")
-def source():
-    with subprocess.Popen([sys.executable, str(HOST)], stdin=subprocess.PIPE, text=True, bufsize=1) as process:
-        yield process.stdin
-        process.stdin.close()
-
-
-@pytest.fixture
-def make_hosts(tmp_path, source, sandboxes):
-    def make(name):
-        folder = tmp_path / name
-        folder.mkdir()
-        return Hosts(folder, list(sandboxes.settings.state_dir.glob("probe-*.json")), source)
-
-    return make
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.to_thread
 import pytest
+from claimed_sandboxes import READY, Claimed, Silent, report, told
 from crash_fixtures import BOUNDED, LONG
 from execution_fixtures import printed, until
-from test_reports import READY, Claimed, Silent, report, told
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import approvals
