@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.workers import work
-from mcp_bridge.executions.recovery import outcome_json, replay
+from mcp_bridge.executions.programs.recovery import outcome_json, replay
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Outcome
 from mcp_bridge.kernel.machine import Machine

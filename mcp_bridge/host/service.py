@@ -31,7 +31,7 @@ from mcp_bridge.host import bundle
 from mcp_bridge.host.channel import ChannelLimits, start_line
 from mcp_bridge.host.log_masking import masked_logs
 from mcp_bridge.host.loop_watch import LoopWatch, watched
-from mcp_bridge.host.sandbox_run import MAX_VALUE_BYTES, Execution, ExecutionLimits, Progress
+from mcp_bridge.host.sandbox_run import MAX_VALUE_BYTES, RunLimits, SandboxRun
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
@@ -61,11 +61,12 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.executions.replay_result import Replayed
     from mcp_bridge.executions.scripts.commands import ScriptCommands
+    from mcp_bridge.executions.scripts.job import Progress
     from mcp_bridge.executions.scripts.lifecycle import ActiveScript, Scripts
+    from mcp_bridge.executions.scripts.live_output import LiveOutput
     from mcp_bridge.gate.admission import Asker
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.governance.denied_steps import DeniedStep
-    from mcp_bridge.host.live_output import LiveOutput
     from mcp_bridge.kernel.events import Resume
     from mcp_bridge.kernel.program import Program
     from mcp_bridge.ledger.log.quota import Measured
@@ -294,7 +295,7 @@ class Bridge:
             replays = bool(script.past.calls) or not script.live
             first = bundle.bundle(prepared.image.magic) + self._start_line(execution, job, replays=replays)
             process = await prepared.engine.start(self._spec(execution, prepared))
-            runner = Execution(process, execution, first, limit, requests, job.progress, job.began, job.live)
+            runner = SandboxRun(process, execution, first, limit, requests, job.progress, job.began, job.live)
             script.halt = functools.partial(runner.stop, "error")
             try:
                 record = await runner.run()
@@ -471,7 +472,7 @@ class Bridge:
             news,
         )
 
-    def _check(self, code: str, timeout: float | None) -> ExecutionLimits:
+    def _check(self, code: str, timeout: float | None) -> RunLimits:
         settings = self.settings
         if not code.strip():
             raise BridgeError("empty_code", "There is no code to run.", hint="Pass Python source in 'code'.")
@@ -485,7 +486,7 @@ class Bridge:
                 hint="The operator can raise max_timeout." if seconds > 0 else None,
                 maximum=settings.max_timeout,
             )
-        return ExecutionLimits(
+        return RunLimits(
             timeout=seconds,
             wall=max(settings.wall_timeout, seconds),
             start=settings.sandbox_start_timeout,

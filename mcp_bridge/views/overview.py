@@ -13,8 +13,8 @@ import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import asked
+from mcp_bridge.executions.programs.recovery import replay
 from mcp_bridge.executions.record import Status as ScriptStatus
-from mcp_bridge.executions.recovery import replay
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.kernel import program as programs

@@ -20,8 +20,8 @@ from mcp_bridge.executions.idempotency_key import Key
 from mcp_bridge.executions.lifecycle import new_execution
 from mcp_bridge.executions.programs.library import ProgramLibrary
 from mcp_bridge.executions.programs.record import run_record
+from mcp_bridge.executions.programs.recovery import event_json, outcome_json, replay, state_hash
 from mcp_bridge.executions.programs.run import Earlier, ProgramRun
-from mcp_bridge.executions.recovery import event_json, outcome_json, replay, state_hash
 from mcp_bridge.executions.request_identity import ProgramAsked, whole_key
 from mcp_bridge.executions.status import not_suspended, refuse_erased, require_resumable
 from mcp_bridge.governance.denied_steps import MAX_TOLD, told_denied

@@ -11,7 +11,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.recovery import event_of, state_hash
+from mcp_bridge.executions.programs.recovery import event_of, state_hash
 from mcp_bridge.executions.replay_result import Difference, Replayed, not_replayable
 from mcp_bridge.kernel import program as programs
 from mcp_bridge.kernel import state

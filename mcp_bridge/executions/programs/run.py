@@ -19,7 +19,7 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import in_doubt
-from mcp_bridge.executions.recovery import outcome_json
+from mcp_bridge.executions.programs.recovery import outcome_json
 from mcp_bridge.host.channel import step_aside
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Cancel, Effect, IllegalEventError, Outcome, Resume

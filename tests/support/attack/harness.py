@@ -30,7 +30,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import approvals
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.tool_names import PRINCIPAL
-from mcp_bridge.host import sandbox_run as executions
+from mcp_bridge.host import sandbox_run
 from mcp_bridge.host.service import Bridge
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.kernel.machine import UNDO_STEP
@@ -286,11 +286,11 @@ def impatient() -> Iterator[None]:
     waits is at rest at once: what it asks for together, it asks for without a pause.
     """
     patient, UNDO_STEP.retry = UNDO_STEP.retry, Retry(3, (0, 0))
-    quiet, executions.QUIET_SECONDS = executions.QUIET_SECONDS, 0.02
+    quiet, sandbox_run.QUIET_SECONDS = sandbox_run.QUIET_SECONDS, 0.02
     try:
         yield
     finally:
-        UNDO_STEP.retry, executions.QUIET_SECONDS = patient, quiet
+        UNDO_STEP.retry, sandbox_run.QUIET_SECONDS = patient, quiet
 
 
 @asynccontextmanager
