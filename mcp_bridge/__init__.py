@@ -1,12 +1,12 @@
-"""A code-execution bridge for MCP: one tool, `run_python`, in front of every other server.
+"""A code-execution bridge for MCP: one tool, `run_python`, in front of all other servers.
 
 For the operator's own tools: `@mcp_bridge.tool` and `mcp_bridge.PENDING` (see `mcp_bridge.registered`).
 """
 
 from mcp_bridge._version import __version__
 
-# This file also goes into the container, where every import counts: not even `typing` is imported for its constant,
-# and what the host alone has is imported on first use.
+# This file is also sent to the container, where every import adds to the start: the constant is defined here instead of
+# importing `typing`, and names of the host's modules are imported on first use.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from mcp_bridge.registered.declaring import tool

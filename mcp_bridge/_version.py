@@ -1,3 +1,3 @@
-"""The version, in the one place that the build and the program read."""
+"""The version, the single source for the build and the program."""
 
 __version__ = "0.1.0"

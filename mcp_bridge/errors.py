@@ -1,6 +1,6 @@
-"""The one exception type of the host side, with a stable code.
+"""The exception type of the host side, which has a stable code.
 
-Standard library only: every host layer may import it.
+Standard library only: all layers of the host import it.
 """
 
 from __future__ import annotations
@@ -11,22 +11,24 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Mapping
 
+    from mcp_bridge.error_codes import Code
+
 
 class BridgeError(Exception):
-    """Something a user can understand and mend.
+    """An error that a user can understand and fix.
 
     Attributes:
-        code: Stable, snake_case, part of the public interface (for example `no_runtime`).
-        message: One sentence: what is wrong, and where.
-        hint: How to mend it, or None where nothing useful can be said.
-        details: JSON-compatible extras for programs (file, line, nearest names).
-        private: JSON-compatible extras for the operator alone, such as what a server wrote to stderr: they may hold
-            secrets, and are neither in `details` nor in any text or record of the error.
+        code: A stable code in snake_case, part of the public interface: `error_codes` describes each.
+        message: One sentence that says what is wrong, and where.
+        hint: How to fix it, or None.
+        details: JSON-compatible data for programs (file, line, nearest names).
+        private: JSON-compatible data for the operator alone, such as a server's stderr: it may contain secrets, and is
+            neither in `details` nor in any text or record of the error.
     """
 
     def __init__(
         self,
-        code: str,
+        code: Code,
         message: str,
         *,
         hint: str | None = None,
@@ -44,7 +46,7 @@ class BridgeError(Exception):
         return f"{self.message} {self.hint}" if self.hint else self.message
 
     def record(self) -> dict[str, Any]:
-        """The error as a JSON object: `code`, `message`, and `hint` and details where there are any."""
+        """The error as a JSON object: `code`, `message`, and `hint` and details if there are any."""
         out: dict[str, Any] = {"code": self.code, "message": self.message}
         if self.hint:
             out["hint"] = self.hint
@@ -52,13 +54,13 @@ class BridgeError(Exception):
 
 
 def log_failure(logger: logging.Logger, error: Exception, message: str, *args: object) -> None:
-    """Log what nobody else is told: what a user can mend by its sentence, a fault of ours with its traceback.
+    """Log an error that is reported nowhere else: a `BridgeError` as a sentence, any other with its traceback.
 
     Args:
-        logger: Where.
-        error: What.
-        message: What was tried, as `logging` formats it.
-        args: For the message.
+        logger: The logger.
+        error: The error.
+        message: What was attempted, a format string for `logging`.
+        args: Arguments of the message.
     """
     if isinstance(error, BridgeError):
         logger.error(f"{message}: %s: %s", *args, error.code, error)  # noqa: G004

@@ -1,12 +1,12 @@
-"""Whose turn it is: one interpreter serves everybody, and who uses much of it leaves the most of it to the others.
+"""Fair scheduling: one interpreter serves everybody, and whoever uses much of it yields to the others.
 
-A *party* is an execution, or a server's connection. What is done for it is charged, in seconds of the interpreter. It
-may use some of them as it likes (`BURST_SECONDS`); whoever has used more is *over its share* and goes on at a share of
-the time (`SHARE`, of all such parties together) while somebody else is at work. Where nobody else is, nobody waits.
-This is a token bucket a party, filled at the rate of its share.
+A *party* is an execution, or a server's connection. The work for a party is charged to it, in seconds of the
+interpreter. It may use some of them at once (`BURST_SECONDS`). A party that has used more is *over its share*: while
+others are active, all such parties together get a fraction of the time (`SHARE`). If no others are active, nobody
+waits. This is a token bucket for each party, filled at the rate of its share.
 
-Work for an execution that calls one thing after the other, with values of ordinary size, isn't charged: how often it
-calls is bounded by how quickly it is answered.
+Work for an execution that makes one call after the other, with values of ordinary size, isn't charged: the rate of its
+calls is bounded by the time that each takes.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SHARE = 0.1
-"""Of the time of the interpreter, for all that are over their share, while others are at work."""
+"""The fraction of the interpreter's time for all parties over their share, while others are active."""
 
 BURST_SECONDS = 0.3
-"""What a party may use at once, before it is over its share."""
+"""How much a party may use at once before it is over its share."""
 
 AT_WORK_SECONDS = 1.0
-"""How long somebody counts as being at work who has asked for something."""
+"""How long a party counts as active after a request."""
 
 MAX_DEBT_SECONDS = 1.0
-"""What a party is over its share at the most, however much it has used."""
+"""The maximum debt of a party, however much it has used."""
 
 MAX_WAIT_SECONDS = 5.0
-"""The longest wait for one turn: an answer may be waited for, and what took long took it once."""
+"""The longest wait for one turn: somebody may wait for the answer, and a long operation took long only once."""
 
 
 class FairShare:
     """The parties of one event loop.
 
     Args:
-        clock: Seconds, monotonic.
+        clock: Returns monotonic time in seconds.
 
     Attributes:
-        waiting: How many parties wait for their turn, with however many tasks.
+        waiting: The number of parties that wait for their turn, each with any number of tasks.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -55,24 +55,24 @@ class FairShare:
         self._parties: WeakSet[Party] = WeakSet()
 
     def join(self, party: Party) -> None:
-        """A party is there, for as long as somebody knows it."""
+        """Add a party. It is removed when nothing refers to it any more."""
         self._parties.add(party)
 
     def is_shared(self, party: Party) -> bool:
-        """Whether somebody else is at work who is not over its share."""
+        """Whether another party is active and not over its share."""
         least = self.clock() - AT_WORK_SECONDS
         return any(each is not party and each.at_work > least and not each.is_over() for each in self._parties)
 
     def rate(self) -> float:
-        """What each party of those that wait is given of the time."""
+        """The fraction of the time for each waiting party."""
         return SHARE / max(1, self.waiting)
 
 
 class Party:
-    """Somebody for whom the bridge works.
+    """A party for which the bridge works.
 
     Args:
-        shared: With whom it shares; those of the running event loop by default.
+        shared: The parties with which it shares; by default those of the running event loop.
     """
 
     def __init__(self, shared: FairShare | None = None) -> None:
@@ -83,12 +83,12 @@ class Party:
         self.at_work = -AT_WORK_SECONDS
         self._shared.join(self)
 
-    def works(self) -> None:
-        """It has asked for something."""
+    def mark_active(self) -> None:
+        """Mark the party as active: it has made a request."""
         self.at_work = self._shared.clock()
 
     def charge(self, seconds: float) -> None:
-        """Something has been done for it, or is about to be. From any thread."""
+        """Charge work that was done or is about to be done. May be called from any thread."""
         self._left = max(self._left - seconds, -MAX_DEBT_SECONDS)
 
     def is_over(self) -> bool:
@@ -96,7 +96,7 @@ class Party:
         return self._left < 0
 
     async def turn(self) -> None:
-        """Wait for its turn, if it is over its share and others are at work."""
+        """Wait for its turn if it is over its share and others are active."""
         if self._left >= BURST_SECONDS:
             return
         self._count()
@@ -107,7 +107,7 @@ class Party:
         self._waiting += 1
         try:
             while self._left < 0 and (now := self._shared.clock()) < until and self._shared.is_shared(self):
-                # Looked at again now and then: the others may have gone, or more have come.
+                # Checked at intervals, because the number of other parties may change.
                 await anyio.sleep(min(-self._left / self._shared.rate(), until - now, _LOOK_SECONDS))
                 self._count()
         finally:
@@ -115,7 +115,7 @@ class Party:
             self._shared.waiting -= not self._waiting
 
     def _count(self) -> None:
-        """Add what it has been given since that was last looked at: everything, where it was alone."""
+        """Add the credit since the last update: all elapsed time if the party was alone."""
         now = self._shared.clock()
         rate = self._shared.rate() if self._shared.is_shared(self) else 1.0
         self._left = min(BURST_SECONDS, self._left + (now - self._counted) * rate)
@@ -123,17 +123,17 @@ class Party:
 
 
 class Bill:
-    """What is done in a task that somebody else waits for, too: it is added up, and no turn is waited for.
+    """Accumulates the work of a task that others wait for, too. Such a task doesn't wait for turns.
 
     Attributes:
-        seconds: What it has come to.
+        seconds: The accumulated work.
     """
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
     def charge(self, seconds: float) -> None:
-        """Something has been done. From any thread."""
+        """Add work that was done. May be called from any thread."""
         self.seconds += seconds
 
 
@@ -142,15 +142,15 @@ _LOOK_SECONDS = 0.1
 _shared: RunVar[FairShare] = RunVar("mcp_bridge_fair_share")
 
 current: ContextVar[Party | Bill | None] = ContextVar("party", default=None)
-"""For whom this task works; None for the bridge itself and for whoever runs it."""
+"""The party of the current task; None for the bridge's own work and for its user."""
 
 
 @contextmanager
 def billed(party: Party | Bill | None = None) -> Iterator[Bill]:
-    """Let this task not wait for its turn within: others wait for what it does.
+    """A context in which the current task doesn't wait for turns, because others wait for it.
 
     Args:
-        party: Who is charged for it at the end. Where it isn't known yet, the bill says of what.
+        party: The party to charge at the end. If it isn't known yet, the caller charges the bill's amount.
     """
     bill = Bill()
     before = current.set(bill)
@@ -163,13 +163,13 @@ def billed(party: Party | Bill | None = None) -> Iterator[Bill]:
 
 
 async def turn() -> None:
-    """Wait for the turn of the party of this task."""
+    """Wait for the turn of the current task's party."""
     if isinstance(party := current.get(), Party):
         await party.turn()
 
 
 def charge(seconds: float) -> None:
-    """Charge the party of this task, if there is one."""
+    """Charge the current task's party, if there is one."""
     if (party := current.get()) is not None:
         party.charge(seconds)
 

@@ -1,8 +1,8 @@
-"""JSON of many values, read and written in short steps.
+"""Decodes and encodes JSON of many values in short steps.
 
-The standard library's reader and writer hold the interpreter until they are done, from whichever thread: a hundred
-milliseconds for the largest message that is taken, in which nobody else is answered. Here they are given a part at a
-time. What comes of it is the same, byte by byte and value by value; it takes some times as long.
+The standard library's decoder and encoder hold the interpreter lock until they are done, in any thread: a hundred
+milliseconds for the largest message, during which nothing else is answered. Here they process a part at a time. The
+result is identical; the work takes several times as long.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     Scan = Callable[[str, int], tuple[Any, int]]
 
 LARGE_CHARS = 128 << 10
-"""A shorter text is read in one step: it takes about a millisecond."""
+"""A shorter text is decoded in one step, which takes about a millisecond."""
 
 _PART_BYTES = 64 << 10
-"""Of UTF-8 that is decoded in one step."""
+"""How many bytes of UTF-8 are decoded in one step."""
 
 _STEP_CHARS = 256
-"""An array or an object that ends within so much text is read in one step."""
+"""An array or object that ends within this many characters is decoded in one step."""
 
 _STEP_VALUES = 500
-"""Values that are written in one step."""
+"""How many values are encoded in one step."""
 
 MAX_DEPTH = 200
-"""Of nesting that is read, the outermost value counted. As much as pydantic takes of a server's short message: what
-comes is written again later, by writers that are recursive, on stacks that are in use already."""
+"""The maximum nesting of decoded values, including the outermost. Equals pydantic's limit for a server's short message:
+values are encoded again later, by recursive encoders with a part of the stack already in use."""
 
 _SPACES = re.compile(r"[ \t\n\r]*+")
 
@@ -46,20 +46,20 @@ def _past_spaces(text: str, at: int) -> int:
 
 
 def loads(data: bytes, decoder: json.JSONDecoder) -> Any:
-    """What a decoder reads in a text.
+    """Decode a JSON document.
 
     Args:
         data: A JSON document in UTF-8.
-        decoder: Its hooks for numbers and constants hold; those for objects don't.
+        decoder: Its hooks for numbers and constants are used; those for objects aren't.
 
     Raises:
-        ValueError: As `decoder.decode`, and whatever a hook raises; it isn't UTF-8.
-        RecursionError: It nests too deep.
+        ValueError: As `decoder.decode` and the hooks; or the data isn't UTF-8.
+        RecursionError: It is nested too deeply.
     """
     if len(data) < LARGE_CHARS:
         return decoder.decode(data.decode())
     text = _text(data)
-    # Public, and not in the stubs.
+    # Public, but missing in the type stubs.
     scan: Scan = decoder.scan_once  # type: ignore[attr-defined]
     value, end = _Reader(text, scan).read(_past_spaces(text, 0))
     end = _past_spaces(text, end)
@@ -79,7 +79,7 @@ def _too_deep() -> RecursionError:
 
 
 class _Reader:
-    """Reads one text. Not recursive: `_open` has the arrays and objects that it is in."""
+    """Decodes one text. Not recursive: `_open` is the stack of enclosing arrays and objects."""
 
     def __init__(self, text: str, scan: Scan) -> None:
         self._text = text
@@ -87,7 +87,7 @@ class _Reader:
         self._names: dict[str, str] = {}
 
     def read(self, at: int) -> tuple[Any, int]:
-        """The value that begins at a place, and the place after it."""
+        """The value that begins at a position, and the position after it."""
         text = self._text
         open_: list[tuple[Any, str | None]] = []
         while True:
@@ -106,7 +106,7 @@ class _Reader:
                     open_.append((value, name))
                     continue
                 end = at + 1
-            # A value has ended here, and perhaps those that it is in.
+            # A value ends here, and perhaps its enclosing ones.
             while open_:
                 parent, name = open_[-1]
                 if name is None:
@@ -131,17 +131,17 @@ class _Reader:
                 return value, end
 
     def _step(self, at: int, levels: int) -> tuple[Any, int]:
-        """A whole value and its end; or an empty array or object, and -1, of one that has to be read part by part.
+        """A complete value and its end; or an empty array or object and -1, if it must be decoded in parts.
 
         Raises:
-            RecursionError: The value nests deeper than so many levels.
+            RecursionError: The value is nested deeper than `levels`.
         """
         first = self._text[at : at + 1]
         if first in ("[", "{") and first:
             try:
                 value, end = self._scan(self._text[at : at + _STEP_CHARS], 0)
             except (StopIteration, ValueError, RecursionError):
-                # It goes on, or what is wrong with it is found where it is.
+                # The value continues, or its error is found in a later step.
                 return ([] if first == "[" else {}), -1
             if end > 2 * levels and is_deep(value, levels):
                 raise _too_deep()
@@ -159,20 +159,20 @@ class _Reader:
         at = _past_spaces(text, at)
         if text[at : at + 1] != ":":
             raise JSONDecodeError("Expecting ':' delimiter", text, at)
-        # One object for one name, as in the standard library: there may be a hundred thousand rows.
+        # Equal names share one object, as in the standard library: there may be a hundred thousand rows.
         return self._names.setdefault(name, name), _past_spaces(text, at + 1)
 
 
 def dumps(value: Any, encoder: json.JSONEncoder) -> str:
-    """What an encoder writes of a value.
+    """Encode a value.
 
     Args:
-        value: Of JSON's types.
-        encoder: Without an indentation, with its keys in the order that they have.
+        value: A value of JSON's types.
+        encoder: An encoder without indentation and without sorted keys.
 
     Raises:
         ValueError, TypeError: As `encoder.encode`.
-        RecursionError: It nests too deep.
+        RecursionError: It is nested too deeply.
     """
     return "".join(_parts(value, encoder)) if is_large(value, chars=LARGE_CHARS) else encoder.encode(value)
 

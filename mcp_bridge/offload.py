@@ -1,8 +1,8 @@
-"""Work in proportion to a value of somebody else's, kept off the event loop where the value is large.
+"""Moves work whose duration depends on the size of untrusted values off the event loop.
 
-One loop serves every execution. What takes more than some milliseconds for the largest value that may come is done on
-a thread; a small value isn't worth the way there. Its processor time is charged to whom it is done for (`fair_share`),
-and whoever has used too much waits for a turn, and then has a thread of its own kind: nobody else waits behind it.
+One event loop serves all executions. Work that may take more than a few milliseconds for the largest accepted value
+runs on a thread; for small values a thread would cost more. Its CPU time is charged to the party for which it is done
+(`fair_share`). A party over its share waits for its turn, and uses separate threads, so that nobody waits behind it.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LARGE_CHARS = 32 << 10
-"""Text of a value, its keys included, from which it is large."""
+"""Characters of text, keys included, from which a value counts as large."""
 
 LARGE_VALUES = 1000
-"""Values in a value, itself and its keys included, from which it is large."""
+"""Number of values, itself and keys included, from which a value counts as large."""
 
 THREADS = 1
-"""Threads that may be at such work at once, for those within their share, and for those over it. They share the
-interpreter with the loop: more would only slow it, and have more large values in memory at once."""
+"""Threads for such work, for parties within their share and for those over it, each. They share the interpreter lock
+with the event loop: more threads would slow it down, and hold more large values in memory."""
 
 _limiters: RunVar[dict[bool, anyio.CapacityLimiter]] = RunVar("mcp_bridge_offload")
 
 
 def is_large(value: Any, *, chars: int = LARGE_CHARS, values: int = LARGE_VALUES) -> bool:
-    """Whether a JSON value, or text or bytes, is large; looks at no more of it than it takes to tell.
+    """Whether a JSON value, text or bytes is large. Visits no more of it than necessary.
 
     Args:
         value: The value.
-        chars: Text from which it is.
-        values: Values from which it is.
+        chars: Characters of text from which it is large.
+        values: Number of values from which it is large.
     """
     text = count = 0
     stack = [value]
@@ -67,9 +67,9 @@ def is_large(value: Any, *, chars: int = LARGE_CHARS, values: int = LARGE_VALUES
 
 
 def is_over(value: Any, limit: int) -> bool:
-    """Whether a JSON value certainly takes more bytes as JSON than a limit; looks at no more of it than that takes.
+    """Whether a JSON value certainly takes more than `limit` bytes as JSON. Visits no more of it than necessary.
 
-    Certainly: each character and each value is counted as one byte. What isn't over by this may be so by its bytes.
+    Each character and each value counts as one byte, so a value that isn't over the limit here may exceed it in bytes.
     """
     size = 0
     stack = [value]
@@ -87,7 +87,7 @@ def is_over(value: Any, limit: int) -> bool:
 
 
 def is_deep(value: Any, limit: int) -> bool:
-    """Whether arrays and objects nest deeper than so many levels; not recursive."""
+    """Whether arrays and objects nest deeper than `limit` levels. Not recursive."""
     level = [value] if isinstance(value, (dict, list)) else []
     for _ in range(limit):
         inner = [node.values() if isinstance(node, dict) else node for node in level]
@@ -98,12 +98,12 @@ def is_deep(value: Any, limit: int) -> bool:
 
 
 def is_idle() -> bool:
-    """Whether no such work is under way, in this event loop: so no large value is in memory for it."""
+    """Whether this event loop has no such work in progress, and so no large value in memory for it."""
     return not any(limiter.borrowed_tokens for limiter in _limiters.get({}).values())
 
 
 class _Limit:
-    """A time limit that can be stopped, by however many of the tasks that are under it."""
+    """A time limit that any number of tasks under it can pause."""
 
     def __init__(self, scope: anyio.CancelScope) -> None:
         self._scope = scope
@@ -116,7 +116,7 @@ class _Limit:
             self._scope.deadline = math.inf
         self._stopped += 1
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._stopped -= 1
         if not self._stopped:
             self._scope.deadline = anyio.current_time() + self._left
@@ -127,9 +127,9 @@ _limits: ContextVar[tuple[_Limit, ...]] = ContextVar("limits", default=())
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[anyio.CancelScope]:
-    """As `anyio.move_on_after`, of what somebody else may take: our own large work, and the wait for it, isn't counted.
+    """As `anyio.move_on_after`, but without counting the bridge's own large work and the wait for it.
 
-    What has been answered in time isn't thrown away because its reader had to wait.
+    So an answer that arrived in time isn't dropped because its reader had to wait.
     """
     with anyio.move_on_after(seconds) as scope:
         before = _limits.set((*_limits.get(), _Limit(scope)))
@@ -139,8 +139,8 @@ def time_limit(seconds: float | None) -> Iterator[anyio.CancelScope]:
             _limits.reset(before)
 
 
-def leave_limits() -> None:
-    """This task goes on for others than who has begun it, and for longer: their time limits aren't its own."""
+def detach_from_time_limits() -> None:
+    """Detach the current task from inherited time limits: it continues for others, beyond the task that started it."""
     _limits.set(())
 
 
@@ -153,24 +153,24 @@ def _uncounted() -> Iterator[None]:
         yield
     finally:
         for limit in limits:
-            limit.go_on()
+            limit.resume()
 
 
 async def on_thread(function: Callable[..., T], *args: Any) -> T:
-    """The result of a function that may take long, from a thread of the few for such work.
+    """Run a possibly slow function on one of the threads for such work; return its result.
 
     Raises:
-        Exception: As the function. A cancellation waits for its end: its work is bounded.
+        Exception: As the function. A cancellation waits for its end, which is bounded.
     """
     with _uncounted():
         await fair_share.turn()
         return await _charged(function, args, _limiter())
 
 
-async def on_waiting_thread(function: Callable[..., T], *args: Any) -> T:
-    """As `on_thread`, for what may also wait for a file: on a thread that nobody else's work stands behind.
+async def on_blocking_thread(function: Callable[..., T], *args: Any) -> T:
+    """As `on_thread`, for functions that may also wait for a file: on a thread that no other work waits for.
 
-    It doesn't wait for its turn: whoever holds a lock meanwhile waits for that before (`fair_share.turn`).
+    It doesn't wait for its turn: a caller that holds a lock must wait before it takes the lock (`fair_share.turn`).
     """
     return await _charged(function, args, None)
 
@@ -198,8 +198,8 @@ async def _charged(function: Callable[..., T], args: tuple[Any, ...], limiter: a
             if party is not None:
                 party.charge(time.thread_time() - began)
 
-    # An error that leaves the thread by itself refers to itself, by the frames that wait for it: all that they have,
-    # the large value too, would be kept until garbage is collected.
+    # An exception that leaves the thread would refer to itself through its traceback's frames: their locals, including
+    # the large value, would be kept until the next garbage collection.
     result, error = await anyio.to_thread.run_sync(charged, limiter=limiter)
     if error is not None:
         try:
@@ -210,11 +210,11 @@ async def _charged(function: Callable[..., T], args: tuple[Any, ...], limiter: a
 
 
 async def off_loop(value: Any, function: Callable[..., T], *args: Any) -> T:
-    """The result of a function whose work grows with a value: at once where the value is small, else from a thread.
+    """Run a function whose duration grows with a value: directly if the value is small, else on a thread.
 
     Args:
-        value: What the work grows with.
-        function: May be called on another thread than the loop's.
+        value: The value that determines the duration.
+        function: A function that may be called on another thread than the event loop's.
         args: Its arguments.
 
     Raises:

@@ -1,20 +1,17 @@
-"""Files and directories that only this user can read, written so that neither a crash nor a power cut leaves a half."""
+"""Files and directories that only this user can read: whose they are, their modes, and keys in them."""
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import logging
 import os
 import stat
-import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from mcp_bridge.atomic_files import sync_directory, write_new
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -170,132 +167,6 @@ def _directory(path: Path, *, durable: bool) -> Path:
     return path
 
 
-def write_private(path: Path, data: bytes, *, durable: bool = False) -> None:
-    """Write a file for this user alone, whole or not at all.
-
-    Args:
-        path: The file.
-        data: What it shall hold.
-        durable: Whether it has to be on the disk when this returns.
-
-    Raises:
-        OSError: As the system gives it; nothing is left of the new file.
-    """
-    temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}.{time.monotonic_ns()}")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            if durable:
-                file.flush()
-                os.fsync(fd)
-        temporary.replace(path)
-        if durable:
-            sync_directory(path.parent)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def place(new: Path, target: Path) -> None:
-    """Give a file another name in the same directory tree, which nothing has: what is there is never replaced.
-
-    Raises:
-        FileExistsError: Something has it.
-        OSError: As the system gives it. The file has the one name or the other.
-    """
-    try:
-        os.link(new, target)
-    except OSError as exc:
-        if exc.errno not in {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}:
-            raise
-        # A file system without links, that of a memory stick for instance.
-        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-        new.replace(target)
-    else:
-        new.unlink()
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[int]:
-    """Have a file, which is made if it isn't there, to oneself among all processes; its descriptor, to read and write.
-
-    Raises:
-        OSError: As the system gives it.
-    """
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        # A file system without locks has one bridge, or is at its users' risk.
-        with suppress(OSError):
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        yield fd
-    finally:
-        os.close(fd)
-
-
-@contextmanager
-def locked_directory(path: Path) -> Iterator[bool]:
-    """Have a directory to oneself among all that lock it so; False, at once, where somebody else has it.
-
-    Raises:
-        OSError: As the system gives it: there is none.
-    """
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        is_mine = True
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            is_mine = False
-        except OSError:
-            # A file system without locks has one user, or is at its users' risk.
-            pass
-        yield is_mine
-    finally:
-        os.close(fd)
-
-
-def sync_directory(path: Path) -> None:
-    """Have the names in a directory on the disk.
-
-    Raises:
-        OSError: As the system gives it.
-    """
-    _sync(path, os.O_DIRECTORY)
-
-
-def sync_file(path: Path) -> None:
-    """Have what is in a file on the disk. Its name is its directory's.
-
-    Raises:
-        OSError: As the system gives it.
-    """
-    _sync(path, os.O_NOFOLLOW)
-
-
-def _sync(path: Path, flags: int) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _make_key(path: Path) -> None:
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-    try:
-        write_private(fresh, os.urandom(KEY_BYTES), durable=True)
-        try:
-            os.link(fresh, path)
-            sync_directory(path.parent)
-        finally:
-            fresh.unlink(missing_ok=True)
-    except FileExistsError:
-        raise
-    except OSError as exc:
-        raise BridgeError("key_unusable", f"{path} can't be made: {exc.strerror}.", hint=_HINT) from None
-
-
 def private_key(path: Path, lost: str, *, make: bool = True) -> bytes:
     """The random bytes in a file, which is made with them if it isn't there.
 
@@ -307,10 +178,13 @@ def private_key(path: Path, lost: str, *, make: bool = True) -> bytes:
     Raises:
         BridgeError: `key_missing`; `key_unusable`: it can't be read or made, or isn't whole.
     """
-    with suppress(FileExistsError):
-        # Linked into its place: of several processes that make one at the same time, all read the same.
-        if make and not path.exists():
-            _make_key(path)
+    if make and not path.exists():
+        try:
+            # Of several processes that make one at the same time, all read the same.
+            with suppress(FileExistsError):
+                write_new(path, os.urandom(KEY_BYTES))
+        except OSError as exc:
+            raise BridgeError("key_unusable", f"{path} can't be made: {exc.strerror}.", hint=_HINT) from None
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         key = path.read_bytes()

@@ -1,11 +1,11 @@
-"""Every setting: its name, type, default, and where its value came from.
+"""All settings: their names, types, defaults, and sources.
 
-A setting is a key of the TOML file and, in capitals after `MCP_BRIDGE_`, an environment variable, which wins; the
-table `ledger` is in the file alone.
+A setting is a key of the TOML file, and an environment variable with the key in capitals after `MCP_BRIDGE_`, which
+takes precedence. The table `ledger` can only be set in the file.
 
-The file is that of `--config` or `$MCP_BRIDGE_CONFIG`, a person's word; or else the user's own, `config.toml` in their
-configuration directory, with `./mcp-bridge.toml` laid over it if the user has trusted its content. What bounds
-something in the user's own file, the folder's can bound further, and not raise.
+The file is the one given by `--config` or `$MCP_BRIDGE_CONFIG`, which a person has chosen; otherwise the user's own
+`config.toml` in their configuration directory, overlaid by `./mcp-bridge.toml` if the user has trusted its content. A
+limit in the user's own file can be lowered by the folder's, and not raised.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import platformdirs
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from mcp_bridge.downstream.configuration.environment import EnvPass
-from mcp_bridge.downstream.configuration.environment import env_pass as chosen_variables
+from mcp_bridge.downstream.configuration.env_pass import EnvPass
+from mcp_bridge.downstream.configuration.env_pass import env_pass as chosen_variables
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.sizes import Size, parse_size
 from mcp_bridge.toml_lines import line_of
 from mcp_bridge.workspace.content import CONFIG_NAME, real_folder
-from mcp_bridge.workspace.trust import PassedOver, TrustStore, trusted
+from mcp_bridge.workspace.trust import IgnoredFile, TrustStore, trusted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,13 +46,13 @@ ENV_ALIASES = {"OUTPUT_MODE": "output"}
 """Names of an earlier bridge that differ from ours."""
 
 TABLES = ("policy", "tools", "programs", "secrets", "projection", "model")
-"""Tables of the file besides `[servers.NAME]`; `bridge.governance` hands each to its part."""
+"""Tables of the file in addition to `[servers.NAME]`; `bridge.governance` passes each to its decoder."""
 
 NESTED = {"ledger"}
-"""Settings that are tables, and so can't be set in the environment."""
+"""Settings that are tables, and so can't be set by environment variables."""
 
 ENV_OTHER = {"CONFIG", "NESTED"}
-"""Variables with our prefix that are no settings."""
+"""Variables with our prefix that aren't settings."""
 
 BOUNDS = (
     "max_timeout",
@@ -70,14 +70,14 @@ BOUNDS = (
     "max_call_size",
     "max_concurrent",
 )
-"""Settings of which the smaller value holds, where the user's own file and a folder's have them."""
+"""Settings for which the smaller value of the user's own file and the folder's applies."""
 
 PERMISSIONS = ("client_configs", "allow_self_server")
-"""Settings that are off if the user's own file has them off, whatever a folder's says."""
+"""Settings that are off if the user's own file turns them off, whatever the folder's says."""
 
 
 MAX_ID = (1 << 32) - 2
-"""Of a user or a group: the number above stands for none (chown(2))."""
+"""The maximum user or group id: the next one means none (chown(2))."""
 
 
 def _listed(value: Any) -> Any:
@@ -174,14 +174,14 @@ class Settings(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What one configuration file says besides settings.
+    """The content of one configuration file besides settings.
 
     Attributes:
-        file: The file; None for none.
-        base: The folder that paths in it are relative to.
+        file: The file; None if there is none.
+        base: The folder for relative paths in it.
         servers: The `[servers.NAME]` tables, undecoded.
-        tables: The other tables (`TABLES`) that the file has, undecoded: each belongs to a part of its own.
-        trusted: Of a folder's file, what exactly is trusted; None of a file that is a person's word.
+        tables: The other tables (`TABLES`) in the file, undecoded: each has its own decoder.
+        trusted: For a folder's file, the trusted content; None for a file that a person has chosen.
     """
 
     file: Path | None
@@ -197,27 +197,27 @@ class Loaded:
 
     Attributes:
         settings: The settings.
-        layers: What the files say besides: the user's own (or the named one) first, then the folder's, if it is
-            trusted. At least one, and at most two.
-        named: Whether somebody has named the file: then there is no other, and no floor.
-        trust: What the user has trusted.
-        passed_over: The folder's files that take no part.
+        layers: The other content of the files: the user's own (or the chosen one) first, then the folder's, if it is
+            trusted. One or two layers.
+        named: Whether a person has chosen the file: then there is no other, and no floor.
+        trust: The user's trust records.
+        ignored_files: The folder's files that are ignored.
     """
 
     settings: Settings
     layers: tuple[Layer, ...]
     named: bool
     trust: TrustStore
-    passed_over: tuple[PassedOver, ...] = ()
+    ignored_files: tuple[IgnoredFile, ...] = ()
 
     @property
     def file(self) -> Path | None:
-        """The file that has the first word, if there is any."""
+        """The file with the highest precedence, or None."""
         return self.layers[-1].file
 
     @property
     def has_tables(self) -> bool:
-        """Whether a file says anything of policy, tools, programs, secrets, projections or model."""
+        """Whether a file configures policy, tools, programs, secrets, projections or model."""
         return any(layer.tables for layer in self.layers)
 
 
@@ -231,19 +231,19 @@ def load(
     """Read the configuration.
 
     Args:
-        explicit: The file of `--config`; it must exist.
+        explicit: The file given by `--config`; it must exist.
         environ: The environment.
-        cwd: Where `./mcp-bridge.toml` is looked for.
-        folder: Whether it is looked for. What works on files that may be anybody's does without.
+        cwd: The folder that may have a `mcp-bridge.toml`.
+        folder: Whether to read it. Commands on files that may be anybody's don't.
 
     Raises:
-        BridgeError: `bad_config`, naming file, line and key; `config_missing` for a named file that isn't there.
+        BridgeError: `bad_config`, naming file, line and key; `config_missing` for a chosen file that doesn't exist.
     """
     named = _named(explicit, environ)
     here = real_folder(cwd or Path.cwd())
     own_file = user_file()
     raw: list[_Raw] = []
-    over: tuple[PassedOver, ...] = ()
+    over: tuple[IgnoredFile, ...] = ()
     if named is not None:
         raw.append(_Raw(named, _read(named)))
         trust = TrustStore(trust_directory(environ, _own_state_dir(own_file)))
@@ -253,7 +253,7 @@ def load(
         trust = TrustStore(trust_directory(environ, raw[0].table.get("state_dir") if raw else None))
         file = here / FILE_NAME
         found = trusted(file, trust, lambda data: _parsed(data, file)) if folder else None
-        if isinstance(found, PassedOver):
+        if isinstance(found, IgnoredFile):
             over = (found,)
         elif found is not None:
             raw.append(_Raw(file, found[1], found[0]))
@@ -262,16 +262,16 @@ def load(
 
 
 def user_file() -> Path:
-    """Where the user's own configuration is, if there is any."""
+    """The path of the user's own configuration, which may not exist."""
     return platformdirs.user_config_path("mcp-bridge") / "config.toml"
 
 
 def trust_directory(environ: Mapping[str, str], own: object) -> Path:
-    """The state directory that says what is trusted: the user's, and never one that depends on the folder.
+    """The state directory with the trust records: the user's, independent of the folder.
 
     Args:
         environ: The environment.
-        own: `state_dir` of the user's own file.
+        own: `state_dir` in the user's own file.
     """
     told = environ.get(ENV_PREFIX + "STATE_DIR") or own
     path = Path(told) if isinstance(told, str) else None
@@ -279,7 +279,7 @@ def trust_directory(environ: Mapping[str, str], own: object) -> Path:
 
 
 def _own_state_dir(file: Path) -> object:
-    """`state_dir` of the user's own file, where another one is in force: what is wrong with it matters to nobody."""
+    """`state_dir` in the user's own file if another file is used; errors in the user's file are then ignored."""
     try:
         return _read(file).get("state_dir") if file.is_file() else None
     except BridgeError:
@@ -288,7 +288,7 @@ def _own_state_dir(file: Path) -> object:
 
 @dataclass(frozen=True, slots=True)
 class _Raw:
-    """A configuration file as TOML's reader gives it."""
+    """A parsed configuration file."""
 
     file: Path
     table: dict[str, Any]
@@ -296,13 +296,13 @@ class _Raw:
 
 
 def _decoded(raw: list[_Raw], environ: Mapping[str, str]) -> tuple[Settings, tuple[Layer, ...]]:
-    """The settings of all files, the later over the earlier, and the layers."""
+    """The settings of all files, the later ones overlaying the earlier, and the layers."""
     values: dict[str, Any] = {}
     layers = []
     for found in raw:
         layer, table = _layer(found)
         layers.append(layer)
-        # Each by itself first, so that an error names the file that has it.
+        # Validated one by one first, so that an error names the file that has it.
         _settings(table, found.file, environ)
         table = _anchored(table, layer.base)
         values = _laid_over(values, table) if layer.trusted else table
@@ -311,7 +311,7 @@ def _decoded(raw: list[_Raw], environ: Mapping[str, str]) -> tuple[Settings, tup
 
 
 def _layer(found: _Raw) -> tuple[Layer, dict[str, Any]]:
-    """The layer, and the table without its parts.
+    """The layer, and the table without the layer's parts.
 
     Raises:
         BridgeError: `bad_config`.
@@ -334,7 +334,7 @@ def _layer(found: _Raw) -> tuple[Layer, dict[str, Any]]:
 
 
 def checked(data: bytes, file: Path) -> dict[str, Any]:
-    """What a configuration file says, if its settings are valid, undecoded: nothing of it is in force.
+    """The undecoded content of a configuration file if its settings are valid. It isn't put in force.
 
     Raises:
         BridgeError: `bad_config`.
@@ -353,7 +353,7 @@ def _settings(table: dict[str, Any], file: Path | None, environ: Mapping[str, st
 
 
 def _laid_over(own: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
-    """The user's own settings with a folder's over them; both are valid."""
+    """The user's own settings overlaid by a folder's; both are valid."""
     values = own | table
     for key in own.keys() & table.keys():
         if key in BOUNDS:
@@ -370,7 +370,7 @@ def _laid_over(own: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> float:
-    """Of a bound that is valid: a number, or a text that is one, or a size."""
+    """The number of a valid limit: a number, or a text that is a number or size."""
     try:
         return float(value)
     except ValueError:
@@ -382,7 +382,7 @@ def _permits(key: str, own: dict[str, Any]) -> bool:
 
 
 def _anchored(table: dict[str, Any], base: Path) -> dict[str, Any]:
-    """The same with `log_file` and the files of `[[ledger.publish]]` taken from the folder of their own file."""
+    """The table with `log_file` and the files of `[[ledger.publish]]` resolved relative to its own file's folder."""
     if "log_file" in table:
         table = table | {"log_file": str(base / Path(table["log_file"]).expanduser())}
     ledger = table.get("ledger", {})
@@ -394,7 +394,7 @@ def _anchored(table: dict[str, Any], base: Path) -> dict[str, Any]:
 
 
 def named_file(explicit: Path | None, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The file that somebody has named, by `--config` or in the environment, whether it is there or not."""
+    """The file chosen by `--config` or the environment, whether it exists or not."""
     named = explicit or (Path(environ[ENV_PREFIX + "CONFIG"]) if environ.get(ENV_PREFIX + "CONFIG") else None)
     return named.expanduser() if named else None
 
@@ -464,9 +464,9 @@ def _from_environment(environ: Mapping[str, str], known: list[str]) -> dict[str,
 def _from_validation(exc: ValidationError, file: Path | None, environ: Mapping[str, str]) -> BridgeError:
     first = exc.errors(include_url=False, include_context=False)[0]
     key = str(first["loc"][0]) if first["loc"] else ""
-    # Of a table, the key in it.
+    # For a table, its key.
     path = tuple(str(part) for part in first["loc"][: 2 if key in NESTED else 1])
-    # What a validator of ours says is a sentence by itself.
+    # Messages of our own validators are complete sentences.
     unknown = first["type"] == "extra_forbidden"
     said = "there is no such setting" if unknown else first["msg"].removeprefix("Value error, ")
     message = f"{'.'.join(path)}: {said}" if key else said
@@ -499,11 +499,11 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
         "ledger.publish": [{"file": "/mnt/elsewhere/checkpoints.txt"}],
     }
 )
-"""What to write where the default says too little of the form."""
+"""Example values for settings whose defaults don't show the format."""
 
 
 def _example(path: tuple[str, ...], variable: str | None = None) -> str:
-    """What to write for a setting; in the environment, where a variable is named."""
+    """What to write for a setting, or for its environment variable."""
     model: Any = Settings if len(path) == 1 else Settings.model_fields[path[0]].annotation
     field = model.model_fields.get(path[-1])
     if field is None:
@@ -534,7 +534,7 @@ def _bad(message: str, file: Path | None, *path: str, hint: str | None = None) -
 
 
 def _nearest(name: str, known: list[str], prefix: str = "") -> str:
-    """A hint; the prefix is shown and not compared, since what all have in common makes all seem near."""
+    """A hint with the nearest name. The prefix is shown and not compared, because it makes all names seem near."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     if close:
         return f"Did you mean {prefix}{close[0]}?"

@@ -12,7 +12,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
 def parse_size(value: Any) -> int:
-    """Bytes from an integer or a text such as `512m`, `64 MiB`, `1g` (powers of 1024)."""
+    """Bytes from an integer or from text such as `512m`, `64 MiB`, `1g` (powers of 1024)."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     match = _SIZE.fullmatch(str(value).strip())
@@ -22,7 +22,7 @@ def parse_size(value: Any) -> int:
 
 
 def shown_size(size: int) -> str:
-    """A number of bytes for a person: `3.4 GiB`."""
+    """A number of bytes for people: `3.4 GiB`."""
     value, units = float(size), ["bytes", "KiB", "MiB", "GiB"]
     while value >= 1024 and len(units) > 1:  # noqa: PLR2004
         value, units = value / 1024, units[1:]

@@ -1,6 +1,6 @@
-"""Where in a TOML file a key is: the reader of the standard library doesn't say.
+"""Finds the line of a key in a TOML file, which the standard library's parser doesn't report.
 
-Standard library only: every host layer may import it.
+Standard library only: all layers of the host import it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ _QUOTES = re.compile(r'"""|' + "'''")
 
 
 def line_of(file: str | Path, *path: str | int) -> int | None:
-    """The line, counted from 1, that a key is on.
+    """The line number of a key, counted from 1.
 
     Args:
-        file: A file of valid TOML; one that can't be read has no lines.
-        path: The key with the tables it is in: `"servers", "git", "command"`; in an array of tables, with its index:
+        file: A file of valid TOML; for an unreadable one, None is returned.
+        path: The key with its enclosing tables: `"servers", "git", "command"`; with an index for arrays of tables:
             `"policy", "rules", 1, "when"`.
 
     Returns:
-        The first line of that key or of anything in it; without one, of the innermost table around it that the file
-        names; None where there is none either.
+        The first line of the key or of anything in it; else of the innermost enclosing table in the file; else None.
     """
     try:
         lines = Path(file).read_text("utf-8").splitlines()
@@ -57,7 +56,7 @@ def line_of(file: str | Path, *path: str | int) -> int | None:
 
 
 def _within_arrays(parts: tuple[str, ...], last: dict[_Path, int]) -> _Path:
-    """A header's names, with the index of the table that each array of tables on the way is at."""
+    """The names in a table header, with the current index after each array of tables."""
     here: _Path = ()
     for part in parts:
         here = (*here, part)

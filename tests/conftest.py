@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, settings
 from ledger_looks import look
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.storage.opening import KEY_FILE
+from mcp_bridge.ledger.storage.key_files import KEY_FILE
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.sealing import FILE_NAME as MASTER_FILE
 

@@ -27,10 +27,10 @@ from mcp_bridge.fair_share import (
     Party,
     billed,
 )
+from mcp_bridge.file_locks import locked
 from mcp_bridge.host.channel import BYTE_SECONDS, REQUEST_SECONDS, ChannelLimits, HostChannel
 from mcp_bridge.host.requests import Requests
 from mcp_bridge.offload import LARGE_CHARS, off_loop, on_thread
-from mcp_bridge.private_files import locked
 from mcp_bridge.wire import jsonrpc, messages
 
 
@@ -71,15 +71,15 @@ async def waited(clock, party):
 async def test_whoever_is_alone_never_waits(clock, shared):
     party = Party(shared)
     for _ in range(100):
-        party.works()
+        party.mark_active()
         party.charge(5.0)
         assert await waited(clock, party) == 0
 
 
 async def test_whoever_is_over_its_share_waits_while_somebody_else_is_at_work(clock, shared):
     heavy, light = Party(shared), Party(shared)
-    clock.meanwhile = [light.works]
-    light.works()
+    clock.meanwhile = [light.mark_active]
+    light.mark_active()
     heavy.charge(BURST_SECONDS)
     assert await waited(clock, heavy) == 0, "so much is everybody's"
     heavy.charge(0.2)
@@ -89,15 +89,15 @@ async def test_whoever_is_over_its_share_waits_while_somebody_else_is_at_work(cl
 
 async def test_it_goes_on_when_the_others_have_gone(clock, shared):
     heavy, light = Party(shared), Party(shared)
-    light.works()
+    light.mark_active()
     heavy.charge(BURST_SECONDS + 0.4)
     assert await waited(clock, heavy) <= AT_WORK_SECONDS + 0.2
 
 
 async def test_it_is_not_kept_waiting_for_ever_nor_for_long_afterwards(clock, shared):
     heavy, light = Party(shared), Party(shared)
-    clock.meanwhile = [light.works]
-    light.works()
+    clock.meanwhile = [light.mark_active]
+    light.mark_active()
     heavy.charge(1000.0)
     assert await waited(clock, heavy) == pytest.approx(MAX_WAIT_SECONDS)
     total = 0.0
@@ -109,8 +109,8 @@ async def test_it_is_not_kept_waiting_for_ever_nor_for_long_afterwards(clock, sh
 async def test_those_that_wait_share_one_share(clock, shared):
     heavy = [Party(shared) for _ in range(4)]
     light = Party(shared)
-    clock.meanwhile = [light.works]
-    light.works()
+    clock.meanwhile = [light.mark_active]
+    light.mark_active()
     for each in heavy:
         each.charge(BURST_SECONDS + 1.0)
     waits = 0
@@ -134,14 +134,14 @@ async def test_those_that_wait_share_one_share(clock, shared):
 async def test_two_that_are_over_their_share_do_not_wait_for_each_other(clock, shared):
     one, other = Party(shared), Party(shared)
     for each in (one, other):
-        each.works()
+        each.mark_active()
         each.charge(BURST_SECONDS + 1.0)
     assert await waited(clock, one) == 0
 
 
 async def test_a_party_that_nobody_knows_any_more_is_nobody(clock, shared):
     heavy, gone = Party(shared), Party(shared)
-    gone.works()
+    gone.mark_active()
     heavy.charge(BURST_SECONDS + 1.0)
     assert shared.is_shared(heavy)
     del gone
@@ -178,14 +178,14 @@ async def test_what_others_wait_for_is_not_done_behind_those_that_are_over_their
     heavy = Party(shared)
     let_go, begun = threading.Event(), anyio.Event()
 
-    def works():
+    def mark_active():
         anyio.from_thread.run_sync(begun.set)
         return let_go.wait(60)
 
     async def occupies():
         fair_share.current.set(heavy)
         heavy.charge(BURST_SECONDS + 1.0)
-        assert await on_thread(works)
+        assert await on_thread(mark_active)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(occupies)

@@ -42,7 +42,7 @@ async def test_others_get_their_turn_while_a_large_value_is_worked_on():
     let_go = threading.Event()
     turns = 0
 
-    def works():
+    def mark_active():
         assert let_go.wait(60)
         return threading.get_ident()
 
@@ -55,7 +55,7 @@ async def test_others_get_their_turn_while_a_large_value_is_worked_on():
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(victim)
-        worker = await off_loop("x" * (LARGE_CHARS + 1), works)
+        worker = await off_loop("x" * (LARGE_CHARS + 1), mark_active)
     assert turns == 100
     assert worker != threading.get_ident()
     assert await off_loop("x", threading.get_ident) == threading.get_ident()

@@ -24,20 +24,22 @@ from typing import IO, TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from mcp_bridge.atomic_files import create_private, rename_noreplace, sync_directory
 from mcp_bridge.backup import age, archive
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import FOLDERS, is_kept
+from mcp_bridge.file_locks import locked_directory
 from mcp_bridge.ledger.audit import audit
 from mcp_bridge.ledger.log.reading import open_ledger, require
 from mcp_bridge.ledger.proofs.signing import Signer, Verifier
 from mcp_bridge.ledger.storage import forgetting, sealing
-from mcp_bridge.ledger.storage.opening import KEY_FILE, NEXT_KEY_FILE, PUBLIC_KEY_FILE, own_vkey
+from mcp_bridge.ledger.storage.key_files import KEY_FILE, NEXT_KEY_FILE, PUBLIC_KEY_FILE, own_vkey
 from mcp_bridge.ledger.storage.position import PositionFile
 from mcp_bridge.ledger.storage.restoring import RESTORING
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.witness import files as witness_files
 from mcp_bridge.policy.secrets import secret_stores
-from mcp_bridge.private_files import locked_directory, place, private_key, sync_directory
+from mcp_bridge.private_files import private_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -135,7 +137,7 @@ def back_up(directory: Path, master: str | Sequence[str], target: Path, to: str 
     try:
         with _work(directory) as work:
             made = _written(directory, master, work, new, to)
-        place(new, target)
+        rename_noreplace(new, target)
         sync_directory(target.parent)
     except FileExistsError:
         raise _exists(target) from None
@@ -228,7 +230,7 @@ def _written(
         known[OLD_KEY] = None
     small = {} if to is None else _small(directory, known)
     in_it = tuple(name for name in KEYS if name in small)
-    with open(new, "xb", opener=_private) as file:
+    with create_private(new) as file:
         encrypted, file_key = (None, None) if to is None else age.encrypt(file, to)
         writer = archive.Writer(encrypted or file, {"needs": wanted, "keys": in_it})
         _add(writer, FILE_NAME, copy)
@@ -390,10 +392,6 @@ def _read_again(path: Path, file_key: bytes | None, master: sealing.MasterKey) -
             reader.check_mac(master)
     except BridgeError as exc:
         raise BridgeError("backup_failed", f"What was written can't be read again: {exc.message}") from None
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def _exists(target: Path) -> BridgeError:

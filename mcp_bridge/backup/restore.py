@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mcp_bridge.atomic_files import create_private, rename_noreplace, sync_directory, sync_file, write_private
 from mcp_bridge.backup import age, archive
 from mcp_bridge.backup.age import damaged
 from mcp_bridge.backup.create import (
@@ -33,26 +34,18 @@ from mcp_bridge.backup.create import (
 )
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import FOLDERS, is_kept
+from mcp_bridge.file_locks import locked_directory
 from mcp_bridge.ledger.audit import audit
 from mcp_bridge.ledger.audit.table_audit import check_master
 from mcp_bridge.ledger.log import rotation
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import sealing
-from mcp_bridge.ledger.storage.opening import KEY_FILE, NEXT_KEY_FILE
+from mcp_bridge.ledger.storage.key_files import KEY_FILE, NEXT_KEY_FILE
 from mcp_bridge.ledger.storage.restoring import AWAY, PLACING, RESTORING, has_ledger, is_unfinished, put_back
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.witness import files as witness_files
-from mcp_bridge.private_files import (
-    KEY_BYTES,
-    locked_directory,
-    place,
-    private_directory,
-    state_directory,
-    sync_directory,
-    sync_file,
-    write_private,
-)
+from mcp_bridge.private_files import KEY_BYTES, private_directory, state_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -436,8 +429,7 @@ def _unpack(reader: archive.Reader, folder: Path, *, whole: bool) -> dict[str, b
 
 def _write(path: Path, member: archive.Member, reader: archive.Reader) -> None:
     private_directory(path.parent)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
+    with create_private(path) as file:
         while piece := reader.read(archive.PIECE_BYTES):
             file.write(piece)
     with suppress(OverflowError):
@@ -524,7 +516,7 @@ def _settle(staging: Path, directory: Path) -> None:
                 _put_away(directory, staging)
                 # Everything else before it: with it, the directory is a ledger's.
                 sync_directory(directory)
-            place(staging / name, directory / name)
+            rename_noreplace(staging / name, directory / name)
         sync_directory(directory)
     except BaseException:
         _undo(directory, staging)

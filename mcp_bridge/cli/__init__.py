@@ -12,7 +12,7 @@ def main() -> None:
     hold_streams()
     arguments = sys.argv[1:]
     if arguments in ([], ["serve"]):
-        # What clients run, and wait for: it needs no option parser, which costs an eighth of the whole start.
+        # The path that MCP clients run and wait for: it skips the option parser, an eighth of the whole start.
         from mcp_bridge.cli.commands.serve import serve  # noqa: PLC0415
 
         sys.exit(serve(None, bare=not arguments))

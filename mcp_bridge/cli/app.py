@@ -80,7 +80,7 @@ def serve(
     """Serve MCP on standard input and output (the default)."""
     from mcp_bridge.cli.commands.serve import serve as work  # noqa: PLC0415
 
-    # Without a command it is called with the context of the whole.
+    # Without a command, typer passes the context of the whole group.
     raise typer.Exit(work(config or ctx.obj, programs=tools == "programs", bare=ctx.parent is None))
 
 
@@ -199,7 +199,7 @@ def trust(
     from mcp_bridge.cli.commands import trust as work  # noqa: PLC0415
 
     def done() -> int:
-        # The folder has no say in where trust in it is kept.
+        # The folder must not determine where trust in it is stored.
         loaded = common.load(ctx.obj, folder=False)
         if list_:
             return work.list_trusted(loaded, as_json=as_json)
@@ -231,7 +231,7 @@ def uninstall(
     from mcp_bridge.cli import common  # noqa: PLC0415
     from mcp_bridge.cli.commands import uninstall as leaving  # noqa: PLC0415
 
-    # The folder has no say in what is removed.
+    # The folder must not determine what is removed.
     finish(lambda: leaving.uninstall(common.load(config or ctx.obj, folder=False), state=state, yes=yes))
 
 

@@ -1,4 +1,4 @@
-"""Asking the person at the terminal, while a script or a program waits."""
+"""Asks the person at the terminal while a script or program waits."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 TERMINAL = "/dev/tty"
 
 POLL_SECONDS = 0.1
-"""How often a question that nobody has answered yet looks whether it is still wanted."""
+"""How often an open question checks whether it is still needed."""
 
 MAX_ANSWER_BYTES = 1024
 
 MAX_SHOWN_CHARS = 4000
 MAX_SHOWN_LINES = 100
-"""Longest question: more would push its beginning out of the window, and what isn't seen would be approved unseen."""
+"""Limits on a question: the beginning of a longer one would scroll away, and be approved unseen."""
 
 _ANSWERS = {"y": True, "yes": True, "n": False, "no": False, "l": None, "later": None}
 
 
 def terminal() -> Asker | None:
-    """Asks at the terminal, if there is a person in front of it: input and messages must both be that terminal's."""
+    """An asker for the terminal; None unless both standard input and standard error are a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None
     try:
@@ -44,19 +44,19 @@ def terminal() -> Asker | None:
 
 
 class Terminal:
-    """As `bridge.gate.Asker`. One question at a time; only what is typed after it was shown is its answer."""
+    """Implements `bridge.gate.Asker`. Asks one question at a time, and ignores input typed before it was displayed."""
 
     def __init__(self) -> None:
         self._turn = anyio.Lock()
 
     async def ask(self, question: dict[str, Any]) -> bool | None:
-        """The person's decision; None for "later", when the terminal is gone, or if the question is too long for it."""
+        """The person's decision; None for "later", if the terminal is gone, or if the question is too long."""
         shown = common.printable("\n".join(showing.question(question)))
         async with self._turn:
             if len(shown) > MAX_SHOWN_CHARS or shown.count("\n") >= MAX_SHOWN_LINES:
-                showing.say(f"mcp-bridge: {_TOO_LONG}")
+                showing.echo_err(f"mcp-bridge: {_TOO_LONG}")
                 return None
-            # Not abandoned when cancelled: the thread would take the answer to the next question.
+            # Not abandoned on cancellation: the thread would read the answer to the next question.
             return await anyio.to_thread.run_sync(_ask, shown)
 
 
@@ -74,7 +74,7 @@ def _ask(shown: str) -> bool | None:
     try:
         _write(fd, f"\nmcp-bridge: approval needed\n{shown}\n")
         while True:
-            # What was typed before the question was read is no answer to it.
+            # Input typed before the question was displayed is no answer to it.
             termios.tcflush(fd, termios.TCIFLUSH)
             _write(fd, "Approve? [y]es, [n]o, [l]ater: ")
             line = _line(fd)
@@ -90,7 +90,7 @@ def _ask(shown: str) -> bool | None:
 
 
 def _line(fd: int) -> str | None:
-    """The next line; None at the end of input."""
+    """The next line; None at end of input."""
     while not select.select([fd], [], [], POLL_SECONDS)[0]:
         anyio.from_thread.check_cancelled()
     data = os.read(fd, MAX_ANSWER_BYTES)
@@ -103,20 +103,20 @@ def _write(fd: int, text: str) -> None:
         view = view[os.write(fd, view) :]
 
 
-def agreed(question: str, refusal: BridgeError) -> bool:
-    """Ask before something is done; no is what anything but a yes means.
+def confirm(question: str, refusal: BridgeError) -> bool:
+    """Ask for confirmation; any answer but a yes means no.
 
     Args:
-        question: What is asked.
-        refusal: What is raised where there is nobody to ask.
+        question: The question.
+        refusal: The error to raise if there is nobody to ask.
 
     Raises:
-        BridgeError: That.
+        BridgeError: `refusal`.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise refusal
     sys.stdout.flush()
-    # What was typed before the question was read is no answer to it.
+    # Input typed before the question was displayed is no answer to it.
     termios.tcflush(sys.stdin, termios.TCIFLUSH)
     sys.stdout.write(f"{question} [y/N] ")
     sys.stdout.flush()

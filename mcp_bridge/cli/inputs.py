@@ -1,4 +1,4 @@
-"""What is given on the command line, decoded once: JSON, program files, ids that are typed by hand."""
+"""Decodes command-line arguments once: JSON, program files, abbreviated ids."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.tool_names import PRINCIPAL
 
 if TYPE_CHECKING:
+    from mcp_bridge.error_codes import Code
     from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution
 
 SHORT_CHARS = 6
-"""Fewest characters that an id is shown with."""
+"""The minimum length of a displayed id."""
 
 MAX_JSON_BYTES = 64 << 20
 
 _SHOWN_IDS = 5
 
 _MAX_HIDDEN_BYTES = 1 << 20
-"""That are read of a secret: far more than one may have."""
+"""How much is read of a secret, far more than its limit."""
 
 
 def json_value(text: str, option: str) -> Any:
-    """A JSON value in normal form, from an option: itself, or `@FILE`, or `@-` for standard input.
+    """The normalised JSON value of an option: JSON, `@FILE`, or `@-` for standard input.
 
     Raises:
         BridgeError: `bad_argument`, which names the option.
@@ -55,7 +56,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def json_object(text: str | None, option: str) -> dict[str, Any]:
-    """As `json_value`, of an object; empty without the option.
+    """As `json_value`, for an object; empty if the option is missing.
 
     Raises:
         BridgeError: `bad_argument`.
@@ -85,7 +86,7 @@ def _read(name: str, option: str) -> str:
 
 
 async def execution(store: ProgramStore, prefix: str) -> StoredExecution:
-    """An execution by the beginning of its id.
+    """The execution whose id has this prefix.
 
     Raises:
         BridgeError: `unknown_trace`, `ambiguous_id`.
@@ -105,21 +106,21 @@ async def execution(store: ProgramStore, prefix: str) -> StoredExecution:
     return found
 
 
-async def short(store: ProgramStore, execution_id: str) -> str:
-    """The beginning of an id, as long as it has to be to name that execution alone."""
+async def short_id(store: ProgramStore, execution_id: str) -> str:
+    """The shortest displayed prefix of an id that identifies the execution."""
     length = SHORT_CHARS
     while length < len(execution_id) and len(await store.ids(PRINCIPAL, execution_id[:length], 2)) > 1:
         length += 1
     return execution_id[:length]
 
 
-def unseen(prompt: str, code: str, *, twice: bool = True) -> str:
-    """A secret: typed without an echo, or all of standard input, less a newline at its end.
+def read_secret(prompt: str, code: Code, *, twice: bool = True) -> str:
+    """A secret, typed without echo or read from standard input, without a trailing newline.
 
     Args:
-        prompt: What a person at the terminal is asked.
-        code: Of an error.
-        twice: Whether a person has to type it once more.
+        prompt: The prompt at a terminal.
+        code: The code of errors.
+        twice: Whether it must be typed twice.
 
     Raises:
         BridgeError: With that code.

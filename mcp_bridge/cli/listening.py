@@ -1,4 +1,4 @@
-"""`--listen`, for the commands that serve HTTP."""
+"""The option `--listen` of commands that serve HTTP."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _BACKLOG = 128
 
 
 def address(listen: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT`, an IPv6 address in brackets.
+    """Host and port of `HOST:PORT`; an IPv6 address is in brackets.
 
     Raises:
         BridgeError: `bad_argument`.
@@ -27,7 +27,7 @@ def address(listen: str) -> tuple[str, int]:
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens there; with port 0 on any that is free.
+    """A listening socket; port 0 selects any free port.
 
     Raises:
         BridgeError: `cannot_listen`.

@@ -1,4 +1,4 @@
-"""The file that `log_file` names: what is logged, with times, for whoever can't see a client's log."""
+"""The log file of the setting `log_file`, with timestamps, for users who can't see their client's log."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_BYTES = 10 << 20
-"""Of the file; it is then put aside, in the place of the one that was put aside before."""
+"""Size at which the file is rotated; one rotated file is kept."""
 
 _FORMAT = "%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
 
 
 class LogFile(WatchedFileHandler):
-    """Appends to a file that several bridges may write to, and that any of them may put aside."""
+    """Appends to a file that several bridges may write to and rotate."""
 
     def _open(self) -> TextIOWrapper:
-        # A pipe that nobody reads is an error, and no wait.
+        # O_NONBLOCK: opening a pipe without a reader fails instead of blocking.
         descriptor = os.open(
             self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600
         )
         return os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace")
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record; a disk that is full costs the record, and nothing else."""
+        """Write a record; if the disk is full, only the record is lost."""
         with suppress(OSError):
             if os.stat(self.baseFilename).st_size > MAX_BYTES:  # noqa: PTH116
                 os.replace(self.baseFilename, f"{self.baseFilename}.1")  # noqa: PTH105
@@ -40,17 +40,17 @@ class LogFile(WatchedFileHandler):
             super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """Say nothing: standard error has the record as well."""
+        """Ignore errors: the record is on standard error as well."""
 
 
 class _Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        # What others have written can't begin a line of its own, which would pass for a record.
+        # Untrusted text must not start a line, which could be mistaken for a record.
         return common.printable(super().format(record)).replace("\n", "\n    ")
 
 
 def log_to(file: Path) -> None:
-    """Log to a file as well.
+    """Log to a file in addition.
 
     Raises:
         BridgeError: `log_unwritable`.

@@ -1,4 +1,4 @@
-"""How a command works: with a bridge or with the record of executions alone, to an exit status, whatever happens."""
+"""Runs a command's work with a bridge, or with the ledger alone, and turns every outcome into an exit status."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
-class Terminated(Exception):  # noqa: N818  (it is what happened, and no fault)
-    """SIGTERM came, and what was under way was ended in order."""
+class Terminated(Exception):  # noqa: N818  (an event, not an error)
+    """SIGTERM was received, and the work was ended in an orderly way."""
 
 
 def finish(work: Callable[[], int], *, as_json: bool = False) -> NoReturn:
-    """Do a command's work and leave with its exit status; what goes wrong is said on standard error.
+    """Run a command's work and exit with its status; errors are printed on standard error.
 
     Args:
-        work: Gives the exit status.
-        as_json: Errors are for programs too: as `{"status": "refused", "exit_code", "error"}` on standard output.
+        work: Returns the exit status.
+        as_json: Whether to print errors as JSON on standard output, too: `{"status": "refused", "exit_code", "error"}`.
     """
     try:
         status = work()
@@ -47,7 +47,7 @@ def finish(work: Callable[[], int], *, as_json: bool = False) -> NoReturn:
             status = common.exit_code(exc, common.FAILED)
             print_json({"status": "refused", "exit_code": status, "error": exc.record()})
         else:
-            status = common.complain(exc, common.FAILED)
+            status = common.print_error(exc, common.FAILED)
     except KeyboardInterrupt:
         status = common.INTERRUPTED
     except Terminated:
@@ -55,12 +55,12 @@ def finish(work: Callable[[], int], *, as_json: bool = False) -> NoReturn:
     raise typer.Exit(status)
 
 
-def in_bridge(configuration: common.Configuration, work: Callable[[Bridge], Awaitable[T]]) -> T:
-    """What some work with a bridge gives. No container is started unless the work does.
+def run_with_bridge(configuration: common.Configuration, work: Callable[[Bridge], Awaitable[T]]) -> T:
+    """Run work with an open bridge; return its result. Containers are started only by the work itself.
 
     Raises:
         BridgeError: As `open_bridge` and the work; `nested_bridge`.
-        Terminated: SIGTERM came.
+        Terminated: SIGTERM was received.
     """
     import anyio  # noqa: PLC0415
 
@@ -72,7 +72,7 @@ def in_bridge(configuration: common.Configuration, work: Callable[[Bridge], Awai
 
 
 async def with_bridge(configuration: common.Configuration, work: Callable[[Bridge], Awaitable[T]]) -> T | None:
-    """As `in_bridge`, inside a loop; None when SIGTERM came."""
+    """As `run_with_bridge`, inside an event loop; None if SIGTERM was received."""
     import anyio  # noqa: PLC0415
 
     from mcp_bridge.host.service import open_bridge  # noqa: PLC0415  (imports most of the project)
@@ -87,7 +87,7 @@ async def with_bridge(configuration: common.Configuration, work: Callable[[Bridg
         try:
             found = await work(bridge)
         except BridgeError as exc:
-            # Out of a task group it would come as one of a group.
+            # A task group would wrap it in an exception group.
             error = exc
         tasks.cancel_scope.cancel()
     if error is not None:
@@ -95,14 +95,16 @@ async def with_bridge(configuration: common.Configuration, work: Callable[[Bridg
     return found
 
 
-def in_record(settings: Settings, work: Callable[[Database], Awaitable[T]], *, looks: bool = False) -> T:
-    """What some work with the record of executions gives: no servers, no tools of the operator's, no engine.
+def run_with_database(
+    settings: Settings, work: Callable[[Database], Awaitable[T]], *, allow_read_only: bool = False
+) -> T:
+    """Run work with the database of executions: without servers, operator's tools and engine.
 
     Args:
-        settings: They say where it is.
-        work: Is given it.
-        looks: Whether it writes nothing unless somebody asks for that: it may look at a record that is on read-only
-            media, or that ends before what it had come to.
+        settings: The settings, which locate the database.
+        work: Called with the database.
+        allow_read_only: Whether the work only reads by default: the database may then be on read-only media, or end
+            before its recorded position.
 
     Raises:
         BridgeError: `database_unusable`, `database_busy`, `database_newer`, `ledger_damaged`, `key_missing`,
@@ -121,7 +123,7 @@ def in_record(settings: Settings, work: Callable[[Database], Awaitable[T]], *, l
     async def opened() -> T:
         state_directory(settings.state_dir, durable=True)
         path, config = settings.state_dir / FILE_NAME, settings.ledger
-        if looks and path.exists() and (not _is_writable(path) or (path.stat().st_size and is_behind(path))):
+        if allow_read_only and path.exists() and (not _is_writable(path) or (path.stat().st_size and is_behind(path))):
             async with Database(path, config.master_key, quota=config.quota, reading=True) as database:
                 return await work(database)
         async with Database(path, config.master_key, owner_label(), config.quota) as database:
@@ -146,7 +148,7 @@ async def _end_on_sigterm(scope: anyio.CancelScope) -> None:
 
 
 def print_json(value: Any, *, indent: bool = False) -> None:
-    """Print JSON that is both whole and harmless: what a terminal would take for a command is written as its escape."""
+    """Print complete and harmless JSON: characters that a terminal would interpret are escaped."""
     text = json.dumps(value, ensure_ascii=False, indent=2 if indent or sys.stdout.isatty() else None)
     sys.stdout.flush()
     sys.stdout.buffer.write(common.escaped_json(text).encode() + b"\n")

@@ -10,6 +10,6 @@ import typer
 Config = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="Instead of your own, and a trusted ./mcp-bridge.toml.")
 ]
-"""Before a command and after it; the later one wins."""
+"""Accepted before and after a command; the latter takes precedence."""
 
 Json = Annotated[bool, typer.Option("--json", help="As JSON.")]

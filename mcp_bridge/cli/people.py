@@ -1,4 +1,4 @@
-"""Who decides at the command line."""
+"""The identity of the person at the command line."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import pwd
 
 
-def who() -> str:
-    """The login name of whoever runs this: by the system's word, since the environment is anybody's."""
+def login_name() -> str:
+    """The user's login name according to the system: the environment can be set by anyone."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

@@ -1,4 +1,4 @@
-"""Programs that the command line is given or names: files, the operator's, those that are kept."""
+"""Programs for the command line: from files, the operator's, and saved ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mcp_bridge.cli.opening import in_record
+from mcp_bridge.cli.opening import run_with_database
 from mcp_bridge.downstream.catalog.aliases import nearest
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.program_files import (
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 STDIN = "-"
 
 _STDIN_FILE = Path("standard input.yaml")
-"""YAML's reader takes JSON too."""
+"""A name with the suffix of YAML, whose reader accepts JSON too."""
 
 
 def is_file(text: str) -> bool:
-    """Whether an argument is a file, and not a program's name."""
+    """Whether an argument is a file and not a program's name."""
     return text == STDIN or "/" in text or Path(text).suffix in SUFFIXES
 
 
 def read(text: str) -> Any:
-    """What a file, or standard input, says; undecoded.
+    """The undecoded content of a file or of standard input.
 
     Raises:
         BridgeError: `bad_program`.
@@ -56,11 +56,11 @@ def read(text: str) -> Any:
 
 
 class Given(NamedTuple):
-    """A program in a file that was named.
+    """A program in a given file.
 
     Attributes:
-        label: The file.
-        data: What is in it, undecoded.
+        label: The file's name.
+        data: Its undecoded content.
     """
 
     label: str
@@ -68,15 +68,15 @@ class Given(NamedTuple):
 
 
 class Sources:
-    """Where programs are looked for: among the files that were given, the operator's, those that are kept.
+    """The sources of programs: given files, the operator's programs, saved programs.
 
     Args:
         loaded: The configuration.
-        given: From program files; what runs one of them by its name gets this one.
-        lenient: Go on without the operator's programs if one of them isn't valid: it may be what is looked at.
+        given: The given files; a step that runs one of these programs by name gets the given one.
+        lenient: Whether to continue without the operator's programs if one is invalid: it may be the one in question.
 
     Attributes:
-        problem: What is wrong with the operator's programs, if that has been passed over.
+        problem: The error in the operator's programs if it was ignored, else None.
     """
 
     def __init__(self, loaded: Loaded, given: Sequence[Given] = (), *, lenient: bool = False) -> None:
@@ -114,14 +114,18 @@ class Sources:
 
     @property
     def kept(self) -> dict[str, SavedProgram]:
-        """The programs that were saved, by name; none where nothing has ever been recorded.
+        """The saved programs by name; none if there is no database.
 
         Raises:
             BridgeError: `database_unusable`, `database_newer`.
         """
         if self._kept is None:
             settings = self._loaded.settings
-            found = in_record(settings, _kept, looks=True) if (settings.state_dir / FILE_NAME).exists() else []
+            found = (
+                run_with_database(settings, _kept, allow_read_only=True)
+                if (settings.state_dir / FILE_NAME).exists()
+                else []
+            )
             self._kept = {row.name: row for row in found}
         return self._kept
 
@@ -129,7 +133,7 @@ class Sources:
         """A program that a step runs by name, as `kernel.program.Resolve`.
 
         Raises:
-            InvalidProgramError: It is one of the files, and not valid.
+            InvalidProgramError: It is in one of the files and invalid.
             BridgeError: As `operators` and `kept`.
         """
         if name in self._named:
@@ -139,7 +143,7 @@ class Sources:
         return self.restored(name) if name in self.kept else None
 
     def restored(self, name: str) -> Program:
-        """One of the programs that were saved.
+        """One of the saved programs.
 
         Raises:
             BridgeError: `bad_state`.
@@ -164,17 +168,17 @@ class Sources:
         """The program in one of the files.
 
         Raises:
-            InvalidProgramError: With all of its faults.
+            InvalidProgramError: It is invalid; has all faults.
             BridgeError: As `resolve`.
         """
         name = name_of(given.data, Path(given.label))
         if self._named[name] is given.data:
             return self._from_file(name)
-        # Another file has the same name: this one is read for itself.
+        # Another file has a program with the same name: this file is parsed separately.
         return parse(given.data, self.resolve)
 
     def find(self, name: str) -> tuple[Program, str]:
-        """A program by name, and whose it is.
+        """A program by name, and its owner.
 
         Raises:
             BridgeError: `unknown_program`; as `operators` and `kept`.
@@ -191,7 +195,7 @@ class Sources:
 
 
 def one(loaded: Loaded, file_or_name: str) -> tuple[Program, str]:
-    """A program from a file or by name, and whose it is (`file`, `operator`, `agent`).
+    """A program from a file or by name, and its owner (`file`, `operator`, `agent`).
 
     Raises:
         BridgeError: `bad_program`, `invalid_program`; as `Sources.find`.

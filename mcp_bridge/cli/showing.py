@@ -1,4 +1,4 @@
-"""What people are shown. Everything here may hold others' words: it is made harmless where it is printed."""
+"""Output for people. All of it may contain untrusted text, which is escaped when it is printed."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ if TYPE_CHECKING:
 
 MAX_CELL_CHARS = 60
 CUT = "…"
-"""At the end of what isn't shown whole."""
+"""Marks the end of text that was cut."""
 
 MAX_FAILURES = 10
 
 PROGRESS_SECONDS = 5.0
-"""From one word about how far something is to the next: what is done before that needs none."""
+"""Interval of progress messages; work that takes less time gets none."""
 
 ENDED_WELL = "success"
 UNENDED = frozenset({"suspended", "interrupted", "running"})
 
 
-def say(text: str) -> None:
-    """A line for people who also read the output: on standard error."""
+def echo_err(text: str) -> None:
+    """Print a line on standard error, for people who also read the output."""
     _write(sys.stderr, common.printable(text))
 
 
-def tell(text: str) -> None:
-    """A line of the output itself."""
+def echo(text: str) -> None:
+    """Print a line of the output."""
     _write(sys.stdout, common.printable(text))
 
 
 def _write(stream: TextIO, text: str) -> None:
-    # A terminal that can't show a sign gets its escape.
+    # Characters that the terminal's encoding lacks are escaped.
     encoding = stream.encoding or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream)
 
 
 class Progress:
-    """Says on standard error, now and then, how far something is that takes long.
+    """Reports the progress of a long operation on standard error at intervals.
 
     Args:
         what: What is being done.
@@ -57,14 +57,14 @@ class Progress:
         self._said = time.monotonic()
 
     def __call__(self, done: int, total: int) -> None:
-        """So many entries of so many are done."""
+        """Report that `done` of `total` entries are done."""
         if time.monotonic() - self._said >= PROGRESS_SECONDS:
             self._said = time.monotonic()
-            say(f"{self._what}: {done} of {total} entries")
+            echo_err(f"{self._what}: {done} of {total} entries")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print columns as wide as what is in them. Nothing is cut here: the output may be another program's input."""
+    """Print aligned columns. Nothing is cut: the output may be another program's input."""
     lines = [[_cell(cell) for cell in row] for row in (header, *rows)]
     widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
     for line in lines:
@@ -81,37 +81,37 @@ def _width(text: str) -> int:
 
 
 def short_value(value: Any) -> str:
-    """A value on one line, cut."""
+    """A value on one line, cut if it is long."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     text = " ".join(text.split())
     return text if len(text) <= MAX_CELL_CHARS else text[: MAX_CELL_CHARS - 1] + CUT
 
 
 def whole_value(value: Any) -> str:
-    """A value over as many lines as it takes: text as it is, everything else as JSON."""
+    """A value on as many lines as it needs: text unchanged, everything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
 
 
 def moment(seconds: float | None) -> str:
-    """A time in the zone of whoever looks."""
+    """A time in the local time zone."""
     return "" if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(seconds))
 
 
 def command(words: str, config: Path | None) -> str:
-    """A command to type: with the configuration that was named for this one."""
+    """A command to type, with the `--config` of this one."""
     named = f" --config {shlex.quote(str(config))}" if config else ""
     return f"mcp-bridge{named} {words}"
 
 
 def question(asked: Mapping[str, Any], whose: str = "") -> list[str]:
-    """What a person is asked about, as lines: what would be called, on what, and why. All of it.
+    """A question to a person as lines: the whole call, its arguments, and the reason.
 
-    What the program has put in stands behind `>`: whatever it says, it can't be taken for anything else. And nothing of
-    it is hidden: what else may be printed but can't be seen is escaped here.
+    Text of the program follows `>` on each line, so it can't be mistaken for anything else. Nothing is hidden:
+    printable but invisible characters are escaped here.
 
     Args:
         asked: The question.
-        whose: `operator` or `agent`: whose program asks; by default what the question says.
+        whose: The owner of the asking program, `operator` or `agent`; by default as in the question.
     """
     if "tool" in asked:
         lines, shown = [f"call of {exactly(str(asked['tool']))} with"], asked.get("arguments")
@@ -139,14 +139,14 @@ def _quoted(value: Any) -> list[str]:
 
 
 def status_of(record: Mapping[str, Any]) -> int:
-    """The exit status that stands for how an execution has ended, or hasn't."""
+    """The exit status for an execution's status."""
     if record["status"] in UNENDED:
         return common.SUSPENDED
     return common.OK if record["status"] == ENDED_WELL else common.FAILED
 
 
-def ways_on(waiting: Sequence[Mapping[str, Any]], ident: str, config: Path | None) -> list[str]:
-    """For each thing that a suspended execution waits for, what it is and what to type."""
+def next_steps(waiting: Sequence[Mapping[str, Any]], ident: str, config: Path | None) -> list[str]:
+    """For each thing that a suspended execution waits for, a description and the command to type."""
     lines = []
     for row in waiting:
         what = f"{row['step']} waits for "
@@ -160,7 +160,7 @@ def ways_on(waiting: Sequence[Mapping[str, Any]], ident: str, config: Path | Non
                 program = str(row["execution"])
                 shown = command(f"execution show {program}", config)
                 lines.append(f"{what}the program {escaped(str(row['name']))}: {shown}")
-                lines += [f"  {line}" for line in ways_on(row["waiting"], program, config)]
+                lines += [f"  {line}" for line in next_steps(row["waiting"], program, config)]
             case "wait":
                 lines.append(f"{what}{moment(row.get('due'))}: then {command(f'execution resume {ident}', config)}")
             case kind:
@@ -181,15 +181,15 @@ def _doubt(row: Mapping[str, Any], ident: str, config: Path | None) -> list[str]
 
 
 def unresolved(record: Mapping[str, Any]) -> list[str]:
-    """Calls that were in doubt when the execution ended, or went on without them: nobody has said what happened."""
+    """Calls that were in doubt when the execution ended or went on without them: nobody has settled them."""
     return [
         f"{row['step']} was in doubt, and still is: {row['tool']} {short_value(row['arguments'])}"
         for row in record.get("unresolved", ())
     ]
 
 
-def _untold(record: Mapping[str, Any]) -> list[str]:
-    """Failures that the error of the whole doesn't tell: of steps inside of others, and of what should undo one."""
+def _unmentioned_failures(record: Mapping[str, Any]) -> list[str]:
+    """Failures that the execution's error doesn't mention: of nested steps, and of compensations."""
     failed = [row for row in record["steps"] if row["status"] == "failed" and row.get("error")]
     lines = [f"{row['id']}: {row['error']}" for row in failed if row["error"] not in record["error"]]
     more = len(lines) - MAX_FAILURES
@@ -197,21 +197,21 @@ def _untold(record: Mapping[str, Any]) -> list[str]:
 
 
 def outcome(record: Mapping[str, Any], ident: str, config: Path | None) -> None:
-    """The record of an execution: its output on standard output, everything else on standard error."""
+    """Print an execution's record: its output on standard output, everything else on standard error."""
     if record["output"] is not None:
-        tell(whole_value(record["output"]))
+        echo(whole_value(record["output"]))
     steps = len(record["steps"])
     head = f"mcp-bridge: {record['program']}: {record['status']}, {steps} step{'' if steps == 1 else 's'}"
-    say(f"{head}, execution {ident}")
+    echo_err(f"{head}, execution {ident}")
     for row in record.get("warnings", ()):
-        say(f"  the policy denies {row['step']} ({row['tool']}) whatever its arguments")
+        echo_err(f"  the policy denies {row['step']} ({row['tool']}) whatever its arguments")
     if record.get("error"):
-        say(f"  {record.get('code') or 'error'}: {record['error']}")
-        for line in _untold(record):
-            say(f"  {line}")
-    for line in ways_on(record["waiting"], ident, config):
-        say(f"  {line}")
+        echo_err(f"  {record.get('code') or 'error'}: {record['error']}")
+        for line in _unmentioned_failures(record):
+            echo_err(f"  {line}")
+    for line in next_steps(record["waiting"], ident, config):
+        echo_err(f"  {line}")
     for line in unresolved(record):
-        say(f"  {line}")
+        echo_err(f"  {line}")
     if record["status"] == "interrupted":
-        say(f"  it was interrupted, and goes on with: {command(f'execution resume {ident}', config)}")
+        echo_err(f"  it was interrupted, and goes on with: {command(f'execution resume {ident}', config)}")

@@ -1,4 +1,4 @@
-"""The process's own three streams, whatever it was started with."""
+"""The process's three standard streams."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import sys
 
 
 def hold_streams() -> None:
-    """Put the null device where a standard stream is closed.
+    """Open the null device for every closed standard stream.
 
-    The next file that is opened would get its number, and would be read or written as that stream: a database that is
-    file 2 takes every message of a child's.
+    Otherwise the next opened file would get its number, and be read or written as that stream: a database with
+    descriptor 2 would receive all error messages of child processes.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)
         except OSError:
-            # The lowest number that is free: this one.
+            # This returns the lowest free descriptor, which is the closed stream's.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # noqa: FBT003
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def discard_output() -> None:
-    """Send standard output nowhere: what is left in its buffer must not be tried again when the interpreter ends."""
+    """Redirect standard output to the null device, so that buffered data isn't flushed again at exit."""
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, 1)
     os.close(sink)

@@ -1,4 +1,4 @@
-"""What is said to a wrong use of the command line: one line, with a code, and with what to write instead."""
+"""Usage errors of the command line: one line with a code, and what to write instead."""
 
 from __future__ import annotations
 
@@ -56,21 +56,21 @@ INSTEAD = {
     "secret get": "A secret is never shown. `mcp-bridge secret set NAME` replaces it.",
     "secret show": "A secret is never shown. `mcp-bridge secret set NAME` replaces it.",
 }
-"""What stands for a word that isn't a command, after the commands that it follows."""
+"""Replacements for words that aren't commands, by the commands that precede them."""
 
 UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
-"""Why what a command prints can't be written: the fault of the place that it is sent to."""
+"""Error numbers for output that can't be written, which is a problem of its destination."""
 
 
 _FEW = 3
-"""Commands that are named as those of an option: more are no help."""
+"""How many commands are suggested for an option: more don't help."""
 
 
 class Commands(TyperGroup):
-    """All commands; a wrong use is answered in one line: `mcp-bridge: usage: what is wrong. What to write`."""
+    """The root command group, which prints usage errors as `mcp-bridge: usage: what is wrong. What to write`."""
 
     def main(self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
-        """Parse and run, and leave with the exit status."""
+        """Parse the arguments, run the command, and exit with its status."""
         if not standalone_mode:
             return super().main(args, standalone_mode=False, **extra)
         words = sys.argv[1:] if args is None else list(args)
@@ -78,14 +78,14 @@ class Commands(TyperGroup):
             status = super().main(words, standalone_mode=False, **extra)
             sys.stdout.flush()
         except BrokenPipeError:
-            # Whoever was reading has enough. What is left must not be tried again when the interpreter ends.
+            # The reader has closed the pipe. Buffered output must not be flushed again at exit.
             discard_output()
             status = common.FAILED
         except OSError as exc:
             if exc.errno not in UNWRITABLE or exc.filename is not None:
                 raise
             discard_output()
-            status = common.complain(
+            status = common.print_error(
                 BridgeError(
                     "output_unwritable",
                     f"Standard output can't be written: {exc.strerror}.",
@@ -96,7 +96,7 @@ class Commands(TyperGroup):
         except typer.Abort:
             status = common.INTERRUPTED
         except Exception as exc:
-            # The parser's own type of error has moved between the versions of typer; its methods haven't.
+            # The parser's exception type has moved between versions of typer; its methods have stayed.
             if not hasattr(exc, "format_message"):
                 raise
             status = self._complain(exc, words)
@@ -107,15 +107,15 @@ class Commands(TyperGroup):
             exc.show()
             return common.USAGE
         command, path, word = self._meant(words)
-        # What the parser has as possibilities is said with what to write.
+        # The parser's suggestions are part of our hint.
         said = exc.message if hasattr(exc, "possibilities") else exc.format_message()
         message = common.one_line(said).replace("Value error, ", "").partition(" Did you mean")[0].strip()
         ended = message if message.endswith((".", "?", "!")) else f"{message}."
         hint = common.one_line(self._hint(exc, command, path, word))
-        return common.complain(BridgeError("usage", ended, hint=hint))
+        return common.print_error(BridgeError("usage", ended, hint=hint))
 
     def _meant(self, words: Sequence[str]) -> tuple[Any, str, str]:
-        """The command that the words lead to, its own words, and the first word after them that is no option."""
+        """The command that the words select, its path, and the first following word that isn't an option."""
         command, path, takes_value = self, "mcp-bridge", False
         for word in words:
             if takes_value:
@@ -198,7 +198,7 @@ def _meaning(param: Any) -> str:
 
 
 def _example(command: Any, path: str) -> str:
-    """The first example of a command's help."""
+    """The first example in a command's help."""
     lines = (command.epilog or "").splitlines()
     found = next((line for line in lines if line.startswith("mcp-bridge ")), None)
     return f", such as `{found}`" if found else f"; `{path} --help` says more"

@@ -1,4 +1,4 @@
-"""What `mcp-bridge audit` verifies, and by what: keys, kept checkpoints, files as they are named, and the verdicts."""
+"""Verification for `mcp-bridge audit`: keys, kept checkpoints, given files, and the verdicts."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ if TYPE_CHECKING:
     from mcp_bridge.settings import Loaded, Settings
 
     ReadSettings = Callable[[], Settings]
-    """Reads the configuration where it is needed: who has only a file need not have one."""
+    """Reads the configuration on demand: a user who only has a file may have none."""
 
 MAX_NOTES_BYTES = 64 << 20
-"""Of a file with checkpoints: one a minute makes as much in half a year."""
+"""Size limit of a file with checkpoints: one a minute makes this in half a year."""
 
 MAX_KEYS_BYTES = 64 << 10
-"""Of a file with public keys."""
+"""Size limit of a file with public keys."""
 
 _SQLITE = b"SQLite format 3\0"
 _PROOF = b"c2sp.org/"
 _BACKUPS = (b"backup.json\0", b"age-encryption.")
-"""How a backup begins, and one that is encrypted."""
+"""The first bytes of a plain and of an encrypted backup."""
 
 
 def ledger_file(settings: Settings) -> Path:
-    """Where the ledger is."""
+    """The path of the ledger."""
     from mcp_bridge.ledger.storage.schema import FILE_NAME  # noqa: PLC0415
 
     return settings.state_dir / FILE_NAME
 
 
 def master_key(settings: Settings) -> MasterKey:
-    """The master key that is here.
+    """The master key of this state directory.
 
     Raises:
         BridgeError: `key_missing`, `key_unusable`, `keyring_missing`.
@@ -53,7 +53,7 @@ def master_key(settings: Settings) -> MasterKey:
 
 
 def read_keys(keys: Sequence[str] | None) -> list[Verifier] | None:
-    """The public keys that somebody names with --key; None without any.
+    """The public keys given with --key; None without any.
 
     Raises:
         BridgeError: `bad_key`, `bad_argument`.
@@ -64,8 +64,8 @@ def read_keys(keys: Sequence[str] | None) -> list[Verifier] | None:
 
 
 def _key_texts(given: str) -> list[str]:
-    """The public keys that somebody names: one, or a file's, one a line, `audit key`'s output for instance."""
-    # What can't be a file's name, since it is too long, is none.
+    """The public keys in an argument: one key, or a file with one key a line, such as the output of `audit key`."""
+    # A text that is too long for a file name isn't a file.
     if not os.path.exists(given):  # noqa: PTH110
         return [given.strip()]
     path = Path(given)
@@ -81,7 +81,7 @@ def _key_texts(given: str) -> list[str]:
 
 
 def read_notes(path: Path) -> list[str]:
-    """The signed notes of a file: one, or several that were appended to each other.
+    """The signed notes in a file: one, or several that were appended.
 
     Raises:
         BridgeError: `bad_argument`.
@@ -95,7 +95,7 @@ def read_notes(path: Path) -> list[str]:
             raise BridgeError("bad_argument", f"{path} has more than {MAX_NOTES_BYTES} bytes.")
     except OSError as exc:
         raise BridgeError("bad_argument", f"{path} can't be read: {exc.strerror}.") from None
-    # What a crash has left of a note need be no text.
+    # A note that a crash has truncated may be invalid UTF-8.
     found = notes_in(data.decode(errors="replace"))
     if not found:
         raise BridgeError("bad_argument", f"There is no checkpoint in {path}.")
@@ -105,38 +105,39 @@ def read_notes(path: Path) -> list[str]:
 def verify_here(
     loaded: Loaded, keys: Sequence[Verifier] | None, notes: Sequence[str], *, offline: bool = False
 ) -> dict[str, Any]:
-    """Verify the ledger here, and hold it against what its targets have seen; what there is to tell of it, as JSON.
+    """Verify the ledger and compare it with its publishing targets; return the verdict as JSON.
 
     Args:
-        loaded: The settings: where it is, and where its checkpoints are published.
-        keys: The keys that are trusted; None for the one that is here.
+        loaded: The configuration: the ledger's location and its publishing targets.
+        keys: The trusted keys; None for the key in the state directory.
         notes: Checkpoints that were kept elsewhere.
-        offline: Whether no target is asked.
+        offline: Whether to ask no targets.
 
     Raises:
-        BridgeError: As `known_vkey` and `verify_file`; `publish_conflict`: a target has seen another history, now or
-            when there was an alarm that nobody has acknowledged.
+        BridgeError: As `known_vkey` and `verify_file`; `publish_conflict`: a target has seen another history, now or at
+            an alarm that nobody has acknowledged.
     """
     import anyio  # noqa: PLC0415
 
     from mcp_bridge.ledger.audit.audit import published, verify_file  # noqa: PLC0415
     from mcp_bridge.ledger.log.reading import open_ledger  # noqa: PLC0415
     from mcp_bridge.ledger.proofs.signing import Verifier  # noqa: PLC0415
-    from mcp_bridge.ledger.publish.look import FileLog, ask  # noqa: PLC0415
-    from mcp_bridge.ledger.storage.opening import known_vkey, require_end  # noqa: PLC0415
+    from mcp_bridge.ledger.publish.look import FileLog, check_targets  # noqa: PLC0415
+    from mcp_bridge.ledger.storage.key_files import known_vkey  # noqa: PLC0415
+    from mcp_bridge.ledger.storage.opening import require_end  # noqa: PLC0415
     from mcp_bridge.ledger.storage.position import PositionFile  # noqa: PLC0415
 
     settings, base = loaded.settings, loaded.layers[-1].base
     path = ledger_file(settings)
     require_end(path)
     targets = [target.resolved(base) for target in settings.ledger.publish]
-    # The key that is here, and not the one that the file says: whoever changes the file can't have changed that.
+    # The key in the state directory, and not the one in the ledger: a forger of the ledger can't have changed it.
     trusted = keys or [Verifier.parse(known_vkey(path))]
     witnesses = [Verifier.parse(target.key) for target in targets if target.key is not None]
     try:
         master = master_key(settings)
     except BridgeError as exc:
-        # Who only verifies need not be able to read.
+        # Verification works without the key that decrypts payloads.
         if exc.code != "key_missing":
             raise
         master = None
@@ -149,24 +150,25 @@ def verify_here(
     facts = {"file": str(path), **_facts(found.log, trusted), "erased": found.erased, "opened": found.opened}
     if offline or not targets:
         return facts | {"targets": [], "offline": offline and bool(targets)}
-    asked = anyio.run(ask, targets, FileLog(path, {target: state["size"] for target, state in states.items()}))
-    return facts | {"targets": [each.record() for each in asked], "offline": False}
+    log = FileLog(path, {target: state["size"] for target, state in states.items()})
+    checks = anyio.run(check_targets, targets, log)
+    return facts | {"targets": [each.record() for each in checks], "offline": False}
 
 
 def verify_given(
     file: Path, keys: Sequence[Verifier] | None, notes: Sequence[str], settings: ReadSettings
 ) -> dict[str, Any]:
-    """Verify an export, a proof, or a copy of a ledger; what there is to tell of it, as JSON.
+    """Verify an export, a proof, or a copy of a ledger; return the verdict as JSON.
 
     Args:
-        file: It.
-        keys: The keys that are trusted; None to trust none.
+        file: The file to verify.
+        keys: The trusted keys; None to trust none.
         notes: Checkpoints that were kept elsewhere.
-        settings: Where the master key is that may open a copy's payloads.
+        settings: Reads the settings, which locate the master key that may decrypt a copy's payloads.
 
     Raises:
-        BridgeError: `bad_argument`; as `verify_export`, `proofs.verify` and `verify_file`; `publish_conflict`: a copy
-            was made under an alarm.
+        BridgeError: `bad_argument`; as `verify_export`, `proofs.verify` and `verify_file`; `publish_conflict`: the copy
+            was made during an alarm.
     """
     from mcp_bridge.ledger.audit.audit import published, verify_file  # noqa: PLC0415
     from mcp_bridge.ledger.log.reading import open_ledger  # noqa: PLC0415
@@ -195,7 +197,7 @@ def verify_given(
 
 @contextmanager
 def _in_words(keys: Sequence[Verifier] | None) -> Iterator[None]:
-    """Where no key of a log was named, say that, and not where in the file it was missed."""
+    """If no log key was given, report that instead of the place in the file where it was missing."""
     from mcp_bridge.ledger.proofs.signing import COSIGNATURE, shown  # noqa: PLC0415
 
     try:
@@ -215,7 +217,7 @@ def _in_words(keys: Sequence[Verifier] | None) -> Iterator[None]:
 
 
 def _refuse_alarms(states: Mapping[str, Mapping[str, Any]]) -> None:
-    """Say no word of a ledger's being whole while an alarm stands that nobody has looked into.
+    """Refuse to call a ledger verified during an alarm that nobody has acknowledged.
 
     Raises:
         BridgeError: `publish_conflict`.
@@ -234,7 +236,7 @@ def _refuse_alarms(states: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def prove_here(settings: Settings, entry: int, *, payload: bool) -> bytes:
-    """The proof of an entry of the ledger here.
+    """The proof of an entry of the ledger.
 
     Raises:
         BridgeError: As `audit.prove` and `open_ledger`.
@@ -251,17 +253,17 @@ def prove_here(settings: Settings, entry: int, *, payload: bool) -> bytes:
 def prove_by(
     file: Path, keys: Sequence[Verifier] | None, entry: int, settings: ReadSettings, *, payload: bool
 ) -> tuple[bytes, Sequence[Verifier] | None]:
-    """The proof of an entry of an export or of a copy of a ledger, and the keys that it is to be verified with.
+    """The proof of an entry of an export or of a ledger's copy, and the keys to verify it with.
 
-    Those are the ones that were named; or where none of them has signed the proof's checkpoint, the ones that they
-    vouch for in the export.
+    Those are the given keys; or, if none of them has signed the proof's checkpoint, the keys that they vouch for in the
+    export.
 
     Args:
-        file: It.
-        keys: The keys that are trusted; None to trust none.
+        file: The export or copy.
+        keys: The trusted keys; None to trust none.
         entry: The entry's number.
-        settings: Where the master key is that may open a copy's payloads.
-        payload: Whether what the entry is about is disclosed.
+        settings: Reads the settings, which locate the master key that may decrypt a copy's payloads.
+        payload: Whether to disclose the entry's payload.
 
     Raises:
         BridgeError: `bad_argument`; as `audit.prove_by`, `audit.prove` and `open_ledger`.
@@ -295,7 +297,7 @@ def _refuse_backup(file: Path, beginning: bytes) -> None:
 
 
 def _master_of(file: Path, settings: ReadSettings) -> MasterKey | None:
-    """The master key here, if it is that of a copy; None for another machine's ledger: its payloads stay closed."""
+    """The master key if it is that of the copy; None for another machine's ledger, whose payloads stay encrypted."""
     from mcp_bridge.ledger.audit.table_audit import check_master  # noqa: PLC0415
     from mcp_bridge.ledger.log.reading import open_ledger  # noqa: PLC0415
 
@@ -330,7 +332,7 @@ def _facts(found: Verdict, keys: Sequence[Verifier] | None) -> dict[str, Any]:
 
 
 def _silent(keys: Sequence[Verifier] | None, cosigners: Sequence[Verifier]) -> list[str]:
-    """The keys of witnesses that were named, and that have cosigned nothing of what was verified."""
+    """The given witness keys that have cosigned nothing in what was verified."""
     from mcp_bridge.ledger.proofs.signing import COSIGNATURE  # noqa: PLC0415
 
     return [key.vkey for key in keys or () if key.kind == COSIGNATURE and key not in cosigners]
@@ -363,7 +365,7 @@ def _proof_facts(found: Proved, keys: Sequence[Verifier] | None) -> dict[str, An
 
 
 def verdict_lines(facts: dict[str, Any]) -> list[str]:
-    """What `verify_here` and `verify_given` tell, for people."""
+    """The verdict of `verify_here` or `verify_given`, as text for people."""
     whole = f"{facts['file']}: {facts['size']} entries of {facts['origin']}"
     if "entry" in facts:
         entry = facts["entry"]
@@ -375,7 +377,7 @@ def verdict_lines(facts: dict[str, Any]) -> list[str]:
     if not facts["authenticated"]:
         lines.append("by no key: anybody may have made it; name the log's key with --key")
     if facts.get("payload") is not None:
-        # Each line of it: it may say "verified: …" itself.
+        # Prefixed on each line: the text may itself contain "verified: …".
         lines += [f"payload: {line}" for line in facts["payload"].split("\n")]
     elif "payload" in facts:
         lines.append("its payload is not in the proof: it was withheld, or is erased")
@@ -383,7 +385,7 @@ def verdict_lines(facts: dict[str, Any]) -> list[str]:
 
 
 def _loss_lines(facts: dict[str, Any]) -> list[str]:
-    """Of what the log had recorded, and has no more, by its own word."""
+    """Lines about recorded entries that the log itself says were lost."""
     lines = []
     for row in facts.get("losses", ()):
         when = showing.moment(row["time"])
@@ -399,7 +401,7 @@ def _loss_lines(facts: dict[str, Any]) -> list[str]:
 
 
 def _missing_lines(facts: dict[str, Any]) -> list[str]:
-    """Of payloads that were not seen."""
+    """Lines about payloads that were not checked."""
     lines = []
     if facts.get("erased"):
         lines.append(f"{facts['erased']} executions erased")
@@ -411,7 +413,7 @@ def _missing_lines(facts: dict[str, Any]) -> list[str]:
 
 
 def _key_lines(facts: dict[str, Any]) -> list[str]:
-    """Of keys that nobody vouches for."""
+    """Lines about keys that nobody vouches for."""
     return [
         f"the key {row['key']} was replaced as lost with entry {row['entry']}, by {row['by']}: whoever trusts the one "
         "has to be told of the other"
@@ -420,7 +422,7 @@ def _key_lines(facts: dict[str, Any]) -> list[str]:
 
 
 def _elsewhere_lines(facts: dict[str, Any]) -> list[str]:
-    """Of what others have seen: kept checkpoints, witnesses, targets."""
+    """Lines about other observers: kept checkpoints, witnesses, targets."""
     targets = facts.get("targets", ())
     agreeing = [row for row in targets if row["status"] == "agrees"]
     lines = []

@@ -1,4 +1,4 @@
-"""The servers behind the bridge: found in configuration, supervised, listed, searched, described.
+"""The downstream MCP servers: discovery in configuration files, supervision, tool listings, search, descriptions.
 
-Light to import: the MCP SDK, which costs more than a second, is loaded when the first server is started.
+This package is light to import: the MCP SDK takes more than a second, so it is loaded when the first server starts.
 """

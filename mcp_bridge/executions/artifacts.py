@@ -20,9 +20,11 @@ from urllib.parse import quote, unquote
 
 import anyio
 
+from mcp_bridge.atomic_files import sync_directory, sync_file, write_private
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.file_locks import locked
 from mcp_bridge.large_json import dumps, loads
-from mcp_bridge.private_files import locked, private_directory, sync_directory, sync_file, write_private
+from mcp_bridge.private_files import private_directory
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

@@ -11,7 +11,7 @@ from mcp_bridge.executions.idempotency_key import MAX_KEY_CHARS, execution_of
 from mcp_bridge.executions.readiness import may_go_on
 from mcp_bridge.executions.status import UNFINISHED, effective_status
 from mcp_bridge.host.channel import step_aside
-from mcp_bridge.ledger.storage.store import ERASED
+from mcp_bridge.ledger.storage.schema import ERASED
 
 if TYPE_CHECKING:
     from mcp_bridge.executions.idempotency_key import Key

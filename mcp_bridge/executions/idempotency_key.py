@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from mcp_bridge.ledger.storage.store import KeySpace
+    from mcp_bridge.ledger.storage.blind_indexes import KeySpace
 
 MAX_KEY_CHARS = 1000
 """Of an idempotency key."""

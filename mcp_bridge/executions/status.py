@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.storage.store import ERASED
+from mcp_bridge.ledger.storage.schema import ERASED
 from mcp_bridge.sandbox.owner import Owner
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_bridge.executions.scripts.record import NAME, script_fields
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.ledger.log.entries import TOMBSTONE
-from mcp_bridge.ledger.storage.store import ERASED
+from mcp_bridge.ledger.storage.schema import ERASED
 
 if TYPE_CHECKING:
     from mcp_bridge.ledger.storage.store import StoredExecution

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from mcp_bridge.kernel.events import OutcomeStatus
     from mcp_bridge.kernel.format import Fault
     from mcp_bridge.kernel.program import Program
-    from mcp_bridge.ledger.log.quota import Allowance
+    from mcp_bridge.ledger.log.allowance import Allowance
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.models.sampling import Sampler
     from mcp_bridge.policy.rules.budgets import Usages
@@ -308,9 +308,9 @@ class Gate:
             text = value if isinstance(value, str) or not raw else json.dumps(value)
             return Answered(value, {"content": [{"type": "text", "text": text}]}, called.pending)
         result = await self._fleet.call_tool(tool.server, tool, arguments, None, await self._teller(tool))
-        from mcp_bridge.downstream.catalog.results import convert, is_long  # noqa: PLC0415  (needs the SDK, loaded by now)
+        from mcp_bridge.downstream.catalog.results import convert, is_slow_to_convert  # noqa: PLC0415  (needs the SDK, loaded by now)
 
-        converted = await on_thread(convert, result, tool) if is_long(result) else convert(result, tool)
+        converted = await on_thread(convert, result, tool) if is_slow_to_convert(result) else convert(result, tool)
         if converted["is_error"]:
             shown = converted["value"]
             message = shown if isinstance(shown, str) else "the tool reported an error without a text"

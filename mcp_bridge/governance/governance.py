@@ -24,7 +24,7 @@ from mcp_bridge.policy.rules.toml_tables import bad_config, decode
 from mcp_bridge.policy.rules.uris import SECRET_PREFIX
 from mcp_bridge.policy.secrets.vault import UNBOUNDED, Bounds, Vault, secrets_from_toml
 from mcp_bridge.registered.config import tools_config
-from mcp_bridge.registered.loading import declared
+from mcp_bridge.registered.loading import load_declarations
 from mcp_bridge.registered.registry import Registry
 from mcp_bridge.settings import Layer
 from mcp_bridge.toml_lines import line_of
@@ -84,26 +84,28 @@ def load_governance(tables: Mapping[str, Any], file: Path | None, base: Path, st
     return govern((Layer(file, base, {}, tables),), state_dir)
 
 
-def govern(layers: Sequence[Layer], state_dir: Path, strangers: AbstractSet[str] = frozenset()) -> Governance:
+def govern(layers: Sequence[Layer], state_dir: Path, folder_servers: AbstractSet[str] = frozenset()) -> Governance:
     """Decode the tables of all layers, and load the tools and programs that they name.
 
     Args:
         layers: As `settings.Loaded.layers`.
         state_dir: Where secrets are kept.
-        strangers: The servers that the folder configures, and not the user.
+        folder_servers: The servers that the folder configures, and not the user.
 
     Raises:
         BridgeError: `bad_config`, `bad_tools`, `bad_program`, `folder_changed`.
     """
-    policies = written_policies(layers, strangers)
+    policies = written_policies(layers, folder_servers)
     tools = [tools_config(layer.tables.get("tools", {}), layer.file) for layer in layers]
     entry_points = all(config.entry_points for config in tools)
     declarations = [
         declaration
         for config, layer in zip(tools, layers, strict=True)
-        for declaration in declared(config.model_copy(update={"entry_points": entry_points}), layer.base, layer.trusted)
+        for declaration in load_declarations(
+            config.model_copy(update={"entry_points": entry_points}), layer.base, layer.trusted
+        )
     ]
-    secrets, bounds = secrets_of(layers, strangers)
+    secrets, bounds = secrets_of(layers, folder_servers)
     model, base = _model(layers, secrets, bounds)
     return Governance(
         snapshot=snapshot_of(policies),
@@ -139,14 +141,14 @@ class WrittenPolicy:
 
 def written_policies(
     layers: Sequence[Layer],
-    strangers: AbstractSet[str] = frozenset(),
+    folder_servers: AbstractSet[str] = frozenset(),
     loaded: Mapping[str, Program] = MappingProxyType({}),
 ) -> tuple[WrittenPolicy, ...]:
     """The policies of all layers, with the programs that their rules may name, and without tools.
 
     Args:
         layers: As `settings.Loaded.layers`.
-        strangers: The servers that the folder configures, and not the user.
+        folder_servers: The servers that the folder configures, and not the user.
         loaded: The programs that a bridge has already: its rules are about these, whatever their files say by now.
 
     Raises:
@@ -162,7 +164,9 @@ def written_policies(
         policy = written
         if layer.trusted is None:
             # The user has named servers of their own: a folder's of the same name is believed if both name it.
-            unmeant = strangers - {name for other in policies if other is not written for name in other.trust_hints}
+            unmeant = folder_servers - {
+                name for other in policies if other is not written for name in other.trust_hints
+            }
             hints = tuple(name for name in policy.trust_hints if name not in unmeant)
             policy = policy.model_copy(update={"trust_hints": hints})
         if "programs" in layer.tables:
@@ -179,7 +183,7 @@ def snapshot_of(policies: Sequence[WrittenPolicy]) -> PolicySnapshot:
 
 
 def secrets_of(
-    layers: Sequence[Layer], strangers: AbstractSet[str] = frozenset()
+    layers: Sequence[Layer], folder_servers: AbstractSet[str] = frozenset()
 ) -> tuple[dict[str, SecretConfig], Bounds]:
     """The secrets of all layers. Of one that two of them name, the user's own word says where it comes from.
 
@@ -193,7 +197,7 @@ def secrets_of(
         name: tuple(map(ToolGlob, config.tools)) for other in others for name, config in other.items() if name in own
     }
     theirs = {name: config for other in others for name, config in other.items()}
-    return theirs | own, Bounds(grants, frozenset(strangers), frozenset(own))
+    return theirs | own, Bounds(grants, frozenset(folder_servers), frozenset(own))
 
 
 def _patterns(layers: Sequence[Layer]) -> tuple[Pattern, ...]:

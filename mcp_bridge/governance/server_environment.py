@@ -18,7 +18,7 @@ from mcp_bridge.policy.rules.uris import secret_uri
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from mcp_bridge.downstream.client.failures import Shown
+    from mcp_bridge.downstream.client.failures import MaskOutput
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.governance.governance import Governance
     from mcp_bridge.models.config import ModelConfig
@@ -83,7 +83,7 @@ def _model_keys(model: ModelConfig | None, variables: Mapping[str, str]) -> Iter
             yield variable
 
 
-def shown_output(governance: Governance | None) -> Shown:
+def shown_output(governance: Governance | None) -> MaskOutput:
     """Makes what a server has printed fit for a model: without secrets, and with `~` for the home directory."""
     kept = {name: os.environ[name] for name in withheld(governance, os.environ) if name in os.environ}
 

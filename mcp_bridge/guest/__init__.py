@@ -1,5 +1,5 @@
-"""The runtime inside the container: standard library only, sent there as the first bytes on its standard input.
+"""The runtime inside the container: standard library only, received as the first bytes on standard input.
 
-Nothing here is trusted by the host. What it is slow to import costs every start of a sandbox, so the heavy modules
-(`asyncio`, `inspect`, `traceback`) are imported where they are first needed.
+The host trusts nothing here. Import time adds to every start of a sandbox, so the slow modules (`asyncio`, `inspect`,
+`traceback`) are imported where they are first needed.
 """

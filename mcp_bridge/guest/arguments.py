@@ -1,19 +1,19 @@
-"""A tool's arguments as scripts give them."""
+"""Normalises a tool's arguments as scripts pass them."""
 
 from typing import Any
 
 from mcp_bridge.guest.jsontext import JsonText
 
 ARGUMENTS = frozenset({"args", "arguments", "input", "kwargs", "parameters", "params"})
-"""How other clients call the dict of a tool's arguments."""
+"""Parameter names that other clients use for the dict of a tool's arguments."""
 
 
 def spread(
     params: list[dict[str, Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments that came as one dict, as in JSON, as keywords; others as they are.
+    """Turn a single dict of arguments, as in JSON, into keywords; other arguments are returned unchanged.
 
-    A dict is taken for that if all of its keys are parameters, and it can't be meant for the first of them.
+    A dict is taken for that if all of its keys are parameters, and it can't be a value for the first parameter.
     """
     names = {param[key] for param in params for key in ("json", "name")}
     given: Any = None
@@ -27,10 +27,10 @@ def spread(
 
 
 def meant(params: list[dict[str, Any]], bound: dict[str, Any]) -> dict[str, Any]:
-    """Arguments by their JSON names, as a schema can only mean them; what else is wrong with them the host tells.
+    """Arguments by their JSON names, corrected where the schema allows only one interpretation.
 
-    None for an optional parameter that can't be null is left out, and text that holds an object or an array is
-    read where a parameter takes that and no text.
+    None for an optional parameter that can't be null is left out. Text that contains a JSON object or array is decoded
+    for a parameter that accepts one and no text. The host reports all other faults.
     """
     made = dict(bound)
     for param in params:
@@ -49,15 +49,15 @@ def meant(params: list[dict[str, Any]], bound: dict[str, Any]) -> dict[str, Any]
 
 
 def _takes_dict(shown: str) -> bool:
-    """Whether a dict is among the types of a parameter, as its annotation has them."""
+    """Whether a parameter's annotation accepts a dict."""
     return bool(_types(shown) & {"dict", "Any"})
 
 
 def _types(shown: str) -> set[str]:
-    """The types of an annotation, without what is within them: `list[str] | None` is `{"list", "None"}`."""
+    """The top-level types of an annotation: `list[str] | None` is `{"list", "None"}`."""
     import re
 
-    # What is quoted in a `Literal` may hold any of the marks.
+    # Quoted values of a `Literal` may contain any of the separators.
     shown = re.sub(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", "", shown)
     while shown != (shown := re.sub(r"\[[^][]*\]|\([^()]*\)", "", shown)):
         pass

@@ -1,25 +1,25 @@
-"""What a tool gives beside text: images, sound and files, which print short and have everything all the same."""
+"""Non-text content of a tool's result (images, audio, files), which prints in a short form and keeps all its data."""
 
 from collections.abc import Iterator
 from typing import Any
 
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-"""Images that can be shown."""
+"""Types of images that can be displayed."""
 
 MAX_DEPTH = 8
 MAX_VALUES = 20_000
-"""How far a value is searched for them."""
+"""Bounds on the search for blocks in a value."""
 
 
 _BASE64 = dict.fromkeys(map(ord, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"))
 
 
 class Block(dict[str, Any]):
-    """A dict with bytes in base64 in it, which prints as what they are."""
+    """A dict with base64 data that prints as a short description."""
 
     def __repr__(self) -> str:
         if not _is_block(self):
-            # The script has changed it.
+            # The script has modified it.
             return dict.__repr__(self)
         what = f"{mime(self)} {self['uri']}" if isinstance(self.get("uri"), str) else mime(self)
         shown = "display(it) shows it, " if mime(self) in IMAGE_TYPES else ""
@@ -28,7 +28,7 @@ class Block(dict[str, Any]):
     __str__ = __repr__
 
     def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
-        # A copy in another process is a plain dict.
+        # In another process the copy is a plain dict.
         return dict, (dict(self),)
 
 
@@ -36,22 +36,22 @@ Block.__module__ = "mcp"
 
 
 def mime(block: dict[str, Any]) -> Any:
-    """The type of a block, as `.raw` names it or not."""
+    """A block's MIME type, whether it has the names of `.raw` or not."""
     return block.get("mime_type") or block.get("mimeType")
 
 
 def body(block: dict[str, Any]) -> Any:
-    """What a block holds, in base64."""
+    """A block's data in base64."""
     return block.get("data") or block.get("blob")
 
 
 def size(text: str) -> int:
-    """The bytes behind a text in base64."""
+    """The decoded size of base64 text in bytes."""
     return len(text) * 3 // 4 - text[-2:].count("=")
 
 
 def short(value: Any) -> Any:
-    """A value that came as JSON, with those of its dicts that hold bytes as `Block`s."""
+    """A JSON value in which dicts with binary data are replaced by `Block`s."""
     if _is_block(value):
         return Block(value)
     if not isinstance(value, (dict, list)):
@@ -82,5 +82,5 @@ def _is_block(value: Any) -> bool:
     if not isinstance(value, dict) or not isinstance(kind := mime(value), str) or kind.startswith("text/"):
         return False
     text = body(value)
-    # Of others' structured data `data` may be anything.
+    # In other structured data, `data` may be anything.
     return isinstance(text, str) and len(text) % 4 == 0 and not text.rstrip("=").translate(_BASE64)

@@ -1,7 +1,7 @@
 """The guest's end of the channel: one reader thread, writes from any thread, blocking and asynchronous requests.
 
-Threads rather than an event loop, because a blocking call must work inside and outside of a running loop, and because
-importing `asyncio` costs more than the rest of the start.
+It uses threads rather than an event loop because a blocking call must work inside and outside of a running loop, and
+because importing `asyncio` costs more than the rest of the start.
 """
 
 import os
@@ -30,9 +30,9 @@ class RequestError(Exception):
 
 
 class Channel:
-    """Requests to the host and notifications both ways.
+    """Requests to the host, and notifications in both directions.
 
-    Raises (every method that sends): `LocalMessageError` where JSON, the limits or the method can't carry the value.
+    Raises (every method that sends): `LocalMessageError` if the value isn't JSON or exceeds a limit of the channel.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class Channel:
         self._waiting: dict[int, Callable[[Answer], None]] = {}
         self._next_id = 0
         self.replays = False
-        """Whether the host is to be told who goes on."""
+        """Whether the guest must acknowledge answers by `call.taken`."""
         self._pid = os.getpid()
         os.register_at_fork(after_in_child=self._after_fork)
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start the reader thread."""
         threading.Thread(target=self._read, name="bridge-channel", daemon=True).start()
 
     def notify(self, params: Any) -> None:
@@ -59,7 +59,7 @@ class Channel:
         self._write(jsonrpc.encode(notification(params)))
 
     def request(self, params: Any) -> Any:
-        """Send a request and wait, blocking this thread, for its result.
+        """Send a request, and block this thread until the result arrives.
 
         Raises:
             RequestError: The host answered with an error.
@@ -79,11 +79,11 @@ class Channel:
         except BaseException:
             self.forget(number)
             raise
-        self._taken(params)
+        self._acknowledge(params)
         return _result(answers[0])
 
     async def request_async(self, params: Any) -> Any:
-        """As `request`, for the running event loop. Cancelling it cancels the work on the host.
+        """As `request`, for the running event loop. Cancellation cancels the work on the host.
 
         Raises:
             RequestError: The host answered with an error.
@@ -101,7 +101,7 @@ class Channel:
             try:
                 loop.call_soon_threadsafe(settle, answer)
             except RuntimeError:
-                pass  # the loop was closed; nobody waits
+                pass  # The loop was closed: nobody waits.
 
         params = _named(params)
         number = self.send(params, take)
@@ -110,15 +110,15 @@ class Channel:
         except BaseException:
             self.forget(number)
             raise
-        self._taken(params)
+        self._acknowledge(params)
         return _result(answer)
 
-    def _taken(self, params: Any) -> None:
+    def _acknowledge(self, params: Any) -> None:
         if self.replays and (call := getattr(params, "call", None)) is not None:
             self.notify(CallTaken(call))
 
     def send(self, params: Any, take: Callable[[Answer], None]) -> int:
-        """Send a request; `take` gets the answer, on the channel's own thread. Returns the request's number."""
+        """Send a request and return its number. `take` is called with the answer on the reader thread."""
         body = encode_params(params)
         with self._write_lock:
             self._next_id += 1
@@ -129,12 +129,12 @@ class Channel:
         return number
 
     def forget(self, number: int) -> None:
-        """Have the host cancel the work on a request, unless it is answered."""
+        """Tell the host to cancel the work on a request, unless it is answered."""
         if self.drop(number):
             self.notify(RequestCancel(number))
 
     def drop(self, number: int) -> bool:
-        """Pass over a request's answer; whether there was one to come."""
+        """Ignore a request's answer; return whether the request was still open."""
         return self._waiting.pop(number, None) is not None
 
     def _write(self, line: bytes) -> None:
@@ -173,7 +173,7 @@ class Channel:
             self._on_notification(message.method, message.params)
 
     def _after_fork(self) -> None:
-        # A child that keeps the write end would hide the guest's death from the host.
+        # A forked child that kept the write end open would hide the guest's death from the host.
         for fd in (self._read_fd, self._write_fd):
             try:
                 os.close(fd)
@@ -182,7 +182,7 @@ class Channel:
 
 
 def _line(number: int, method: str, body: dict[str, Any]) -> bytes:
-    """A request, with Python's values in it as JSON has them."""
+    """The line of a request, with Python values converted to JSON."""
     try:
         return jsonrpc.encode(jsonrpc.Request(number, method, body))
     except LocalMessageError as exc:
@@ -200,7 +200,7 @@ def _line(number: int, method: str, body: dict[str, Any]) -> bytes:
 
 
 def _named(params: Any) -> Any:
-    """A call gets its name in the task or thread that makes it."""
+    """A call is named in the task or thread that makes it."""
     return params._replace(call=lineage.current().call()) if getattr(params, "call", "") is None else params
 
 

@@ -1,4 +1,4 @@
-"""`display`, `artifact` and `progress`, and the shown form of the last expression's value."""
+"""`display`, `artifact` and `progress`, and the text form of the last expression's value."""
 
 import binascii
 import os
@@ -27,23 +27,23 @@ RICH_METHODS = (
 IMAGE_MAGIC = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
 
 MAX_SAVED_BYTES = 64 << 20
-"""Largest file of a figure that is known again when it is shown."""
+"""The largest saved figure that is recognised when its file is displayed."""
 
 SCALINGS = 8
-"""How often an image is made smaller before it is given up."""
+"""How often an image is scaled down before it is given up."""
 
 
 class Display:
-    """The script's ways to show something, bound to one channel."""
+    """The script's output functions, bound to a channel."""
 
     def __init__(self, channel: Channel, capture: Capture) -> None:
         self._channel = channel
         self._capture = capture
         self.max_value = 1_000_000
         self._sent: set[int] = set()
-        """Digests of the images that were shown: each is sent once."""
+        """Digests of displayed images: each is sent once."""
         self._saved: Any = {}
-        """By figure: digests of the files that it was saved as."""
+        """For each figure, the digests of the files to which it was saved."""
 
     def display(self, *objects: Any) -> None:
         """Show objects: figures, images and Markdown as what they are, anything else by its `repr`.
@@ -53,16 +53,16 @@ class Display:
         """
         for thing in objects:
             left = self._send_rich(thing)
-            if not isinstance(left, Pictured):
+            if not isinstance(left, ImagePlaceholder):
                 print(left if isinstance(left, str) else repr(left))  # noqa: T201
 
     def _send_rich(self, thing: Any) -> Any:
-        """Send what is rich in an object; what is left to be shown as text, or `Pictured`: nothing is."""
+        """Send the rich content of an object; return the rest to show as text, or an `ImagePlaceholder` for nothing."""
         data = rich_form(thing)
         if data is not None:
             self._send(data)
-            return Pictured(*next(iter(data.items())))
-        left, images = pictured(thing)
+            return ImagePlaceholder(*next(iter(data.items())))
+        left, images = extract_images(thing)
         for image in images:
             self._send(image)
         return left
@@ -110,11 +110,11 @@ class Display:
                 chunk, first = following, False
 
     def show(self, value: Any) -> str | None:
-        """The last expression's value: None for None, a rich form displayed, else its `repr`, bounded."""
+        """The last expression's value as text: its `repr`, bounded; None for None or if a rich form was displayed."""
         try:
             return self._show_value(value)
         finally:
-            # After it, as in a notebook: the value may be the file of a figure that is open.
+            # Afterwards, as in a notebook: the value may be the file of an open figure.
             self.show_figures()
 
     def _show_value(self, value: Any) -> str | None:
@@ -125,10 +125,10 @@ class Display:
             value.close()
             raise NotAwaitedError(f"{name}(...) was never awaited, so it never ran; write: await {name}(...)")
         left = self._send_rich(value)
-        return None if isinstance(left, Pictured) else cut(printable(repr(left)), self.max_value)
+        return None if isinstance(left, ImagePlaceholder) else cut(printable(repr(left)), self.max_value)
 
     def show_figures(self) -> None:
-        """Show what matplotlib has open, as a notebook does at the end of a cell; not what was shown already."""
+        """Display matplotlib's open figures, as a notebook does at the end of a cell, except those already shown."""
         pyplot = sys.modules.get("matplotlib.pyplot")
         if pyplot is not None:
             for number in pyplot.get_fignums():
@@ -138,7 +138,7 @@ class Display:
             pyplot.close("all")
 
     def follow_figures(self) -> None:
-        """Know the files that figures are saved as: one that is saved, and its file shown, is shown once."""
+        """Track the files to which figures are saved, so that a figure and its file aren't both displayed."""
         import functools
         import weakref
 
@@ -159,8 +159,8 @@ class Display:
         figures.savefig = savefig
 
 
-class Pictured:
-    """In the place of an image, in the text of what it was a part of."""
+class ImagePlaceholder:
+    """Replaces an image in the text form of the value that contains it."""
 
     def __init__(self, mime: str, body: str) -> None:
         self._text = f"<{mime}, {blocks.size(body)} bytes>"
@@ -169,10 +169,10 @@ class Pictured:
         return self._text
 
 
-def pictured(value: Any) -> tuple[Any, list[dict[str, Any]]]:
-    """A value with its images replaced, and the images: those in lists, tuples and dicts, as tools give them or not.
+def extract_images(value: Any) -> tuple[Any, list[dict[str, Any]]]:
+    """A value with its images replaced, and the images. Lists, tuples and dicts are searched.
 
-    Without an image it is the value itself.
+    A value without images is returned unchanged.
     """
     images: list[dict[str, Any]] = []
     left = blocks.MAX_VALUES
@@ -184,7 +184,7 @@ def pictured(value: Any) -> tuple[Any, list[dict[str, Any]]]:
             return part
         if (image := _image_block(part)) is not None:
             images.append(image)
-            return Pictured(*next(iter(image.items())))
+            return ImagePlaceholder(*next(iter(image.items())))
         before = len(images)
         made: Any = part
         if isinstance(part, dict):
@@ -194,16 +194,16 @@ def pictured(value: Any) -> tuple[Any, list[dict[str, Any]]]:
             made = made if isinstance(part, list) else tuple(made)
         elif (form := _image_form(part)) is not None:
             images.append(form)
-            return Pictured(*next(iter(form.items())))
-        # What has no image in it stays what it is, with a `repr` of its own perhaps.
+            return ImagePlaceholder(*next(iter(form.items())))
+        # A part without images stays the same object, which may have its own `repr`.
         return made if len(images) > before else part
 
     return (looked_at(value, 0), images) if isinstance(value, (dict, list, tuple)) else (value, [])
 
 
 def _image_form(thing: Any) -> dict[str, Any] | None:
-    """The rich form of something in a list, if it is an image."""
-    # A server's module would be asked for its tools.
+    """The rich form of a list item if it is an image."""
+    # Looking up attributes of a server's module would request its tools.
     if isinstance(thing, (str, int, float, type(None), types.ModuleType)):
         return None
     try:
@@ -214,7 +214,7 @@ def _image_form(thing: Any) -> dict[str, Any] | None:
 
 
 def _image_block(part: Any) -> dict[str, Any] | None:
-    """An image in a tool's result, whole or as `.raw` has it: `{mime_type | mimeType, data | blob}`."""
+    """An image in a tool's result, in its own form or that of `.raw`: `{mime_type | mimeType, data | blob}`."""
     if not isinstance(part, dict):
         return None
     mime, body = blocks.mime(part), blocks.body(part)
@@ -224,7 +224,7 @@ def _image_block(part: Any) -> dict[str, Any] | None:
 
 
 def fitting(mime: str, body: str) -> dict[str, Any]:
-    """An image in base64 as it can be sent: as it is, scaled down, or what to write instead; what was done is said."""
+    """What to send for a base64 image: the image, a scaled-down one, or an explanation; scaling is mentioned."""
     size = blocks.size(body)
     if size <= MAX_IMAGE_BYTES:
         return {mime: body}
@@ -242,11 +242,11 @@ def fitting(mime: str, body: str) -> dict[str, Any]:
 
 
 def _scaled(data: bytes) -> tuple[str, bytes, str]:
-    """A smaller image: its type, its bytes, and a word on its size.
+    """A smaller image: its type, its bytes, and a note on its size.
 
     Raises:
-        ImportError: There is no Pillow.
-        ValueError: It doesn't get small enough. Others as Pillow has them.
+        ImportError: Pillow isn't installed.
+        ValueError: It can't be made small enough. Other errors are Pillow's.
     """
     import io
     from importlib import import_module
@@ -256,7 +256,7 @@ def _scaled(data: bytes) -> tuple[str, bytes, str]:
         width, height = image.size
         size = len(data)
         for _ in range(SCALINGS):
-            # By the area, and a little more: a smaller image is packed less well.
+            # Scale by area, and a little more: a smaller image compresses less well.
             factor = min(0.9, (MAX_IMAGE_BYTES / size) ** 0.5 * 0.9)
             image = image.resize((max(1, int(image.width * factor)), max(1, int(image.height * factor))))  # noqa: PLW2901
             buffer = io.BytesIO()
@@ -269,7 +269,7 @@ def _scaled(data: bytes) -> tuple[str, bytes, str]:
 
 
 def _content(file: Any) -> bytes:
-    """What was written to a file, by its path or itself; nothing where that can't be told."""
+    """The content written to a file, given by path or as an object; empty if unknown."""
     try:
         if isinstance(file, (str, os.PathLike)):
             with open(file, "rb") as opened:
@@ -281,7 +281,7 @@ def _content(file: Any) -> bytes:
 
 
 def rich_form(thing: Any) -> dict[str, Any] | None:
-    """MIME type → text, or base64 for images; None for a plain object."""
+    """MIME type → text, or base64 for images; None for an object without a rich form."""
     if isinstance(thing, (bytes, bytearray)):
         for magic, mime in IMAGE_MAGIC:
             if thing.startswith(magic):
@@ -295,7 +295,7 @@ def rich_form(thing: Any) -> dict[str, Any] | None:
         import io
 
         buffer = io.BytesIO()
-        # Not one of the script's files: a figure that is changed after it was shown is shown again.
+        # Not recorded as a file of the script: a figure that changes after it was shown is shown again.
         unfollowed = getattr(thing.savefig, "unfollowed", None)
         if unfollowed is None:
             thing.savefig(buffer, format="png", bbox_inches="tight")

@@ -1,8 +1,8 @@
-"""Process 1 of the container: starts the guest, reaps orphans, and says what the guest can't say itself.
+"""Process 1 of the container: starts the guest, reaps orphans, and reports what the guest can't report itself.
 
-It never runs the agent's code and never takes the interpreter lock from it, so its heartbeat is honest while the
-guest is busy in C. It holds the host's end in view: when the host is gone, everything here ends, however stuck the
-guest is. Process 1 can't be killed from inside its own namespace.
+It never runs the agent's code and so never waits for that code's interpreter lock: its heartbeat is reliable even while
+the guest is busy in C code. It watches the host's end of the channel: when the host is gone, the whole sandbox ends,
+even if the guest hangs. Process 1 can't be killed from inside its own namespace.
 """
 
 import mmap
@@ -18,10 +18,10 @@ from mcp_bridge.wire import exits, jsonrpc
 from mcp_bridge.wire.messages import InitBeat, InitExited, OutputWrite, notification
 
 BEAT_SECONDS = 5.0
-"""How often a sandbox says that it lives."""
+"""The heartbeat's interval."""
 
 GRACE_SECONDS = 1.0
-"""How long the guest may take to end by itself once the host's side is closed."""
+"""How long the guest may take to exit by itself after the host has closed the channel."""
 
 PR_SET_DUMPABLE = 4
 
@@ -29,24 +29,24 @@ OOM_KILLS = (
     ("/sys/fs/cgroup/memory.events", "oom_kill"),
     ("/sys/fs/cgroup/memory/memory.oom_control", "oom_kill"),
 )
-"""What the kernel has killed here for memory, whoever's was wanting: of control groups v2, and v1."""
+"""Counters of processes that the kernel has killed for memory, for control groups v2 and v1."""
 
 LIMIT_HITS = (("/sys/fs/cgroup/memory.events", "oom"),)
-"""How often the limit of this control group itself was in the way: of v2."""
+"""Counters of how often this control group's own limit was reached (v2)."""
 
 MEMORY_V1 = "/sys/fs/cgroup/memory/memory."
 
 NEAR_LIMIT_BYTES = 4 << 20
-"""On v1 nothing counts that: what was used at most, to within what is charged at once, says whether it was reached."""
+"""Control groups v1 have no such counter: the limit was reached if the maximum usage is within this distance of it."""
 
 
 class Settings:
-    """The words on the command line: `memory pids silence`.
+    """The command-line arguments: `memory pids silence`.
 
     Attributes:
-        memory: Bytes the sandbox is held to by rlimits, or 0 where a cgroup holds it.
-        pids: Processes and threads the sandbox's uid is held to by rlimits, or 0 where a cgroup holds them.
-        silence: Seconds without a word from the host after which the sandbox ends itself.
+        memory: The memory limit in bytes to enforce by rlimits, or 0 if a control group enforces it.
+        pids: The limit on processes and threads to enforce by rlimits, or 0 if a control group enforces it.
+        silence: Seconds without a frame from the host after which the sandbox exits.
     """
 
     def __init__(self, words: list[str]) -> None:
@@ -55,28 +55,29 @@ class Settings:
         self.silence = float(words[2]) if len(words) > 2 else 120.0
 
 
-class Heard:
-    """A counter in memory shared with the guest: frames that came from the host."""
+class FrameCounter:
+    """A counter of frames received from the host, in memory shared with the guest."""
 
     def __init__(self) -> None:
         self._page = mmap.mmap(-1, mmap.PAGESIZE)
 
     def mark(self) -> None:
-        """One more frame (called by the guest)."""
+        """Count one frame (called by the guest)."""
         self._page[0] = (self._page[0] + 1) & 0xFF
 
     def count(self) -> int:
-        """The count, modulo 256: only a change of it means anything."""
+        """The count modulo 256: only changes are meaningful."""
         return self._page[0]
 
 
-class Leftovers:
-    """What the guest wrote and didn't live to send: a crash loses nothing that was printed before it.
+class UnsentOutput:
+    """Output that the guest wrote and did not send before it died: a crash loses no earlier output.
 
     Args:
         readers: The read ends of the two output pipes.
-        unsent: What the guest had taken out of them.
-        counts_memory: Whether a control group of the sandbox's own holds its memory; else what is counted is others'.
+        unsent: The bytes that the guest had read from them.
+        counts_memory: Whether the sandbox has a memory control group of its own; otherwise its counters include other
+            processes.
     """
 
     def __init__(self, readers: list[int], unsent: tuple[Unsent, Unsent], *, counts_memory: bool) -> None:
@@ -85,7 +86,7 @@ class Leftovers:
         self.counts_memory = counts_memory
 
     def send(self) -> None:
-        """Report it, when nothing is left that could write to the pipes."""
+        """Send the output once no process is left that could write to the pipes."""
         for stream, reader, unsent in zip(("stdout", "stderr"), self._readers, self._unsent, strict=True):
             offset, chunk = unsent.rest()
             os.set_blocking(reader, False)
@@ -102,10 +103,10 @@ class Leftovers:
 
 
 def main(words: list[str]) -> NoReturn:
-    """Run as process 1. Never returns; the exit status is the guest's, 128 + n for signal n."""
+    """Run as process 1. Never returns; the exit status is the guest's, or 128 + n for signal n."""
     settings = Settings(words)
     _limit(settings)
-    heard = Heard()
+    heard = FrameCounter()
     outputs = (os.pipe(), os.pipe())
     unsent = (Unsent(), Unsent())
     child = os.fork()
@@ -113,27 +114,27 @@ def main(words: list[str]) -> NoReturn:
         from mcp_bridge.guest import main as guest
 
         guest.main(outputs, unsent, heard)
-    _seclude()
-    # Python has a handler for it, and so anybody in here, or `podman kill`, could end this process by it.
+    _make_undumpable()
+    # Python installs a handler for SIGINT, through which any process in here, or `podman kill`, could end this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The channel's end of file must mean that the guest is gone: this process keeps no end of it open for writing.
+    # EOF on the channel must mean that the guest has exited: this process keeps no write end of it open.
     os.dup2(2, 1)
     for _, writer in outputs:
         os.close(writer)
-    left = Leftovers([reader for reader, _ in outputs], unsent, counts_memory=not settings.memory)
+    left = UnsentOutput([reader for reader, _ in outputs], unsent, counts_memory=not settings.memory)
     _supervise(child, settings, heard, left)
 
 
-def _seclude() -> None:
-    """Close this process's memory to the guest, which has the same user: it could stop the watch that is kept here.
+def _make_undumpable() -> None:
+    """Make this process's memory inaccessible to the guest, which has the same user and could stop the watchdog.
 
-    By prctl(2), which Python has no function for; `_ctypes` alone takes a fraction of the time of `ctypes`. Where the
-    image doesn't have it, process 1 goes on as it is: nothing outside trusts it.
+    Uses prctl(2), which Python doesn't wrap; `_ctypes` alone loads in a fraction of the time of `ctypes`. Without it in
+    the image process 1 continues unprotected: nothing outside the container trusts it.
     """
     try:
         import _ctypes
 
-        # A process that isn't dumpable belongs to root under /proc: no `mem`, no descriptors, no ptrace.
+        # The /proc entries of a non-dumpable process belong to root: no `mem`, no descriptors, no ptrace.
         library = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
         _ctypes.call_function(_ctypes.dlsym(library, "prctl"), (PR_SET_DUMPABLE, 0, 0, 0, 0))
     except (ImportError, AttributeError, OSError):
@@ -143,11 +144,11 @@ def _seclude() -> None:
 def _limit(settings: Settings) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if settings.pids:
-        # Not by the engine: the OCI runtime would be held to it while it still counts as the engine's user.
+        # The engine can't set it: it would apply to the OCI runtime while that still counts as the engine's user.
         _lower(resource.RLIMIT_NPROC, settings.pids)
     if memory := settings.memory:
-        # Private writable memory is what a program uses; address space beyond it is bounded too, but more loosely,
-        # since libraries reserve much that they never touch.
+        # Private writable memory is what a program uses. Address space is limited too, but more loosely, because
+        # libraries reserve much that they never touch.
         _lower(resource.RLIMIT_DATA, memory)
         _lower(resource.RLIMIT_AS, 2 * memory + (1 << 30))
 
@@ -158,7 +159,7 @@ def _lower(which: int, value: int) -> None:
         resource.setrlimit(which, (value, value))
 
 
-def _supervise(child: int, settings: Settings, heard: Heard, left: Leftovers) -> NoReturn:
+def _supervise(child: int, settings: Settings, heard: FrameCounter, left: UnsentOutput) -> NoReturn:
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_read, False)
     os.set_blocking(wake_write, False)
@@ -177,11 +178,11 @@ def _supervise(child: int, settings: Settings, heard: Heard, left: Leftovers) ->
             _empty(wake_read)
         status = _reap(child)
         if status is not None:
-            _leave(status, left)
+            _exit_with(status, left)
         if events.get(0, 0) & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
             _host_gone(child, left)
         if events.get(0, 0) & select.POLLIN:
-            # Unread input is a word from the host; look again only at the next beat, or this would spin.
+            # Unread input also counts as a frame from the host. Look again at the next beat: polling would spin.
             last_heard = now
             watched_in = 0
             poller.modify(0, watched_in)
@@ -206,7 +207,7 @@ def _empty(fd: int) -> None:
 
 
 def _reap(child: int) -> int | None:
-    """Reap whatever has ended; the guest's wait status if it was among them."""
+    """Reap ended processes; return the guest's wait status if it was among them."""
     found = None
     while True:
         try:
@@ -219,24 +220,24 @@ def _reap(child: int) -> int | None:
             found = status
 
 
-def _host_gone(child: int, left: Leftovers) -> NoReturn:
+def _host_gone(child: int, left: UnsentOutput) -> NoReturn:
     deadline = time.monotonic() + GRACE_SECONDS
     while time.monotonic() < deadline:
         status = _reap(child)
         if status is not None:
-            _leave(status, left)
+            _exit_with(status, left)
         time.sleep(0.01)
     _end(child, 128 + signal.SIGKILL, signal.SIGKILL, left)
 
 
-def _leave(status: int, left: Leftovers) -> NoReturn:
+def _exit_with(status: int, left: UnsentOutput) -> NoReturn:
     code = os.waitstatus_to_exitcode(status)
     _end(0, code if code >= 0 else 128 - code, max(0, -code), left)
 
 
-def _end(child: int, code: int, signum: int, left: Leftovers) -> NoReturn:
+def _end(child: int, code: int, signum: int, left: UnsentOutput) -> NoReturn:
     if os.getpid() == 1:
-        # Only ever as process 1 of a namespace: anywhere else this would end processes that aren't the sandbox's.
+        # Only as process 1 of a namespace: elsewhere this would kill processes outside the sandbox.
         try:
             os.kill(-1, signal.SIGKILL)
         except ProcessLookupError:
@@ -250,7 +251,7 @@ def _end(child: int, code: int, signum: int, left: Leftovers) -> NoReturn:
         _report(InitExited(code, signum, _count(OOM_KILLS), _limit_hits()))
     else:
         _report(InitExited(code, signum, -1))
-    # 137 from process 1 would tell the engine that the kernel killed it for memory.
+    # Exit status 137 of process 1 would tell the engine that the kernel killed it for memory.
     os._exit(exits.GUEST_KILLED if code == 128 + signal.SIGKILL else code)
 
 
@@ -261,7 +262,7 @@ def _base64(data: bytes) -> str:
 
 
 def _count(counters: tuple[tuple[str, str], ...]) -> int:
-    """The first that is there, -1 if none is. Without a name it is all that is in its file."""
+    """The first counter that exists, or -1. Without a name the counter is the whole content of its file."""
     for path, key in counters:
         try:
             with open(path) as file:
@@ -287,4 +288,4 @@ def _report(params: InitBeat | InitExited | OutputWrite) -> None:
         while data:
             data = data[os.write(2, data) :]
     except OSError:
-        pass  # nobody listens any more: that is noticed on standard input
+        pass  # The host no longer reads: this is noticed on standard input.

@@ -1,16 +1,16 @@
-"""A tool's text that is a JSON document."""
+"""A tool's text result that is a JSON document."""
 
 from typing import Any
 
 MAX_DOCUMENT_CHARS = 16 << 20
-"""Longer texts are text alone."""
+"""Longer texts are not decoded."""
 
 METHODS = frozenset({"get", "keys", "values", "items"})
 
 _UNREAD = object()
 
 
-class JsonText(str):  # noqa: SLOT000  (what was read is kept)
+class JsonText(str):  # noqa: SLOT000  (the decoded document is cached)
     """Text, in every way; asked for a key, as a dict would be, it answers from the JSON object that it holds.
 
     Servers send JSON as text, and who reads a tool's result takes it for what it says. Positions stay characters.
@@ -20,7 +20,7 @@ class JsonText(str):  # noqa: SLOT000  (what was read is kept)
         self._read = _UNREAD
 
     def document(self) -> Any:
-        """The object or array that the text is, read once; None if it is neither."""
+        """The object or array that the text encodes, decoded once; None if it is neither."""
         if self._read is _UNREAD:
             import json
 
@@ -49,7 +49,7 @@ class JsonText(str):  # noqa: SLOT000  (what was read is kept)
         raise AttributeError(f"'str' object has no attribute {name!r}")
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        # A copy in another process is plain text.
+        # In another process the copy is plain text.
         return str, (str.__str__(self),)
 
 
@@ -57,7 +57,7 @@ JsonText.__module__ = "mcp"
 
 
 def of(value: Any) -> Any:
-    """A value; text that may be a JSON object or array as one that can be asked."""
+    """A value, in which text that may be a JSON object or array becomes a `JsonText`."""
     if type(value) is str:
         ends = value[:1], value[-1:]
         if ends in {("{", "}"), ("[", "]")}:

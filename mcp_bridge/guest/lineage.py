@@ -1,10 +1,10 @@
-"""Names for calls that don't depend on timing: whoever runs the same code again asks by the same names.
+"""Names for calls that don't depend on timing: running the same code again gives the same names.
 
-A call is named by where it stands in the tree of tasks: the main task is `0`, the n-th task that a task creates is
-`<task>.<n>`, the n-th thread that it starts is `<task>.t<n>`, and the calls of each are counted: `0.2#1`. Creating is
-the task's own doing, in the order of its code; when the created ones get going is not.
+A call's name is its position in the tree of tasks. The main task is `0`, the n-th task that a task creates is
+`<task>.<n>`, the n-th thread that it starts is `<task>.t<n>`, and the calls of each are numbered: `0.2#1`. A task
+creates others in the order of its code; when they start to run depends on timing.
 
-What one thread or task inherits from another is kept in a context variable, as asyncio does it for all context.
+The position is kept in a context variable, which threads and tasks inherit as asyncio does for all context.
 """
 
 import sys
@@ -17,31 +17,31 @@ from typing import Any
 from mcp_bridge.wire.messages import CallId
 
 MAX_NAME_CHARS = 100
-"""A deeper task's name is a hash of what it would be: a call's name goes with every request."""
+"""The name of a deeper task is replaced by its hash: a call's name is sent with every request."""
 
 
 class Line:
-    """One task's, or thread's, place in the tree."""
+    """The position of one task or thread in the tree."""
 
     __slots__ = ("_calls", "_tasks", "_threads", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name if len(name) <= MAX_NAME_CHARS else _shortened(name)
-        # Counters of the interpreter's own: threads may share a line, and each number is given once.
+        # `itertools.count` is atomic: threads may share a line, and each number is given once.
         self._calls = count(1)
         self._tasks = count(1)
         self._threads = count(1)
 
     def call(self) -> CallId:
-        """The next call's name."""
+        """The name of the next call."""
         return CallId(f"{self.name}#{next(self._calls)}")
 
     def task(self) -> "Line":
-        """The line of the next task."""
+        """The line of the next task that this one creates."""
         return Line(f"{self.name}.{next(self._tasks)}")
 
     def thread(self) -> "Line":
-        """The line of the next thread."""
+        """The line of the next thread that this one starts."""
         return Line(f"{self.name}.t{next(self._threads)}")
 
 
@@ -57,7 +57,7 @@ _ATTRIBUTE = "_bridge_line"
 
 
 def begin() -> None:
-    """This thread is the main one; threads that are started from now on have lines of their own."""
+    """Make this thread the main one; threads started from now on get their own lines."""
     _line.set(Line("0"))
     start = threading.Thread.start
 
@@ -70,22 +70,22 @@ def begin() -> None:
                 return context.run(start, self)
         return start(self)
 
-    _take_place(start, start_with_line)
+    _copy_metadata(start, start_with_line)
     threading.Thread.start = start_with_line  # type: ignore[method-assign]
 
 
 def current() -> Line:
-    """Of the task or thread that asks."""
+    """The line of the current task or thread."""
     line = _line.get(None)
     if line is None:
-        # A thread that was started by other means than `threading` is told by when it first asks.
+        # A thread that wasn't started by `threading` is numbered by its first call.
         line = threading.current_thread().__dict__.get(_ATTRIBUTE) or Line(f"t{next(_unknown)}")
         _line.set(line)
     return line
 
 
 def follow_tasks() -> None:
-    """To be called when asyncio is there: tasks of every loop of its own get lines."""
+    """Give the tasks of every event loop their own lines. Called once asyncio is imported."""
     import asyncio
     from asyncio import base_events, events
 
@@ -97,23 +97,23 @@ def follow_tasks() -> None:
             context = copy_context()
             context.run(_line.set, current().task())
             return context.run(create, self, coro, **options)
-        # What `asyncio.run` makes goes on with its caller's line: the caller does nothing meanwhile.
+        # The task of `asyncio.run` continues its caller's line: the caller is blocked meanwhile.
         if events._get_running_loop() is not None:  # noqa: SLF001
             try:
                 context.run(_line.set, current().task())
             except RuntimeError:
-                pass  # somebody is in that context already: the line is shared
+                pass  # The context is entered already: the line is shared.
         return create(self, coro, **options)
 
-    _take_place(create, create_with_line)
+    _copy_metadata(create, create_with_line)
     base_events.BaseEventLoop.create_task = create_with_line  # type: ignore[method-assign]
     completed = asyncio.as_completed
-    _take_place(completed, as_completed := _as_completed(completed))
+    _copy_metadata(completed, as_completed := _as_completed(completed))
     asyncio.as_completed = asyncio.tasks.as_completed = as_completed
 
 
 def _as_completed(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`asyncio.as_completed`, which makes the tasks in the order of a set, that is: in any."""
+    """`asyncio.as_completed` with tasks created in order; the original creates them in the order of a set."""
     import asyncio
 
     def tasks(awaitables: Any) -> list[Any]:
@@ -127,7 +127,7 @@ def _as_completed(original: Callable[..., Any]) -> Callable[..., Any]:
     else:
 
         def as_completed(fs: Any, *, timeout: float | None = None) -> Iterator[Any]:
-            # A generator, as there: nothing is started before somebody asks for the first.
+            # A generator like the original: nothing starts before the first item is requested.
             known = fs if asyncio.isfuture(fs) or asyncio.iscoroutine(fs) else tasks(fs)
             yield from original(known, timeout=timeout)
 
@@ -135,7 +135,7 @@ def _as_completed(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def follow_pools() -> None:
-    """To be called when concurrent.futures.thread is there: which thread takes a piece of work is chance."""
+    """Give work in thread pools its own lines, since its thread depends on timing. Called after the import."""
     from concurrent.futures.thread import ThreadPoolExecutor
 
     submit = ThreadPoolExecutor.submit
@@ -143,7 +143,7 @@ def follow_pools() -> None:
     def submit_with_line(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         return submit(self, _on_line, current().task(), fn, args, kwargs)
 
-    _take_place(submit, submit_with_line)
+    _copy_metadata(submit, submit_with_line)
     ThreadPoolExecutor.submit = submit_with_line  # type: ignore[method-assign]
 
 
@@ -156,13 +156,13 @@ def _on_line(line: Line, function: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _is_of_pool(thread: threading.Thread) -> bool:
-    # Whether a pool needs another thread is chance, too.
+    # Whether a pool starts another thread depends on timing, too.
     pools = sys.modules.get("concurrent.futures.thread")
     return pools is not None and getattr(thread, "_target", None) is getattr(pools, "_worker", pools)
 
 
-def _take_place(original: Any, replacement: Any) -> None:
-    """As `functools.wraps`, which isn't loaded yet: what shows the original shows this."""
+def _copy_metadata(original: Any, replacement: Any) -> None:
+    """Copy metadata as `functools.wraps`, which isn't imported yet."""
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):
         setattr(replacement, name, getattr(original, name))
     replacement.__wrapped__ = original

@@ -1,4 +1,4 @@
-"""The guest: takes one execution from the host, runs it, and leaves when the host has everything."""
+"""The guest's main function: receives an execution from the host, runs it, and exits once the host has acknowledged."""
 
 import builtins
 import errno
@@ -24,10 +24,10 @@ SITE_PACKAGES = "/opt/site-packages"
 SHELL = "/bin/sh"
 
 SAFE_VALUE_CHARS = 1_000_000
-"""A shown value of this length fits into a frame, whatever its characters."""
+"""A value of this length fits into a frame, whatever its characters."""
 
 PRIVATE_FD = 100
-"""Descriptors of the channel are moved here and above, out of the way of what a script opens and closes."""
+"""The channel's descriptors are moved here and above, away from those that a script opens and closes."""
 
 
 def main(outputs: tuple[tuple[int, int], tuple[int, int]], unsent: tuple[Unsent, Unsent], heard: Any) -> NoReturn:
@@ -57,7 +57,7 @@ def main(outputs: tuple[tuple[int, int], tuple[int, int]], unsent: tuple[Unsent,
 
 
 def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
-    """Run the script and give the host its outcome; returns when the host has acknowledged it."""
+    """Run the script and send its outcome; return when the host has acknowledged it."""
     capture.start()
     channel.replays = start.replays
     calls = Calls(channel)
@@ -67,7 +67,7 @@ def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
     lineage.begin()
     prepared = {
         "ctypes": output.unbuffer_c,
-        "linecache": source.give_to_linecache,
+        "linecache": source.register_in_linecache,
         "asyncio": lineage.follow_tasks,
         "concurrent.futures.thread": lineage.follow_pools,
         "inspect": proxies.show_asynchronous,
@@ -86,15 +86,20 @@ def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
         setattr(sys.modules["mcp"], name, value)
 
     def advise(exc: BaseException) -> None:
-        # Only now: most scripts don't fail, and no script waits for it.
+        # Imported late: most scripts don't fail, and no start should wait for it.
         from mcp_bridge.guest.advice import advice, world
 
         advice.add_to(exc, world.World(start.code, start.servers, modules.known_tools, SITE_PACKAGES))
 
+    def repair(code: str, exc: SyntaxError) -> Any:
+        from mcp_bridge.guest.advice.syntax import repaired
+
+        return repaired(code, exc)
+
     def show(value: Any) -> str | None:
         return shower.show(None if isinstance(value, runtime.Nothing) else value)
 
-    hooks = runner.Hooks(show, calls.check_awaited, calls.left, advise)
+    hooks = runner.Hooks(show, calls.check_awaited, calls.left, advise, repair)
     outcome = runner.run(source, names | modules.names(start.servers), hooks)
     error = outcome.error
     if error and error["type"] != "NotAwaitedError" and (note := calls.unawaited_note()):
@@ -104,7 +109,7 @@ def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
     try:
         channel.request(ExecutionFinish(outcome.exit_code, outcome.value, error))
     except LocalMessageError:
-        # Control characters take six bytes each: the value's limit in characters may be over the frame's in bytes.
+        # Control characters take six bytes each: a value within the limit may exceed the frame's.
         shown = runner.cut(outcome.value, SAFE_VALUE_CHARS) if outcome.value else None
         channel.request(ExecutionFinish(outcome.exit_code, shown, error))
 
@@ -121,7 +126,7 @@ def _redirect(outputs: tuple[tuple[int, int], tuple[int, int]]) -> None:
 
 
 def _prepare_interpreter() -> None:
-    """What `site` and the usual start would have done, as far as a script can tell."""
+    """Do what `site` and a usual interpreter start would have done, as far as scripts can tell."""
     sys.argv = ["script"]
     sys.path[:] = ["/workspace", *(path for path in sys.path if path not in {"", "/workspace"})]
     if os.path.isdir(SITE_PACKAGES):
@@ -138,7 +143,7 @@ def _prepare_interpreter() -> None:
 
 
 def no_shell(command: str) -> int:  # noqa: ARG001
-    """`os.system` where there is no shell: an error, as `os.popen` and `subprocess` give one, and not a status alone.
+    """Replaces `os.system`, for there is no shell: raises an error as `os.popen` and `subprocess` do.
 
     Raises:
         FileNotFoundError: Always.
@@ -147,7 +152,7 @@ def no_shell(command: str) -> int:  # noqa: ARG001
 
 
 def _help(*args: Any, **kwargs: Any) -> None:
-    """The interpreter's `help`, on plain output."""
+    """The interpreter's `help` with plain output."""
     import pydoc
 
     pydoc.pager = pydoc.plainpager

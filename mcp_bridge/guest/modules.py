@@ -1,4 +1,4 @@
-"""The `mcp` package that the script imports from, and the names that need no import."""
+"""The `mcp` package from which scripts import, and the names that need no import."""
 
 import sys
 import types
@@ -11,7 +11,7 @@ from mcp_bridge.guest.proxies import CALLS, LISTS, Calls, ServerModule, nearest
 
 
 class Modules:
-    """Makes and finds `mcp`, `mcp.runtime`, `mcp.servers.*`, `mcp.sync.servers.*` and `mcp.tools`."""
+    """Creates and finds `mcp`, `mcp.runtime`, `mcp.servers.*`, `mcp.sync.servers.*` and `mcp.tools`."""
 
     def __init__(
         self,
@@ -20,13 +20,13 @@ class Modules:
         servers: list[dict[str, Any]],
         prepared: dict[str, Callable[[], None]],
     ) -> None:
-        """Make them.
+        """Create the modules.
 
         Args:
-            channel: For what they ask.
-            calls: Makes the calls.
-            servers: `{name, alias}` each.
-            prepared: What to do when a module of that name is first imported.
+            channel: Sends their requests.
+            calls: Makes their calls.
+            servers: A dict `{name, alias}` for each server.
+            prepared: Callbacks to run when the modules of these names are first imported.
         """
         self._prepared = prepared
         self._late = (channel, calls)
@@ -44,12 +44,12 @@ class Modules:
         sync.__getattr__ = self._later(sync)  # type: ignore[method-assign]
         root.servers, root.sync, root.runtime, root.tools = self.servers, sync, self.runtime, tools  # type: ignore[attr-defined]
         root.ToolError, root.MCPError = runtime.ToolError, runtime.MCPError  # type: ignore[attr-defined]
-        # As the SDK calls it.
+        # The name that the SDK uses.
         root.McpError = runtime.MCPError  # type: ignore[attr-defined]
         sys.meta_path.insert(0, self)
 
     def names(self, servers: list[dict[str, Any]]) -> dict[str, Any]:
-        """The names that the script finds without an import."""
+        """The names that scripts can use without an import."""
         by_name = {row["name"]: getattr(self.servers, row["alias"]) for row in servers}
         return {f"mcp_{row['alias']}": by_name[row["name"]] for row in servers} | {
             "mcp_servers": by_name,
@@ -59,7 +59,7 @@ class Modules:
         }
 
     def known_tools(self) -> dict[str, list[str]]:
-        """Tools by their server's alias, of the servers whose tools are known without starting one."""
+        """Tools by server alias, for the servers whose tools are already listed."""
         counted = {row["alias"] for row in self._functions.list_loaded_server_metadata() if row["tools"] is not None}
         modules = {alias: getattr(self.servers, alias) for alias in self._aliases}
         return {
@@ -67,23 +67,23 @@ class Modules:
         }
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002
-        """Names the nearest server where there is none; prepares others when a script first needs them."""
+        """Suggest the nearest server for an unknown one; run callbacks for modules that are first imported."""
         if name in _LATE:
-            return type(sys.__spec__)(name, _Built(*self._late))  # type: ignore[arg-type]
+            return type(sys.__spec__)(name, _LazyLoader(*self._late))  # type: ignore[arg-type]
         if name.startswith("mcp."):
-            # Without `name=`, or "from mcp.servers import x" would swallow the message.
+            # Without `name=`, "from mcp.servers import x" would swallow the message.
             raise ModuleNotFoundError(self._unknown(name))
         prepare = self._prepared.pop(name, None)
         if prepare is not None:
             for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
                 spec = finder.find_spec(name, path)
                 if spec is not None:
-                    spec.loader = _ThenDo(spec.loader, prepare)  # type: ignore[assignment]
+                    spec.loader = _LoaderWithCallback(spec.loader, prepare)  # type: ignore[assignment]
                     return spec
         return None
 
     def _unknown(self, name: str) -> str:
-        """What to say of a module, or a name of one, that isn't there."""
+        """The error message for an unknown module, or an unknown name in a module."""
         for prefix in ("mcp.servers.", "mcp.sync.servers."):
             if name.startswith(prefix):
                 server, _, tool = name.removeprefix(prefix).partition(".")
@@ -166,9 +166,9 @@ class Modules:
 
 
 class ServerPackage(types.ModuleType, Mapping[str, ServerModule]):
-    """`mcp.servers`: the servers as attributes by their aliases, and as a dict by their names, or their aliases.
+    """`mcp.servers`: servers as attributes by alias, and as a mapping by name or alias.
 
-    Whatever a server is called, its module is found before a dict's methods.
+    A server takes precedence over a mapping method of the same name.
     """
 
     def __getitem__(self, name: str) -> ServerModule:
@@ -198,14 +198,14 @@ class ServerPackage(types.ModuleType, Mapping[str, ServerModule]):
 
 
 OF_SDK = frozenset({"client", "server", "shared", "types", "stdio_client", "os", "cli"})
-"""What the SDK's package of the same name has."""
+"""Submodules of the SDK's package of the same name."""
 
 _LATE = frozenset({"mcp.programs", "mcp.traces", "mcp.sync.programs", "mcp.sync.traces"})
-"""Modules that are made when a script first needs them: the kernel that they use isn't loaded for others."""
+"""Modules that are built on first use: most scripts don't need the kernel, which they import."""
 
 
-class _Built:
-    """A loader of one of them."""
+class _LazyLoader:
+    """The loader of such a module."""
 
     def __init__(self, channel: Channel, calls: Calls) -> None:
         self._needs = (channel, calls)
@@ -219,8 +219,8 @@ class _Built:
         pass
 
 
-class _ThenDo:
-    """A loader that does something more when its module is there."""
+class _LoaderWithCallback:
+    """A loader that runs a callback after its module is loaded."""
 
     def __init__(self, loader: Any, then: Callable[[], None]) -> None:
         self._loader = loader

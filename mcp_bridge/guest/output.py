@@ -1,7 +1,7 @@
-"""Capture of descriptors 1 and 2: whatever writes there, Python, C or a child process, arrives as output messages.
+"""Captures descriptors 1 and 2: what Python, C code or a child process writes there is sent as output messages.
 
-Everything goes through one pipe a stream, so the order within a stream is the order of the writes. Between the two
-streams Python's own writes are put in order by emptying the pipes at each switch.
+Each stream is one pipe, so the order within a stream is the order of the writes. Between the two streams Python's own
+writes are ordered by emptying the pipes at each switch.
 """
 
 import binascii
@@ -18,16 +18,16 @@ from mcp_bridge.guest.unsent import Unsent
 from mcp_bridge.wire.messages import OutputWrite
 
 COALESCE_SECONDS = 0.002
-"""How long the pump lets small writes gather: a loop of prints is then a few messages, not thousands."""
+"""How long the pump waits for more small writes: a loop of prints then gives a few messages instead of thousands."""
 
 
 class Capture:
-    """Moves what is written to descriptors 1 and 2 into messages.
+    """Sends what is written to descriptors 1 and 2 as messages.
 
     Args:
-        channel: Where the messages go.
+        channel: The channel for the messages.
         readers: The read ends of the pipes behind descriptors 1 and 2, non-blocking.
-        unsent: Where process 1 finds what was read from them, should this process die.
+        unsent: Shared memory in which process 1 finds unsent output if this process dies.
     """
 
     def __init__(self, channel: Channel, readers: tuple[int, int], unsent: tuple[Unsent, Unsent]) -> None:
@@ -43,14 +43,14 @@ class Capture:
             os.set_blocking(reader, False)
 
     def start(self) -> None:
-        """Replace `sys.stdout` and `sys.stderr` and begin to pump."""
+        """Replace `sys.stdout` and `sys.stderr`, and start the pump."""
         sys.stdout = self._text(1)
         sys.stderr = self._text(2)
         sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
         threading.Thread(target=self._pump, name="bridge-output", daemon=True).start()
 
     def drain(self) -> None:
-        """Send all that has been written so far."""
+        """Send everything written so far."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -59,7 +59,7 @@ class Capture:
                     pass
 
     def finish(self) -> None:
-        """Flush C's and Python's buffers and send everything, an incomplete character at the end included."""
+        """Flush C's and Python's buffers and send everything, including an incomplete character at the end."""
         for name in ("stdout", "stderr"):
             try:
                 getattr(sys, name).flush()
@@ -87,7 +87,7 @@ class Capture:
         while True:
             events = poller.poll()
             if any(event & (select.POLLHUP | select.POLLNVAL) and not event & select.POLLIN for _, event in events):
-                # Every write end is closed: the script closed its own descriptors. Nothing more can come.
+                # The script has closed its own descriptors: nothing more can arrive.
                 for fd, event in events:
                     if event & (select.POLLHUP | select.POLLNVAL):
                         poller.unregister(fd)
@@ -112,7 +112,7 @@ class Capture:
         if not data:
             return
         stream: Any = ("stdout", "stderr")[index]
-        # A character cut by the end of a read waits for its rest, so that text stays text.
+        # A character that is cut by a read waits for its remaining bytes, so that text stays text.
         cut = len(data) if final else len(data) - _incomplete_tail(data)
         whole = data[:cut]
         if not whole:
@@ -121,13 +121,13 @@ class Capture:
             self._channel.notify(OutputWrite(stream, text=whole.decode("utf-8")))
         except UnicodeDecodeError:
             self._channel.notify(OutputWrite(stream, base64=binascii.b2a_base64(whole, newline=False).decode("ascii")))
-        # Only now: what could not be sent is still held, and process 1 finds it.
+        # Only now: unsent bytes stay in shared memory, where process 1 finds them.
         self._held[index] = data[cut:]
         self._sent[index] += cut
 
 
 class _Stream(io.FileIO):
-    """Descriptor 1 or 2 as Python's own stream: unbuffered, and ordered against the other one."""
+    """Descriptor 1 or 2 as Python's own stream: unbuffered, and ordered relative to the other."""
 
     def __init__(self, fd: int, capture: Capture) -> None:
         super().__init__(fd, "w", closefd=False)
@@ -146,7 +146,7 @@ class _Stream(io.FileIO):
 
 
 def _incomplete_tail(data: bytes) -> int:
-    """How many bytes at the end begin a UTF-8 sequence that isn't complete (0 to 3)."""
+    """The number of bytes of an incomplete UTF-8 sequence at the end (0 to 3)."""
     for back in range(1, min(3, len(data)) + 1):
         byte = data[-back]
         if byte >= 0xC0:
@@ -158,7 +158,7 @@ def _incomplete_tail(data: bytes) -> int:
 
 
 def _flush_c() -> None:
-    """Flush C's standard streams, if anything that could write to them was loaded."""
+    """Flush C's standard streams if code is loaded that could write to them."""
     if "_ctypes" in sys.modules or any(
         str(getattr(module, "__file__", "") or "").startswith("/opt/") for module in list(sys.modules.values())
     ):
@@ -171,7 +171,7 @@ def _flush_c() -> None:
 
 
 def unbuffer_c() -> None:
-    """Make C's standard output unbuffered, so that its order among Python's writes is true."""
+    """Make C's standard output unbuffered, so that it is ordered correctly among Python's writes."""
     import ctypes
 
     libc = ctypes.CDLL(None)

@@ -1,4 +1,4 @@
-"""Python's values that JSON has no word for, as it has them. Loaded when a message could not be written."""
+"""Converts Python values that JSON has no type for. Imported when a message could not be encoded."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ import types
 from typing import Any
 
 _LISTED = (range, map, filter, zip, types.GeneratorType, *map(type, ({}.keys(), {}.values(), {}.items())))
-"""What is written as an array: it gives its items in an order."""
+"""Types that are encoded as arrays: they give items in a defined order."""
 
 _WRITE = {
     "bytes": "; write value.decode() for text, or base64.b64encode(value).decode()",
@@ -17,17 +17,17 @@ _WRITE = {
     "PendingCall": ": the call was not awaited; write await before it",
     "coroutine": ": it was not awaited; write await before it",
 }
-"""What to write for types that have no one meaning in JSON."""
+"""Advice on types that have no unique JSON equivalent."""
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it, where it has one meaning there: a date in ISO 8601, a path, an array for a set.
+    """The JSON equivalent of a value, if it is unique: ISO 8601 for a date, text for a path, an array for a set.
 
     Raises:
-        TypeError: It has none, or several; says what to write.
-        RecursionError: It nests too deep, or holds itself.
+        TypeError: There is none, or more than one; the message says what to write.
+        RecursionError: It is nested too deeply, or contains itself.
     """
-    # A type whose module isn't there has no values.
+    # If a type's module isn't imported, no values of the type exist.
     collections, enum = map(sys.modules.get, ("collections", "enum"))
     if enum is not None and isinstance(value, enum.Enum):
         return plain(value.value)
@@ -69,5 +69,5 @@ def _of_class(value: Any) -> Any:
 
 
 def _order(item: Any) -> tuple[str, Any]:
-    """One order of a set's items in every process: a script that is run again makes the same calls."""
+    """A sort key that orders a set's items equally in every process: running a script again makes the same calls."""
     return type(item).__name__, item if isinstance(item, (str, int, float)) else repr(item)

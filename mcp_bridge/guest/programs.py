@@ -1,7 +1,7 @@
-"""`mcp.programs` and `mcp.traces`: governed programs, driven from here.
+"""`mcp.programs` and `mcp.traces`: governed programs, driven from the sandbox.
 
-The machine in this process says what comes next; the host's machine, which knows the same program and saw every
-outcome itself, lets it happen or doesn't.
+The machine in this process determines the next effects. The host's machine runs the same program and has seen every
+outcome itself; it permits an effect or refuses it.
 """
 
 import functools
@@ -39,7 +39,7 @@ Answer = jsonrpc.Response | jsonrpc.ErrorResponse
 
 
 MAX_SHOWN_ROWS = 20
-"""Steps that a trace shows of itself: a model pays for each. All are in `.steps`."""
+"""How many steps the text form of a trace shows: models pay for each. All are in `.steps`."""
 
 
 def _short(text: str, length: int = 300) -> str:
@@ -47,7 +47,7 @@ def _short(text: str, length: int = 300) -> str:
 
 
 def _awaited(row: dict[str, Any]) -> str:
-    """What a suspended step waits for, in a line."""
+    """What a suspended step waits for, as one line."""
     question = row.get("question") or {}
     what = question.get("message") or question.get("tool") or row.get("name") or ""
     if row["kind"] == "in_doubt":
@@ -127,12 +127,12 @@ class Trace:
 
 
 class Driver:
-    """Runs one machine against the host. Answers may come in any order; outcomes are taken in the host's.
+    """Runs one machine against the host. Answers may arrive in any order; outcomes are applied in the host's order.
 
     Args:
-        channel: To the host.
+        channel: The channel to the host.
         started: The result of `program.start` or `program.resume`.
-        take: Gets the number of an effect and the answer to it, on the channel's thread; must hand both to `take` here.
+        take: Called with the number of an effect and its answer, on the reader thread; must pass both to `Driver.take`.
     """
 
     def __init__(self, channel: Channel, started: dict[str, Any], take: Callable[[int, Answer], None]) -> None:
@@ -153,11 +153,11 @@ class Driver:
 
     @property
     def done(self) -> bool:
-        """Whether nothing more is to be waited for."""
+        """Whether nothing is left to wait for."""
         return self._machine.ended or self._machine.status == "suspended"
 
     def take(self, number: int, answer: Answer) -> None:
-        """Take one answer, and ask for what follows from it.
+        """Apply one answer, and request the effects that follow from it.
 
         Raises:
             RequestError: The host refused the effect.
@@ -179,7 +179,7 @@ class Driver:
         for effect in effects:
             if effect.kind == "cancel":
                 for number in effect.arguments["effects"]:
-                    # The host's machine has made the same effect: it need not be told.
+                    # The host's machine has emitted the same effect and needs no request.
                     self._channel.drop(self._asked.pop(number, 0))
             else:
                 self._asked[effect.id] = self._channel.send(
@@ -187,9 +187,9 @@ class Driver:
                 )
 
     def leave(self) -> None:
-        """Take back what is still asked for, and let the host keep it: the script no longer waits.
+        """Cancel open requests and release the execution on the host: the script no longer waits for it.
 
-        Else whoever comes with its key, this script for one, would wait for it until the sandbox ends.
+        Otherwise anyone who uses its idempotency key, such as this script, would wait until the sandbox ends.
         """
         for request in self._asked.values():
             self._channel.forget(request)
@@ -197,19 +197,19 @@ class Driver:
         self._channel.send(ProgramLeave(self._execution), lambda _: None)
 
     def finish(self) -> ProgramFinish:
-        """What to tell the host at the end."""
+        """The message that reports the end to the host."""
         return ProgramFinish(self._execution, hashlib.sha256(state.dump(self._machine)).hexdigest())
 
     def trace(self, told: dict[str, Any]) -> Trace:
-        """What the host told of the end, with what both machines know: together it may be more than a message holds."""
+        """The trace, from the host's answer and this machine's state: together they may exceed a message's limit."""
         return Trace({**told, "output": self._machine.output, "steps": state.told_rows(self._machine)})
 
 
 def drive(channel: Channel, started: dict[str, Any]) -> Trace:
-    """Run to the end, blocking this thread.
+    """Run a program to its end, blocking this thread.
 
     Raises:
-        RequestError: The host refused something.
+        RequestError: The host refused a request.
     """
     if "record" in started:
         return Trace(started["record"])
@@ -226,10 +226,10 @@ def drive(channel: Channel, started: dict[str, Any]) -> Trace:
 
 
 async def drive_async(channel: Channel, started: dict[str, Any]) -> Trace:
-    """Run to the end, in the running event loop.
+    """Run a program to its end in the running event loop.
 
     Raises:
-        RequestError: The host refused something.
+        RequestError: The host refused a request.
     """
     import asyncio
 
@@ -242,7 +242,7 @@ async def drive_async(channel: Channel, started: dict[str, Any]) -> Trace:
         try:
             loop.call_soon_threadsafe(answers.put_nowait, (number, answer))
         except RuntimeError:
-            pass  # the loop was closed; nobody waits
+            pass  # The loop was closed: nobody waits.
 
     driver = Driver(channel, started, take)
     try:
@@ -283,10 +283,10 @@ class Listed(list[Any]):
 
 
 def _program(value: Any) -> Any:
-    """What claims to be a program, as JSON has it.
+    """A value that should be a program, converted to JSON.
 
     Raises:
-        MCPError: `invalid_program`, as the host's for everything else that is wrong with one.
+        MCPError: `invalid_program`, the host's code for all invalid programs.
     """
     try:
         return normal(value)
@@ -297,10 +297,10 @@ def _program(value: Any) -> Any:
 
 
 def _plain(value: Any, name: str, code: str) -> Any:
-    """A value as JSON has it: the channel would take a name that is a number, and say of nothing where it is.
+    """A value converted to JSON. The channel would accept numeric keys, and its errors don't locate the fault.
 
     Raises:
-        MCPError: With `code` and the place.
+        MCPError: With `code` and the location.
     """
     try:
         return normal(value, name)
@@ -312,8 +312,8 @@ class _Function(NamedTuple):
     """A function of the module.
 
     Attributes:
-        request: Makes the request; its signature and docstring are what a script sees.
-        result: From the answer to what the script gets; None if the answer starts a program, which is then driven.
+        request: Builds the request; scripts see its signature and docstring.
+        result: Converts the answer to the function's result; None if the answer starts a program to be driven.
     """
 
     request: Callable[..., Any]
@@ -431,7 +431,7 @@ _HEADINGS = {"programs": _GUIDE, "traces": "What programs did: `await traces.get
 
 
 def build(channel: Channel, calls: Calls, name: str) -> types.ModuleType:
-    """`mcp.programs`, `mcp.traces`, or the same beneath `mcp.sync` in their blocking form."""
+    """Build `mcp.programs`, `mcp.traces`, or their blocking forms under `mcp.sync`."""
     short_name = name.rpartition(".")[2]
     module = types.ModuleType(name, _HEADINGS[short_name])
     blocking = name.startswith("mcp.sync.")
@@ -456,7 +456,7 @@ def build(channel: Channel, calls: Calls, name: str) -> types.ModuleType:
             return calls.pending(work(request(*args, **kwargs)), f"{short_name}.{short}", 2)
 
         function = call_blocking if blocking else call
-        # The request's own name is in what Python says of wrong arguments.
+        # Python's messages about wrong arguments contain the function's own name.
         function.__name__ = function.__qualname__ = request.__qualname__ = short
         function.__doc__, function.__module__ = request.__doc__, name
         function.__wrapped__ = request  # type: ignore[attr-defined]  # inspect.signature follows it

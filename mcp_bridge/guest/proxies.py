@@ -62,7 +62,7 @@ def tell(channel: Channel, params: Any) -> None:
 
 
 class NotAwaitedError(MCPError):
-    """A call was made and never awaited, so nothing happened. `line` is the call's, where it is known."""
+    """A call was created and never awaited, so it was not made. `line` is the line of the call, or None."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message, code="not_awaited")
@@ -74,7 +74,7 @@ for _public in (MCPError, ToolError, NotAwaitedError):
 
 
 class Calls:
-    """Makes calls and knows which of them nobody has awaited."""
+    """Makes calls, and tracks which of them were never awaited."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -83,21 +83,21 @@ class Calls:
         self._serial = 0
 
     def call(self, request: ToolCall, shown: str, depth: int) -> "PendingCall":
-        """A tool's call, as `pending`."""
+        """A tool call as a `pending` call."""
         return self.pending(self._run(request), shown, depth + 1)
 
     def pending(self, work: Coroutine[Any, Any, Any], shown: str, depth: int) -> "PendingCall":
-        """A call that starts when it is awaited. `depth` finds the caller's frame, for its line."""
+        """A call that starts when it is awaited. `depth` is the distance to the caller's frame, for its line number."""
         self._serial += 1
         serial = self._serial
         frame = sys._getframe(depth)  # noqa: SLF001
-        # A library may have called it: a pool of threads.
+        # The caller may be a library, such as a thread pool.
         line = frame.f_lineno if frame.f_code.co_filename == runner.FILENAME else None
         self._unawaited[serial] = (shown if _may_await() else f"{IN_THREAD}{shown}", line)
         return PendingCall(work, lambda: self._unawaited.pop(serial, None), shown)
 
     def call_blocking(self, request: ToolCall) -> Any:
-        """Call and wait.
+        """Make a call and wait for its result.
 
         Raises:
             ToolError: The tool reported an error, or could not be called.
@@ -114,7 +114,7 @@ class Calls:
             raise _tool_error(request, exc) from None
 
     def check_awaited(self) -> None:
-        """Refuse to end well while a call was never awaited.
+        """Raise an error if a call was never awaited.
 
         Raises:
             NotAwaitedError: Names the call and its line.
@@ -123,14 +123,14 @@ class Calls:
             raise NotAwaitedError(self.unawaited_note() or "", line)
         for shown, place in self._forgotten:
             raise NotAwaitedError(_not_awaited(shown, place), place)
-        # One in a variable is collected by nobody.
+        # A coroutine in a variable isn't garbage-collected.
         for value in list(sys.modules["__main__"].__dict__.values()):
-            if type(value) is types.CoroutineType and _is_unbegun(value):
+            if type(value) is types.CoroutineType and _is_unstarted(value):
                 value.close()
                 raise NotAwaitedError(_not_awaited(value.__qualname__, None))
 
     def follow_coroutines(self) -> None:
-        """To be called when `warnings` is there: a coroutine that was never awaited is more than a warning."""
+        """Make a coroutine that was never awaited an error and not a warning. Called once `warnings` is imported."""
         import warnings
 
         original = warnings._warn_unawaited_coroutine  # type: ignore[attr-defined]  # noqa: SLF001
@@ -146,7 +146,7 @@ class Calls:
         warnings._warn_unawaited_coroutine = warn  # type: ignore[attr-defined]  # noqa: SLF001
 
     def left(self, tasks: Any) -> None:
-        """Tell the script's reader of tasks that are to be cancelled, since the script has come to its end."""
+        """Report tasks that are about to be cancelled because the script has ended."""
         for task in sorted(tasks, key=lambda task: (len(task.get_name()), task.get_name())):
             coroutine = task.get_coro()
             shown = coroutine.shown if isinstance(coroutine, PendingCall) else getattr(coroutine, "__qualname__", "?")
@@ -157,13 +157,13 @@ class Calls:
             )
 
     def unawaited_note(self) -> str | None:
-        """One sentence on the first call that was never awaited, or None."""
+        """One sentence about the first call that was never awaited, or None."""
         for shown, line in self._unawaited.values():
             return _not_awaited(shown, line)
         return None
 
 
-def _is_unbegun(coroutine: Any) -> bool:
+def _is_unstarted(coroutine: Any) -> bool:
     return coroutine.cr_frame is not None and not coroutine.cr_suspended and not coroutine.cr_running
 
 
@@ -171,7 +171,7 @@ IN_THREAD = "in a thread, "
 
 
 def _may_await() -> bool:
-    """Whether what is called now can be awaited where it is: not in a thread without an event loop."""
+    """Whether a call can be awaited here; False in a thread without an event loop."""
     if threading.current_thread() is threading.main_thread():
         return True
     asyncio = sys.modules.get("asyncio")
@@ -189,7 +189,7 @@ def _not_awaited(shown: str, line: int | None) -> str:
 
 
 def _is_gathered(line: int | None) -> bool:
-    """Whether a line of the script gathers what it doesn't await."""
+    """Whether the line passes a call that isn't awaited to a gathering function."""
     source = getattr(sys.modules.get("__main__"), "__loader__", None)
     if line is None or not isinstance(source, runner.Source):
         return False
@@ -198,7 +198,7 @@ def _is_gathered(line: int | None) -> bool:
 
 
 class PendingCall(Coroutine[Any, Any, Any]):
-    """A call's coroutine (for `await`, `asyncio.gather`, `create_task`), which notices that it was started."""
+    """The coroutine of a call (for `await`, `asyncio.gather`, `create_task`) that records when it is started."""
 
     def __init__(self, inner: Coroutine[Any, Any, Any], started: Callable[[], Any], shown: str) -> None:
         self._inner = inner
@@ -209,27 +209,27 @@ class PendingCall(Coroutine[Any, Any, Any]):
         return f"<{self.shown}(...), not awaited>"
 
     def send(self, value: Any) -> Any:
-        """As a coroutine's."""
+        """See `Coroutine.send`."""
         self._started()
         return self._inner.send(value)
 
     def throw(self, *args: Any) -> Any:
-        """As a coroutine's."""
+        """See `Coroutine.throw`."""
         self._started()
         return self._inner.throw(*args)
 
     def close(self) -> None:
-        """As a coroutine's; who closes it has not forgotten it."""
+        """See `Coroutine.close`. A call that is closed explicitly was not forgotten."""
         self._started()
         self._inner.close()
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        # A generator, so that this object lives (and isn't closed by __del__) as long as it is awaited.
+        # A generator, which keeps this object alive (so that __del__ doesn't close it) while it is awaited.
         self._started()
         return (yield from self._inner.__await__())
 
     def __del__(self) -> None:
-        # Closing an unstarted coroutine keeps the interpreter's own warning from saying worse what we report.
+        # Closing an unstarted coroutine suppresses the interpreter's own warning, which is less precise than ours.
         self._inner.close()
 
 
@@ -248,14 +248,14 @@ def _tool_error(request: ToolCall, exc: RequestError | LocalMessageError) -> Too
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """`; nearest: a, b`, or the names there are when none is near, or nothing."""
+    """`; nearest: a, b`; or all names if none is near; or empty."""
     if meant := _meant(name, known):
         return meant
     return f"; there are: {', '.join(known[:20])}{', …' if len(known) > 20 else ''}" if known else ""
 
 
 class _Tools:
-    """A server's tools as functions, listed when the first of them is asked for."""
+    """A server's tools as functions, listed on first use."""
 
     def __init__(self, server: str, alias: str, calls: Calls, *, blocking: bool) -> None:
         self.server = server
@@ -266,11 +266,11 @@ class _Tools:
         self._functions: dict[str, Any] = {}
 
     def known(self) -> list[str] | None:
-        """The tools' aliases, if they were asked for already."""
+        """The tools' aliases if they are listed already, else None."""
         return None if self._rows is None else list(self._rows)
 
     def unknown(self, name: str) -> str:
-        """What to say of a name that no tool has."""
+        """The error message for an unknown tool."""
         told = f"server {self.server!r} has no tool {name!r}"
         alias, rows = self._alias, list(self.rows())
         if name in CALLS:
@@ -284,14 +284,14 @@ class _Tools:
         return f"{told}{nearest(name, rows)}"
 
     def rows(self) -> dict[str, dict[str, Any]]:
-        """By alias."""
+        """The tools' rows by alias."""
         if self._rows is None:
             result = ask(self._calls.channel, CatalogTools(self.server))
             self._rows = {row["alias"]: row for row in result["tools"]}
         return self._rows
 
     def function(self, name: str) -> Any:
-        """By alias or name; None if there is no such tool."""
+        """The function with this alias or name; None if there is no such tool."""
         rows = self.rows()
         row = rows.get(name) or next((row for row in rows.values() if row["name"] == name), None)
         if row is None:
@@ -303,9 +303,9 @@ class _Tools:
 
 
 class ServerModule(types.ModuleType):
-    """One server. Its tools become attributes when the first of them is asked for; the server starts then.
+    """One server. Its tools become attributes on first use, which starts the server.
 
-    All that is its own has a name with two underscores before it, as no tool's alias has.
+    Its own attributes have names with two leading underscores, which no tool's alias has.
     """
 
     def __init__(self, fullname: str, server: str, alias: str, calls: Calls, *, blocking: bool) -> None:
@@ -339,7 +339,7 @@ class ServerModule(types.ModuleType):
         return len(self.__dict__["__bridge__"].rows())
 
     def __bool__(self) -> bool:
-        # Not by the length: that would start the server.
+        # Without this, bool() would call __len__, which starts the server.
         return True
 
     def __contains__(self, name: object) -> bool:
@@ -354,11 +354,11 @@ class ServerModule(types.ModuleType):
 
 CALLS = frozenset({"call", "call_tool", "execute", "execute_tool", "invoke", "run", "run_tool", "use_tool"})
 LISTS = frozenset({"functions", "get_tools", "items", "keys", "list", "list_tools", "tools", "values"})
-"""What clients' sessions have, and a server here has not."""
+"""Methods of clients' session objects, which a server here doesn't have."""
 
 
 def _is_pythons(module: str, name: str) -> bool:
-    """Whether the standard library has a module of that name, and it has this."""
+    """Whether the standard library has a module of this name with this attribute."""
     if module not in sys.stdlib_module_names:
         return False
     import importlib
@@ -370,11 +370,11 @@ def _is_pythons(module: str, name: str) -> bool:
 
 
 ASYNCHRONOUS = "_bridge_asynchronous"
-"""On functions whose result is to be awaited: `inspect` takes them for what they are."""
+"""Set on functions whose result must be awaited, so that `inspect` recognises them."""
 
 
 def show_asynchronous() -> None:
-    """To be called when `inspect` is there: `help` shows `async` before what is to be awaited."""
+    """Make `help` show `async` before functions whose result must be awaited. Called once `inspect` is imported."""
     import inspect
 
     original = inspect.iscoroutinefunction
@@ -388,7 +388,7 @@ def show_asynchronous() -> None:
 
 
 def make_function(row: dict[str, Any], server: str, alias: str, calls: Calls, *, blocking: bool) -> Any:
-    """A tool as a plain function (so that `help()` and `inspect.signature()` are true) with a `.raw` beside it."""
+    """A tool as a plain function, so that `help()` and `inspect.signature()` work, with an attribute `.raw`."""
     shown = f"{alias}.{row['alias']}"
     params = row["params"]
 
@@ -396,7 +396,7 @@ def make_function(row: dict[str, Any], server: str, alias: str, calls: Calls, *,
         try:
             return list(ask(calls.channel, CatalogCheck(server, row["name"], arguments))["faults"])
         except MCPError as exc:
-            # What no JSON can carry is a fault as well; what else kept the host from looking isn't.
+            # Values that aren't JSON are reported as faults; other errors of the check are ignored.
             return [exc.message] if exc.code in {"not_json", "frame_too_deep", "frame_too_large"} else []
 
     def request(args: tuple[Any, ...], kwargs: dict[str, Any], *, raw: bool) -> ToolCall:
@@ -433,7 +433,7 @@ def make_function(row: dict[str, Any], server: str, alias: str, calls: Calls, *,
 
 
 class _Omitted:
-    """The default of an optional parameter whose schema names none: the argument is not sent."""
+    """The default of an optional parameter without a default in the schema: the argument is not sent."""
 
     def __repr__(self) -> str:
         return "..."
@@ -443,7 +443,7 @@ OMITTED: Any = _Omitted()
 
 
 class _Annotation(str):
-    """A type as the text that it is shown by."""
+    """A type annotation that prints as its text."""
 
     __slots__ = ()
 
@@ -475,14 +475,14 @@ def signature(params: list[dict[str, Any]], returns: str, *, extra: bool) -> Any
 
 
 MAX_SHOWN_SIGNATURE = 1500
-"""Characters of a signature that an error shows."""
+"""Maximum characters of a signature in an error."""
 
 MAX_SHOWN_NAMES = 20
-"""Unexpected arguments that an error names."""
+"""Maximum unexpected arguments that an error names."""
 
 
 def near(name: str, known: list[str]) -> list[str]:
-    """Up to three names that are written like one, or else share a word with it: `source` and `source_timezone`."""
+    """Up to three similarly spelled names, or else names that share a word: `source` and `source_timezone`."""
     import difflib
 
     words = set(name.lower().split("_")) - {""}
@@ -502,18 +502,18 @@ def bind(
     kwargs: dict[str, Any],
     check: Callable[[dict[str, Any]], list[str]] = lambda _: [],
 ) -> dict[str, Any]:
-    """Arguments by their JSON names. A JSON name that is no identifier is accepted too, by `**{...}`.
+    """Bind arguments and return them by their JSON names. `**{...}` accepts JSON names that aren't identifiers, too.
 
     Args:
-        shown: What errors call the tool.
-        row: The tool, as `catalog.tools` gives it.
+        shown: The tool's name in errors.
+        row: The tool's row in the result of `catalog.tools`.
         args: Positional arguments.
-        kwargs: Arguments by name.
-        check: What is wrong with the values of some arguments; asked only where the call fails in any case.
+        kwargs: Keyword arguments.
+        check: Returns the faults of some argument values; called only if the call fails in any case.
 
     Raises:
-        TypeError: Worded as Python words it for a function, with everything that is wrong, the nearest names and the
-            signature: whoever reads it needs one more call, and not one for each fault.
+        TypeError: In Python's words, with all faults, the nearest names and the signature, so that the next call can
+            fix all of them.
     """
     params = row["params"]
     faults: list[str] = []

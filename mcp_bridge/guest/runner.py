@@ -1,4 +1,4 @@
-"""Runs the agent's code as a notebook cell would, and says truly how it ended."""
+"""Runs the agent's code as a notebook cell, and reports how it ended."""
 
 import _ast
 import builtins
@@ -25,9 +25,9 @@ class Outcome(NamedTuple):
     """How the code ended.
 
     Attributes:
-        exit_code: 0; what `sys.exit` gave; 1 for an uncaught exception.
-        value: Shown form of the last expression's value, or None.
-        error: `type`, `message`, `line` (or None), `traceback`, or None.
+        exit_code: 0; the argument of `sys.exit`; 1 for an uncaught exception.
+        value: The text form of the last expression's value, or None.
+        error: `type`, `message`, `line` (or None), `traceback`; or None.
     """
 
     exit_code: int
@@ -36,39 +36,39 @@ class Outcome(NamedTuple):
 
 
 class Source:
-    """The script's text, as a module's loader gives it."""
+    """The script's text, in the form of a module loader."""
 
     def __init__(self, code: str) -> None:
         self.code = code
 
     def get_source(self, name: str) -> str:  # noqa: ARG002
-        """The text."""
+        """The script's text."""
         return self.code
 
-    def give_to_linecache(self) -> None:
-        """For tracebacks and `inspect`: linecache asks no loader about a name in angle brackets."""
+    def register_in_linecache(self) -> None:
+        """Register the text for tracebacks and `inspect`: linecache asks no loader for a name in angle brackets."""
         import linecache
 
-        # Every line with its end, the last too: tracebacks place their carets by it.
+        # All lines need a line end, the last too: tracebacks place their carets by it.
         lines = [line + "\n" for line in self.code.split("\n")]
         linecache.cache[FILENAME] = (len(self.code), None, lines, FILENAME)
 
 
-def compile_script(code: str) -> types.CodeType:
-    """Compile with top-level await; a last expression's value is kept under VALUE_NAME.
+def compile_script(code: str, repair: Callable[[str, SyntaxError], Any]) -> types.CodeType:
+    """Compile with top-level await; the last expression's value is assigned to VALUE_NAME.
 
-    Code in a fence, or indented as a whole, is compiled as what is meant.
+    Args:
+        code: The script's text.
+        repair: As `Hooks.repair`.
 
     Raises:
-        SyntaxError, ValueError, RecursionError, MemoryError, OverflowError: As `compile` does.
+        SyntaxError, ValueError, RecursionError, MemoryError, OverflowError: As `compile`.
     """
     flags = _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     try:
         tree = compile(code, FILENAME, "exec", flags | _ast.PyCF_ONLY_AST, dont_inherit=True)
     except SyntaxError as exc:
-        from mcp_bridge.guest.advice.syntax import repaired
-
-        tree = repaired(code, exc)
+        tree = repair(code, exc)
         if tree is None:
             raise
     if tree.body and isinstance(tree.body[-1], _ast.Expr):
@@ -86,7 +86,7 @@ def compile_script(code: str) -> types.CodeType:
 
 
 def main_module(source: Source, names: dict[str, Any]) -> types.ModuleType:
-    """A fresh `__main__` for the script, with the names that need no import."""
+    """A new `__main__` module for the script, with the names that need no import."""
     module = types.ModuleType("__main__")
     module.__loader__ = source  # type: ignore[assignment]
     module.__dict__.update(names)
@@ -96,35 +96,42 @@ def main_module(source: Source, names: dict[str, Any]) -> types.ModuleType:
 
 
 class Hooks(NamedTuple):
-    """What is done around a script. What the first three raise is the script's error.
+    """Callbacks around a script. Exceptions of the first three count as the script's error.
 
     Attributes:
-        show: Makes the shown form of the last value.
-        before_end: Called after the code and before the outcome is known.
-        left: Given the tasks that are left when the code has ended, before they are cancelled.
-        advise: Given what the script's code has raised, to add notes to it.
+        show: Returns the text form of the last value.
+        before_end: Called after the code, before the outcome is determined.
+        left: Called with the unfinished tasks before they are cancelled.
+        advise: Called with an exception of the script, to add notes to it.
+        repair: Called with code that doesn't compile, and the error. Returns the syntax tree of the code that was
+            meant, if that is plain (code in a fence, or indented as a whole), or None.
     """
 
     show: Callable[[Any], str | None]
     before_end: Callable[[], None]
     left: Callable[[set[Any]], None]
     advise: Callable[[BaseException], None]
+    repair: Callable[[str, SyntaxError], Any]
 
 
 def run(source: Source, names: dict[str, Any], hooks: Hooks) -> Outcome:
     """Run the script to its end.
 
     Args:
-        source: Its text.
-        names: Names that need no import.
-        hooks: What is done around it.
+        source: The script's text.
+        names: The names that need no import.
+        hooks: The callbacks.
     """
     module = main_module(source, names)
     home = os.getpid()
-    outcome = _guarded(lambda: _execute(compile_script(source.code), module.__dict__, hooks.left), hooks.advise)
+
+    def work() -> None:
+        _execute(compile_script(source.code, hooks.repair), module.__dict__, hooks.left)
+
+    outcome = _guarded(work, hooks.advise)
     if os.getpid() != home:
         _end_of_fork(outcome)
-    # As at the interpreter's end: threads go on after an exception too.
+    # As at the interpreter's exit, threads continue after an exception too.
     ended = _guarded(_end_threads)
     if outcome == _WELL:
         outcome = ended if ended != _WELL else _guarded(hooks.before_end)
@@ -138,7 +145,7 @@ _WELL = Outcome(0)
 
 
 def _guarded(action: Callable[[], str | None], advise: Callable[[BaseException], None] | None = None) -> Outcome:
-    """How an action of the script's ended; the text that it gives is the value."""
+    """Run an action of the script; return its outcome, with the text that it returns as the value."""
     try:
         return Outcome(0, action())
     except SystemExit as exc:
@@ -164,9 +171,9 @@ def _execute(compiled: types.CodeType, namespace: dict[str, Any], left: Callable
 
 
 def _end_threads() -> None:
-    """Wait for the script's own threads, as the interpreter does at its end.
+    """Wait for the script's own threads, as the interpreter does at exit.
 
-    By the interpreter's own function: it also tells the idle threads of a forgotten executor to go.
+    Uses the interpreter's own function, which also stops the idle threads of executors that were not shut down.
     """
     import threading
 
@@ -178,12 +185,12 @@ def _exit_outcome(exc: SystemExit) -> Outcome:
         return Outcome(0)
     if isinstance(exc.code, int):
         return Outcome(exc.code & 0xFF)
-    _complain(exc.code)  # what the interpreter does
+    _print_error(exc.code)  # as the interpreter does
     return Outcome(1)
 
 
-def _complain(what: Any) -> None:
-    """Print on standard error, whatever the script has put there."""
+def _print_error(what: Any) -> None:
+    """Print to the original standard error, whatever the script has assigned to `sys.stderr`."""
     try:
         print(what, file=sys.stderr or sys.__stderr__, flush=True)
     except BaseException:  # noqa: BLE001, S110
@@ -191,7 +198,7 @@ def _complain(what: Any) -> None:
 
 
 def _end_of_fork(outcome: Outcome) -> None:
-    """The end of a process that the script forked: it has no channel, and only its exit status speaks."""
+    """End a process that the script forked: it has no channel, and reports only its exit status."""
     try:
         if outcome.error:
             os.write(2, outcome.error["traceback"].encode("utf-8") + b"\n")
@@ -206,13 +213,13 @@ def _run_exit_functions() -> None:
     try:
         atexit._run_exitfuncs()  # noqa: SLF001
     except BaseException as exc:  # noqa: BLE001
-        _complain(describe(exc)["traceback"])
+        _print_error(describe(exc)["traceback"])
 
 
 def describe(exc: BaseException) -> dict[str, Any]:
-    """An exception as `{type, message, line, traceback}`; the traceback shows the user's frames only.
+    """An exception as `{type, message, line, traceback}`; the traceback contains the user's frames only.
 
-    `out_of_memory` is there and true for what the interpreter, a library or the system says when there is none left.
+    `out_of_memory` is present and true if the interpreter, a library or the system reported a lack of memory.
     """
     try:
         return _describe(exc) | ({"out_of_memory": True} if _for_memory(exc) else {})
@@ -223,7 +230,7 @@ def describe(exc: BaseException) -> dict[str, Any]:
 
 
 def _for_memory(exc: BaseException) -> bool:
-    # By type(): the script's class may lie about `__class__`, and compute its `errno`.
+    # Uses type(): the script's class may override `__class__`, or compute its `errno`.
     if issubclass(type(exc), OSError):
         return bool(OSError.__dict__["errno"].__get__(exc) == errno.ENOMEM)
     return issubclass(type(exc), MemoryError)
@@ -234,7 +241,7 @@ def _describe(exc: BaseException) -> dict[str, Any]:
 
     source = getattr(sys.modules.get("__main__"), "__loader__", None)
     if isinstance(source, Source):
-        source.give_to_linecache()
+        source.register_in_linecache()
     report = traceback.TracebackException.from_exception(exc, compact=True)
     lines: list[int] = []
     _keep_user_frames(report, lines)
@@ -250,7 +257,7 @@ def _describe(exc: BaseException) -> dict[str, Any]:
 
 
 def _name(exc: BaseException) -> str:
-    # Not by attribute: a metaclass may have its own idea of it.
+    # Not through an attribute, which a metaclass may override.
     return printable(type.__dict__["__name__"].__get__(type(exc)))
 
 
@@ -264,10 +271,10 @@ def _text(exc: BaseException) -> str:
 
 
 def _keep_user_frames(report: Any, lines: list[int]) -> None:
-    """Drop the frames of the runtime and of libraries; `lines` gets the last user line of the outermost report."""
+    """Remove frames of the runtime and of libraries; append the last user line of the outermost report to `lines`."""
     seen: set[int] = set()
     waiting = [report]
-    # Not recursive: a chain of causes may be longer than the stack is deep.
+    # Not recursive: a chain of causes may exceed the recursion limit.
     while waiting:
         report = waiting.pop()
         if report is None or id(report) in seen:
@@ -284,12 +291,12 @@ def _keep_user_frames(report: Any, lines: list[int]) -> None:
 
 
 def printable(text: str) -> str:
-    """`text` without lone surrogates, which no frame can carry."""
+    """`text` without lone surrogates, which frames can't contain."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def cut(text: str, limit: int) -> str:
-    """`text`, or its two ends with a note between them when it is longer than `limit` characters."""
+    """`text`; if longer than `limit` characters, its two ends with a note between them."""
     if len(text) <= limit:
         return text
     half = (limit - NOTE_CHARS) // 2

@@ -36,11 +36,11 @@ from mcp_bridge.wire.messages import (
 )
 
 TOOL_PREFIX = "tool:"
-"""Saved tools live among the memories, under this prefix."""
+"""Prefix of saved tools among the memories."""
 
 
 class Rows(list[Any]):
-    """A list that prints a line an item, and that may be awaited or not."""
+    """A list that prints one item a line. Awaiting it is optional."""
 
     def __await__(self) -> Generator[Any, Any, "Rows"]:
         yield from ()
@@ -53,7 +53,7 @@ class Rows(list[Any]):
 
 
 class Text(str):
-    """A text that may be awaited or not."""
+    """A text. Awaiting it is optional."""
 
     __slots__ = ()
 
@@ -63,7 +63,7 @@ class Text(str):
 
 
 class Nothing:
-    """What is given by a function that gives nothing, and may be awaited or not."""
+    """The result of a function that returns nothing. Awaiting it is optional."""
 
     def __await__(self) -> Generator[Any, Any, None]:
         yield from ()
@@ -82,7 +82,7 @@ class Nothing:
 
 
 def awaited_or_not(function: Callable[..., None]) -> Callable[..., Nothing]:
-    """A function that gives nothing, as one whose call may be awaited all the same."""
+    """Wrap a function that returns nothing so that awaiting its result is optional."""
 
     def call(*args: Any, **kwargs: Any) -> Nothing:
         function(*args, **kwargs)
@@ -95,7 +95,7 @@ def awaited_or_not(function: Callable[..., None]) -> Callable[..., Nothing]:
 
 
 class Summary(dict[str, Any]):
-    """A server as a dict that may be awaited or not, and prints as lines."""
+    """A server as a dict that prints as lines. Awaiting it is optional."""
 
     text = ""
 
@@ -110,10 +110,10 @@ class Summary(dict[str, Any]):
 
 
 class Row(dict[str, Any]):
-    """A dict whose items are attributes, too; `description` is what it says of a tool, however that is called."""
+    """A dict whose items are also attributes; `description` is an alias of the tool's description."""
 
     called = ""
-    """The tool, as `describe` knows it."""
+    """The tool's name for `describe`."""
 
     _described = "doc"
 
@@ -130,7 +130,7 @@ class Row(dict[str, Any]):
         raise AttributeError(self._unknown(name))
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """As a dict's, and what `[key]` knows besides."""
+        """As `dict.get`, including the aliases that `[key]` accepts."""
         return self[key] if key in self or key == "description" else default
 
     def _unknown(self, name: Any) -> str:
@@ -143,11 +143,11 @@ class Row(dict[str, Any]):
 
 
 SCHEMAS = frozenset({"inputSchema", "input_schema", "outputSchema", "output_schema", "parameters", "schema"})
-"""How clients call a tool's schemas."""
+"""Names by which other clients request a tool's schemas."""
 
 
 class Match(Row):
-    """One found tool, as a dict; prints as its line."""
+    """A found tool as a dict; prints as its line."""
 
     _described = "line"
 
@@ -158,26 +158,26 @@ class Match(Row):
 
 
 def build(channel: Channel, calls: Calls, servers: list[dict[str, Any]]) -> types.ModuleType:
-    """The module, bound to one channel."""
+    """Build the module, bound to a channel."""
     module = types.ModuleType("mcp.runtime", __doc__)
     functions = _Functions(channel, calls, servers)
     public: dict[str, Any] = {"MCPError": MCPError, "ToolError": ToolError, "NotAwaitedError": NotAwaitedError}
     for name in _BLOCKING_TOO:
         blocking = getattr(functions, name)
         public[name] = _asynchronous(name, blocking, calls)
-        public[f"{name}_sync"] = _telling(f"{name}_sync", blocking)
+        public[f"{name}_sync"] = _with_usage_errors(f"{name}_sync", blocking)
     for name in _PLAIN:
-        public[name] = public[f"{name}_sync"] = _telling(name, getattr(functions, name))
+        public[name] = public[f"{name}_sync"] = _with_usage_errors(name, getattr(functions, name))
     public["call_tool"] = functions.call_tool_async
     public["call_tool_sync"] = functions.call_tool
     module.__dict__.update(public)
     module.__dict__["__all__"] = sorted(public)
-    # As a package's: the importer asks for what isn't there, and tells what to write.
+    # As in a package: the importer asks for unknown names, and its error says what to write.
     module.__dict__["__path__"] = []
     aliases = [row["alias"] for row in servers]
 
     def missing(name: str) -> Any:
-        # What the interpreter asks every module for is no mistake.
+        # Names that the interpreter requests of every module are no mistakes.
         raise AttributeError(name if name.startswith("__") else unknown(name, sorted(public), aliases))
 
     module.__dict__["__getattr__"] = missing
@@ -195,7 +195,7 @@ USAGE = {
     "save_tool": "await runtime.save_tool(function)",
     "search": "await runtime.search('words')",
 }
-"""A line with each; `{0}` is a server."""
+"""A usage line for each function; `{0}` is a server."""
 
 _MEANT = {
     "call_tool": CALLS | {"invoke_tool", "tool", "call_mcp_tool"},
@@ -206,11 +206,11 @@ _MEANT = {
     "save_memory": {"memory", "remember", "save", "set", "set_memory", "store"},
     "load_memory": {"get", "get_memory", "load", "recall"},
 }
-"""How other bridges and clients call the same."""
+"""The names of these functions in other bridges and clients."""
 
 
 def unknown(name: str, known: list[str], aliases: list[str]) -> str:
-    """What to say of a name that the runtime doesn't have."""
+    """The error message for an unknown name."""
     told = f"mcp.runtime has no {name!r}"
     if name in aliases:
         return f"{told}; write: from mcp.servers import {name}"
@@ -220,7 +220,7 @@ def unknown(name: str, known: list[str], aliases: list[str]) -> str:
 
 
 def usage(name: str, aliases: list[str]) -> str | None:
-    """The line with the function that is meant by a name, the runtime's own or another client's; None for no such."""
+    """The usage line for a name of the runtime or another client's equivalent; None if there is none."""
     example = aliases[0] if aliases else "SERVER"
     for meant, names in _MEANT.items():
         if name == meant or name in names:
@@ -244,12 +244,12 @@ _BLOCKING_TOO = (
 )
 
 _PLAIN = ("discovered_servers", "list_loaded_server_metadata", "describe_server", "capability_summary", "output")
-"""What may be awaited or not: it answers at once, with something that `await` gives back as it is."""
+"""Functions whose result may be awaited or not: they return at once."""
 
 
 def _asynchronous(name: str, blocking: Callable[..., Any], calls: Calls) -> Any:
-    """The asynchronous form: the same logic on a thread, so that it neither blocks the loop nor is written twice."""
-    blocking = _telling(name, blocking)
+    """The asynchronous form: the same function on a thread, so that it doesn't block the loop."""
+    blocking = _with_usage_errors(name, blocking)
 
     async def work(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         import asyncio
@@ -267,11 +267,11 @@ def _asynchronous(name: str, blocking: Callable[..., Any], calls: Calls) -> Any:
     return call
 
 
-def _telling(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that says how it is called where it is called otherwise.
+def _with_usage_errors(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function so that wrong arguments give an error with its usage.
 
     Raises:
-        TypeError: It is; names the function as a script knows it.
+        TypeError: The arguments are wrong; the message has the name that scripts use.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -326,7 +326,7 @@ class _Functions:
         """A dict a tool: `name`, `alias`, `params`, `returns`, `doc`; without a server, of each, with `server`."""
         if server is not None:
             return self._tools(server)
-        # Starts those that have to be, at once, and tells of those that can't.
+        # Starts all servers that need it at once, and reports those that fail.
         self._search("", 1, strict=False)
         listed = [row for row in self._ask(CatalogServers())["servers"] if row["tools"] is not None]
         return Rows(tool for row in listed for tool in self._tools(row["name"], server=row["alias"]))
@@ -377,10 +377,10 @@ class _Functions:
         return self._calls.call(self._meant(server, tool, arguments, kwargs), "runtime.call_tool", 2)
 
     def _meant(self, server: Any, tool: Any, arguments: Any, kwargs: dict[str, Any]) -> ToolCall:
-        """The call that is meant: `('git', 'git_log', {...})`, `('git.git_log', {...})`, or all of it by keywords.
+        """The intended call: `('git', 'git_log', {...})`, `('git.git_log', {...})`, or all by keywords.
 
         Raises:
-            TypeError: None is.
+            TypeError: The arguments specify no call.
         """
         if server is OMITTED and {"server", "tool"} <= kwargs.keys():
             server, tool, arguments = kwargs["server"], kwargs["tool"], kwargs.get("arguments")
@@ -395,12 +395,12 @@ class _Functions:
                 f"write: await runtime.call_tool({names[0]!r}, {names[1]!r}, {{...}})"
             )
         if isinstance(server, str) and isinstance(tool, str):
-            # A tool's name with its server's before it, as search and describe have it.
+            # The tool's name has its server's as a prefix, as search and describe show it.
             tool = tool.removeprefix(f"{server}.")
         return ToolCall(server, tool, (arguments or {}) | kwargs)
 
     def _split(self, name: str) -> tuple[str, str]:
-        """`git.git_log`, or `mcp__git__git_log` as clients call it, into the server and the tool."""
+        """Split `git.git_log`, or the clients' form `mcp__git__git_log`, into server and tool."""
         known = sorted((row[key] for row in self._servers for key in ("name", "alias")), key=len, reverse=True)
         for server in known:
             for before, after in ((server, "."), (f"mcp__{server}", "__")):
@@ -416,7 +416,7 @@ class _Functions:
     call_tool_async.__name__ = "call_tool"
     call_tool_async.__dict__[ASYNCHRONOUS] = True
 
-    # --- the earlier bridge's names ---
+    # --- names of the earlier bridge ---
 
     def describe_server(self, name: str) -> "Summary":
         """A server, as a dict: `name`, `alias`, `tools` (a dict each); prints as a line a tool."""

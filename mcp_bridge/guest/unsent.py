@@ -1,7 +1,7 @@
-"""What the guest has taken out of an output pipe, in memory that process 1 shares.
+"""Bytes that the guest has read from an output pipe, in memory shared with process 1.
 
-The guest may be killed at any moment between its read of a pipe and the end of its write to the channel. Process 1
-then sends what is here once more, with its place in the stream; the host drops what it has already.
+The guest may be killed at any moment between reading a pipe and writing to the channel. Process 1 then sends these
+bytes again, with their offset in the stream; the host drops those that it has already received.
 """
 
 import mmap
@@ -9,25 +9,25 @@ import os
 import struct
 
 CHUNK_BYTES = 65_536
-"""Most that is read at once: a pipe's usual capacity."""
+"""The most that is read at once: a pipe's usual capacity."""
 
 _HEADER = struct.Struct("<QII")
 _SLOT_BYTES = _HEADER.size + CHUNK_BYTES
 _BLANK = b"\xff"
-"""Fills a slot before a read, so that the end of what was read shows even if its length was never noted. UTF-8 has
-no such byte."""
+"""Fills a slot before a read, so that the end of the data can be found even if its length was never recorded. UTF-8
+never contains this byte."""
 
 _UNKNOWN = 2**32 - 1
-"""A slot's length while a read into it is under way."""
+"""A slot's length while a read into it is in progress."""
 
 _MAX_OFFSET = 2**62
 
 
 class Unsent:
-    """One stream's bytes, taken and perhaps not sent.
+    """One stream's bytes that were read and possibly not sent.
 
-    Two slots in turn: one is made ready while the other is valid, and a single byte says which one is. A slot is the
-    place of its first byte in the stream, how many bytes it began with, its length, and the bytes.
+    There are two slots: one is prepared while the other is valid, and a single byte tells which one is valid. A slot
+    consists of its offset in the stream, the number of bytes held at the beginning, its length, and the bytes.
     """
 
     def __init__(self) -> None:
@@ -35,10 +35,10 @@ class Unsent:
         self._view = memoryview(self._page)
 
     def read(self, fd: int, start: int, held: bytes) -> bytes:
-        """Read what is in the pipe, after `held`, which stands at `start` in the stream; return both together.
+        """Read what is in the pipe, after the bytes `held` at offset `start`; return both together.
 
         Raises:
-            BlockingIOError: There is nothing. OSError: As `read`.
+            BlockingIOError: The pipe is empty. OSError: As `read`.
         """
         slot = 1 - self._page[0]
         base = 1 + slot * _SLOT_BYTES
@@ -52,9 +52,9 @@ class Unsent:
         return bytes(self._view[first : first + len(held) + count])
 
     def rest(self) -> tuple[int, bytes]:
-        """What may not have been sent, with its place in the stream (called by process 1 when the guest is dead).
+        """The bytes that may be unsent, and their offset (called by process 1 after the guest's death).
 
-        The guest could write anything here: whatever it is, it is no more than output at some place.
+        The guest could write anything here: in any case, it is treated as output at some offset.
         """
         base = 1 + (self._page[0] & 1) * _SLOT_BYTES
         start, held, length = _HEADER.unpack_from(self._page, base)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from anyio.abc import ByteReceiveStream, ByteSendStream, TaskGroup
 
+    from mcp_bridge.error_codes import Code
+
 logger = logging.getLogger(__name__)
 
 HOST_BEAT_SECONDS = 15.0
@@ -425,7 +427,7 @@ class HostChannel:
             self._finished = True
             await self._send(jsonrpc.encode(jsonrpc.Response(number, {})))
             return params
-        self._party.works()
+        self._party.mark_active()
         # A script that asks one thing after the other can't take more time than its answers do.
         is_flood = max(len(self._scopes), self._together) > FEW_REQUESTS
         self._party.charge(len(line) * BYTE_SECONDS + (REQUEST_SECONDS if is_flood else 0))
@@ -623,7 +625,7 @@ def start_line(start: messages.ExecutionStart) -> bytes:
     try:
         return jsonrpc.encode(messages.notification(start))
     except LocalMessageError as exc:
-        code = "code_too_large" if exc.code == "frame_too_large" else "bad_code"
+        code: Code = "code_too_large" if exc.code == "frame_too_large" else "bad_code"
         raise BridgeError(code, f"The code can't be sent to the sandbox: {exc}.") from None
 
 
@@ -641,5 +643,5 @@ def _encoded(answer: jsonrpc.Response | jsonrpc.ErrorResponse) -> bytes:
         return jsonrpc.encode(answer, dumps=large_json.dumps)
     except LocalMessageError as exc:
         too_large = exc.code == "frame_too_large"
-        code = "result_too_large" if too_large else "bad_result"
+        code: Code = "result_too_large" if too_large else "bad_result"
         return jsonrpc.encode(error_response(answer.id, BridgeError(code, f"The result can't be passed on: {exc}.")))

@@ -28,4 +28,4 @@ async def publisher(database: Database, config: LedgerConfig, base: Path) -> Pub
     states = await read_states(database)
     log = PublishedLog(database, states)
     targets = [target.resolved(base) for target in config.publish]
-    return Publisher(targets, log, log.newest, log.keep, states=states, interval=config.publish_interval)
+    return Publisher(targets, log, log.newest, log.save, states=states, interval=config.publish_interval)

@@ -19,7 +19,7 @@ from mcp_bridge.executions.programs.session import Session
 from mcp_bridge.governance.tool_names import PRINCIPAL, resolve, split
 from mcp_bridge.host.channel import has_come_to_its_end, step_aside
 from mcp_bridge.kernel.program import MAX_BYTES as MAX_PROGRAM_BYTES
-from mcp_bridge.offload import is_large, is_over, off_loop, on_thread, on_waiting_thread
+from mcp_bridge.offload import is_large, is_over, off_loop, on_blocking_thread, on_thread
 from mcp_bridge.policy.redaction.json_walk import leaves
 from mcp_bridge.policy.rules.uris import REFERENCE_PREFIX, SECRET_PREFIX
 from mcp_bridge.wire import messages
@@ -219,7 +219,7 @@ class Requests:
         await fair_share.turn()
         # On a thread, one after the other: files and JSON of some megabytes would hold up every other run.
         async with self._memories.turn:
-            return await on_waiting_thread(self._memory, request)
+            return await on_blocking_thread(self._memory, request)
 
     async def _resume(self, request: messages.ProgramResume) -> dict[str, Any]:
         # A payload is taken once: whether it was is looked up before it is given again.

@@ -21,6 +21,7 @@ from mcp_bridge.wire.errors import WireError
 from mcp_bridge.wire.framing import LineDecoder
 
 if TYPE_CHECKING:
+    from mcp_bridge.error_codes import Code
     from mcp_bridge.executions.scripts.job import Progress
     from mcp_bridge.executions.scripts.live_output import LiveOutput
     from mcp_bridge.host.requests import Requests
@@ -87,7 +88,7 @@ class _Ending:
     """Why the host ended a run, when it did."""
 
     status: Status
-    code: str
+    code: Code
     message: str
     hint: str | None = None
 
@@ -284,7 +285,7 @@ class SandboxRun:
 
     # --- what ends it ---
 
-    def _end(self, status: Status, code: str, message: str, hint: str | None = None) -> None:
+    def _end(self, status: Status, code: Code, message: str, hint: str | None = None) -> None:
         if self._ending is None:
             self._ending = _Ending(status, code, message, hint)
         self._scope.cancel()
@@ -297,7 +298,7 @@ class SandboxRun:
             "Print less, or keep a file with artifact(path).",
         )
 
-    async def _time_is_up(self, code: str, message: str, hint: str | None = None) -> None:
+    async def _time_is_up(self, code: Code, message: str, hint: str | None = None) -> None:
         """End the guest by the end of its input, so that process 1 tells what was printed; then by force."""
         if self._ending is not None:
             return

@@ -32,6 +32,7 @@ from mcp_bridge.host.channel import ChannelLimits, start_line
 from mcp_bridge.host.log_masking import masked_logs
 from mcp_bridge.host.loop_watch import LoopWatch, watched
 from mcp_bridge.host.sandbox_run import MAX_VALUE_BYTES, RunLimits, SandboxRun
+from mcp_bridge.ledger.log.allowance import Allowance
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
@@ -453,7 +454,7 @@ class Bridge:
     ) -> Gate:
         from mcp_bridge.gate.gate import Gate  # noqa: PLC0415
 
-        allowance = self._database.allowance()
+        allowance = Allowance(self._database)
         allowance.counts(execution)
         return Gate(
             execution,
@@ -605,7 +606,7 @@ async def open_bridge(
                     specs,
                     idle_timeout=settings.runtime_idle_timeout,
                     environment=environment(settings, governance),
-                    shown=shown_output(governance),
+                    mask_output=shown_output(governance),
                     missing=missing,
                 ) as fleet,
                 anyio.create_task_group() as tasks,

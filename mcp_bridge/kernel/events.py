@@ -1,8 +1,11 @@
 """What goes into a machine and what comes out: events, effects, and the rows of its trace."""
 
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from mcp_bridge.kernel.values import normal
+
+if TYPE_CHECKING:
+    from mcp_bridge.error_codes import Code
 
 EffectKind = Literal["tool", "llm", "wait", "event", "approval", "cancel"]
 
@@ -123,7 +126,7 @@ class IllegalEventError(ValueError):
             `bad_value`.
     """
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: "Code", message: str) -> None:
         super().__init__(message)
         self.code = code
 

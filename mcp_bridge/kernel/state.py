@@ -15,6 +15,7 @@ from mcp_bridge.kernel.tasks import UNDO, Group, Leaf, Level, Nested, Task
 from mcp_bridge.kernel.values import canonical, normal
 
 if TYPE_CHECKING:
+    from mcp_bridge.error_codes import Code
     from mcp_bridge.kernel.program import Program, Step
 
 VERSION = 1
@@ -29,7 +30,7 @@ class StateError(ValueError):
         code: `bad_state`, `other_version`, `other_program`.
     """
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
         self.code = code
 

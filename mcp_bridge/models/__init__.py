@@ -1,4 +1,4 @@
-"""Language models for `llm` steps and for planning: one small interface, and what stands behind it.
+"""Language models for `llm` steps and for planning: a small interface and its implementations.
 
-Light to import: a provider's library, which costs seconds, is loaded when a model is first asked.
+This package is light to import: a provider's library takes seconds, so it is loaded on first use.
 """

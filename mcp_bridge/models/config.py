@@ -1,4 +1,4 @@
-"""The `[model]` table: which model answers, under which limits, at which price."""
+"""The configuration table `[model]`: the model, its limits and its prices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Count = Annotated[int, Field(ge=0, strict=True)]
 
 
 def _reference(value: str) -> str:
-    # The message never repeats the value: it may be the key itself, put here by mistake.
+    # The message doesn't repeat the value: it may be an API key, configured here by mistake.
     if not _REFERENCE.fullmatch(value):
         raise ValueError("write a reference such as vault://secret/openai, never the key itself")
     return value
@@ -42,13 +42,13 @@ class ScriptedAnswer(BaseModel):
     """One answer of the scripted model: a text, or an error.
 
     Attributes:
-        text: What it answers.
-        error: The code it fails with instead.
-        message: The error's.
-        delay: Seconds before either.
-        truncated: Whether the answer claims to have been cut off.
-        prompt_tokens, completion_tokens: As if reported by a provider; estimated where they are left out.
-        cost_usd: As if known to a provider's library.
+        text: The answer.
+        error: The code of the error to raise instead.
+        message: The error's message.
+        delay: Seconds before the answer or error.
+        truncated: Whether to mark the answer as cut off.
+        prompt_tokens, completion_tokens: Usage, as reported by a provider; estimated if omitted.
+        cost_usd: The price, as known to a provider's library.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -87,7 +87,7 @@ Script = Annotated[
     Annotated[tuple[Answer, ...], Tag("list")] | Annotated[dict[str, Answer], Tag("table")],
     Discriminator(_form, custom_error_type="script", custom_error_message="answers are a list or a table"),
 ]
-"""Answers in their order, or by a part of the prompt."""
+"""Answers in order, or keyed by a part of the prompt."""
 
 Answers = Annotated[
     Annotated[tuple[Answer, ...], Tag("list")]
@@ -95,29 +95,28 @@ Answers = Annotated[
     | Annotated[str, Field(min_length=1), Tag("file")],
     Discriminator(_form, custom_error_type="script", custom_error_message="answers are a list, a table or a file"),
 ]
-"""A script, or the name of a JSON file with one."""
+"""A script, or the name of a JSON file that contains one."""
 
 
 class ModelConfig(BaseModel):
     """The `[model]` table.
 
-    An error of pydantic's shows no values: somebody may have written a key in the wrong place.
+    Validation errors show no values: a key may have been configured in the wrong place.
 
     Attributes:
-        provider: `litellm` (any provider that the LiteLLM library knows), `sampling` (the MCP client's own model), or
-            `scripted` (prepared answers).
-        name: Of the model: for LiteLLM with its provider (`anthropic/claude-sonnet-4-5`), for sampling a hint.
-        api_key: Reference to a secret; without one LiteLLM takes its provider's environment variable.
-        base_url: Of a server that stands in for the provider's.
-        temperature: Left out of a request to a model that has none.
-        max_tokens: The most that an answer may take.
-        timeout: Seconds for an answer.
-        input_cost_per_million, output_cost_per_million: US dollars for a million tokens, instead of the price that
-            LiteLLM knows.
-        answers: Of the scripted model: a list is served in its order, and asking once more fails; in a table the first
-            key that the last message of the user contains counts; a text is the name of a JSON file with either,
-            relative to the configuration file.
-        default_answer: Of the scripted model, where no key of the table matches, or the list has ended.
+        provider: `litellm` (any provider that the LiteLLM library supports), `sampling` (the MCP client's own model),
+            or `scripted` (prepared answers).
+        name: The model's name: for LiteLLM with its provider (`anthropic/claude-sonnet-4-5`), for sampling a hint.
+        api_key: A reference to a secret; without it LiteLLM uses its provider's environment variable.
+        base_url: The URL of a server that replaces the provider's.
+        temperature: The temperature; not sent to a model that doesn't support it.
+        max_tokens: The maximum length of an answer.
+        timeout: Seconds for one answer.
+        input_cost_per_million, output_cost_per_million: US dollars for a million tokens; override LiteLLM's prices.
+        answers: For the scripted model. A list is served in order, and further requests fail. In a table, the first key
+            that the last user message contains determines the answer. A text names a JSON file with either, relative to
+            the configuration file.
+        default_answer: For the scripted model, if no key of the table matches or the list is exhausted.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -151,7 +150,7 @@ class ModelConfig(BaseModel):
 
     @property
     def prices(self) -> Prices | None:
-        """The operator's own prices, if any are set."""
+        """The operator's prices, or None."""
         if self.input_cost_per_million is None or self.output_cost_per_million is None:
             return None
         return Prices(self.input_cost_per_million, self.output_cost_per_million)

@@ -1,4 +1,4 @@
-"""From configuration to a model."""
+"""Creates the model of a configuration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class UnconfiguredModel:
-    """Stands where no model is configured: programs without `llm` steps don't need one."""
+    """The model of a configuration without `[model]`: programs without `llm` steps don't need one."""
 
     async def complete(
         self,
@@ -30,7 +30,7 @@ class UnconfiguredModel:
         temperature: float | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> Completion:
-        """Raises `ModelError` (`model_unavailable`)."""
+        """Raise `ModelError` (`model_unavailable`)."""
         del messages, max_tokens, temperature, timeout
         raise ModelError(
             "model_unavailable",
@@ -46,17 +46,17 @@ def make_model(
     sampler: Sampler | None = None,
     directory: Path | None = None,
 ) -> Model:
-    """The model of a configuration. Make one for each execution: it is cheap, and a script begins anew.
+    """Create the model of a configuration, for one execution: this is cheap, and a scripted model starts over.
 
     Args:
-        config: None for no `[model]` table.
-        resolve_secret: Gives the plaintext behind `api_key`'s reference; asked before each request, never kept.
-        sampler: How the client of this call is asked; None where there is none, or it can't be.
-        directory: Where a file of scripted answers is looked for: the configuration file's.
+        config: The `[model]` table, or None.
+        resolve_secret: Returns the plaintext of `api_key`; called for each request, and its result isn't stored.
+        sampler: Sends requests to the MCP client of this call; None if that isn't possible.
+        directory: The directory of the configuration file, for a file of scripted answers.
 
     Raises:
-        BridgeError: `bad_config`, for a file of scripted answers that can't be read. Everything else that is missing
-            is an error of the first question.
+        BridgeError: `bad_config`: a file of scripted answers can't be read. All other problems are raised by the first
+            request.
     """
     if config is None:
         return UnconfiguredModel()

@@ -1,8 +1,7 @@
-"""Any provider that the LiteLLM library knows (extra `litellm`).
+"""Models of any provider that the LiteLLM library supports (extra `litellm`).
 
-What is settled for the library here, since it would do otherwise: it fetches nothing from the network by itself, reads
-no `.env` file, prints nothing to standard output (which may be the protocol's), and sends no request twice. It keeps
-one idle task on the event loop for its own logging.
+The library is configured not to fetch data from the network by itself, read `.env` files, print to standard output
+(which may carry the MCP protocol), or repeat requests. It keeps one idle task on the event loop for its own logging.
 """
 
 from __future__ import annotations
@@ -22,7 +21,15 @@ from urllib.parse import quote
 import anyio
 import anyio.to_thread
 
-from mcp_bridge.models.model import ModelError, amount, answer_within, completion, out_of_time, smaller, usage_of
+from mcp_bridge.models.model import (
+    ModelError,
+    amount,
+    answer_within,
+    completion,
+    smaller_limit,
+    timeout_error,
+    usage_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,16 +38,16 @@ if TYPE_CHECKING:
     from mcp_bridge.models.model import Completion, Message, Usage
 
 ResolveSecret = Callable[[str], Awaitable[str]]
-"""From a reference (`vault://secret/openai`) to its plaintext. Raises `BridgeError` for one that there isn't."""
+"""Resolves a reference (`vault://secret/openai`) to its plaintext. Raises `BridgeError` if it doesn't exist."""
 
 ENVIRONMENT = {
-    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else prices are fetched at import
-    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",  # else a list of headers is, at the first such request
-    "LITELLM_MODE": "PRODUCTION",  # else a .env file somewhere above the library becomes our environment
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # otherwise prices are fetched at import
+    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",  # otherwise a list of headers is fetched at the first such request
+    "LITELLM_MODE": "PRODUCTION",  # otherwise a .env file in a directory above the library is loaded
 }
 
 LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "openai", "httpcore")
-"""Of the library and of what it sends with: heard from a warning upwards."""
+"""Loggers of the library and its HTTP clients, limited to warnings and above."""
 
 _MESSAGE_CHARS = 500
 _HINTS = {
@@ -58,13 +65,13 @@ _HIDDEN = "[REDACTED]"
 
 
 class LiteLLMModel:
-    """A model by LiteLLM's name for it.
+    """A model with a LiteLLM name.
 
-    The first question of a process loads the library: some seconds in a thread, which no time-out counts.
+    The first request in a process loads the library in a thread, which takes seconds and isn't counted as time-out.
 
     Args:
-        config: With provider `litellm`.
-        resolve_secret: Gives the plaintext behind `api_key`'s reference; asked before each request, never kept.
+        config: The `[model]` table, with provider `litellm`.
+        resolve_secret: Returns the plaintext of `api_key`; called for each request, and its result isn't stored.
     """
 
     def __init__(self, config: ModelConfig, resolve_secret: ResolveSecret | None) -> None:
@@ -79,12 +86,12 @@ class LiteLLMModel:
         temperature: float | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> Completion:
-        """See `Model`. Also raises what `resolve_secret` raises."""
-        limit = smaller(timeout, self._config.timeout)
+        """See `Model`. Also raises the errors of `resolve_secret`."""
+        limit = smaller_limit(timeout, self._config.timeout)
         library = await anyio.to_thread.run_sync(_load, abandon_on_cancel=True)
         asked = {
             "messages": [{"role": message.role, "content": message.text} for message in messages],
-            "max_tokens": smaller(max_tokens, self._config.max_tokens),
+            "max_tokens": smaller_limit(max_tokens, self._config.max_tokens),
             "temperature": self._config.temperature if temperature is None else temperature,
         }
         response = await self._ask(library, asked, limit)
@@ -93,10 +100,10 @@ class LiteLLMModel:
         return _read(library, response, messages, self._config)
 
     async def _ask(self, library: Any, asked: dict[str, Any], limit: float | None) -> Any:
-        """The library's response, or the error to raise.
+        """The library's response, or an error for the caller to raise.
 
-        It isn't raised here: neither this frame, which holds the key, nor the library's exception, which holds a
-        request with its headers, shall be reachable from it.
+        It isn't raised here, so that neither this frame, which contains the API key, nor the library's exception, which
+        contains the request with its headers, is reachable from it.
         """
         config = self._config
         key = await self._key()
@@ -118,7 +125,7 @@ class LiteLLMModel:
         except ModelError as exc:
             failure = exc
         except library.Timeout:
-            failure = out_of_time(limit)
+            failure = timeout_error(limit)
         except Exception as exc:  # noqa: BLE001 - the library raises whatever a provider's answer makes it raise
             failure = _failure(exc, config, key)
         return failure.with_traceback(None)
@@ -134,7 +141,7 @@ class LiteLLMModel:
 
 @functools.cache
 def _load() -> Any:
-    """The library, set up."""
+    """Import and configure the library."""
     os.environ.update(ENVIRONMENT)
     try:
         library: Any = importlib.import_module("litellm")
@@ -146,7 +153,7 @@ def _load() -> Any:
             hint="Install the extra: pip install 'mcp-code-bridge[litellm]'.",
         ) from None
     for name in LOGGERS:
-        # The library's handlers write to standard output, and it logs prompts and headers.
+        # The library's handlers write to standard output, and log prompts and headers.
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.setLevel(logging.WARNING)
@@ -186,7 +193,7 @@ def _read(library: Any, response: Any, messages: Sequence[Message], config: Mode
 
 
 def _known_cost(library: Any, response: Any, usage: Usage, name: str | None) -> float | None:
-    """By the library's price list; None for a model that it doesn't list."""
+    """The price according to the library's list; None for a model that isn't in it."""
     try:
         if not usage.estimated:
             return amount(library.completion_cost(completion_response=response, model=name))
@@ -205,19 +212,19 @@ def _failure(exc: Exception, config: ModelConfig, key: str | None) -> ModelError
     known = status if isinstance(status, int) else None
     return ModelError(
         "model_failed",
-        f"The model {config.name!r} failed: {told(exc, key)}",
+        f"The model {config.name!r} failed: {provider_message(exc, key)}",
         hint=_HINTS.get(known or 0),
         status=known,
     )
 
 
-def told(exc: Exception, key: str | None) -> str:
-    """What a provider said, in one line, without our library's wrapping and without keys.
+def provider_message(exc: Exception, key: str | None) -> str:
+    """A provider's error message in one line, without the library's wrapping and without keys.
 
-    Providers do repeat keys ("Incorrect API key provided: …"), and the library puts tracebacks into messages.
+    Providers do repeat keys ("Incorrect API key provided: …"), and the library adds tracebacks to messages.
     """
     text = str(getattr(exc, "message", None) or exc)
-    # Before anything else: what is left of a key that was cut through can't be found any more.
+    # Comes first: a key that is cut in two can't be recognised any more.
     for secret in sorted(_secrets(key), key=len, reverse=True):
         text = text.replace(secret, _HIDDEN)
     text = _TRACEBACK.split(_KEY_SHAPES.sub(_HIDDEN, text), maxsplit=1)[0]
@@ -227,7 +234,7 @@ def told(exc: Exception, key: str | None) -> str:
 
 
 def _secrets(key: str | None) -> Iterator[str]:
-    """The key, and what the library may have taken from the environment instead, in the forms that messages have."""
+    """The API key, and keys that the library may take from the environment, in the forms that messages contain."""
     keys = [value for name, value in os.environ.items() if _KEY_VARIABLE.search(name) and len(value) >= _MIN_KEY_CHARS]
     for value in [key, *keys] if key else keys:
         yield value

@@ -1,4 +1,4 @@
-"""The interface to a language model: messages in, a text and what it took out."""
+"""The interface of a language model: messages in, a text and its usage out."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from mcp_bridge.errors import BridgeError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from mcp_bridge.error_codes import Code
+
 MAX_ANSWER_CHARS = 1 << 20
-"""Longest answer that is taken from a model. It goes into a program's state, where it is carried and hashed."""
+"""The longest answer that is accepted from a model. It becomes a part of a program's state."""
 
 BYTES_PER_TOKEN = 3
-"""For estimates. Tokenizers make 3 to 5 bytes of UTF-8 into a token: an estimate rather errs on the high side, since
-budgets are held by it."""
+"""For estimates. Tokenizers encode 3 to 5 bytes of UTF-8 per token. Budgets rely on the estimates, so these should
+rather be too high."""
 
 TOKENS_PER_MESSAGE = 4
-"""For estimates: what the framing of a message takes."""
+"""For estimates: the overhead of a message."""
 
 _MODEL_CHARS = 200
 _MOST_TOKENS = 10**12
@@ -42,15 +44,15 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one or more answers took. `Usage()` is nothing at all; `+` adds.
+    """Usage of one or more answers. `Usage()` is zero; `+` adds.
 
     Attributes:
-        prompt_tokens: What the model read.
-        completion_tokens: What it wrote, hidden reasoning included where the provider counts it so.
-        total_tokens: Both, and what else the provider counts.
-        cost_usd: In US dollars; None where no price is known. A sum with something unknown in it is unknown.
-        model: What answered; several names are separated by commas.
-        estimated: Whether tokens were estimated here, because nobody reported them.
+        prompt_tokens: Tokens of the input.
+        completion_tokens: Tokens of the output, including hidden reasoning if the provider counts it so.
+        total_tokens: Both, and further tokens that the provider counts.
+        cost_usd: US dollars; None if no price is known. A sum that contains an unknown price is unknown.
+        model: The model that answered; several names are separated by commas.
+        estimated: Whether the tokens were estimated because they weren't reported.
     """
 
     prompt_tokens: int = 0
@@ -79,13 +81,13 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What a model costs, in US dollars for a million tokens."""
+    """Prices of a model, in US dollars for a million tokens."""
 
     input_per_million: float
     output_per_million: float
 
     def cost(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """In US dollars."""
+        """The price in US dollars."""
         return (prompt_tokens * self.input_per_million + completion_tokens * self.output_per_million) / 1e6
 
 
@@ -94,9 +96,9 @@ class Completion:
     """A model's answer.
 
     Attributes:
-        text: Never empty or blank, but of a program's step (`ModelSteps.answer`).
-        usage: What it took.
-        truncated: Whether it was cut off at the limit of tokens.
+        text: The answer. Never blank, except in a program's step (`ModelSteps.answer`).
+        usage: Its usage.
+        truncated: Whether it was cut off at the token limit.
     """
 
     text: str
@@ -105,19 +107,19 @@ class Completion:
 
 
 class ModelError(BridgeError):
-    """A model that gave no usable answer.
+    """A model gave no usable answer.
 
-    Codes: `model_timeout`; `model_failed`: the provider's or the client's refusal, in its words, without keys;
-    `model_unavailable`: not configured, its library not installed, or a client that can't be asked; `model_bad_answer`:
-    an answer without text, or too long.
+    Codes: `model_timeout`; `model_failed`: the provider or the client refused, with its message, without keys;
+    `model_unavailable`: not configured, its library not installed, or the client doesn't support sampling;
+    `model_bad_answer`: an answer without text, or too long.
 
     Attributes:
-        usage: What was spent all the same, as far as it is known.
-        blank: The answer, if it is a text that is empty or nothing but space; None if there is none.
+        usage: The known usage in spite of the failure.
+        blank: The answer if it is an empty or blank text, else None.
     """
 
     def __init__(
-        self, code: str, message: str, *, hint: str | None = None, usage: Usage | None = None, **details: Any
+        self, code: Code, message: str, *, hint: str | None = None, usage: Usage | None = None, **details: Any
     ) -> None:
         super().__init__(code, message, hint=hint, **details)
         self.usage = usage or Usage()
@@ -125,7 +127,7 @@ class ModelError(BridgeError):
 
 
 class Model(Protocol):
-    """Something that answers."""
+    """A language model."""
 
     async def complete(
         self,
@@ -135,52 +137,52 @@ class Model(Protocol):
         temperature: float | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> Completion:
-        """Answer.
+        """Request an answer.
 
-        Nothing is sent twice: whether to try again is for the caller to say. When the caller is cancelled, the request
-        is abandoned.
+        Nothing is sent twice: the caller decides whether to retry. If the caller is cancelled, the request is
+        abandoned.
 
         Args:
-            messages: The conversation, at least one message. It goes to the provider as it is.
-            max_tokens: The most to write; the configuration's limit holds too.
-            temperature: Instead of the configuration's.
-            timeout: Seconds for the answer; the configuration's limit holds too.
+            messages: The conversation, at least one message. It is sent to the provider unchanged.
+            max_tokens: The maximum length of the answer; the configuration's limit applies too.
+            temperature: Overrides the configuration's.
+            timeout: Seconds for the answer; the configuration's limit applies too.
 
         Raises:
-            ModelError: There is no answer.
+            ModelError: There is no usable answer.
         """
         ...
 
 
-def smaller(one: _T | None, other: _T | None) -> _T | None:
+def smaller_limit(one: _T | None, other: _T | None) -> _T | None:
     """The smaller of two limits, either of which may be None for no limit."""
     limits: list[Any] = [limit for limit in (one, other) if limit is not None]
     return min(limits, default=None)
 
 
 async def answer_within(seconds: float | None, ask: Callable[[], Awaitable[_T]]) -> _T:
-    """What `ask` gives, or `ModelError` (`model_timeout`) after so many seconds; None waits for ever."""
+    """The result of `ask`, or `ModelError` (`model_timeout`) after so many seconds; None waits without limit."""
     with anyio.move_on_after(seconds):
         return await ask()
-    raise out_of_time(seconds)
+    raise timeout_error(seconds)
 
 
-def out_of_time(seconds: float | None) -> ModelError:
-    """The error of an answer that didn't come in time."""
+def timeout_error(seconds: float | None) -> ModelError:
+    """The error for an answer that didn't arrive in time."""
     within = "" if seconds is None else f" within {seconds:g} s"
     return ModelError("model_timeout", f"The model didn't answer{within}.", hint="Raise timeout in [model].")
 
 
 def completion(text: object, usage: Usage, *, truncated: bool = False) -> Completion:
-    """An answer, checked.
+    """Validate an answer.
 
     Args:
-        text: What the provider gave for the text.
-        usage: What it took.
-        truncated: Whether it was cut off at the limit of tokens.
+        text: The provider's text.
+        usage: The answer's usage.
+        truncated: Whether it was cut off at the token limit.
 
     Raises:
-        ModelError: `model_bad_answer`: no text, nothing but space, or more than `MAX_ANSWER_CHARS`.
+        ModelError: `model_bad_answer`: not a text, blank, or longer than `MAX_ANSWER_CHARS`.
     """
     if not isinstance(text, str) or not text.strip():
         hint = "It used up max_tokens before it wrote any: raise max_tokens." if truncated else None
@@ -198,7 +200,7 @@ def completion(text: object, usage: Usage, *, truncated: bool = False) -> Comple
 
 
 def well_formed(text: str) -> str:
-    r"""The text with lone surrogates replaced: JSON can carry them (`\ud800`), UTF-8 and so our states can't."""
+    r"""The text with lone surrogates replaced: JSON can encode them (`\ud800`), but UTF-8, and so our states, can't."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -213,19 +215,19 @@ def usage_of(
     cost_usd: object = None,
     prices: Prices | None = None,
 ) -> Usage:
-    """Usage from what was reported, the tokens estimated where that makes no sense (absent, negative, zero for text).
+    """Usage as reported; token counts are estimated if they make no sense (absent, negative, zero for a text).
 
-    A total that is reported counts, also without its parts, unless their estimates are more.
+    A reported total is used even without its parts, unless the estimates are higher.
 
     Args:
-        messages: What was asked.
-        answer: The text that came, or anything else for none.
-        model: What answered.
+        messages: The request.
+        answer: The answer's text; any other type counts as no text.
+        model: The model that answered.
         prompt_tokens: As reported.
         completion_tokens: As reported.
         total_tokens: As reported.
-        cost_usd: What is known of the price of this.
-        prices: The operator's, which count before what is known.
+        cost_usd: The known price of this answer.
+        prices: The operator's prices, which take precedence.
     """
     name = well_formed(model)[:_MODEL_CHARS].replace(_SEPARATOR, " ")
     if _is_count(prompt_tokens) and _is_count(completion_tokens) and (prompt_tokens or completion_tokens):
@@ -234,19 +236,19 @@ def usage_of(
         prompt, written, estimated = estimate(messages), estimate_text(answer if isinstance(answer, str) else ""), True
     both = prompt + written
     total = max(total_tokens, both) if _is_count(total_tokens) else both
-    # What an estimate doesn't explain of a total that was reported is priced as written: rather too high than too low.
+    # The part of a reported total that the estimates don't explain is priced as output: rather too high than too low.
     priced = written + total - both if estimated else written
     cost = prices.cost(prompt, priced) if prices else amount(cost_usd)
     return Usage(prompt, written, total, cost, name, estimated)
 
 
 def estimate(messages: Sequence[Message]) -> int:
-    """About how many tokens a conversation has, rather too many than too few."""
+    """The estimated tokens of a conversation, rather too many than too few."""
     return sum(estimate_text(message.text) + TOKENS_PER_MESSAGE for message in messages)
 
 
 def estimate_text(text: str) -> int:
-    """About how many tokens a text has, rather too many than too few."""
+    """The estimated tokens of a text, rather too many than too few."""
     return -(-len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN)
 
 
@@ -255,5 +257,5 @@ def _is_count(value: object) -> TypeGuard[int]:
 
 
 def amount(value: object) -> float | None:
-    """A sum of money, or None for what is none (NaN, an infinity, less than nothing)."""
+    """A valid amount of money, or None (for NaN, infinities and negative values)."""
     return float(value) if isinstance(value, (int, float)) and 0 <= value < math.inf else None

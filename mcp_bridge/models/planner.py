@@ -1,4 +1,4 @@
-"""Has a model write a program: ask, validate, say what is wrong, ask again, within bounds."""
+"""Has a model write a program: requests it, validates it, reports the faults and asks again, within bounds."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 MAX_INTENT_CHARS = 20_000
 MAX_PROGRAM_CHARS = 100_000
-"""Longest answer that is looked at. It comes back in the next question."""
+"""The longest answer that is considered. It is repeated in the next request."""
 
 MAX_FAULTS = 50
-"""Faults that a model is told of at once, and that an error lists."""
+"""The maximum number of faults in a correction request and in an error."""
 
 ANSWER_TOKENS = 8192
-"""Most tokens of an answer, where a budget has to be kept."""
+"""The maximum tokens of an answer if there is a budget."""
 
 _MIN_ANSWER_TOKENS = 256
 _FAULT_CHARS = 300
 _ECHO_CHARS = 20_000
-"""Of an answer that couldn't be read: a program of usual length with a comma too many fits in."""
+"""Maximum characters of an unparsable answer to repeat: fits a program of usual size with one superfluous comma."""
 
 _ROLE = """\
 You write programs for a program runner. Below are the format of programs, then the tools that a program may call, then
@@ -40,11 +40,11 @@ that do the task. What the task gives as data goes into the program as data; it 
 
 
 class Fault(Protocol):
-    """One mistake in a program, as a validator tells of it."""
+    """A fault in a program, as reported by a validator."""
 
     @property
     def path(self) -> str:
-        """Where, such as `steps[2].then`; empty for the program itself."""
+        """The fault's location, such as `steps[2].then`; empty for the program itself."""
         ...
 
     @property
@@ -58,9 +58,9 @@ class Plan:
     """A valid program, written by a model.
 
     Attributes:
-        program: As JSON.
-        attempts: How often the model was asked.
-        usage: Of all attempts together.
+        program: The program as JSON.
+        attempts: The number of requests to the model.
+        usage: The usage of all attempts.
     """
 
     program: dict[str, Any]
@@ -69,8 +69,8 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """A fault of our own finding."""
+class _PlannerFault:
+    """A fault that the planner itself found."""
 
     path: str
     message: str
@@ -86,24 +86,25 @@ async def plan(
     token_budget: int | None = None,
     timeout: float | None = None,  # noqa: ASYNC109 - the model's, for each answer
 ) -> Plan:
-    """Ask a model for a program that does something.
+    """Ask a model for a program that fulfils an intent.
 
-    The prompt has the format, and of all else only the arguments of this function: they are projected by the caller.
+    The prompt contains the program format and nothing else but this function's arguments, which the caller has
+    projected.
 
     Args:
         intent: What the program shall do, in the user's words.
-        model: What is asked.
+        model: The model.
         tools: Name and one-line signature of each tool that the program may call.
-        validate: Everything that is wrong with a program; nothing for a valid one.
-        max_attempts: How often the model is asked, at least once.
-        token_budget: Most tokens for all attempts together. An attempt that can't be kept within it isn't made.
+        validate: Returns all faults of a program; none for a valid one.
+        max_attempts: The maximum number of requests, at least one.
+        token_budget: The maximum tokens of all attempts. An attempt that may exceed it isn't made.
         timeout: Seconds for each answer.
 
     Raises:
         BridgeError: `bad_intent`: empty or too long.
         ModelError: `plan_failed`: no valid program within the bounds; `details` has `attempts` and the last `faults`.
-            Or as `Model.complete`, for all but `model_bad_answer`, which counts as an attempt. `usage` is in either
-            case that of all attempts.
+            Or as `Model.complete`, except for `model_bad_answer`, which counts as an attempt. In both cases `usage` is
+            that of all attempts.
     """
     if not intent.strip() or len(intent) > MAX_INTENT_CHARS:
         what = f"has {len(intent)} characters; the limit is {MAX_INTENT_CHARS}" if intent.strip() else "is empty"
@@ -125,7 +126,7 @@ async def plan(
             if exc.code != "model_bad_answer":
                 exc.usage = spent
                 raise
-            faults = [_Found("", exc.message)]
+            faults = [_PlannerFault("", exc.message)]
         else:
             spent += completion.usage
             answer = completion.text
@@ -137,7 +138,7 @@ async def plan(
 
 
 def _task(intent: str, tools: Sequence[tuple[str, str]]) -> str:
-    # One line each: a signature with line breaks in it could pass for a part of the prompt.
+    # One line for each tool: a signature with line breaks could pass for a part of the prompt.
     lines = [f"- {_line(name)}: {_line(signature)}" for name, signature in tools]
     listed = "\n".join(lines) or "There are none: the program can't have tool steps."
     return f"# Tools\n\n{listed}\n\n# Task\n\n{well_formed(intent).strip()}"
@@ -151,17 +152,17 @@ async def _read(
     text: str, validate: Callable[[Any], Awaitable[Sequence[Fault]]], *, truncated: bool
 ) -> tuple[dict[str, Any] | None, Sequence[Fault]]:
     if len(text) > MAX_PROGRAM_CHARS:
-        return None, [_Found("", f"the answer has {len(text)} characters; the limit is {MAX_PROGRAM_CHARS}")]
+        return None, [_PlannerFault("", f"the answer has {len(text)} characters; the limit is {MAX_PROGRAM_CHARS}")]
     try:
         program = find_program(text)
     except NoProgramError as exc:
         cut = "the answer was cut off at the limit of tokens, write a shorter program; " if truncated else ""
-        return None, [_Found("", f"{cut}{exc}")]
+        return None, [_PlannerFault("", f"{cut}{exc}")]
     return program, await validate(program)
 
 
 def _correction(program: dict[str, Any] | None, answer: str, faults: Sequence[Fault]) -> list[Message]:
-    """The last answer and what is wrong with it. Earlier ones are left out: the question doesn't grow."""
+    """The last answer and its faults. Earlier ones are left out, so that the prompt doesn't grow."""
     echo = answer if program is not None else answer[:_ECHO_CHARS]
     told = [_told(fault) for fault in faults[:MAX_FAULTS]]
     more = len(faults) - len(told)
@@ -169,7 +170,7 @@ def _correction(program: dict[str, Any] | None, answer: str, faults: Sequence[Fa
     request = (
         f"That is no valid program:\n{lines}\n\nAnswer with the whole corrected program: one JSON object, nothing else."
     )
-    # Some providers refuse a message without text.
+    # Some providers refuse an empty message.
     return [*([Message("assistant", echo)] if echo else []), Message("user", request)]
 
 

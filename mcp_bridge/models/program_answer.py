@@ -1,4 +1,4 @@
-"""Finds the program in a model's answer: plain JSON, a fenced block, or JSON with prose around it."""
+"""Extracts the program from a model's answer: plain JSON, a fenced block, or JSON surrounded by prose."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ _LIKE_AN_OBJECT = re.compile(r'\{\s*["}]')
 
 
 class NoProgramError(ValueError):
-    """An answer without a JSON object; the message tells a model what was wrong."""
+    """The answer contains no JSON object; the message explains the fault to the model."""
 
 
 def find_program(text: str) -> dict[str, Any]:
     """The JSON object that is the program.
 
-    Among several objects the last with `steps` counts, since a model that corrects itself does so further down. An
-    object that is cut off or misspelt ends the search: a sub-program inside it must not be taken for the whole.
+    Of several objects, the last one with `steps` is used, because a model that corrects itself does so later in its
+    answer. An object that is cut off or malformed ends the search: a sub-program inside it must not be taken for the
+    whole program.
 
     Raises:
-        NoProgramError: There is none.
+        NoProgramError: There is no such object.
     """
     found: list[dict[str, Any]] = []
     fault: str | None = None

@@ -1,6 +1,6 @@
-"""The program format as a model is told of it: complete, and no longer than it has to be.
+"""The description of the program format for a model: complete, and as short as possible.
 
-A test holds it to the kernel: every type of step and every field is in it, and its examples are valid programs.
+A test compares it with the kernel: it contains every step type and field, and its examples are valid programs.
 """
 
 PROGRAM_FORMAT = """\

@@ -1,6 +1,6 @@
-"""A model behind the MCP client: `sampling/createMessage` (MCP specification, client features, sampling).
+"""The MCP client's model: `sampling/createMessage` (MCP specification, client features, sampling).
 
-The protocol is the server layer's business: it hands in a `Sampler`, made for one call of a tool.
+The server layer implements the protocol and passes a `Sampler` for one tool call.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from mcp_bridge.models.model import ModelError, answer_within, completion, smaller, usage_of
+from mcp_bridge.models.model import ModelError, answer_within, completion, smaller_limit, usage_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from mcp_bridge.models.model import Completion, Message
 
 DEFAULT_MAX_TOKENS = 4096
-"""The protocol wants a limit in every request; this one is asked for where nobody set any."""
+"""The protocol requires a limit in every request; this is used if none is set."""
 
 TRUNCATED = "maxTokens"
-"""The protocol's reason for an answer that was cut off."""
+"""The protocol's stop reason for an answer that was cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingRequest:
-    """What to ask of the client.
+    """A request to the client.
 
     Attributes:
-        messages: Of user and assistant; the protocol has no other roles.
-        system_prompt: Or None.
+        messages: Messages of user and assistant; the protocol has no other roles.
+        system_prompt: The system prompt, or None.
         max_tokens: At least 1.
         temperature: From 0 to 2.
-        model_hints: Names of models that would be welcome; the client need not heed them.
+        model_hints: Names of preferred models, which the client may ignore.
     """
 
     messages: tuple[Message, ...]
@@ -44,12 +44,12 @@ class SamplingRequest:
 
 @dataclass(frozen=True, slots=True)
 class SamplingReply:
-    """What the client answered.
+    """The client's answer.
 
     Attributes:
-        text: None for what is no text, such as an image.
-        model: The name of what answered, in the client's words.
-        stop_reason: In the protocol's words (`endTurn`, `maxTokens`…), or None.
+        text: None for content that isn't text, such as an image.
+        model: The name of the model, as reported by the client.
+        stop_reason: The protocol's stop reason (`endTurn`, `maxTokens`…), or None.
     """
 
     text: str | None
@@ -58,23 +58,24 @@ class SamplingReply:
 
 
 class Sampler(Protocol):
-    """Asks the client, for as long as it takes: time-outs come as cancellation."""
+    """Sends requests to the client, without a time limit: callers cancel."""
 
     async def __call__(self, request: SamplingRequest) -> SamplingReply:
-        """Ask.
+        """Send a request.
 
         Raises:
-            ModelError: `model_unavailable`: this client can't be asked. `model_failed`: it refused, or its user did.
+            ModelError: `model_unavailable`: the client doesn't support sampling. `model_failed`: it or its user
+                refused.
         """
         ...
 
 
 class SamplingModel:
-    """The client's own model. Clients report no tokens: they are estimated, and `Usage.estimated` says so.
+    """The client's own model. Clients report no tokens: these are estimated, and `Usage.estimated` is set.
 
     Args:
-        config: With provider `sampling`.
-        sampler: How the client of this call is asked; None where there is nobody to ask.
+        config: The `[model]` table, with provider `sampling`.
+        sampler: Sends requests to the client of this call; None if there is no client.
     """
 
     def __init__(self, config: ModelConfig, sampler: Sampler | None) -> None:
@@ -101,10 +102,10 @@ class SamplingModel:
         request = SamplingRequest(
             messages=tuple(message for message in messages if message.role != "system"),
             system_prompt="\n\n".join(system) if system else None,
-            max_tokens=smaller(max_tokens, config.max_tokens) or DEFAULT_MAX_TOKENS,
+            max_tokens=smaller_limit(max_tokens, config.max_tokens) or DEFAULT_MAX_TOKENS,
             temperature=config.temperature if temperature is None else temperature,
             model_hints=(config.name,) if config.name else (),
         )
-        reply = await answer_within(smaller(timeout, config.timeout), lambda: sampler(request))
+        reply = await answer_within(smaller_limit(timeout, config.timeout), lambda: sampler(request))
         usage = usage_of(messages, reply.text, model=reply.model, prices=config.prices)
         return completion(reply.text, usage, truncated=reply.stop_reason == TRUNCATED)

@@ -1,6 +1,6 @@
-"""A model that gives prepared answers: for tests, for continuous integration, and to try a program without a provider.
+"""A model with prepared answers: for tests, continuous integration, and trying a program without a provider.
 
-The same questions in the same order get the same answers, every time: each scripted model begins at the start of its
+The same requests in the same order always get the same answers: each scripted model starts at the beginning of its
 script.
 """
 
@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.models.config import Script
-from mcp_bridge.models.model import ModelError, answer_within, completion, smaller, usage_of
+from mcp_bridge.models.model import ModelError, answer_within, completion, smaller_limit, usage_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,14 +29,14 @@ _SCRIPT: TypeAdapter[tuple[ScriptedAnswer, ...] | dict[str, ScriptedAnswer]] = T
 
 
 class ScriptedModel:
-    """Answers from `[model]`'s `answers`.
+    """Answers from the setting `answers` of `[model]`.
 
     Args:
-        config: With provider `scripted`.
-        directory: Where a file of answers is looked for.
+        config: The `[model]` table, with provider `scripted`.
+        directory: The directory for relative paths of a file of answers.
 
     Raises:
-        BridgeError: `bad_config`, for a file of answers that can't be read.
+        BridgeError: `bad_config`: a file of answers can't be read.
     """
 
     def __init__(self, config: ModelConfig, directory: Path) -> None:
@@ -55,10 +55,10 @@ class ScriptedModel:
         temperature: float | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> Completion:
-        """See `Model`. Limits on tokens and the temperature change nothing."""
+        """See `Model`. Token limits and temperature have no effect."""
         del max_tokens, temperature
         answer = self._choose(messages)
-        await answer_within(smaller(timeout, self._config.timeout), lambda: anyio.sleep(answer.delay))
+        await answer_within(smaller_limit(timeout, self._config.timeout), lambda: anyio.sleep(answer.delay))
         if answer.error:
             message = answer.message or "The scripted model fails here, as its script says."
             raise ModelError(answer.error, message)

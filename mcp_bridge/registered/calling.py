@@ -1,8 +1,8 @@
-"""One call of a registered tool, bounded in time whatever the tool does.
+"""A call of a registered tool, bounded in time whatever the tool does.
 
-The tool's own code runs in a task or a thread of its own, and the caller waits for that no longer than the limit. A
-task is cancelled; one that won't be, and a thread, which can't be, are left behind and counted. What a tool raises, an
-attempt to leave the interpreter included, becomes an error of the call and ends nothing else.
+The tool's code runs in its own task or thread, and the caller waits for it no longer than the limit. A task is then
+cancelled. A task that ignores cancellation, or a thread, which can't be cancelled, is abandoned and counted. Anything
+that a tool raises, including SystemExit, becomes an error of the call and ends nothing else.
 """
 
 from __future__ import annotations
@@ -26,31 +26,32 @@ from mcp_bridge.registered.results import MAX_RESULT_BYTES, ResultError, Results
 from mcp_bridge.registered.signatures import Arguments, ArgumentsError, resolved_hints
 
 if TYPE_CHECKING:
+    from mcp_bridge.error_codes import Code
     from mcp_bridge.registered.declaring import Declaration
     from mcp_bridge.registered.threads import Threads
 
 logger = logging.getLogger(__name__)
 
 SERVER = "local"
-"""The server that registered tools are presented as."""
+"""The name of the server that lists registered tools."""
 
-MAX_LEFT_BEHIND = 4
-"""Calls of one tool that may run on after their time; with so many the tool is refused until one of them ends."""
+MAX_ABANDONED = 4
+"""How many abandoned calls of a tool may still be running; at this number the tool is refused until one ends."""
 
-# What a cancelled tool may take to clean up.
+# How long a cancelled tool may take to clean up.
 _CLEAN_UP = 1.0
 
-# How much of an exception's text is passed on.
+# Maximum characters of an exception's message.
 _TEXT = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
-    """What came of a call.
+class CallOutcome:
+    """The result of a call.
 
     Attributes:
-        value: The result as plain JSON, bare; None when it is pending.
-        pending: Whether the tool said that its outcome comes later.
+        value: The result as plain JSON; None if it is pending.
+        pending: Whether the tool's outcome arrives later.
     """
 
     value: Any = None
@@ -58,39 +59,39 @@ class Called:
 
 
 class _Returned(NamedTuple):
-    """What a tool's own code has returned."""
+    """The return value of the tool's code."""
 
     value: Any
 
 
 class RegisteredTool:
-    """A declaration, compiled.
+    """A compiled declaration.
 
     Attributes:
-        declaration: What the operator said.
-        arguments: Its parameters.
-        results: Its results.
-        left_behind: Calls whose time was over and that are still running.
+        declaration: The operator's declaration.
+        arguments: The compiled parameters.
+        results: The compiled return type.
+        left_behind: The number of abandoned calls that are still running.
     """
 
     def __init__(self, declaration: Declaration, max_result_bytes: int = MAX_RESULT_BYTES) -> None:
         """Compile a declaration.
 
         Raises:
-            BridgeError: `bad_tools`: its annotations make no schema.
+            BridgeError: `bad_tools`: its annotations have no JSON Schema.
         """
         hints = resolved_hints(declaration)
         self.declaration = declaration
         self.arguments = Arguments(declaration, hints)
         self.results = Results(declaration, hints, max_result_bytes)
-        self.left_behind = 0
+        self.abandoned = 0
 
-    async def call(self, arguments: dict[str, Any], timeout: float | None, threads: Threads) -> Called:  # noqa: ASYNC109
-        """Call it; see `Registry.call`."""
+    async def call(self, arguments: dict[str, Any], timeout: float | None, threads: Threads) -> CallOutcome:  # noqa: ASYNC109
+        """Call the tool; see `Registry.call`."""
         declared = self.declaration
         limit = declared.timeout if timeout is None else min(timeout, declared.timeout)
         self._refuse_when_stuck()
-        # Where they are large, their validators run on a thread as well.
+        # Validators of large arguments run on a thread as well.
         keywords = await off_loop(arguments, self._checked, arguments)
         if declared.is_async:
             outcome = await self._in_task(keywords, limit)
@@ -113,9 +114,9 @@ class RegisteredTool:
         except BaseException as error:  # noqa: BLE001 - see the module's first lines
             raise self._raised(error) from None
 
-    # The tool's own code, in whatever runs it. These return errors, since nobody may be left to raise them to.
+    # The tool's own code, in its task or thread. These return errors because the caller may no longer be waiting.
 
-    def _run(self, keywords: dict[str, Any]) -> Called | BridgeError:
+    def _run(self, keywords: dict[str, Any]) -> CallOutcome | BridgeError:
         try:
             return self._converted(self.declaration.function(**keywords))
         except BaseException as error:  # noqa: BLE001 - see the module's first lines
@@ -128,7 +129,7 @@ class RegisteredTool:
         except BaseException as error:  # noqa: BLE001 - see the module's first lines
             return self._raised(error)
 
-    def _taken(self, value: Any) -> Called | BridgeError:
+    def _result(self, value: Any) -> CallOutcome | BridgeError:
         try:
             # Serializers are the operator's code as well.
             with printing.as_tool():
@@ -136,28 +137,28 @@ class RegisteredTool:
         except BaseException as error:  # noqa: BLE001 - see the module's first lines
             return self._raised(error)
 
-    def _run_in_thread(self, keywords: dict[str, Any]) -> Called | BridgeError:
+    def _run_in_thread(self, keywords: dict[str, Any]) -> CallOutcome | BridgeError:
         try:
-            # Others of its calls may have got stuck while this one waited for a thread.
+            # While this call waited for a thread, others may have been abandoned.
             self._refuse_when_stuck()
         except BridgeError as error:
             return error
         return self._run(keywords)
 
-    def _converted(self, value: Any) -> Called | BridgeError:
+    def _converted(self, value: Any) -> CallOutcome | BridgeError:
         if is_pending(value):
-            return Called(pending=True)
+            return CallOutcome(pending=True)
         if inspect.iscoroutine(value):
             value.close()
             return self.error("bad_tool_result", "it returned a coroutine: declare the function itself async.")
         try:
-            return Called(self.results.plain(value))
+            return CallOutcome(self.results.plain(value))
         except ResultError as error:
             return self.error("bad_tool_result", f"{error}.")
 
-    # Where it runs.
+    # Tasks and threads.
 
-    async def _in_task(self, keywords: dict[str, Any], limit: float) -> Called | BridgeError:
+    async def _in_task(self, keywords: dict[str, Any], limit: float) -> CallOutcome | BridgeError:
         with printing.as_tool():
             task = asyncio.get_running_loop().create_task(self._run_async(keywords))
         try:
@@ -170,23 +171,23 @@ class RegisteredTool:
             await self._stop(task)
         outcome = task.result() if task.done() and not task.cancelled() else None
         if isinstance(outcome, _Returned):
-            # Late as it may be: its effect has taken place. The tool's time is over: what is large waits for its turn.
-            return await off_loop(outcome.value, self._taken, outcome.value)
+            # The late result is used: its effect has happened. A large one is converted without counting the time.
+            return await off_loop(outcome.value, self._result, outcome.value)
         return outcome if in_time and outcome else self._timed_out(limit, still_running=not task.done())
 
     async def _stop(self, task: asyncio.Task[_Returned | BridgeError]) -> None:
-        """Cancel a task and see to its end, for a while. After that not even the event loop's end waits for it."""
+        """Cancel a task and wait a while for its end. Afterwards even the event loop's shutdown doesn't wait for it."""
         task.cancel()
         try:
             with anyio.CancelScope(shield=True):
                 await _wait(task, _CLEAN_UP)
         finally:
             if not task.done():
-                self._leave_behind(task)
-                # Or `asyncio.run` would cancel it once more and wait for ever. Documented, for all its underscore.
+                self._abandon(task)
+                # Otherwise `asyncio.run` would cancel it again and wait forever. Documented, despite its underscore.
                 asyncio._unregister_task(task)  # noqa: SLF001
 
-    async def _in_thread(self, keywords: dict[str, Any], limit: float, threads: Threads) -> Called | BridgeError:
+    async def _in_thread(self, keywords: dict[str, Any], limit: float, threads: Threads) -> CallOutcome | BridgeError:
         with printing.as_tool():
             context = contextvars.copy_context()
         job = threads.submit(functools.partial(self._run_in_thread, keywords), context)
@@ -194,9 +195,9 @@ class RegisteredTool:
             await _wait(job.outcome, limit)
         finally:
             if not job.outcome.done():
-                threads.give_up(job)
+                threads.abandon(job)
                 if job.started:
-                    self._leave_behind(job.outcome)
+                    self._abandon(job.outcome)
         if job.outcome.cancelled():
             message = f"every thread for synchronous tools was busy for {limit:g} s; the call was not started."
             return self.error("tool_busy", message, timeout=limit)
@@ -204,25 +205,25 @@ class RegisteredTool:
             return self._timed_out(limit, still_running=True)
         return job.outcome.result()
 
-    def _leave_behind(self, outcome: asyncio.Future[Any]) -> None:
-        self.left_behind += 1
-        outcome.add_done_callback(self._caught_up)
+    def _abandon(self, outcome: asyncio.Future[Any]) -> None:
+        self.abandoned += 1
+        outcome.add_done_callback(self._abandoned_ended)
 
-    def _caught_up(self, _outcome: object) -> None:
-        self.left_behind -= 1
+    def _abandoned_ended(self, _outcome: object) -> None:
+        self.abandoned -= 1
 
     # Errors.
 
-    def error(self, code: str, message: str, *, hint: str | None = None, **details: Any) -> BridgeError:
+    def error(self, code: Code, message: str, *, hint: str | None = None, **details: Any) -> BridgeError:
         """An error of a call, which names the tool."""
         name = self.declaration.name
         return BridgeError(code, f"{SERVER}.{name}: {message}", hint=hint, server=SERVER, tool=name, **details)
 
     def _refuse_when_stuck(self) -> None:
-        if self.left_behind >= MAX_LEFT_BEHIND:
+        if self.abandoned >= MAX_ABANDONED:
             raise self.error(
                 "tool_unavailable",
-                f"{self.left_behind} calls of it are still running after their time was over; it is refused until "
+                f"{self.abandoned} calls of it are still running after their time was over; it is refused until "
                 "one of them ends.",
                 hint="Its operator should see why it hangs; an async function could be cancelled.",
             )
@@ -234,7 +235,7 @@ class RegisteredTool:
 
     def _raised(self, error: BaseException) -> BridgeError:
         name = type(error).__name__
-        # Not the text of the exception: it may hold a secret, and the caller gets it masked.
+        # Without the exception's message: it may contain a secret. The caller gets it masked.
         logger.debug("%s.%s raised %s\n%s", SERVER, self.declaration.name, name, _frames(error))
         try:
             text = str(error)
@@ -246,7 +247,7 @@ class RegisteredTool:
 
 
 async def _wait(future: asyncio.Future[Any], limit: float) -> None:
-    """Return when it is done or the time is over. Like `asyncio.wait` with one future, in half its time."""
+    """Return when the future is done or the time is over. As `asyncio.wait` with one future, in half the time."""
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[None] = loop.create_future()
 
@@ -264,7 +265,7 @@ async def _wait(future: asyncio.Future[Any], limit: float) -> None:
 
 
 def _frames(error: BaseException) -> str:
-    """Where it and its causes were raised, without our own frames and without any value."""
+    """The frames in which an exception and its causes were raised, without our own frames and without values."""
     parts: list[str] = []
     current: BaseException | None = error
     seen: set[int] = set()

@@ -1,4 +1,4 @@
-"""The table `[tools]` of the configuration file."""
+"""The configuration table `[tools]`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
-# What pydantic names by Python's types.
+# Pydantic's error types that name Python types.
 _IN_TOML = {"tuple_type": "should be a list", "model_type": "should be a table: write [tools]"}
 
 
@@ -39,7 +39,7 @@ def _expanded(path: Path) -> Path:
 class ToolsConfig(BaseModel):
     """What to load. Unknown keys are refused.
 
-    Without `modules`, every module and package at the top of the folders in `path` is loaded, except those whose names
+    Without `modules`, all top-level modules and packages of the folders in `path` are loaded, except those whose names
     begin with `_` or `.`.
     """
 
@@ -62,8 +62,8 @@ def tools_config(table: Mapping[str, Any], file: Path | None = None) -> ToolsCon
     """Decode the table.
 
     Args:
-        table: As TOML gives it.
-        file: Where it is from, for errors.
+        table: The decoded TOML table.
+        file: The configuration file, for errors.
 
     Raises:
         BridgeError: `bad_config`, naming file, line and key.

@@ -1,8 +1,8 @@
-"""`@mcp_bridge.tool`: says that a function is a tool, and leaves it as it is.
+"""`@mcp_bridge.tool`: declares that a function is a tool, and returns it unchanged.
 
-Nothing is compiled here: an annotation may name a class that its module defines further down. A declaration is noted
-in the globals of the module that makes it, so that it lives and dies with that module, and a module that is imported
-for other reasons makes no tools.
+Nothing is compiled here, because an annotation may name a class that its module defines later. Declarations are stored
+in the globals of the declaring module, so that they live as long as it does, and modules that are imported for other
+reasons add no tools.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ else:
 
 DEFAULT_TIMEOUT = 30.0
 
-NOTED_AS = "__mcp_bridge_tools__"
+DECLARATIONS_NAME = "__mcp_bridge_tools__"
 """The name of the list of declarations in a module's globals."""
 
-# What the MCP specification allows in a tool's name (2025-11-25, Tools).
+# The tool names that the MCP specification allows (2025-11-25, Tools).
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 _CAPABILITY = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where something is declared."""
+class SourceLocation:
+    """A position in a source file."""
 
     file: str
     line: int
@@ -49,19 +49,19 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """A function and what its operator says of it.
+    """A function and its declared properties.
 
     Attributes:
-        function: What is called: a function, a bound method, or a `functools.partial` of one.
+        function: The function to call: a function, a bound method, or a `functools.partial` of one.
         name: The tool's name.
-        description: For models; may be empty.
-        capabilities: What the tool can do, in the operator's words, for the policy.
-        idempotent: A repeated call does nothing more than the first.
-        read_only: A call changes nothing.
+        description: A description for models; may be empty.
+        capabilities: The tool's capabilities, as named by the operator for the policy.
+        idempotent: Whether a repeated call has no further effect.
+        read_only: Whether a call changes nothing.
         timeout: Seconds that a call may take.
         thread: Whether a synchronous function runs in a thread of its own.
-        is_async: Whether calling it gives something to await.
-        place: Where the function is written.
+        is_async: Whether calling it returns an awaitable.
+        place: The position of the function's definition.
     """
 
     function: Callable[..., Any]
@@ -73,7 +73,7 @@ class Declaration:
     timeout: float
     thread: bool
     is_async: bool
-    place: Place
+    place: SourceLocation
 
 
 @overload
@@ -129,20 +129,20 @@ def tool(
         BridgeError: `bad_tools`: this can't be a tool, with its file and line.
     """
     caller = sys._getframe(1)  # noqa: SLF001 - whose module is declaring
-    home, here = caller.f_globals, Place(caller.f_code.co_filename, caller.f_lineno)
+    home, here = caller.f_globals, SourceLocation(caller.f_code.co_filename, caller.f_lineno)
 
     def declare(function: Any) -> Any:
         declaration = _declaration(
             function, name, description, capabilities, idempotent, read_only, timeout, thread, here
         )
-        _note(declaration, home)
+        _register(declaration, home)
         return function
 
     return declare if function is None else declare(function)
 
 
 def base_function(function: Any) -> FunctionType | None:
-    """The Python function that a call ends up in, beneath partials, methods and wrappers; None if there is none."""
+    """The Python function behind partials, methods and wrappers; None if there is none."""
     while isinstance(function, functools.partial):
         function = function.func
     function = getattr(function, "__func__", function)
@@ -154,14 +154,14 @@ def base_function(function: Any) -> FunctionType | None:
 
 
 def parameters(declaration: Declaration) -> list[inspect.Parameter]:
-    """The parameters that a caller gives; those that a partial binds are the operator's."""
+    """The parameters that a caller passes; those bound by a partial are excluded."""
     function = declaration.function
     bound = function.keywords.keys() if isinstance(function, functools.partial) else frozenset[str]()
     return [param for param in inspect.signature(function).parameters.values() if param.name not in bound]
 
 
-def bad_tool(place: Place | None, problem: str, hint: str | None = None, **details: Any) -> BridgeError:
-    """A `bad_tools` error that begins with the place."""
+def bad_tool(place: SourceLocation | None, problem: str, hint: str | None = None, **details: Any) -> BridgeError:
+    """A `bad_tools` error whose message begins with the position."""
     if place is not None:
         details = {"file": place.file, "line": place.line} | details
     message = f"{place}: {problem}." if place else f"{problem}."
@@ -177,14 +177,14 @@ def _declaration(
     read_only: Any,
     timeout: Any,
     thread: Any,
-    here: Place,
+    here: SourceLocation,
 ) -> Declaration:
     if isinstance(function, staticmethod):
         function = function.__func__
     base = base_function(function)
     if base is None or not callable(function) or inspect.isclass(function):
         raise _no_function(function, here)
-    place = Place(base.__code__.co_filename, base.__code__.co_firstlineno)
+    place = SourceLocation(base.__code__.co_filename, base.__code__.co_firstlineno)
     name = base.__name__ if name is None else name
     _check_name(name, place)
     what = f"tool {name!r}"
@@ -212,7 +212,7 @@ def _declaration(
     return declaration
 
 
-def _no_function(function: Any, place: Place) -> BridgeError:
+def _no_function(function: Any, place: SourceLocation) -> BridgeError:
     if isinstance(function, str):
         return bad_tool(place, "the name of a tool is given by name", f"Write @mcp_bridge.tool(name={function!r}).")
     if isinstance(function, classmethod):
@@ -221,7 +221,7 @@ def _no_function(function: Any, place: Place) -> BridgeError:
     return bad_tool(place, f"a {type(function).__name__} can't be a tool", hint)
 
 
-def _check_name(name: Any, place: Place) -> None:
+def _check_name(name: Any, place: SourceLocation) -> None:
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise bad_tool(
             place,
@@ -232,7 +232,7 @@ def _check_name(name: Any, place: Place) -> None:
         )
 
 
-def _checked_capabilities(capabilities: Any, what: str, place: Place) -> tuple[str, ...]:
+def _checked_capabilities(capabilities: Any, what: str, place: SourceLocation) -> tuple[str, ...]:
     if isinstance(capabilities, str):
         hint = f"Write capabilities=({capabilities!r},)."
         raise bad_tool(place, f"the capabilities of {what} are a tuple of texts, not one text", hint)
@@ -247,7 +247,7 @@ def _checked_capabilities(capabilities: Any, what: str, place: Place) -> tuple[s
     return tuple(dict.fromkeys(listed))
 
 
-def _checked_timeout(timeout: Any, what: str, place: Place) -> float:
+def _checked_timeout(timeout: Any, what: str, place: SourceLocation) -> float:
     number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
     if not number or not math.isfinite(timeout) or timeout <= 0:
         raise bad_tool(place, f"the timeout of {what} must be a number of seconds over 0")
@@ -255,7 +255,7 @@ def _checked_timeout(timeout: Any, what: str, place: Place) -> float:
 
 
 def _is_async(function: Any, base: Any) -> bool:
-    """A plain wrapper around an async function gives its coroutine on, so it is async as well."""
+    """Whether it is async. A plain wrapper around an async function returns its coroutine, so it is async as well."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(base)
 
 
@@ -278,9 +278,9 @@ def _check_shape(declaration: Declaration, base: FunctionType) -> None:
             raise bad_tool(place, f"{what} takes {param.name!r} by position only", hint, parameter=param.name)
 
 
-def _note(declaration: Declaration, caller: dict[str, Any]) -> None:
-    """In the module that declares it and in the one that its function is written in: a factory tells them apart."""
+def _register(declaration: Declaration, caller: dict[str, Any]) -> None:
+    """Add it to the globals of the declaring module and of the function's module, which a factory distinguishes."""
     base = base_function(declaration.function)
     written = base.__globals__ if base else caller
     for home in [caller] if written is caller else [caller, written]:
-        home.setdefault(NOTED_AS, []).append(declaration)
+        home.setdefault(DECLARATIONS_NAME, []).append(declaration)

@@ -1,12 +1,12 @@
-"""Modules in the operator's folders, importable without giving those folders a say over anything else.
+"""Imports of modules from the operator's folders that affect no other imports.
 
-A folder isn't put on `sys.path`: a `json.py` in it would be everybody's `json`, or, at the path's end, be passed over
-in silence. Instead a finder that is asked last knows the folders. What Python finds without it always wins, and a
-module that is to be loaded and would lose is an error.
+A folder isn't added to `sys.path`: at the beginning, a `json.py` in it would replace `json` for all code; at the end,
+it would be silently ignored. Instead, a finder at the end of `sys.meta_path` searches the folders. Modules that Python
+finds without it take precedence, and a module that should be loaded and is shadowed is an error.
 
-Folders that come with somebody's checkout are *guarded*: what is imported from them, now or later, is source whose
-bytes are those that the user has trusted. Nothing compiled is taken from there, neither extension modules nor a
-`__pycache__`: that is code which nobody has looked at.
+Folders that come with a checkout are *guarded*: only source files whose bytes the user has trusted are imported from
+them, now or later. Compiled code is never loaded from there, neither extension modules nor `__pycache__`: nobody has
+reviewed it.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ _RENAME = "Rename one of them."
 
 
 MAX_MODULE_BYTES = 64 << 20
-"""Of one that is guarded."""
+"""Size limit of a guarded module."""
 
 _guarded: dict[str, Content] = {}
-"""From the guarded folders to what is trusted of them."""
+"""Maps guarded folders to their trusted content."""
 
 
-def _guard_of(path: str) -> Content | None:
-    """What is trusted, if a path is in a guarded folder."""
+def _guard_for(path: str) -> Content | None:
+    """The trusted content if a path is in a guarded folder, else None."""
     place = Path(path)
     return next((content for folder, content in _guarded.items() if place.is_relative_to(folder)), None)
 
 
 class _TrustedLoader(SourceFileLoader):
-    """Source whose bytes are hashed before they are compiled: the same bytes."""
+    """Loads source whose bytes are hashed before they are compiled: exactly the bytes that were hashed."""
 
     def get_data(self, path: str) -> bytes:
-        content = _guard_of(path)
+        content = _guard_for(path)
         if content is None:
             raise ImportError(f"{path} is in no folder that is trusted", path=path)
         return content.read(Path(path), MAX_MODULE_BYTES)
 
     def path_stats(self, path: str) -> Mapping[str, Any]:
-        # Without them the import system neither reads nor writes bytecode.
+        # If this fails, the import system neither reads nor writes bytecode.
         raise OSError(f"{path} has no bytecode")
 
 
 class _GuardedFinder:
-    """For what is inside of packages in guarded folders: asked first, and the only one for these."""
+    """Finds submodules of packages in guarded folders. It comes first and is the only finder for these."""
 
     def find_spec(
         self,
@@ -69,10 +69,10 @@ class _GuardedFinder:
         target: ModuleType | None = None,  # noqa: ARG002 - the protocol of finders has it
     ) -> ModuleSpec | None:
         folders = [folder for folder in path or () if isinstance(folder, str)]
-        if not any(_guard_of(folder) for folder in folders):
+        if not any(_guard_for(folder) for folder in folders):
             return None
         for folder in folders:
-            spec = _find_guarded(name, folder) if _guard_of(folder) else PathFinder.find_spec(name, [folder])
+            spec = _find_guarded(name, folder) if _guard_for(folder) else PathFinder.find_spec(name, [folder])
             if spec is not None:
                 return spec
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
@@ -84,13 +84,13 @@ _guarded_finder = _GuardedFinder()
 def _find_guarded(name: str, folder: str) -> ModuleSpec | None:
     spec = FileFinder(folder, (_TrustedLoader, [".py"])).find_spec(name)
     if spec is not None and spec.origin is not None:
-        # Where bytecode would be is nobody's business.
+        # No bytecode is read or written.
         spec.cached = None
     return spec
 
 
 class _Finder:
-    """For modules at the top only: what is inside of a package is found through the package."""
+    """Finds top-level modules only: submodules are found through their package."""
 
     def __init__(self) -> None:
         self.folders: list[str] = []
@@ -107,10 +107,10 @@ class _Finder:
 _finder = _Finder()
 
 
-def forget() -> None:
-    """Have every module of the folders imported anew, from what is in them by then.
+def unload() -> None:
+    """Unload all modules of the folders, so that they are imported again from the current files.
 
-    Only for a process that holds none of their tools: what is imported twice is there twice.
+    Only for a process that holds none of their tools: objects of the old modules would continue to exist.
     """
     folders = [Path(folder) for folder in _finder.folders]
     for name, module in list(sys.modules.items()):
@@ -122,17 +122,17 @@ def forget() -> None:
 
 
 class Folders:
-    """Some folders of modules, which from now on can import each other."""
+    """Folders of modules, which can import each other."""
 
     def __init__(self, folders: Iterable[Path], trusted: Content | None = None) -> None:
-        """Make them known.
+        """Register the folders.
 
         Args:
-            folders: Absolute paths, without links.
-            trusted: What alone may be imported from them; None for everything.
+            folders: Absolute paths, with symbolic links resolved.
+            trusted: The only content that may be imported from them; None for everything.
 
         Raises:
-            BridgeError: `bad_tools`: one is no folder, or can't be read.
+            BridgeError: `bad_tools`: one is not a folder, or can't be read.
         """
         self.folders = list(dict.fromkeys(folders))
         self._entries: list[Path] = []
@@ -153,10 +153,10 @@ class Folders:
             sys.meta_path.append(_finder)
 
     def names(self) -> list[str]:
-        """The modules and packages at the top, sorted, without those whose names begin with `_` or `.`.
+        """The top-level modules and packages, sorted, without those whose names begin with `_` or `.`.
 
         Raises:
-            BridgeError: `bad_tools`: a file whose name no module can have.
+            BridgeError: `bad_tools`: a file whose name isn't a valid module name.
         """
         found = set()
         for entry, name in self._modules():
@@ -169,34 +169,34 @@ class Folders:
         return sorted(found)
 
     def spec(self, name: str) -> ModuleSpec | None:
-        """Where a module at the top is, or None if it isn't there.
+        """The spec of a top-level module, or None if it doesn't exist.
 
         Raises:
-            BridgeError: `bad_tools`: there are two of them, or Python finds something else of that name.
+            BridgeError: `bad_tools`: there are two of them, or Python finds another module with this name.
         """
         specs = [spec for folder in self.folders if (spec := _find(name, [str(folder)]))]
         if not specs:
             return None
         if len(specs) > 1:
             raise bad_tool(None, f"there are two modules {name!r}: {specs[0].origin} and {specs[1].origin}", _RENAME)
-        hidden_by = _hidden_by(name, specs[0])
+        hidden_by = _shadowed_by(name, specs[0])
         if hidden_by:
             raise bad_tool(
                 None, f"{specs[0].origin} can't be loaded: `import {name}` gives {hidden_by}", _RENAME, module=name
             )
         return specs[0]
 
-    def warn_of_hidden(self) -> None:
-        """Log which modules the others in the folders can't import."""
+    def warn_of_shadowed(self) -> None:
+        """Log which modules are shadowed and so can't be imported by others in the folders."""
         for entry, name in self._modules():
             spec = _find(name, [str(entry.parent)])
-            hidden_by = _hidden_by(name, spec) if spec else None
+            hidden_by = _shadowed_by(name, spec) if spec else None
             if hidden_by:
                 logger.warning("%s is hidden: `import %s` gives %s", entry, name, hidden_by)
 
     def _modules(self) -> Iterator[tuple[Path, str]]:
         for entry in self._entries:
-            # os.path's, since it takes what can't be looked into for no file.
+            # os.path treats inaccessible entries as nonexistent.
             if os.path.isfile(entry / "__init__.py"):  # noqa: PTH113
                 yield entry, entry.name
             elif entry.suffix == ".py":
@@ -206,13 +206,13 @@ class Folders:
 def _find(name: str, folders: list[str]) -> ModuleSpec | None:
     spec = None
     for folder in folders:
-        spec = spec or (_find_guarded(name, folder) if _guard_of(folder) else PathFinder.find_spec(name, [folder]))
-    # A folder without an __init__.py would be a package too (PEP 420), and nobody's module.
+        spec = spec or (_find_guarded(name, folder) if _guard_for(folder) else PathFinder.find_spec(name, [folder]))
+    # A folder without an __init__.py would be a namespace package (PEP 420).
     return spec if spec is not None and spec.origin is not None else None
 
 
-def _hidden_by(name: str, spec: ModuleSpec) -> str | None:
-    """What Python imports instead of it, in words; None if it is what Python imports."""
+def _shadowed_by(name: str, spec: ModuleSpec) -> str | None:
+    """A description of what Python imports instead of the module; None if Python imports the module."""
     other = _found_first(name)
     if other is None or (other.origin and spec.origin and Path(other.origin).resolve() == Path(spec.origin).resolve()):
         return None

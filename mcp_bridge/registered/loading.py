@@ -1,10 +1,10 @@
-"""From the configuration to the registry: folders, modules, entry points.
+"""Loads the registry from the configuration: folders, modules, entry points.
 
-A tool belongs to the module that declares it, or whose function it is; a package has the tools of its modules too, as
-far as it imports them. A tool that a module merely imports from elsewhere is not loaded with it.
+A tool belongs to the module that declares it, or in which its function is defined. A package also has the tools of its
+submodules that it imports. A tool that a module merely imports from elsewhere isn't loaded with it.
 
-Whatever can't be loaded is an error: a tool that is silently missing would be found out by a program in the middle of
-its work. What modules print while they are imported goes to standard error.
+Anything that can't be loaded is an error: otherwise a program would notice a missing tool in the middle of its work.
+Output of modules during their import goes to standard error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from mcp_bridge.downstream.catalog.aliases import nearest
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.registered import printing
-from mcp_bridge.registered.declaring import NOTED_AS, Declaration, Place, bad_tool
+from mcp_bridge.registered.declaring import DECLARATIONS_NAME, Declaration, SourceLocation, bad_tool
 from mcp_bridge.registered.folders import Folders
 from mcp_bridge.registered.registry import Registry
 from mcp_bridge.registered.results import MAX_RESULT_BYTES
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mcp_bridge.workspace.content import Content
 
 ENTRY_POINTS = "mcp_bridge.tools"
-"""The group of entry points, each the name of a module that declares tools."""
+"""The group of entry points, each of which names a module that declares tools."""
 
 _NOT_THEIRS = ("<frozen importlib", str(importlib.__file__), str(Path(__file__).parent))
 
@@ -42,30 +42,30 @@ def load_registry(config: ToolsConfig, base: Path, *, max_result_bytes: int = MA
 
     Args:
         config: The table `[tools]`.
-        base: The folder that relative paths start at: that of the configuration file.
-        max_result_bytes: Bytes of JSON one result may have.
+        base: The folder of the configuration file, for relative paths.
+        max_result_bytes: The maximum size of a result, in bytes of JSON.
 
     Raises:
-        BridgeError: As `declared`; `bad_tools`: a function that can't be a tool, two tools of one name.
+        BridgeError: As `load_declarations`; `bad_tools`: a function that can't be a tool, or two tools with one name.
     """
-    return Registry(declared(config, base), max_result_bytes=max_result_bytes)
+    return Registry(load_declarations(config, base), max_result_bytes=max_result_bytes)
 
 
-def declared(config: ToolsConfig, base: Path, trusted: Content | None = None) -> list[Declaration]:
-    """Import the operator's modules; their tools.
+def load_declarations(config: ToolsConfig, base: Path, trusted: Content | None = None) -> list[Declaration]:
+    """Import the operator's modules and return their tools.
 
     Args:
         config: The table `[tools]`.
-        base: The folder that relative paths start at: that of the configuration file.
-        trusted: What alone may be imported from its folders; None for everything.
+        base: The folder of the configuration file, for relative paths.
+        trusted: The only content that may be imported from its folders; None for everything.
 
     Raises:
-        BridgeError: `folder_changed`; `bad_tools`: a folder or module that isn't there or can't be imported, one
-            without tools that `modules` or an entry point names, a module that another hides.
+        BridgeError: `folder_changed`; `bad_tools`: a folder or module that doesn't exist or can't be imported, one
+            without tools that `modules` or an entry point names, a module that is shadowed by another.
     """
     folders = Folders(((base / path).resolve() for path in config.path), trusted)
     declarations: list[Declaration] = []
-    # Declarations are noted in the modules, so one that is loaded twice gives the same ones again.
+    # Declarations are stored in the modules, so loading a module twice returns the same ones.
     for name in config.modules:
         module = _from_config(name, folders)
         found = _declared_in(module)
@@ -78,7 +78,7 @@ def declared(config: ToolsConfig, base: Path, trusted: Content | None = None) ->
     if config.entry_points:
         for entry in sorted(importlib.metadata.entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
             declarations += _from_entry_point(entry)
-    folders.warn_of_hidden()
+    folders.warn_of_shadowed()
     return declarations
 
 
@@ -117,8 +117,8 @@ def _import(name: str) -> ModuleType:
     """Import a module.
 
     Raises:
-        ModuleNotFoundError: It isn't there.
-        BridgeError: `bad_tools`: it, or what it imports, failed.
+        ModuleNotFoundError: It doesn't exist.
+        BridgeError: `bad_tools`: it failed, or a module that it imports.
     """
     try:
         with printing.as_tool():
@@ -136,21 +136,21 @@ def _import(name: str) -> ModuleType:
 
 
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Where it happened, beginning with the imported module's own code."""
+    """The frames of an exception, beginning with the imported module's own code."""
     return [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_NOT_THEIRS)]
 
 
 def _import_failed(name: str, error: BaseException, frames: list[traceback.FrameSummary]) -> BridgeError:
-    place: Place | None = None
+    place: SourceLocation | None = None
     problem = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, SyntaxError) and error.filename:
-        place = Place(error.filename, error.lineno or 1)
+        place = SourceLocation(error.filename, error.lineno or 1)
         problem = f"{type(error).__name__}: {error.msg}"
     elif frames:
-        # The last line of the operator's own, not the library's that it called.
+        # The last line of the operator's own code, and not of a library that it called.
         home = Path(frames[0].filename).parent
         own = [frame for frame in frames if Path(frame.filename).is_relative_to(home)]
-        place = Place(own[-1].filename, own[-1].lineno or 1)
+        place = SourceLocation(own[-1].filename, own[-1].lineno or 1)
     hint = None
     if isinstance(error, ModuleNotFoundError):
         hint = "Install it in the environment that mcp-bridge runs in."
@@ -159,7 +159,7 @@ def _import_failed(name: str, error: BaseException, frames: list[traceback.Frame
     failure = bad_tool(place, f"{failed}: {problem}".rstrip("."), hint, module=name)
     failure.private["traceback"] = shown
     if not isinstance(error, SyntaxError | ModuleNotFoundError):
-        # What a module says, with a password in an address for one, isn't for an agent.
+        # The exception's message isn't for agents: it may contain a password, for example in a URL.
         failure.private["message"] = bad_tool(place, f"{failed}: {type(error).__name__}", None).message
     return failure
 
@@ -168,7 +168,7 @@ def _declared_in(module: ModuleType) -> list[Declaration]:
     names = [module.__name__, *(name for name in sys.modules if name.startswith(f"{module.__name__}."))]
     found: dict[int, Declaration] = {}
     for name in names:
-        for declaration in getattr(sys.modules.get(name), NOTED_AS, ()):
+        for declaration in getattr(sys.modules.get(name), DECLARATIONS_NAME, ()):
             found[id(declaration)] = declaration
     return list(found.values())
 
@@ -186,5 +186,5 @@ def _without_tools(what: str, module: ModuleType) -> BridgeError:
 
 
 def _is_declared(value: object, home: str) -> bool:
-    declared = getattr(sys.modules.get(home), NOTED_AS, ())
-    return any(declaration.function is value for declaration in declared)
+    load_declarations = getattr(sys.modules.get(home), DECLARATIONS_NAME, ())
+    return any(declaration.function is value for declaration in load_declarations)

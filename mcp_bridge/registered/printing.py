@@ -1,8 +1,8 @@
-"""What registered tools print goes to standard error: on standard output there may be somebody's protocol.
+"""Redirects output of registered tools to standard error, because standard output may carry the MCP protocol.
 
-Python's own `sys.stdout` is covered, in tools on the event loop and in their threads. Not covered are threads that a
-tool starts itself (they inherit no context before Python 3.14), child processes and C code, which write to
-descriptor 1. The MCP server moves that one out of the way as well (`server/stdio.py`).
+This covers Python's own `sys.stdout`, in tools on the event loop and in their threads. It doesn't cover threads that a
+tool starts itself (they inherit no context before Python 3.14), child processes, and C code, which write to descriptor
+1. The MCP server redirects that descriptor as well (`server/stdio.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _in_tool: ContextVar[bool] = ContextVar("mcp_bridge_in_tool", default=False)
 
 
 class _Divided:
-    """Standard error for a tool's context, and what standard output was for everything else."""
+    """Standard error in a tool's context, and the previous standard output everywhere else."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -30,8 +30,8 @@ class _Divided:
 
 @contextmanager
 def as_tool() -> Iterator[None]:
-    """A tool's code runs, or a task or thread is given its context, in here."""
-    # Looked at each time: whoever captures output replaces sys.stdout, ours included, and puts it back.
+    """The context in which a tool's code runs, or its task or thread is created."""
+    # Checked each time: code that captures output replaces sys.stdout, including our replacement, and restores it.
     if not isinstance(sys.stdout, _Divided):
         sys.stdout = cast("TextIO", _Divided(sys.stdout))
     token = _in_tool.set(True)

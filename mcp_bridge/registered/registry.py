@@ -1,4 +1,4 @@
-"""The registered tools together, presented as the server `local`."""
+"""The registered tools, listed as the server `local`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.downstream.catalog.aliases import did_you_mean, nearest
-from mcp_bridge.downstream.catalog.describe import called_as
+from mcp_bridge.downstream.catalog.describe import call_hint
 from mcp_bridge.downstream.catalog.tools import Listing, listing_from_wire
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.registered.calling import SERVER, Called, RegisteredTool
+from mcp_bridge.registered.calling import SERVER, CallOutcome, RegisteredTool
 from mcp_bridge.registered.declaring import bad_tool
 from mcp_bridge.registered.results import MAX_RESULT_BYTES
 from mcp_bridge.registered.threads import Threads
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from mcp_bridge.registered.declaring import Declaration
 
 MAX_THREADS = 32
-"""Synchronous tools that run at the same time; further calls wait for a thread."""
+"""How many synchronous tools run at the same time; further calls wait for a thread."""
 
 
 class Registry:
-    """The tools, by name. To be called from one event loop at a time.
+    """The tools by name. May be used from one event loop at a time.
 
     Attributes:
-        tools: Compiled, in the order they were declared.
+        tools: The compiled tools in the order of their declaration.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class Registry:
         """Compile tools.
 
         Args:
-            declarations: The tools; one that is there twice counts once.
-            max_result_bytes: Bytes of JSON one result may have.
-            max_threads: Synchronous tools that run at the same time.
+            declarations: The tools; duplicates count once.
+            max_result_bytes: The maximum size of a result, in bytes of JSON.
+            max_threads: How many synchronous tools run at the same time.
 
         Raises:
-            BridgeError: `bad_tools`: two of one name, or one whose annotations make no schema.
+            BridgeError: `bad_tools`: two tools with one name, or one whose annotations have no JSON Schema.
         """
         tools: dict[str, RegisteredTool] = {}
         for declaration in declarations:
@@ -61,11 +61,11 @@ class Registry:
         self._rows = {row.name: row for row in self._listing.tools}
 
     def listing(self) -> Listing:
-        """The tools as a server lists them. Unlike a server's, these annotations are the operator's own word."""
+        """The tools in the form of a server's listing. Unlike a server's, these annotations are trusted."""
         return self._listing
 
     def find(self, name: str) -> RegisteredTool:
-        """The tool of this name, or else of this alias.
+        """The tool with this name, or else with this alias.
 
         Raises:
             BridgeError: `unknown_tool`, with the nearest names.
@@ -88,31 +88,30 @@ class Registry:
         name: str,
         arguments: dict[str, Any] | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
-    ) -> Called:
+    ) -> CallOutcome:
         """Call a tool.
 
         Args:
-            name: Its name, or its alias.
-            arguments: JSON values by their names in the schema.
-            timeout: Seconds the call may take, if that is less than the tool's own limit. Waiting for a thread counts.
+            name: The tool's name or alias.
+            arguments: JSON values by the schema's names.
+            timeout: Seconds that the call may take, if less than the tool's own limit. Waiting for a thread counts.
 
         Returns:
-            The result as plain JSON, or that it is pending. A tool that was cancelled for its time and answered while
-            it cleaned up has answered.
+            The result as plain JSON, or that it is pending. The answer of a tool that returns while it is being
+            cancelled is used.
 
         Raises:
-            BridgeError: `unknown_tool`; `bad_arguments`, with the signature; `tool_unavailable`: too many of its calls
-                never ended; `tool_busy`: it was not started, for want of a thread; `tool_timeout`, whose
-                `still_running` says whether it runs on; `tool_error`: what it raised; `bad_tool_result`: it returned
-                what JSON can't carry.
-                The last three leave open what the tool has done; with the others it was not started.
+            BridgeError: `unknown_tool`; `bad_arguments`, with the signature; `tool_unavailable`: too many abandoned
+                calls; `tool_busy`: no thread was available; `tool_timeout`, with `still_running`; `tool_error`: an
+                exception of the tool; `bad_tool_result`: the result isn't JSON.
+                After the last three, the tool may have had an effect; with the others it was not started.
         """
         tool = self.find(name)
         try:
             return await tool.call(arguments or {}, timeout, self._threads)
         except BridgeError as error:
             if error.code == "bad_arguments":
-                error.hint = called_as(self._rows[tool.declaration.name])
+                error.hint = call_hint(self._rows[tool.declaration.name])
             raise
 
 

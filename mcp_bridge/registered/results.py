@@ -1,7 +1,7 @@
-"""What a tool returned as plain JSON: the schema that its return annotation promises, and the conversion.
+"""Converts a tool's return value to plain JSON: the schema of the return annotation, and the conversion.
 
-A result that doesn't keep the annotation's promise is passed on all the same, and logged: the tool has done its work,
-and refusing to say so would make a caller believe that it hadn't. Only what JSON can't carry is refused.
+A result that doesn't match its annotation is passed on and logged: the tool has done its work, and an error would make
+the caller believe that it hadn't. Only results that JSON can't encode are refused.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_RESULT_BYTES = 8 << 20
-"""Bytes of JSON that one result may have."""
+"""The maximum size of a result, in bytes of JSON."""
 
-# What the channel to a sandbox carries, less its envelope.
+# The maximum depth on the channel to a sandbox, less that of the message around the result.
 _MAX_DEPTH = 48
 
 _KEY_SHOWN = 60
@@ -40,12 +40,12 @@ _JSON = (Any, object, str, int, float, bool, dict, list, type(None))
 
 _AS_IT_IS = frozenset({str, bool, type(None)})
 
-# Python writes no integer of more than 4,300 digits.
+# Python can't convert integers of more than 4,300 digits to text.
 _MAX_BITS = 14_000
 
 
 class ResultError(ValueError):
-    """A result that JSON can't carry; the text says which part."""
+    """A result that JSON can't encode; the message names the part."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
@@ -53,7 +53,7 @@ class ResultError(ValueError):
         self._path: list[str] = []
 
     def within(self, part: str | int) -> ResultError:
-        """The same fault, one level further out."""
+        """The same fault, with the path extended by an enclosing part."""
         self._path.append(f"[{part}]" if isinstance(part, int) else f"[{part[:_KEY_SHOWN]!r}]")
         return self
 
@@ -62,18 +62,18 @@ class ResultError(ValueError):
 
 
 class Results:
-    """One tool's results.
+    """The compiled return type of a tool.
 
     Attributes:
-        schema: JSON Schema of the result, an object. What isn't an object stands under the one property `result`, as
-            SDKs write it (`mcp_bridge.downstream.catalog.results.is_wrapped`). The values themselves are not wrapped.
+        schema: The JSON Schema of the result, always an object. A type that isn't an object is described as its
+            property `result`, as SDKs do (`mcp_bridge.downstream.catalog.results.is_wrapped`). Values are not wrapped.
     """
 
     def __init__(self, declaration: Declaration, hints: dict[str, Any], max_bytes: int = MAX_RESULT_BYTES) -> None:
         """Compile a return annotation.
 
         Raises:
-            BridgeError: `bad_tools`: JSON has no form for it.
+            BridgeError: `bad_tools`: it has no JSON equivalent.
         """
         self._name = declaration.name
         self._max_bytes = max_bytes
@@ -91,14 +91,14 @@ class Results:
         self._adapter = None if _is_json(hint) else adapter
 
     def plain(self, value: Any) -> Any:
-        """A copy of the result in JSON's own types: nothing that the tool changes later is seen.
+        """A copy of the result in JSON's own types: later changes by the tool have no effect.
 
-        Keys of dictionaries must be texts, unless the return annotation gives them another type that pydantic writes
-        as a text.
+        Keys of dictionaries must be strings, unless the return annotation declares a key type that pydantic serializes
+        as a string.
 
         Raises:
-            ResultError: JSON can't carry it, or it is too large.
-            Exception: Whatever a serializer of the operator's raises.
+            ResultError: JSON can't encode it, or it is too large.
+            Exception: Any exception of the operator's serializers.
         """
         if self._adapter is not None and not isinstance(value, Iterator):
             value = self._dumped(self._adapter, value)
@@ -170,7 +170,7 @@ def _key(key: Any) -> str:
 
 
 def _leaf(value: Any) -> Any:
-    """What isn't JSON's own, by pydantic's rules: models, dataclasses, dates, enumerations, sets."""
+    """Serialize other types by pydantic's rules: models, dataclasses, dates, enumerations, sets."""
     if value is PENDING:
         raise ResultError("is PENDING, which a tool must return by itself and not inside of something")
     if isinstance(value, Iterator):
@@ -184,7 +184,7 @@ def _leaf(value: Any) -> Any:
 
 
 def _is_json(hint: Any) -> bool:
-    """Whether values of this type are JSON as they are, so that nothing needs to be serialized."""
+    """Whether values of this type are plain JSON, so that nothing needs to be serialized."""
     if any(hint is known for known in _JSON):
         return True
     origin, args = typing.get_origin(hint), typing.get_args(hint)
@@ -196,7 +196,7 @@ def _is_json(hint: Any) -> bool:
 
 
 def _as_object(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with an object at its root, which MCP asks for."""
+    """The schema with an object at its root, as MCP requires."""
     definitions = {"$defs": schema["$defs"]} if "$defs" in schema else {}
     inner = {key: value for key, value in schema.items() if key != "$defs"}
     reference = inner.get("$ref")

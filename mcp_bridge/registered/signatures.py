@@ -1,8 +1,8 @@
-"""A tool's signature compiled: the JSON Schema of its arguments, and the check that turns JSON into typed values.
+"""Compiles a tool's signature: the JSON Schema of its arguments, and the validation of JSON into typed values.
 
-Arguments are checked strictly, as JSON: a text is no number, a number no text. What the policy has looked at is then
-what the function gets; a lax check would make 1000 of the "1000" that a rule took for a text. Dates, enumerations,
-UUIDs and the like, for which JSON has no types of their own, come as texts.
+Arguments are validated strictly, as JSON: a string is no number, and a number no string. So the function gets the same
+values that the policy has checked; lax validation would turn the string "1000", which a rule has seen, into 1000.
+Dates, enumerations, UUIDs and other types without a JSON equivalent are passed as strings.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
     from mcp_bridge.registered.declaring import Declaration
 
-# How many faults one message names (one that isn't told costs another call), how many of one kind at one place (rows of
-# a list are one), and how many are looked at.
+# How many faults a message lists (a fault that isn't listed costs another call), how many of one kind at one place (the
+# rows of a list are one place), and how many are examined.
 _FAULTS_NAMED = 20
 _FAULTS_ALIKE = 3
 _FAULTS_SEEN = 200
 
-# Of more, the first are read from a text: that is made in a tenth of the time.
+# Of more faults, the first are parsed from pydantic's text, which is produced in a tenth of the time.
 _FAULTS_LISTED = 1000
 
-# Beyond this a float no longer tells which integer was meant.
+# Above this, a float no longer determines an integer.
 _EXACT = 2**53
 
 _JSON_KINDS: Final = {
@@ -55,13 +55,13 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=T
 
 
 class ArgumentsError(ValueError):
-    """Arguments that don't fit; the text names the parameters, never a value, which may be a secret by now."""
+    """Invalid arguments; the message names the parameters, and never a value, which may be a secret."""
 
 
 class Schema(GenerateJsonSchema):
-    """JSON Schema without the titles that repeat every name: a model pays for them."""
+    """JSON Schema without the titles that repeat every name: models pay for them."""
 
-    # A default that JSON can't carry is the function's own business.
+    # A default that JSON can't encode is left out.
     ignored_warning_kinds = frozenset({"skipped-choice", "non-serializable-default"})  # type: ignore[assignment]
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002, D102
@@ -69,7 +69,7 @@ class Schema(GenerateJsonSchema):
 
 
 class Arguments:
-    """One tool's arguments.
+    """The compiled parameters of a tool.
 
     Attributes:
         schema: Their JSON Schema, an object.
@@ -79,7 +79,7 @@ class Arguments:
         """Compile a signature.
 
         Raises:
-            BridgeError: `bad_tools`: an annotation that JSON has no form for.
+            BridgeError: `bad_tools`: an annotation has no JSON equivalent.
         """
         given = parameters(declaration)
         adapter, schema = _compiled(declaration, given, hints)
@@ -87,14 +87,14 @@ class Arguments:
         self._validate = adapter.validator.validate_json
 
     def check(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The function's keyword arguments.
+        """Validate arguments and return the function's keyword arguments.
 
         Args:
-            arguments: JSON values by the names in the schema.
+            arguments: JSON values by the schema's names.
 
         Raises:
-            ArgumentsError: They don't fit.
-            Exception: Whatever a validator of the operator's raises.
+            ArgumentsError: They are invalid.
+            Exception: Any exception of the operator's validators.
         """
         text = _json(arguments)
         try:
@@ -102,17 +102,17 @@ class Arguments:
         except ValidationError as error:
             first = error
         if _faults(first)[0]["type"] == "json_invalid":
-            raise ArgumentsError(_TOO_DEEP)  # what json has just written can have no other fault
-        # In JSON 2.0 is the integer 2 (JSON Schema 2020-12 validation §6.1.1; RFC 8785 even writes it so).
+            raise ArgumentsError(_TOO_DEEP)  # json has just encoded it, so this is the only possible fault
+        # In JSON, 2.0 is the integer 2 (JSON Schema 2020-12 validation §6.1.1; RFC 8785 even writes it so).
         whole = _json(_integers(arguments))
         if whole != text:
             try:
                 return self._validate(whole, strict=True)  # type: ignore[no-any-return]
             except ValidationError as error:
                 first = error
-        raise ArgumentsError(self._told(first))
+        raise ArgumentsError(self._message(first))
 
-    def _told(self, error: ValidationError) -> str:
+    def _message(self, error: ValidationError) -> str:
         alike: Counter[tuple[Any, ...]] = Counter()
         told: list[str] = []
         for fault in _faults(error):
@@ -138,7 +138,7 @@ class Arguments:
 
 
 def _faults(error: ValidationError) -> list[Mapping[str, Any]]:
-    """The first faults; of very many, which pydantic would take a second to list in one piece, without the inputs."""
+    """The first faults. If there are very many, which pydantic takes a second to list at once, without the inputs."""
     if error.error_count() <= _FAULTS_LISTED:
         return list(error.errors(include_url=False, include_context=False)[:_FAULTS_SEEN])
     text = error.json(include_url=False, include_context=False, include_input=False)
@@ -152,7 +152,7 @@ def _faults(error: ValidationError) -> list[Mapping[str, Any]]:
 
 
 def resolved_hints(declaration: Declaration) -> dict[str, Any]:
-    """The function's annotations as types, the returned one under `return`.
+    """The function's resolved annotations; the return type has the key `return`.
 
     Raises:
         BridgeError: `bad_tools`: one can't be resolved.
@@ -171,7 +171,7 @@ def resolved_hints(declaration: Declaration) -> dict[str, Any]:
 
 
 def schema_of(adapter: TypeAdapter[Any], *, serialized: bool = False) -> dict[str, Any]:
-    """The JSON Schema of a type, as it is read or as it is written."""
+    """The JSON Schema of a type, for validation or for serialization."""
     return adapter.json_schema(schema_generator=Schema, mode="serialization" if serialized else "validation")
 
 
@@ -210,10 +210,10 @@ def _culprit(given: list[inspect.Parameter], hints: dict[str, Any], error: Excep
 
 
 def _collector(given: list[inspect.Parameter], hints: dict[str, Any]) -> Any:
-    """A function of the same parameters that gives them back.
+    """A function with the same parameters that returns them.
 
-    pydantic validates a call by making it. The tool's own call comes later: what it raises must not be taken for a
-    fault of its arguments. With parameters that are all keyword-only every argument comes back by its name.
+    Pydantic validates a call by making it. The tool itself is called later: its exceptions must not be taken for
+    invalid arguments. With keyword-only parameters, every argument is returned by name.
     """
 
     def collect(**arguments: Any) -> dict[str, Any]:
@@ -223,14 +223,14 @@ def _collector(given: list[inspect.Parameter], hints: dict[str, Any]) -> Any:
     for param in given:
         kind = param.kind if param.kind is param.VAR_KEYWORD else param.KEYWORD_ONLY
         params.append(param.replace(kind=kind, annotation=hints.get(param.name, param.empty)))
-    # The last is **kwargs if there is one: the rest need no order when all are keyword-only.
+    # The last one is **kwargs, if present: keyword-only parameters need no order.
     vars(collect)["__signature__"] = inspect.Signature(params)
     collect.__annotations__ = {param.name: hints[param.name] for param in given if param.name in hints}
     return collect
 
 
 def first_line(error: Exception) -> str:
-    """The part of pydantic's complaint that isn't advice."""
+    """The part of pydantic's message that isn't advice."""
     if isinstance(error, PydanticUserError):
         error = Exception(error.message)
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
@@ -248,7 +248,7 @@ def _json(arguments: dict[str, Any]) -> bytes:
 
 
 def _integers(value: Any) -> Any:
-    """The value with whole floats as integers."""
+    """The value with whole floats converted to integers."""
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) < _EXACT else value
     if isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""Daemon threads for synchronous tools, driven from one event loop.
+"""Daemon threads for synchronous tools, controlled by one event loop.
 
-anyio's worker threads are not daemons: the interpreter waits for them at its end, so a tool that hangs would keep the
-host from ever leaving. Everything but the work itself happens on the event loop, so nothing here needs a lock.
+anyio's worker threads are not daemons: the interpreter waits for them at exit, so a tool that hangs would keep the host
+from exiting. Everything but the work itself happens on the event loop, so no locks are needed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _IDLE = 10.0
 
 
 class Job(Generic[T]):
-    """A piece of work.
+    """A unit of work.
 
     Attributes:
-        outcome: What the work returned, however late. Cancelled if the work was dropped before it began.
-        started: Whether a thread has begun with it.
+        outcome: The work's return value, however late. Cancelled if the job was dropped before it started.
+        started: Whether a thread has started it.
     """
 
     __slots__ = ("context", "loop", "outcome", "started", "work", "worker_lost")
@@ -42,7 +42,7 @@ class Job(Generic[T]):
 
 
 class Threads:
-    """At most `size` threads that are not given up; further jobs wait their turn, first come, first served."""
+    """At most `size` threads, not counting abandoned ones; further jobs wait in order of their arrival."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -51,23 +51,23 @@ class Threads:
         self._waiting: deque[Job[object]] = deque()
 
     def submit(self, work: Callable[[], T], context: Context) -> Job[T]:
-        """Have a thread do `work`, which must not raise, in this context."""
+        """Run `work`, which must not raise, in a thread with this context."""
         job = Job(work, context)
         self._waiting.append(job)  # type: ignore[arg-type]
-        self._hand_out()
+        self._assign()
         return job
 
-    def give_up(self, job: Job[T]) -> None:
-        """Don't wait for a job any longer. If it has begun its thread is lost until it ends; else it never begins."""
+    def abandon(self, job: Job[T]) -> None:
+        """Abandon a job. If it has started, its thread is lost until it ends; otherwise it never starts."""
         if job.started:
             job.worker_lost = True
             self._live -= 1
         else:
             self._waiting.remove(job)  # type: ignore[arg-type]
             job.outcome.cancel()
-        self._hand_out()
+        self._assign()
 
-    def _hand_out(self) -> None:
+    def _assign(self) -> None:
         while self._waiting and (self._idle or self._live < self._size):
             if self._idle:
                 worker = self._idle.pop()
@@ -76,24 +76,24 @@ class Threads:
                 try:
                     worker.start()
                 except RuntimeError:
-                    return  # the system gives no more: jobs wait as they do behind busy threads
+                    return  # No more threads are available: jobs wait as they do for busy threads.
                 self._live += 1
             job = self._waiting.popleft()
             job.started = True
             worker.jobs.put(job)
 
     def finished(self, worker: _Worker, job: Job[T], outcome: T) -> None:
-        """On the event loop: a worker is done with a job."""
+        """Handle a worker's finished job. Called on the event loop."""
         if not job.outcome.done():
             job.outcome.set_result(outcome)
         if job.worker_lost:
             worker.jobs.put(None)
         else:
             self._idle.append(worker)
-            self._hand_out()
+            self._assign()
 
     def retire(self, worker: _Worker) -> None:
-        """On the event loop: a worker has had nothing to do for a while. By now it may have something again."""
+        """Handle a worker that was idle for a while; it may have a new job by now. Called on the event loop."""
         if worker in self._idle:
             self._idle.remove(worker)
             self._live -= 1
@@ -125,7 +125,7 @@ class _Worker(threading.Thread):
 
 
 def _tell(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *args: object) -> bool:
-    """Have the event loop call this; False if the loop is no more."""
+    """Call a function on the event loop; False if the loop is closed."""
     try:
         loop.call_soon_threadsafe(function, *args)
     except RuntimeError:

@@ -1,1 +1,1 @@
-"""Container engines, and the images that they run: nothing here knows what runs inside."""
+"""Container engines and sandbox images. Nothing here depends on what runs inside a container."""

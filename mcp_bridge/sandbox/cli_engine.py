@@ -1,7 +1,7 @@
-"""Podman and Docker by their command lines.
+"""Drives Podman and Docker through their command lines.
 
-One `run` client a container, attached to its three streams. Ending the client does not end the container, so every
-way out of here kills by id; and every wait is bounded, so a cancelled caller can neither leave a live container
+Each container has one `run` client attached to its three streams. The client's end doesn't end the container, so every
+exit path kills the container by id. Every wait is bounded: a cancelled caller can neither leave a running container
 behind nor hang on one.
 """
 
@@ -46,41 +46,41 @@ if TYPE_CHECKING:
     from anyio.abc import ByteReceiveStream, ByteSendStream
 
 COMMAND_SECONDS = 20.0
-"""For `kill`, `rm` and `ps` to answer: the engine may be waiting for its store's lock."""
+"""How long `kill`, `rm` and `ps` may take: the engine may be waiting for the lock of its store."""
 
 CREATION_SECONDS = 15.0
-"""For a starting engine to name its container once we want it gone: until then there is no id to kill."""
+"""How long a starting engine may take to report the id of a container that we want to kill: `kill` needs the id."""
 
 EXIT_SECONDS = 10.0
-"""For the client to end, and `--rm` to remove, after its container was killed, or has ended. One whose monitor was
-killed would take 20 s."""
+"""How long the client may take to end, and `--rm` to remove, after its container was killed or has ended. A container
+whose monitor was killed would take 20 s."""
 
 RETRY_SECONDS = 0.25
-"""Between two attempts to kill a container that exists but does not run yet."""
+"""Pause between two attempts to kill a container that exists but isn't running yet."""
 
 ID_POLL_SECONDS = 0.004
-"""How often to look for the file with the id. Creation takes 100 ms and more."""
+"""How often to poll for the id file. Creation takes 100 ms and more."""
 
 MONITOR_POLL_SECONDS = 0.05
-"""How often to look for the file with the monitor's process id, until the container is there."""
+"""How often to poll for the file with the monitor's process id until the container exists."""
 
 OOM_SECONDS = 10.0
-"""How long before its end a container was first out of memory, if that is why it has ended."""
+"""How long before its end a container may have run out of memory for that to count as the cause."""
 
 _ID_LENGTH = 64
 _SIGKILL_CODE = 137
 _ENGINE_CODES = frozenset({125, 126, 127})
-"""How `run` ends when it failed itself, or could not start the command."""
+"""Exit codes of `run` if the engine itself failed or could not start the command."""
 
 _ID_FILE_SECONDS = 24 * 3600.0
-"""Longer than any container of ours lives."""
+"""Age above which an id file is stale. No container of ours lives so long."""
 
 _REMOTE_VARIABLES = ("CONTAINER_HOST", "CONTAINER_CONNECTION")
 _REMOTE_ARGUMENTS = ("--remote", "--url", "--connection", "-r", "-c")
-"""By which podman drives one of another machine, where its monitors are."""
+"""Settings that make podman use another machine, on which its monitors run."""
 
 _FIRST_UID, _LAST_UID = 20_000, 60_000
-"""Within the 65,536 subordinate ids that a rootless user has, and away from the ids that images use."""
+"""A range within the 65,536 subordinate ids of a rootless user, away from the ids that images use."""
 
 _INHERITED = (
     "PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "DBUS_SESSION_BUS_ADDRESS", "SSH_AUTH_SOCK",
@@ -89,25 +89,26 @@ _INHERITED = (
     "CONTAINER_HOST", "CONTAINER_CONNECTION", "CONTAINER_SSHKEY", "CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF",
     "CONTAINERS_REGISTRIES_CONF", "STORAGE_DRIVER", "STORAGE_OPTS",
 )  # fmt: skip
-"""What a `run` client may have of our environment: it lives as long as the sandbox; our keys are not its business."""
+"""The variables that a `run` client inherits. It lives as long as the sandbox, and must not hold our API keys."""
 
 MONITOR_NAME = "monitor.pid"
 MONITOR_SECONDS = 2.0
-"""For a container's monitor to leave, once that was removed."""
+"""How long a container's monitor may take to exit after the container was removed."""
 
 OOM_NAME = "oom"
-"""What podman's monitor leaves in the directory that it works in, when the control group was out of memory."""
+"""The file that podman's monitor writes to its working directory when the control group runs out of memory."""
 
 _MISSING = ("no such container", "no container with", "does not exist", "is already in progress")
 _NOT_RUNNING = ("is not running", "can only kill running containers", "container state improper")
 
 
 class CliEngine(Engine):
-    """An engine driven by its command line.
+    """An engine driven through its command line.
 
     Args:
-        choice: Which engine, and what works on this host.
-        state_dir: Holds the files with the ids of starting containers, under `run/`, which is made with mode 0700.
+        choice: The engine, and the features that work on this host.
+        state_dir: The state directory. Its subdirectory `run`, created with mode 0700, holds the id files of starting
+            containers.
 
     Raises:
         BridgeError: `disk_full`, `state_unwritable`.
@@ -115,7 +116,7 @@ class CliEngine(Engine):
 
     def __init__(self, choice: RuntimeChoice, state_dir: Path) -> None:
         self.choice = choice
-        # The client works there: what it leaves is in nobody's way.
+        # The client's working directory: files that it leaves there disturb nobody.
         self._run_dir = state_dir.absolute() / "run"
         state_directory(state_dir)
         try:
@@ -125,16 +126,16 @@ class CliEngine(Engine):
         self._uids = _uids()
         self._image_variables: dict[str, tuple[str, ...]] = {}
         self._killed: set[str] = set()
-        self._forget_killed()
+        self._remove_stale_files()
 
     @property
     def name(self) -> str:
         """`podman` or `docker`."""
         return self.choice.engine
 
-    def _forget_killed(self) -> None:
-        """Remove what bridges that were killed have left: id files and directories, and what engines wrote there."""
-        # An empty file, of podman's monitor for a container that died of memory, where earlier versions started it.
+    def _remove_stale_files(self) -> None:
+        """Remove the id files and directories of killed bridges, and the files that engines wrote there."""
+        # Podman's monitor writes an empty file `oom` to its working directory, which earlier versions did not set.
         with contextlib.suppress(OSError):
             (self._run_dir / "oom").unlink()
         horizon = time.time() - _ID_FILE_SECONDS
@@ -170,10 +171,10 @@ class CliEngine(Engine):
             child = Child(argv, _environment(choice.environment), folder)
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
-            raise self._unstarted(error) from error
+            raise self._start_error(error) from error
         return CliProcess(self, child, spec.name, cidfile, folder)
 
-    def _unstarted(self, error: OSError) -> BridgeError:
+    def _start_error(self, error: OSError) -> BridgeError:
         if isinstance(error, FileNotFoundError):
             return BridgeError(
                 "no_runtime",
@@ -184,7 +185,7 @@ class CliEngine(Engine):
 
     @property
     def has_monitors(self) -> bool:
-        """Whether a process of this machine holds each container's streams, and is told by its id: podman's conmon."""
+        """Whether each container has a monitor process on this machine that can be found by container id (conmon)."""
         return (
             self.name == "podman"
             and sys.platform == "linux"
@@ -200,8 +201,8 @@ class CliEngine(Engine):
         """
         self._killed.add(container_id)
         result = await self._command("kill", "--signal=KILL", container_id)
-        if result.returncode and not _says(result, _MISSING + _NOT_RUNNING):
-            raise self._failed(result)
+        if result.returncode and not _mentions(result, _MISSING + _NOT_RUNNING):
+            raise self._error(result)
 
     async def remove(self, container_id: str) -> None:
         """Remove by id or name, running or not.
@@ -210,25 +211,25 @@ class CliEngine(Engine):
             BridgeError: `engine_failed`.
         """
         self._killed.add(container_id)
-        # Podman's `rm --force` asks politely for ten seconds first unless told otherwise.
+        # By default Podman's `rm --force` sends SIGTERM first and waits for ten seconds.
         at_once = ("--time=0",) if self.name == "podman" and self.choice.at_least(4) else ()
         result = await self._command("rm", "--force", *at_once, container_id)
-        if result.returncode and not _says(result, _MISSING):
-            raise self._failed(result)
+        if result.returncode and not _mentions(result, _MISSING):
+            raise self._error(result)
 
     async def list(self, label: str) -> Sequence[ContainerInfo]:
-        """Every container that carries the label. From Docker only our own two labels come with the answer.
+        """All containers with a label. For Docker, `labels` contains only our own two labels.
 
         Raises:
             BridgeError: `engine_failed`.
         """
         name, _, value = label.partition("=")
-        # By name only: Podman splits a filter's value at commas.
+        # Filter by name only: Podman splits a filter's value at commas.
         result = await self._command(
             "ps", "--all", "--no-trunc", f"--filter=label={name}", "--format", _LIST_FORMAT[self.name]
         )
         if result.returncode:
-            raise self._failed(result)
+            raise self._error(result)
         try:
             found = _decode_podman(result.stdout) if self.name == "podman" else _decode_docker(result.stdout)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -236,17 +237,17 @@ class CliEngine(Engine):
         return [container for container in found if "=" not in label or container.labels.get(name) == value]
 
     def was_killed(self, container_id: str) -> bool:
-        """Whether this object was asked to kill it; asking forgets it."""
+        """Whether this object was asked to kill a container. The first query clears the record."""
         known = container_id in self._killed
         self._killed.discard(container_id)
         return known
 
     async def was_out_of_memory(self, container_id: str, since: float) -> bool:
-        """Whether Docker has told of a container that it was out of memory; False where it can't be asked.
+        """Whether Docker reported that a container ran out of memory; False if that can't be determined.
 
         Args:
-            container_id: Id or name; it may be gone.
-            since: In seconds since 1970.
+            container_id: Id or name. The container may have been removed.
+            since: Unix time in seconds from which events are searched.
         """
         period = (f"--since={since:.9f}", f"--until={time.time():.9f}")
         only = (f"--filter=container={container_id}", "--filter=event=oom")
@@ -257,18 +258,19 @@ class CliEngine(Engine):
         return result.returncode == 0 and bool(result.stdout.strip())
 
     async def _variables_of(self, image: str) -> tuple[str, ...]:
-        """The variables an image sets; Docker keeps them unless told their names. Asked once an image."""
+        """The variables that an image sets, which Docker keeps unless they are unset by name. Cached by image."""
         if self.name == "podman":
             return ()
         if image not in self._image_variables:
             result = await self._command("image", "inspect", "--format={{json .Config.Env}}", image)
             if result.returncode:
-                # The run that follows fails for the same reason and says so better.
+                # The `run` that follows fails for the same reason, with a better message.
                 return ()
             with contextlib.suppress(ValueError):
                 found = json.loads(result.stdout) or []
                 names = (str(entry).partition("=")[0] for entry in found)
-                # `--env NAME` drops the variable only where the client has none of that name; else it hands ours in.
+                # `--env NAME` unsets a variable only if the client has no variable of this name; else it passes ours
+                # on.
                 self._image_variables[image] = tuple(name for name in names if name not in _INHERITED)
         return self._image_variables.get(image, ())
 
@@ -286,12 +288,12 @@ class CliEngine(Engine):
         except OSError as error:
             raise BridgeError("no_runtime", f"{self.choice.path} can't be started: {error.strerror}.") from error
 
-    def _failed(self, result: ToolResult) -> BridgeError:
+    def _error(self, result: ToolResult) -> BridgeError:
         return BridgeError("engine_failed", f"{self.name} failed: {result.tail()}", output=result.tail())
 
 
 class CliProcess(SandboxProcess):
-    """A container and the client attached to it; made by `CliEngine.start`."""
+    """A container and the client attached to it; created by `CliEngine.start`."""
 
     def __init__(self, engine: CliEngine, child: Child, name: str, cidfile: Path, folder: Path) -> None:
         self._engine = engine
@@ -301,7 +303,7 @@ class CliProcess(SandboxProcess):
         self._folder = folder
         self._severed = False
         self._monitor_left: float | None = None
-        """When the container's monitor was seen to have ended, in seconds since 1970."""
+        """When the end of the container's monitor was noticed (Unix time in seconds)."""
         self._id: str | None = None
         self._tail = bytearray()
         self._spoke = False
@@ -311,28 +313,28 @@ class CliProcess(SandboxProcess):
         stdin, stdout, stderr = child.descriptors()
         self._stdin = PipeWriter(stdin)
         self._stdout = PipeReader(stdout, on_data=self._on_output)
-        self._stderr = PipeReader(stderr, on_data=self._on_complaint)
+        self._stderr = PipeReader(stderr, on_data=self._on_stderr)
 
     @property
     def stdin(self) -> ByteSendStream:
-        """To the container's standard input."""
+        """The container's standard input."""
         return self._stdin
 
     @property
     def stdout(self) -> ByteReceiveStream:
-        """The channel."""
+        """The container's standard output: the channel."""
         return self._stdout
 
     @property
     def stderr(self) -> ByteReceiveStream:
-        """PID 1's own reports, and the engine's complaints."""
+        """The container's standard error: PID 1's reports, and the engine's messages."""
         return self._stderr
 
     async def container_id(self) -> str:
-        """The engine's full id of the container.
+        """The engine's full container id.
 
         Raises:
-            BridgeError: As `wait`, when the engine ended without making a container.
+            BridgeError: As `wait`, if the engine ended without creating a container.
         """
         while (known := self._read_id()) is None:
             if self._child.returncode is not None:
@@ -344,7 +346,7 @@ class CliProcess(SandboxProcess):
         return known
 
     async def wait(self) -> ExitStatus:
-        """Wait until the container has ended, or nobody can tell any more.
+        """Wait until the container has ended, or its end can no longer be observed.
 
         Raises:
             BridgeError: `sandbox_start_failed`, `image_missing`, `no_runtime`, `disk_full`: PID 1 never ran.
@@ -353,14 +355,14 @@ class CliProcess(SandboxProcess):
         if code is None:
             return ExitStatus(None)
         if self._status is None:
-            # PID 1 may choose these statuses too, but then it has spoken before, or has nothing to tell anyway.
+            # PID 1 may exit with these codes too, but then it has written output before, or has nothing to report.
             if code in _ENGINE_CODES and not self._spoke:
                 raise await self._failure()
-            self._status = await self._judge(code)
+            self._status = await self._exit_status(code)
         return self._status
 
     async def _ended(self) -> int | None:
-        """The client's exit status; None if it waits in vain for a container whose monitor has ended."""
+        """The client's exit status; None if it hangs because its container's monitor has ended."""
         if self._severed:
             return None
         code: int | None = None
@@ -380,7 +382,7 @@ class CliProcess(SandboxProcess):
         return code
 
     async def _monitor_ended(self) -> None:
-        """Wait for the end of the container's monitor; for ever, where nobody can tell of it."""
+        """Wait for the end of the container's monitor; wait forever if it can't be observed."""
         if not self._engine.has_monitors:
             await anyio.sleep_forever()
         file = self._folder / MONITOR_NAME
@@ -398,7 +400,7 @@ class CliProcess(SandboxProcess):
             os.close(pidfd)
 
     async def aclose(self) -> None:
-        """Kill by id if still running, remove, close the streams. Idempotent, bounded and shielded."""
+        """Kill the container if it is running, remove it, close the streams. Idempotent, bounded and shielded."""
         with anyio.CancelScope(shield=True):
             async with self._closing:
                 if self._closed:
@@ -406,13 +408,13 @@ class CliProcess(SandboxProcess):
                 try:
                     self._stdin.close()
                     if self._severed:
-                        # Podman can't kill what it has lost, and its client hangs.
+                        # Podman can't kill a container without its monitor, and its client hangs.
                         self._child.kill_session()
                         await self._remove()
                     elif self._child.returncode is None:
                         await self._end()
                     elif self._child.returncode < 0 or self._child.returncode in _ENGINE_CODES:
-                        # Somebody killed the client, or it has lost its container, which may live on.
+                        # The client was killed, or has lost its container, which may still be running.
                         await self._remove()
                 finally:
                     self._closed = True
@@ -427,9 +429,9 @@ class CliProcess(SandboxProcess):
                     shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _end(self) -> None:
-        """From a running client to none, and no container."""
+        """End the client and its container."""
         async with anyio.create_task_group() as group:
-            # The client blocks on a full pipe, and must be able to end.
+            # The client blocks on a full pipe; draining it lets the client end.
             group.start_soon(_drain, self._stdout)
             group.start_soon(_drain, self._stderr)
             with anyio.move_on_after(CREATION_SECONDS):
@@ -437,24 +439,24 @@ class CliProcess(SandboxProcess):
                     with anyio.move_on_after(ID_POLL_SECONDS):
                         await self._child.wait()
             if self._child.returncode is None and not (self._id and await self._kill(self._id)):
-                # The client first: while it lives it may still make the container that we are about to remove.
+                # Kill the client first: it could still create the container that is removed next.
                 self._child.kill_session()
                 await self._remove()
             group.cancel_scope.cancel()
 
     async def _remove(self) -> None:
-        """By id, and by name for a container that never got to tell its id."""
+        """Remove the container by id, and by name in case its id was never reported."""
         with contextlib.suppress(BridgeError):
             await self._engine.remove(self._read_id() or self._name)
         if self._engine.has_monitors and _text_of(file := self._folder / MONITOR_NAME):
-            # One that has seen its container end tidies up, and leaves.
+            # A client that has seen its container end removes it and exits.
             with anyio.move_on_after(MONITOR_SECONDS) as waiting:
                 await self._monitor_ended()
             if waiting.cancelled_caught:
                 _end_monitor(file, self._name)
 
     async def _kill(self, container_id: str) -> bool:
-        """Whether the client ended after a kill: then the engine has removed the container as well."""
+        """Kill the container; return whether the client ended, which implies that the engine has removed it."""
         with anyio.move_on_after(EXIT_SECONDS):
             while True:
                 with contextlib.suppress(BridgeError):
@@ -470,7 +472,7 @@ class CliProcess(SandboxProcess):
                 text = self._cidfile.read_text().strip()
             except OSError:
                 return None
-            # The engine may be in the midst of writing it.
+            # The engine may be writing the file at this moment.
             if len(text) == _ID_LENGTH:
                 self._id = text
         return self._id
@@ -478,22 +480,22 @@ class CliProcess(SandboxProcess):
     def _on_output(self, _: bytes) -> None:
         self._spoke = True
 
-    def _on_complaint(self, data: bytes) -> None:
+    def _on_stderr(self, data: bytes) -> None:
         self._tail += data
         del self._tail[:-TAIL_BYTES]
 
-    async def _judge(self, code: int) -> ExitStatus:
+    async def _exit_status(self, code: int) -> ExitStatus:
         if code < 0:
-            # The client was killed, not the container.
+            # The client was killed, and not the container.
             return ExitStatus(None)
         asked = self._engine.was_killed(self._read_id() or self._name)
         if code != _SIGKILL_CODE or asked:
             return ExitStatus(code)
-        # Nobody inside can send SIGKILL to PID 1: somebody outside did, or the kernel for its memory. What `inspect`
-        # would say of that is gone with `--rm`.
+        # No process inside can send SIGKILL to PID 1: it came from outside, or from the kernel's OOM killer. `--rm` has
+        # removed what `inspect` would show about it.
         since = (self._monitor_left or time.time()) - OOM_SECONDS
         if self._engine.name == "podman":
-            return ExitStatus(code, oom_killed=_changed(self._folder / OOM_NAME) > since)
+            return ExitStatus(code, oom_killed=_modified_at(self._folder / OOM_NAME) > since)
         return ExitStatus(code, oom_killed=await self._engine.was_out_of_memory(self._read_id() or self._name, since))
 
     async def _failure(self) -> BridgeError:
@@ -503,14 +505,14 @@ class CliProcess(SandboxProcess):
 
 
 def _end_monitor(file: Path, name: str) -> None:
-    """End a container's monitor, and what that has begun to start.
+    """End a container's monitor and the OCI runtime that it has started.
 
-    A client that is killed between the two doesn't say that they are there: the engine removes a container of which it
-    knows no process, and both would wait for ever.
+    If the client is killed while the monitor starts the container, the engine removes the container without knowing of
+    these processes, and both would wait forever.
     """
     with contextlib.suppress(OSError, ValueError):
         pid = int(_text_of(file))
-        # The number may be another process's by now.
+        # The process id may have been reused.
         if name.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
             return
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -519,8 +521,8 @@ def _end_monitor(file: Path, name: str) -> None:
                 os.kill(process, signal.SIGKILL)
 
 
-def _changed(file: Path) -> float:
-    """When a file was changed last, in seconds since 1970; 0 if it isn't there."""
+def _modified_at(file: Path) -> float:
+    """A file's modification time (Unix time in seconds); 0 if it doesn't exist."""
     try:
         return file.stat().st_mtime
     except OSError:
@@ -535,7 +537,7 @@ def _text_of(file: Path) -> str:
 
 
 async def _drain(stream: ByteReceiveStream) -> None:
-    """Read to the end, unless somebody else is reading: what passes is in the tail either way."""
+    """Read to the end of a stream unless another task is reading it; the tail is recorded in either case."""
     with contextlib.suppress(anyio.BusyResourceError, anyio.ClosedResourceError):
         async for _ in stream:
             pass
@@ -546,7 +548,7 @@ def _environment(additions: Mapping[str, str]) -> dict[str, str]:
 
 
 def _uids() -> Iterator[int]:
-    """Each container its own, from a random start: other bridges of this user count from elsewhere."""
+    """A distinct uid for each container, from a random start: the user's other bridges start elsewhere."""
     first = random.SystemRandom().randrange(_FIRST_UID, _LAST_UID)
     return itertools.cycle(itertools.chain(range(first, _LAST_UID), range(_FIRST_UID, first)))
 
@@ -554,7 +556,7 @@ def _uids() -> Iterator[int]:
 _LABELS = (OWNER_LABEL, EXECUTION_LABEL)
 _LIST_FORMAT = {
     "podman": "json",
-    # Docker's own JSON joins the labels with commas, which a value may contain.
+    # Docker's own JSON joins labels with commas, which a value may contain.
     "docker": "\t".join(["{{.ID}}", "{{.Names}}", "{{.State}}", *(f'{{{{.Label "{name}"}}}}' for name in _LABELS)]),
 }
 
@@ -581,7 +583,7 @@ def _decode_docker(text: str) -> list[ContainerInfo]:
     return out
 
 
-def _says(result: ToolResult, phrases: Sequence[str]) -> bool:
+def _mentions(result: ToolResult, phrases: Sequence[str]) -> bool:
     text = result.stderr.lower()
     return any(phrase in text for phrase in phrases)
 

@@ -1,7 +1,7 @@
-"""What a container engine must offer, and nothing more.
+"""The interface of a container engine.
 
-Podman and Docker implement it by their command lines; a remote engine (a Kubernetes pod with an attach stream) can
-too: nothing here names a process id, a file path of the host or a unix socket.
+Podman and Docker implement it through their command lines. A remote engine (a Kubernetes pod with an attach stream)
+could implement it too: the interface has no process ids, host paths or Unix sockets.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ OWNER_LABEL = "mcp-bridge.owner"
 """`<host id>:<pid>:<start time>` of the process that started the container."""
 
 EXECUTION_LABEL = "mcp-bridge.execution"
-"""The id of the execution that the container serves."""
+"""The id of the execution for which the container was started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one sandbox may use. Sizes in bytes."""
+    """Resource limits of one sandbox. Sizes are in bytes."""
 
     memory: int = 512 * 1024 * 1024
     pids: int = 128
@@ -36,15 +36,15 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
-    """One container to start.
+    """The specification of one container.
 
     Attributes:
         image: A local image reference; never pulled.
-        name: Unique on this engine.
-        argv: The command, the image's own entry point is not used.
-        user: `uid:gid` inside the container. An engine that must tell containers apart by uid takes another.
-        labels: Merged with nothing: the caller gives OWNER_LABEL and EXECUTION_LABEL.
-        environment: All of the container's environment; engines add HOSTNAME. Give PATH, or the command is not found.
+        name: A name that is unique on this engine.
+        argv: The command; the image's entry point is not used.
+        user: `uid:gid` inside the container. An engine that distinguishes containers by uid uses another one.
+        labels: All labels, which must include OWNER_LABEL and EXECUTION_LABEL.
+        environment: The whole environment; engines add HOSTNAME. Without PATH the command isn't found.
     """
 
     image: str
@@ -61,9 +61,10 @@ class ExitStatus:
     """How a container ended.
 
     Attributes:
-        code: Exit status of its PID 1 (128 + n for signal n), or None when the engine could not tell: it has lost sight
-            of the container, which may live on.
-        oom_killed: Whether it ended by SIGKILL that we did not send, and the engine says that it was out of memory.
+        code: Exit status of PID 1 (128 + n for signal n), or None if the engine has lost track of the container, which
+            may still be running.
+        oom_killed: Whether it ended by a SIGKILL that we did not send, and the engine reports that it was out of
+            memory.
     """
 
     code: int | None
@@ -72,7 +73,7 @@ class ExitStatus:
 
 @dataclass(frozen=True, slots=True)
 class ContainerInfo:
-    """A row of the engine's list; `running` may become true a little after the container's first output."""
+    """A container in the engine's listing. `running` may become true shortly after the container's first output."""
 
     id: str
     name: str
@@ -81,40 +82,40 @@ class ContainerInfo:
 
 
 class SandboxProcess(Protocol):
-    """A started container: three byte streams and an identity."""
+    """A started container: three byte streams and an id."""
 
     @property
     def stdin(self) -> ByteSendStream:
-        """To the container's standard input; closing it is the guest's EOF. Read `stdout` while you send."""
+        """The container's standard input; closing it is EOF for the guest. Read `stdout` while sending."""
 
     @property
     def stdout(self) -> ByteReceiveStream:
-        """The channel."""
+        """The container's standard output: the channel."""
 
     @property
     def stderr(self) -> ByteReceiveStream:
-        """PID 1's own reports, and the engine's complaints when a start fails."""
+        """The container's standard error: PID 1's reports, and the engine's messages if the start fails."""
 
     async def container_id(self) -> str:
-        """The engine's full id of the container.
+        """The engine's full container id.
 
         Raises:
-            BridgeError: The codes of `wait`, when the engine ended without making one.
+            BridgeError: As `wait`, if the engine ended without creating a container.
         """
 
     async def wait(self) -> ExitStatus:
-        """Wait until the container has ended, or the engine has lost sight of it.
+        """Wait until the container has ended, or the engine has lost track of it.
 
-        The container may still be listed until it is removed. When the engine has lost sight of it, `stdout` may stay
+        The container may still be listed until it is removed. If the engine has lost track of it, `stdout` may stay
         open.
 
         Raises:
-            BridgeError: The engine ended without ever running PID 1: `sandbox_start_failed`, `image_missing`,
-                `no_runtime` or `disk_full`, with the engine's last lines as `details["output"]`.
+            BridgeError: The engine ended without running PID 1: `sandbox_start_failed`, `image_missing`, `no_runtime`
+                or `disk_full`, with the engine's last lines as `details["output"]`.
         """
 
     async def aclose(self) -> None:
-        """Kill by id if still running, remove, close the streams. Idempotent; bounded in time; shielded."""
+        """Kill the container if it is running, remove it, close the streams. Idempotent, bounded and shielded."""
 
 
 class Engine(Protocol):
@@ -125,28 +126,28 @@ class Engine(Protocol):
         """`podman` or `docker`."""
 
     async def start(self, spec: SandboxSpec) -> SandboxProcess:
-        """Start a container. Returns as soon as its streams exist, which is before the container does.
+        """Start a container. Returns once its streams exist, which is before the container exists.
 
         Raises:
             BridgeError: `no_runtime`, `sandbox_start_failed`, `disk_full`.
         """
 
     async def kill(self, container_id: str) -> None:
-        """SIGKILL by id or name; a container that is gone already is no error.
+        """Send SIGKILL by id or name. A container that no longer exists is not an error.
 
         Raises:
             BridgeError: `engine_failed`.
         """
 
     async def remove(self, container_id: str) -> None:
-        """Remove by id or name, running or not; a container that is gone already is no error.
+        """Remove by id or name, whether running or not. A container that no longer exists is not an error.
 
         Raises:
             BridgeError: `engine_failed`.
         """
 
     async def list(self, label: str) -> Sequence[ContainerInfo]:
-        """Every container, running or not, that carries the label (`name` or `name=value`).
+        """All containers, running or not, that have a label (`name` or `name=value`).
 
         Raises:
             BridgeError: `engine_failed`.

@@ -1,4 +1,4 @@
-"""What an engine says of itself, and how it has to be called on this host."""
+"""An engine's description of itself, and how it must be called on this host."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from mcp_bridge.sandbox.flags import EngineName
 
 INFO_SECONDS = 60.0
-"""For the engine to describe itself: after a boot Podman looks through its store, and a daemon may be starting."""
+"""How long the engine may take to answer: after a boot Podman checks its store, and a daemon may be starting."""
 
 _NPROC_MOST = 32768
-"""Podman's own default; conmon holds to it where it has no CAP_SYS_RESOURCE, whatever our hard limit is."""
+"""Podman's own default, to which conmon is limited without CAP_SYS_RESOURCE, whatever our hard limit is."""
 
 _NOFILE_MOST = 1 << 20
 
@@ -36,11 +36,11 @@ class EngineInfo:
     """An engine that answers.
 
     Attributes:
-        choice: How to call it, with no OCI runtime chosen and nothing tried.
+        choice: How to call it, before an OCI runtime is chosen and features are tried.
         default_runtime: Its default OCI runtime.
         cgroup_version: `1` or `2`.
-        remote: Whether containers run on another machine, or in a virtual one.
-        findings: What can be said without starting a container.
+        remote: Whether containers run on another machine, or in a virtual machine.
+        findings: Findings that require no container.
     """
 
     choice: RuntimeChoice
@@ -51,7 +51,7 @@ class EngineInfo:
 
 
 async def engine_info(name: EngineName, path: str) -> EngineInfo | Finding:
-    """Ask the engine at `path`; a finding when it doesn't answer."""
+    """Query the engine at `path`; returns a finding if it doesn't answer."""
     findings: list[Finding] = []
     environment = _environment(findings) if name == "podman" else {}
     logging = ("--log-level=error",) if name == "podman" else ()
@@ -70,15 +70,15 @@ async def engine_info(name: EngineName, path: str) -> EngineInfo | Finding:
         if "host" in facts:
             return Finding("warning", "engine_alias", "The docker command is an alias of podman.")
         if facts.get("ServerErrors") or not facts.get("ServerVersion"):
-            return _silent(name, result, str((facts.get("ServerErrors") or [""])[0]))
+            return _no_answer(name, result, str((facts.get("ServerErrors") or [""])[0]))
         return _docker(path, facts, findings)
     except (ValueError, KeyError, TypeError, AttributeError):
-        return _silent(name, result, "")
+        return _no_answer(name, result, "")
 
 
-def _silent(name: EngineName, result: ToolResult, said: str) -> Finding:
+def _no_answer(name: EngineName, result: ToolResult, said: str) -> Finding:
     if name == "podman" and os.getuid() != 0 and sys.platform == "linux" and not os.environ.get("CONTAINER_HOST"):
-        # The most frequent cause by far; its own words for it lead nowhere.
+        # By far the most frequent cause, for which the engine's own message isn't helpful.
         lacking = subordinate_ids.missing()
         if lacking is not None:
             return lacking
@@ -96,7 +96,7 @@ def _podman(
     host = facts["host"]
     rootless = bool(host["security"]["rootless"])
     remote = bool(host.get("serviceIsRemote"))
-    # Warnings would arrive on the stderr that is PID 1's to report on.
+    # Warnings would appear on stderr, which is for PID 1's reports.
     arguments = ["--log-level=error"]
     if not remote:
         if host.get("cgroupManager") == "systemd" and not _systemd_session(rootless=rootless):
@@ -116,7 +116,7 @@ def _podman(
             )
         )
     if rootless and not remote and not _maps_users(host) and (lacking := subordinate_ids.missing()):
-        # Before an image is built, which would fail by other words.
+        # Checked before an image is built, which would fail with a less clear message.
         return lacking
     return EngineInfo(
         RuntimeChoice(
@@ -137,7 +137,7 @@ def _podman(
 
 
 def _maps_users(host: dict[str, Any]) -> bool:
-    """Whether the engine says that it has more than its own user to give to a sandbox."""
+    """Whether the engine can map other users than its own into a sandbox."""
     rows = (host.get("idMappings") or {}).get("uidmap") or ()
     return sum(int(row["size"]) for row in rows) > 1
 
@@ -159,7 +159,7 @@ def _docker(path: str, facts: dict[str, Any], findings: list[Finding]) -> Engine
             path=path,
             version=str(facts["ServerVersion"]),
             rootless="name=rootless" in options,
-            # Our own limits say nothing of the daemon's, but what we may have it may give.
+            # Our own limits don't apply to the daemon, but it can grant at least as much.
             nofile_max=_hard(resource.RLIMIT_NOFILE, _NOFILE_MOST),
             nproc_max=_hard(resource.RLIMIT_NPROC, _NPROC_MOST),
         ),
@@ -171,7 +171,7 @@ def _docker(path: str, facts: dict[str, Any], findings: list[Finding]) -> Engine
 
 
 def _environment(findings: list[Finding]) -> dict[str, str]:
-    """Podman refuses to start with an XDG_RUNTIME_DIR of somebody else, as `su` and `sudo` leave it."""
+    """A replacement for an XDG_RUNTIME_DIR of another user, with which Podman refuses to start (after `su`, `sudo`)."""
     named = os.environ.get("XDG_RUNTIME_DIR")
     if not named or _is_ours(Path(named)):
         return {}

@@ -1,19 +1,24 @@
-"""From an engine's complaints to an error that a user can mend.
+"""Maps an engine's error messages to errors that tell the user what to do.
 
-Engines answer every failure with one exit status and a line of prose; the prose is all there is to tell them apart.
+Engines report every failure with the same exit status and a line of text, so the text is all that can be matched.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox.image.image import CONFIGURED_IMAGE_HINT, REPOSITORY
 
+if TYPE_CHECKING:
+    from mcp_bridge.error_codes import Code
+
 TAIL_BYTES = 8192
-"""How much of an engine's complaints is kept."""
+"""How much of an engine's stderr is kept."""
 
 _TAIL_LINES = 8
 
-_CAUSES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+_CAUSES: tuple[tuple[Code, str, str, tuple[str, ...]], ...] = (
     (
         "disk_full",
         "The disk is full",
@@ -57,7 +62,7 @@ _CAUSES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("permission denied", "operation not permitted"),
     ),
 )
-"""Code, what it means, what to do, and the phrases that tell it; the first match counts."""
+"""Error code, message, hint, and the phrases that identify the cause; the first match wins."""
 
 
 def start_failure(engine: str, output: str) -> BridgeError:
@@ -65,7 +70,7 @@ def start_failure(engine: str, output: str) -> BridgeError:
 
     Args:
         engine: `podman` or `docker`.
-        output: What the engine wrote to stderr.
+        output: The engine's stderr.
 
     Returns:
         An error with the code `disk_full`, `image_missing`, `image_without_python`, `no_runtime` or

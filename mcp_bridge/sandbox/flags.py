@@ -1,7 +1,7 @@
-"""The command line of one run: every wall of the sandbox that an engine's flags can build, in one place.
+"""The command line that starts a sandbox: all isolation that an engine's flags provide, in one place.
 
-Pure: a runtime choice and a specification in, an argument vector out. Where Podman and Docker differ is the table
-`DIFFERENCES`; everything else is the same for both.
+Pure functions: a runtime choice and a specification go in, an argument vector comes out. The table `DIFFERENCES` holds
+what differs between Podman and Docker; everything else is common.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ MASKED = (
     "/proc/kallsyms",
     "/proc/modules",
     "/proc/partitions",
-    "/proc/pressure",  # everybody may write triggers there
+    "/proc/pressure",  # anyone may write triggers here
     "/proc/version",
     "/sys/devices/virtual/dmi",
 )
-"""What tells about the host and is no use to a script; the engines mask more themselves."""
+"""Files that reveal the host and that scripts don't need; the engines mask further ones themselves."""
 
 PODMAN = (
-    "--read-only-tmpfs=false",  # else /run and /var/tmp are writable, executable and without a size
-    "--no-hosts",  # else /etc/hosts names the host
-    "--http-proxy=false",  # else the host's proxy variables, with their passwords, come along
-    "--systemd=false",  # a command called init would get writable mounts
+    "--read-only-tmpfs=false",  # otherwise /run and /var/tmp are writable, executable and unlimited
+    "--no-hosts",  # otherwise /etc/hosts names the host
+    "--http-proxy=false",  # otherwise the host's proxy variables, with passwords, are passed on
+    "--systemd=false",  # otherwise a command called init gets writable mounts
     "--sdnotify=ignore",
-    "--image-volume=ignore",  # an image's VOLUME would be a writable directory of the host's disk
-    "--detach-keys=",  # a lone byte of stdin must not detach the client
+    "--image-volume=ignore",  # otherwise an image's VOLUME is a writable directory on the host's disk
+    "--detach-keys=",  # no byte on stdin may detach the client
     "--security-opt=mask=" + ":".join(MASKED),
 )
 
 PODMAN_4 = (
     "--unsetenv-all",
-    "--passwd=false",  # else a line for the user, with the host's idea of a shell and home
+    "--passwd=false",  # otherwise it adds a line for the user, with the host's shell and home directory
 )
 """From Podman 4.2 on."""
 
 DOCKER = (
-    "--dns=127.0.0.1",  # else /etc/resolv.conf tells the host's name servers
+    "--dns=127.0.0.1",  # otherwise /etc/resolv.conf names the host's name servers
     "--dns-search=.",
 )
 
 DIFFERENCES: Mapping[EngineName, tuple[str, ...]] = {"podman": PODMAN, "docker": DOCKER}
-"""What only one engine has. Docker can't mask /proc/cmdline, drop an image's VOLUME, nor map users a container."""
+"""Flags of one engine only. Docker can't mask /proc/cmdline, ignore an image's VOLUME, or map users per container."""
 
 COMMON = (
     "--rm",
@@ -65,25 +65,25 @@ COMMON = (
     "--cap-drop=ALL",
     "--security-opt=no-new-privileges",
     "--cgroupns=private",
-    "--ipc=private",  # `none` would leave multiprocessing.Lock without its /dev/shm
+    "--ipc=private",  # with `none`, multiprocessing.Lock would lack its /dev/shm
     "--hostname=sandbox",
-    "--log-driver=none",  # output is the channel: never a second copy on disk
+    "--log-driver=none",  # output is the channel: no second copy on disk
     "--no-healthcheck",
     "--workdir=/workspace",
     "--ulimit=core=0:0",
-    "--ulimit=msgqueue=0:0",  # /dev/mqueue is writable, and this is its size
+    "--ulimit=msgqueue=0:0",  # limits the size of /dev/mqueue, which is writable
 )
 
 
 LEAST_DATA = 192 * 1024 * 1024
-"""RLIMIT_DATA binds the OCI runtime's own start as well: runc 1.1.5 fails at 64 MiB and starts at 96."""
+"""The least RLIMIT_DATA. It applies to the OCI runtime's start too: runc 1.1.5 fails with 64 MiB and starts with 96."""
 
 
 @dataclass(frozen=True, slots=True)
 class Enforced:
-    """Which limits the control groups were seen to hold on this host.
+    """Which limits the control groups enforce on this host, as the trial has shown.
 
-    What they don't hold is up to the command inside: `guest/init.py` lowers its rlimits.
+    The command inside must enforce the others: `guest/init.py` lowers its rlimits.
     """
 
     memory: bool
@@ -93,21 +93,21 @@ class Enforced:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeChoice:
-    """The engine to use and how to call it; what the probe found out.
+    """The engine to use and how to call it; the result of the probe.
 
     Attributes:
-        engine: Which one.
+        engine: The engine's name.
         path: Its executable.
-        version: As it says itself, `4.3.1`.
+        version: The version that it reports, for example `4.3.1`.
         rootless: Whether it runs without root on the host.
-        global_args: Before the sub-command, for every call.
-        oci_runtime: The low-level runtime chosen, empty for the engine's default.
-        seccomp: Whether our profile is in force.
-        userns: A mapping for `--uidmap` and `--gidmap`, empty for none.
-        enforced: Limits that control groups hold.
-        nofile_max: The most that RLIMIT_NOFILE may be set to.
-        nproc_max: The most that RLIMIT_NPROC may be set to.
-        environment: To be set for every call of the engine.
+        global_args: Arguments before the sub-command, for every call.
+        oci_runtime: The chosen OCI runtime; empty for the engine's default.
+        seccomp: Whether our seccomp profile is applied.
+        userns: A mapping for `--uidmap` and `--gidmap`; empty for none.
+        enforced: The limits that control groups enforce.
+        nofile_max: The maximum for RLIMIT_NOFILE.
+        nproc_max: The maximum for RLIMIT_NPROC.
+        environment: Variables to set for every call of the engine.
     """
 
     engine: EngineName
@@ -130,7 +130,7 @@ class RuntimeChoice:
 
     @property
     def invocation(self) -> tuple[str, tuple[str, ...]]:
-        """An executable and arguments that call the engine in its environment, for those who can't set one."""
+        """An executable and arguments that call the engine in its environment, for callers that can't set variables."""
         if not self.environment:
             return self.path, self.global_args
         assignments = (f"{name}={value}" for name, value in self.environment.items())
@@ -138,11 +138,11 @@ class RuntimeChoice:
 
     @property
     def uid_per_container(self) -> bool:
-        """Whether RLIMIT_NPROC, which counts per uid, must stand in for the pids limit."""
+        """Whether RLIMIT_NPROC, which counts per uid, must replace the pids limit."""
         return not self.enforced.pids
 
     def at_least(self, *version: int) -> bool:
-        """Whether the engine's version is this or later; an unreadable one is taken for old."""
+        """Whether the engine has this version or a later one; an unparsable version counts as old."""
         try:
             return tuple(int(part) for part in self.version.split(".")[: len(version)]) >= version
         except ValueError:
@@ -162,13 +162,14 @@ def run_argv(
     """The argument vector that starts `spec`.
 
     Args:
-        choice: The engine and what works on this host.
+        choice: The engine, and the features that work on this host.
         spec: The container.
-        cidfile: Where the engine writes the container's id; must not exist.
+        cidfile: The file to which the engine writes the container's id; must not exist.
         profile: The seccomp profile.
-        user: Instead of the specification's, for a uid per container.
-        unset: Variables the image sets that the container must not have (Docker; Podman drops all by itself).
-        monitor: Where Podman writes the process id of the container's monitor; None where that isn't on this machine.
+        user: Replaces the specification's user, for a uid per container.
+        unset: Variables of the image to unset (Docker; Podman drops all of them itself).
+        monitor: The file to which Podman writes the process id of the container's monitor; None if the monitor isn't on
+            this machine.
     """
     return [
         *choice.command,
@@ -181,7 +182,7 @@ def run_argv(
         f"--name={spec.name}",
         *(f"--label={name}={value}" for name, value in sorted(spec.labels.items())),
         f"--user={user or spec.user}",
-        *_walls(choice, profile),
+        *_isolation(choice, profile),
         *_limits(choice, spec),
         *_tmpfs("/tmp", spec.limits.tmp),  # noqa: S108 - the container's
         *_tmpfs("/workspace", spec.limits.workspace),
@@ -193,14 +194,14 @@ def run_argv(
     ]
 
 
-def _walls(choice: RuntimeChoice, profile: Path) -> list[str]:
+def _isolation(choice: RuntimeChoice, profile: Path) -> list[str]:
     out = []
     if choice.seccomp:
         out.append(f"--security-opt=seccomp={profile}")
     if choice.userns:
         out += [f"--uidmap={choice.userns}", f"--gidmap={choice.userns}"]
     if choice.oci_runtime and choice.engine == "docker":
-        # Podman takes it as a global argument, so that kill and rm speak to the same runtime.
+        # For Podman it is a global argument, so that kill and rm use the same runtime.
         out.append(f"--runtime={choice.oci_runtime}")
     return out
 
@@ -208,8 +209,8 @@ def _walls(choice: RuntimeChoice, profile: Path) -> list[str]:
 def _limits(choice: RuntimeChoice, spec: SandboxSpec) -> list[str]:
     limits, enforced = spec.limits, choice.enforced
     nofile = min(limits.nofile, choice.nofile_max)
-    # RLIMIT_NPROC is out of the way here, since it counts by user. Where it has to stand in for the control group,
-    # process 1 lowers it: the OCI runtime, which starts as the engine's user, would fail beside a few other containers.
+    # RLIMIT_NPROC is high here because it counts per user. If it has to replace the control group's limit, process 1
+    # lowers it: the OCI runtime runs as the engine's user, and would fail beside a few other containers.
     nproc = choice.nproc_max
     out = [f"--ulimit=nofile={nofile}:{nofile}", f"--ulimit=nproc={nproc}:{nproc}"]
     if enforced.pids:
@@ -217,7 +218,7 @@ def _limits(choice: RuntimeChoice, spec: SandboxSpec) -> list[str]:
     if enforced.memory:
         out += [f"--memory={limits.memory}", f"--memory-swap={limits.memory}"]
     else:
-        # For each process by itself: the best that is left without a control group.
+        # Applies to each process separately: the best available without a control group.
         data = max(limits.memory, LEAST_DATA)
         out.append(f"--ulimit=data={data}:{data}")
     if enforced.cpus:

@@ -1,10 +1,10 @@
-"""Whose container is this, and is its owner still alive?
+"""Determines which bridge owns a container, and removes the containers of dead bridges.
 
-Every container carries `<host id>:<pid>:<start>` of the bridge that started it. A bridge that is killed with -9 can't
-clean up; the next one on the same host sweeps. It removes only what it can prove to be orphaned: the label is
-from this host, in this pid namespace, and no process with that id and that start is alive. A label of another host,
-or one that can't be read (another version's, another tool's), proves nothing, and its container is left alone: a
-leftover wastes some memory, a wrong removal destroys somebody's work.
+Every container has a label `<host id>:<pid>:<start>` of the bridge that started it. A bridge that is killed with
+SIGKILL can't clean up, so the next bridge on the same host does. It removes only containers that are certainly
+orphaned: the label is from this host and pid namespace, and no process with that pid and start time is alive. A label
+from another host, or one that can't be parsed (from another version or tool), proves nothing, and its container stays:
+a leftover container wastes some memory, a wrong removal destroys somebody's work.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
     from mcp_bridge.sandbox.engine import ContainerInfo, Engine
 
 PS_SECONDS = 5.0
-"""For macOS's `ps` to look up one process."""
+"""How long macOS's `ps` may take to look up a process."""
 
 _START_FIELD = 22 - 3
-"""`starttime` of /proc/<pid>/stat, counted after the command's closing parenthesis (proc(5))."""
+"""`starttime` in /proc/<pid>/stat, counted from the command's closing parenthesis (proc(5))."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A process, told apart from every other before and after it on any host.
+    """A process, identified uniquely over time and hosts.
 
     Attributes:
-        host: Hash of the machine's id and the pid namespace.
-        pid: In that namespace.
-        start: When it began: `<boot>.<ticks>` on Linux, a date on macOS.
+        host: A hash of the machine's id and the pid namespace.
+        pid: The process id in that namespace.
+        start: The start time: `<boot>.<ticks>` on Linux, a date on macOS.
     """
 
     host: str
@@ -55,18 +55,18 @@ class Owner:
 
     @classmethod
     def parse(cls, label: str) -> Owner | None:
-        """The owner a label names, or None when it is none of ours."""
+        """The owner in a label, or None if the label isn't ours."""
         parts = label.split(":")
         if len(parts) != len(cls.__slots__) or not all(parts) or not (parts[1].isascii() and parts[1].isdigit()):
             return None
         return cls(parts[0], int(parts[1]), parts[2])
 
     def is_here(self) -> bool:
-        """Whether this owner lived on this host, in this pid namespace: then it can be looked up."""
+        """Whether the owner is of this host and pid namespace, so that it can be looked up."""
         return self.host == host_id()
 
     def is_orphan_here(self) -> bool:
-        """Whether this owner lived on this host and is certainly dead."""
+        """Whether the owner is of this host and certainly dead."""
         if not self.is_here():
             return False
         start = _start_of(self.pid)
@@ -74,24 +74,24 @@ class Owner:
 
 
 def owner_label() -> str:
-    """The value of OWNER_LABEL for this process."""
+    """The value of OWNER_LABEL for the current process."""
     return _label_of(os.getpid())
 
 
 async def sweep(engine: Engine) -> list[str]:
-    """Remove every container whose owner was on this host and is dead.
+    """Remove all containers of dead owners on this host.
 
-    Safe to run at any time and by several bridges at once: a container that another sweep removed first is no error.
+    Safe to run at any time and by several bridges at once: a container that another sweep has removed is no error.
 
     Returns:
-        The ids of the containers removed.
+        The ids of the removed containers.
 
     Raises:
-        BridgeError: `engine_failed`, `no_runtime` when the engine can't list. A container that can't be removed is
-            left for the next sweep.
+        BridgeError: `engine_failed`, `no_runtime`: the engine can't list containers. A container that can't be removed
+            is left for the next sweep.
     """
     containers = await engine.list(OWNER_LABEL)
-    # In a thread: where there is no /proc, `ps` is asked.
+    # In a thread, because without /proc this runs `ps`.
     orphans = await anyio.to_thread.run_sync(_orphans, containers)
     removed: list[str] = []
 
@@ -119,10 +119,10 @@ def _orphans(containers: Sequence[ContainerInfo]) -> list[str]:
 
 @cache
 def host_id() -> str:
-    """Sixteen hexadecimal digits for this machine and pid namespace, the same after a reboot."""
+    """Sixteen hexadecimal digits that identify the machine and pid namespace; stable across reboots."""
     parts = [_first_of(Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id")) or platform.node()]
     try:
-        # A bridge in a container sees other pids than its neighbours, though it may share their machine-id.
+        # A bridge in a container sees different pids than its neighbours, but may share their machine-id.
         parts.append(str(Path("/proc/self/ns/pid").stat().st_ino))
     except OSError:
         parts.append(platform.system())
@@ -130,23 +130,23 @@ def host_id() -> str:
 
 
 _UNKNOWN = "?"
-"""Instead of a start that can't be looked up: the process may be alive."""
+"""Replaces an unknown start time: the process may be alive."""
 
 
 @cache
 def _label_of(pid: int) -> str:
-    # Cached by pid: a fork is an owner of its own.
+    # Cached by pid, because a forked process is an owner of its own.
     return str(Owner(host_id(), pid, _start_of(pid) or _UNKNOWN))
 
 
 def _start_of(pid: int) -> str | None:
-    """When the process began, None for no such process or a zombie, `_UNKNOWN` when there is no telling."""
+    """A process's start time; None if it doesn't exist or is a zombie, `_UNKNOWN` if that can't be determined."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return None
     except PermissionError:
-        # Alive, and somebody else's; /proc may hide it (hidepid), which must not pass for death.
+        # The process is alive and another user's. /proc may hide it (hidepid), which must not count as dead.
         pass
     if not Path("/proc/self/stat").exists():
         return _start_by_ps(pid)
@@ -179,7 +179,7 @@ def _start_by_ps(pid: int) -> str | None:
 
 @cache
 def _boot() -> str:
-    """Ticks count from the boot, so they need its id beside them."""
+    """The boot id: start times are ticks since the boot."""
     return _first_of(Path("/proc/sys/kernel/random/boot_id")).replace("-", "")[:12] or "0"
 
 

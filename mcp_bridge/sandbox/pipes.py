@@ -1,8 +1,8 @@
-"""A child process and its three pipes, read and written without a layer in between.
+"""A child process and its three pipes, read and written without an intermediate layer.
 
-Every message to and from a sandbox passes here, so a receive is one `read` into a fresh buffer when data is waiting,
-with no buffer of its own that could fill up behind a slow reader. The child's end is learnt from a pidfd where
-the kernel has them: no SIGCHLD handler, and no thread for each child.
+All messages to and from a sandbox pass through here. So a receive is one `read` into a fresh buffer when data is
+available, without a buffer that could fill up behind a slow reader. The child's exit is observed through a pidfd if the
+kernel supports it: no SIGCHLD handler, and no thread for each child.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PIPE_SIZE = 1 << 18
-"""A message of this size passes without waiting for the other side; unprivileged users may have 1 MiB."""
+"""A message of this size doesn't wait for the other side; unprivileged users may have 1 MiB."""
 
 _SET_PIPE_SIZE = getattr(fcntl, "F_SETPIPE_SZ", None)
 
@@ -33,8 +33,8 @@ class PipeReader(ByteReceiveStream):
     """The reading end of a pipe.
 
     Args:
-        descriptor: Owned from here on.
-        on_data: Told of every chunk before it is handed out.
+        descriptor: The file descriptor, which the reader takes over.
+        on_data: Called with every chunk before it is returned.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class PipeReader(ByteReceiveStream):
         self._guard = anyio.ResourceGuard("reading from")
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
-        """At least one byte, at most `max_bytes`.
+        """Receive at least one byte and at most `max_bytes`.
 
         Raises:
-            EndOfStream: Every writer is gone. ClosedResourceError, BusyResourceError: as anyio's streams.
+            EndOfStream: All writers have closed the pipe. ClosedResourceError, BusyResourceError: as anyio's streams.
         """
         with self._guard:
             await anyio.lowlevel.checkpoint_if_cancelled()
@@ -67,7 +67,7 @@ class PipeReader(ByteReceiveStream):
                     continue
                 break
             if not waited:
-                # A sandbox that floods its output must not starve the others; shielded, for the data is read already.
+                # A sandbox that floods its output must not starve others. Shielded, because the data is read already.
                 await anyio.lowlevel.cancel_shielded_checkpoint()
             if not data:
                 raise anyio.EndOfStream
@@ -76,7 +76,7 @@ class PipeReader(ByteReceiveStream):
             return data
 
     async def aclose(self) -> None:
-        """Close the descriptor; a task that waits on it is woken with ClosedResourceError."""
+        """Close the descriptor; a task that waits for data gets ClosedResourceError."""
         self.close()
         await anyio.lowlevel.checkpoint()
 
@@ -86,7 +86,7 @@ class PipeReader(ByteReceiveStream):
 
 
 class PipeWriter(ByteSendStream):
-    """The writing end of a pipe; owns the descriptor."""
+    """The writing end of a pipe. Takes over the descriptor."""
 
     def __init__(self, descriptor: int) -> None:
         os.set_blocking(descriptor, False)
@@ -94,10 +94,11 @@ class PipeWriter(ByteSendStream):
         self._guard = anyio.ResourceGuard("writing to")
 
     async def send(self, item: bytes) -> None:
-        """Write all of it. Cancelled half way, a part of it is in the pipe.
+        """Write all of the data. If cancelled, a part of it may have been written.
 
         Raises:
-            BrokenResourceError: The reader is gone. ClosedResourceError, BusyResourceError: as anyio's streams.
+            BrokenResourceError: The reader has closed the pipe. ClosedResourceError, BusyResourceError: as anyio's
+                streams.
         """
         with self._guard:
             await anyio.lowlevel.checkpoint_if_cancelled()
@@ -108,7 +109,7 @@ class PipeWriter(ByteSendStream):
                 try:
                     left = left[os.write(self._descriptor, left) :]
                     if left:
-                        # Whoever reads may be as quick as we write: others get their turn all the same.
+                        # A reader may be as fast as this loop: others must get their turn all the same.
                         await anyio.lowlevel.checkpoint()
                 except BlockingIOError:
                     await anyio.wait_writable(self._descriptor)
@@ -116,7 +117,7 @@ class PipeWriter(ByteSendStream):
                     raise anyio.BrokenResourceError from error
 
     async def aclose(self) -> None:
-        """Close the descriptor: the child reads EOF."""
+        """Close the descriptor, which the child sees as EOF."""
         self.close()
         await anyio.lowlevel.checkpoint()
 
@@ -126,7 +127,7 @@ class PipeWriter(ByteSendStream):
 
 
 class Child:
-    """A child process, leader of a session of its own: a terminal's Ctrl-C does not reach it.
+    """A child process that leads its own session, so that a terminal's Ctrl-C doesn't reach it.
 
     Raises:
         OSError: It could not be started.
@@ -144,13 +145,13 @@ class Child:
             bufsize=0,
         )
         self._pidfd = -1
-        # Without one (macOS, an old kernel) a thread waits instead.
+        # Without a pidfd (macOS, old kernels) a thread waits instead.
         with contextlib.suppress(AttributeError, OSError):
             self._pidfd = os.pidfd_open(self._process.pid)
         self._turn = anyio.Lock()
 
     def descriptors(self) -> tuple[int, int, int]:
-        """stdin, stdout and stderr, which are the caller's from here on."""
+        """The descriptors of stdin, stdout and stderr, which the caller takes over."""
         process = self._process
         assert process.stdin is not None  # noqa: S101 - for the type checker
         assert process.stdout is not None  # noqa: S101
@@ -160,14 +161,14 @@ class Child:
             out.append(os.dup(stream.fileno()))
             stream.close()
             if _SET_PIPE_SIZE is not None:
-                # Over the user's share of pipe memory: the default size serves too.
+                # The user's limit on pipe memory is reached; the default size works too.
                 with contextlib.suppress(OSError):
                     fcntl.fcntl(out[-1], _SET_PIPE_SIZE, PIPE_SIZE)
         return out[0], out[1], out[2]
 
     @property
     def returncode(self) -> int | None:
-        """As `subprocess.Popen.poll`; reaps."""
+        """The exit status or None, as `subprocess.Popen.poll`; reaps the child."""
         code = self._process.poll()
         if code is not None and self._pidfd >= 0 and not self._turn.locked():
             os.close(self._pidfd)
@@ -175,7 +176,7 @@ class Child:
         return code
 
     async def wait(self) -> int:
-        """Wait for its end, by as many tasks at once as like to."""
+        """Wait for the exit status. Any number of tasks may wait."""
         while (code := self.returncode) is None:
             async with self._turn:
                 if self._process.poll() is not None:
@@ -187,7 +188,7 @@ class Child:
         return code
 
     def kill_session(self) -> None:
-        """SIGKILL to it and the children that stayed in its session's process group."""
+        """Send SIGKILL to the child and to the processes in its session's process group."""
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)

@@ -1,8 +1,8 @@
-"""Which engine to use on this host, how to call it, and which of its promises it keeps.
+"""Determines by trial which engine to use on this host, how to call it, and which isolation features work.
 
-The probe tries Podman, then Docker; for each the OCI runtimes that may do; and for each of those gives up one wall
-after another until a trial container starts. What it gave up, and what the trial found to hold nothing, become
-findings in plain words with a way to mend them. The result is cached: reading it back runs no engine.
+The probe tries Podman, then Docker; for each, the possible OCI runtimes; and for each of these it gives up one
+isolation feature after another until a trial container starts. What it gave up, and limits that the trial found not to
+be enforced, become findings with a hint. The result is cached: reading it runs no engine.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
+    from mcp_bridge.error_codes import Code
     from mcp_bridge.sandbox.flags import EngineName
 
     Ensure = Callable[[str, Sequence[str]], Awaitable[str]]
 
 USERNS = "0:1879113728:65536"
-"""Host ids that nobody else hands out: above systemd-nspawn's (up to 1879048191), far above /etc/subuid's customs."""
+"""Host ids that nothing else allocates: above systemd-nspawn's (up to 1879048191), far above usual subuid ranges."""
 
 _ATTEMPTS = 8
 _LEAST_NPROC = 1024
@@ -52,22 +53,22 @@ async def probe(
     image: str | None = None,
     refresh: bool = False,
 ) -> ProbeReport:
-    """Find the engine to use, by trial.
+    """Choose the engine by trial.
 
     Args:
         runtime: An engine, or `auto` for the first that works.
-        oci_runtime: An OCI runtime's name, or `auto` for the first that works.
-        state_dir: For the cached report and the trial's files; made when missing.
-        ensure: Given an engine's executable and the arguments to put right after it, gives an image to try with.
-        image: To try with, instead of asking `ensure`.
-        refresh: Try again though there is a cached report.
+        oci_runtime: The name of an OCI runtime, or `auto` for the first that works.
+        state_dir: Holds the cached report and the trial's files; created if missing.
+        ensure: Returns an image for the trial, given an engine's executable and its global arguments.
+        image: An image for the trial, instead of calling `ensure`.
+        refresh: Whether to ignore a cached report.
 
     Returns:
         The choice and the findings. Cached for this boot, user, engine and these options.
 
     Raises:
-        BridgeError: `no_runtime` when no engine works, with the findings in `details["findings"]`; what `ensure`
-            raises; `disk_full`, `state_unwritable`.
+        BridgeError: `no_runtime` if no engine works, with the findings in `details["findings"]`; errors of `ensure`;
+            `disk_full`, `state_unwritable`.
     """
     path = report_path(state_dir, runtime, oci_runtime, image)
     if not refresh and (cached := load_report(path)):
@@ -91,7 +92,7 @@ async def probe(
 
 @dataclass
 class _Search:
-    """The way to a choice, and what was found on it."""
+    """The state of a probe: its options and the findings so far."""
 
     state_dir: Path
     oci_runtime: str
@@ -100,10 +101,10 @@ class _Search:
     findings: list[Finding] = field(default_factory=list)
 
     async def engine(self, name: EngineName) -> RuntimeChoice | None:
-        """The choice for one engine, or None when no trial container starts."""
+        """The choice for one engine, or None if no trial container starts."""
         path = shutil.which(name)
         if path is None:
-            self._note("warning", "engine_absent", f"{name} is not installed.", _INSTALL.get(platform.system()))
+            self._add_finding("warning", "engine_absent", f"{name} is not installed.", _INSTALL.get(platform.system()))
             return None
         info = await engine_info(name, path)
         if isinstance(info, Finding):
@@ -113,10 +114,10 @@ class _Search:
         first = info.choice
         image = self.image or await self.ensure(*first.invocation)
         for candidate in self._candidates(info):
-            found = await self._settle(info, candidate, image)
+            found = await self._find_working(info, candidate, image)
             if found is not None:
                 choice, trial = found
-                # What was passed over on the way needs no mending now.
+                # Findings about rejected candidates don't matter once one works.
                 self.findings = [
                     replace(finding, level="ok") if finding.code == "oci_runtime_unusable" else finding
                     for finding in self.findings
@@ -126,7 +127,7 @@ class _Search:
         return None
 
     def _candidates(self, info: EngineInfo) -> list[RuntimeChoice]:
-        """One choice an OCI runtime, with every wall up."""
+        """One choice for each OCI runtime, with all isolation features enabled."""
         first = info.choice
         if first.engine == "podman" and not first.rootless and not info.remote:
             first = replace(first, userns=USERNS)
@@ -139,15 +140,17 @@ class _Search:
             names = ["", *others]
         return [_with_runtime(first, name) for name in names]
 
-    async def _settle(self, info: EngineInfo, choice: RuntimeChoice, image: str) -> tuple[RuntimeChoice, Trial] | None:
-        """Give up one wall after another until a trial starts with what is left, and what holds is known."""
+    async def _find_working(
+        self, info: EngineInfo, choice: RuntimeChoice, image: str
+    ) -> tuple[RuntimeChoice, Trial] | None:
+        """Give up isolation features until a trial container starts; return the choice and the trial's report."""
         for _ in range(_ATTEMPTS):
             try:
                 trial = await run_trial(choice, image, self.state_dir)
             except BridgeError as error:
                 if error.code in {"image_missing", "image_without_python", "disk_full", "state_unwritable"}:
                     raise
-                weaker = self._concede(info, choice, error)
+                weaker = self._weaken(info, choice, error)
                 if weaker is None:
                     return None
                 choice = weaker
@@ -159,30 +162,32 @@ class _Search:
             )
             if enforced == choice.enforced:
                 return choice, trial
-            # Other flags now: once more, to see that these start.
+            # The flags have changed: run another trial with these.
             choice = replace(choice, enforced=enforced)
         return None
 
-    def _concede(self, info: EngineInfo, choice: RuntimeChoice, error: BridgeError) -> RuntimeChoice | None:
-        """The next weaker choice after a failed trial, or None when nothing is left to give up."""
-        # Without words from the engine it is not known to be a wall's fault.
+    def _weaken(self, info: EngineInfo, choice: RuntimeChoice, error: BridgeError) -> RuntimeChoice | None:
+        """The next weaker choice after a failed trial, or None if nothing can be given up."""
+        # Without a message from the engine, an isolation feature may not be the cause.
         text = str(error.details.get("output", "")).lower()
         last = (str(error.details.get("output", "")).strip() or error.message).splitlines()[-1]
         runtime = choice.oci_runtime or info.default_runtime or "its default OCI runtime"
         if "rlimit" in text and choice.nproc_max > _LEAST_NPROC:
             return replace(choice, nproc_max=choice.nproc_max // 2, nofile_max=min(choice.nofile_max, 4096))
         if "hybrid" not in text and "cgroup" in text and choice.enforced != _NOTHING:
-            self._note("warning", "limits_refused", f"{choice.engine} refuses limits: {last}")
+            self._add_finding("warning", "limits_refused", f"{choice.engine} refuses limits: {last}")
             only_cpus = "cpu" in text and "memory" not in text and "pids" not in text and choice.enforced.cpus
             return replace(choice, enforced=replace(choice.enforced, cpus=False) if only_cpus else _NOTHING)
-        # Only where the engine can't filter at all: a profile that fails for any other reason is no reason to run bare.
+        # Only if the engine doesn't support seccomp at all: another failure of the profile doesn't justify none.
         if choice.seccomp and "seccomp" in text and any(words in text for words in _NO_SECCOMP):
-            self._note("warning", "seccomp_refused", f"{choice.engine} refuses the seccomp profile: {last}")
+            self._add_finding("warning", "seccomp_refused", f"{choice.engine} refuses the seccomp profile: {last}")
             return replace(choice, seccomp=False)
         if choice.userns and text and "hybrid" not in text:
-            self._note("warning", "userns_refused", f"{choice.engine} with {runtime} refuses a user mapping: {last}")
+            self._add_finding(
+                "warning", "userns_refused", f"{choice.engine} with {runtime} refuses a user mapping: {last}"
+            )
             return replace(choice, userns="")
-        self._note(
+        self._add_finding(
             "warning",
             "oci_runtime_unusable",
             f"{choice.engine} with {runtime} can't start a container here: {last}",
@@ -192,19 +197,19 @@ class _Search:
     def _report(self, info: EngineInfo, choice: RuntimeChoice, trial: Trial) -> None:
         kind = "rootless" if choice.rootless else "as root"
         runtime = choice.oci_runtime or info.default_runtime or "its default OCI runtime"
-        self._note("ok", "engine", f"Using {choice.engine} {choice.version} {kind}, with {runtime}.")
+        self._add_finding("ok", "engine", f"Using {choice.engine} {choice.version} {kind}, with {runtime}.")
         self._limits(info, choice)
         if not trial.seccomp:
-            self._note(
+            self._add_finding(
                 "error",
                 "seccomp_off",
                 "The seccomp profile is not in force: the sandbox reaches kernel interfaces it should not.",
                 "Use an engine and a kernel with seccomp support.",
             )
         if trial.capabilities or not trial.no_new_privileges:
-            self._note("error", "privileges", "The sandbox keeps capabilities or may gain privileges.")
+            self._add_finding("error", "privileges", "The sandbox keeps capabilities or may gain privileges.")
         if not trial.mapped:
-            self._note(
+            self._add_finding(
                 "warning",
                 "no_user_namespace",
                 "Users in the sandbox are the host's users of the same numbers.",
@@ -213,14 +218,14 @@ class _Search:
                 else "A kernel from 5.19 on lets Podman map users as root; rootless Podman always does.",
             )
         if trial.command_line:
-            self._note(
+            self._add_finding(
                 "warning",
                 "kernel_command_line",
                 f"{choice.engine} can't hide the host's /proc/cmdline from the sandbox.",
                 "Podman can.",
             )
         if trial.security_module not in {"", "unconfined"}:
-            self._note("ok", "security_module", f"Confined as {trial.security_module} as well.")
+            self._add_finding("ok", "security_module", f"Confined as {trial.security_module} as well.")
 
     def _limits(self, info: EngineInfo, choice: RuntimeChoice) -> None:
         held = choice.enforced
@@ -231,25 +236,27 @@ class _Search:
             else "Give the user's session the memory, pids and cpu controllers (systemd: `Delegate=yes`)."
         )
         if held == Enforced(memory=True, pids=True, cpus=True):
-            self._note("ok", "limits", "Limits of memory, processes and CPU are in force.")
+            self._add_finding("ok", "limits", "Limits of memory, processes and CPU are in force.")
         if not held.memory:
-            self._note(
+            self._add_finding(
                 "warning",
                 "memory_not_enforced",
                 "The memory limit holds for each process by itself, not for a sandbox as a whole.",
                 mend,
             )
         if not held.pids:
-            self._note(
+            self._add_finding(
                 "warning",
                 "pids_not_enforced",
                 "Processes are counted by user id (RLIMIT_NPROC), so each sandbox gets a user id of its own.",
                 mend,
             )
         if not held.cpus:
-            self._note("warning", "cpus_not_enforced", "A sandbox may take every CPU there is.", mend)
+            self._add_finding("warning", "cpus_not_enforced", "A sandbox may take every CPU there is.", mend)
 
-    def _note(self, level: Literal["ok", "warning", "error"], code: str, message: str, hint: str | None = None) -> None:
+    def _add_finding(
+        self, level: Literal["ok", "warning", "error"], code: Code, message: str, hint: str | None = None
+    ) -> None:
         self.findings.append(Finding(level, code, message, hint))
 
 

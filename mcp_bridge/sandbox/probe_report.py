@@ -1,4 +1,4 @@
-"""What a probe found, and its cache on disk."""
+"""The report of a probe, and its cache on disk."""
 
 from __future__ import annotations
 
@@ -8,57 +8,60 @@ import json
 import os
 import resource
 import shutil
-import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from mcp_bridge._version import __version__
+from mcp_bridge.atomic_files import write_private
 from mcp_bridge.sandbox.flags import Enforced, EngineName, RuntimeChoice
+
+if TYPE_CHECKING:
+    from mcp_bridge.error_codes import Code
 
 Level = Literal["ok", "warning", "error"]
 
 _FORMAT = 1
 _KEPT_SECONDS = 30 * 24 * 3600.0
-"""A key contains the boot, so every boot leaves a report behind."""
+"""Reports are kept this long. The key contains the boot id, so every boot leaves a report behind."""
 
 _DECISIVE = ("DOCKER_HOST", "DOCKER_CONTEXT", "CONTAINER_HOST", "CONTAINERS_CONF", "XDG_RUNTIME_DIR", "HOME")
-"""Variables that lead to another engine, or to another store of the same one."""
+"""Variables that select another engine, or another store of the same engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing a probe has to say.
+    """One result of a probe.
 
     Attributes:
-        level: `error` where a wall of the sandbox is missing or an engine can't be used, `warning` where one is weaker
-            than it could be.
-        code: Stable, snake_case.
-        message: One sentence in plain words.
-        hint: How to mend it, where it can be.
+        level: `error` if an isolation feature is missing or an engine can't be used, `warning` if one is weaker than it
+            could be.
+        code: A stable code in snake_case.
+        message: One sentence in plain language.
+        hint: How to fix it, if possible.
     """
 
     level: Level
-    code: str
+    code: Code
     message: str
     hint: str | None = None
 
     def record(self) -> dict[str, str]:
-        """As a JSON object, without an empty hint."""
+        """The finding as a JSON object, without an empty hint."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """What to use, and what there is to say about it."""
+    """The engine to use, and the findings."""
 
     choice: RuntimeChoice
     findings: tuple[Finding, ...]
 
 
 def report_path(state_dir: Path, runtime: str, oci_runtime: str, image: str | None) -> Path:
-    """Where the report belongs that a probe with these options makes on this host, as it is now."""
+    """The path of the cached report for a probe with these options on this host in its current state."""
     tools = [shutil.which(name) for name in ("podman", "docker", "runc", "crun")]
     key = [
         _FORMAT, __version__, runtime, oci_runtime, image, os.getuid(), os.uname().release, _boot_id(),
@@ -71,7 +74,7 @@ def report_path(state_dir: Path, runtime: str, oci_runtime: str, image: str | No
 
 
 def load_report(path: Path) -> ProbeReport | None:
-    """The cached report, or None for none or a damaged one."""
+    """The cached report, or None if there is none or it is invalid."""
     try:
         return _decode(json.loads(path.read_bytes()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -79,17 +82,10 @@ def load_report(path: Path) -> ProbeReport | None:
 
 
 def store_report(path: Path, report: ProbeReport) -> None:
-    """Put the report in its place at once, readable by its owner only; a full disk costs the next probe, no more."""
+    """Save the report atomically, readable by its owner only. If the disk is full, the next probe has to run again."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix=".probe-", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(asdict(report), file)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        write_private(path, json.dumps(asdict(report)).encode())
         _prune(path.parent)
 
 
@@ -123,7 +119,7 @@ def _decode(data: dict[str, Any]) -> ProbeReport:
         tuple(
             Finding(
                 cast("Level", _text(row["level"])),
-                _text(row["code"]),
+                cast("Code", _text(row["code"])),
                 _text(row["message"]),
                 None if row["hint"] is None else _text(row["hint"]),
             )

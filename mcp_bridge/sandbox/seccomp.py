@@ -1,23 +1,23 @@
 """The seccomp profile: deny by default, one table, one JSON file that Podman and Docker both load.
 
-The tables below are the source; `seccomp.json` beside this file is their rendering in the format both engines take
-(the Moby profile format), committed so that an operator can read it and hand it to an engine without running this
-package. `python -m mcp_bridge.sandbox.seccomp` writes it again, and a test compares the two.
+The tables below are the source. `seccomp.json` beside this file is their rendering in the format of both engines
+(Moby's profile format), committed so that an operator can read it and pass it to an engine without running this
+package. `python -m mcp_bridge.sandbox.seccomp` regenerates it, and a test compares the two.
 
-What is allowed is what CPython with its standard library (threads, subprocess, multiprocessing, asyncio, sqlite)
-and the packages of the data profile were seen to need, and close relatives of those calls that reach no
-further code in the kernel. Deliberately absent:
+Allowed are the system calls that CPython with its standard library (threads, subprocess, multiprocessing, asyncio,
+sqlite) and the packages of the data profile were observed to need, and close relatives of these that reach no further
+kernel code. Deliberately absent:
 
-- every way to a new namespace, mount, key, module, clock or trace;
-- `seccomp` itself: a filter of the guest's own could only tighten ours, but the call also opens the user
+- all ways to a new namespace, mount, key, module, clock or trace;
+- `seccomp` itself: a filter installed by the guest could only tighten ours, but the call also opens the user
   notification listener, and nothing here needs either;
 - `memfd_create` and `execveat`: together they run a program from memory that no noexec mount can stop;
 - System V and POSIX message queues and shared memory (`multiprocessing.shared_memory` is a file on /dev/shm);
-- `sync` and `syncfs`: they flush the host's file systems, not the sandbox's;
-- 32-bit and x32 calls: only the native architecture's table is filtered, so only that one is admitted.
+- `sync` and `syncfs`: they flush the host's file systems, and not the sandbox's;
+- 32-bit and x32 calls: only the native architecture's table is filtered, so only that one is allowed.
 
-Whatever is on no list fails with EPERM; what glibc tries first and replaces with an older call fails with
-ENOSYS, which is the answer it falls back on.
+A call that is not listed fails with EPERM. Calls that glibc tries first, with an older call as fallback, fail with
+ENOSYS, which triggers the fallback.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _NOT_IMPLEMENTED = """
     cachestat clone3 futex_requeue futex_wait futex_wake io_pgetevents io_setup map_shadow_stack memfd_create
     memfd_secret mseal
 """
-"""glibc and libraries that probe for these have an older way for ENOSYS, and some take EPERM for a verdict."""
+"""glibc and libraries that probe for these calls fall back on ENOSYS, and some treat EPERM as final."""
 
 _NAMESPACE_FLAGS = 0x7E02_0080
 """CLONE_NEWTIME, NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET (linux/sched.h)."""
@@ -103,7 +103,7 @@ _FILE_TYPE_MASK, _FIFO = 0o170000, 0o010000
 _AF_UNIX = 1
 
 _EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
-"""Linux's numbers: the profile may be written on another system."""
+"""Linux's numbers, since the profile may be rendered on another system."""
 
 
 def _rule(names: str | list[str], action: str, **extra: Any) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def profile() -> dict[str, Any]:
             ),
             _rule("clone", allow, args=_argument(0, _NAMESPACE_FLAGS, "SCMP_CMP_MASKED_EQ")),
             _rule("socket socketpair", allow, args=_argument(0, _AF_UNIX)),
-            # The errno a kernel without the family would give: libraries treat it as "no network", not as a fault.
+            # The errno of a kernel without the address family: libraries treat it as "no network", and not as a fault.
             _rule("socket socketpair", refuse, args=_argument(0, _AF_UNIX, "SCMP_CMP_NE"), errnoRet=_EAFNOSUPPORT),
             _rule("mknod", allow, args=_argument(1, _FILE_TYPE_MASK, "SCMP_CMP_MASKED_EQ", _FIFO)),
             _rule("mknodat", allow, args=_argument(2, _FILE_TYPE_MASK, "SCMP_CMP_MASKED_EQ", _FIFO)),

@@ -1,4 +1,4 @@
-"""The ranges of user and group ids that rootless Podman maps a sandbox's users to (subuid(5), subgid(5))."""
+"""The subordinate user and group ids to which rootless Podman maps a sandbox's users (subuid(5), subgid(5))."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from mcp_bridge.sandbox.probe_report import Finding
 FILES = (Path("/etc/subuid"), Path("/etc/subgid"))
 
 _FIRST, _COUNT = 100_000, 65_536
-"""Where useradd begins, and how many it gives to a user."""
+"""The first id that useradd allocates, and the number of ids for each user."""
 
 _LINE = re.compile(r"([^:#\s]+):(\d{1,10}):(\d{1,10})", re.ASCII)
 
 
 def missing() -> Finding | None:
-    """What this user lacks to start a rootless container, with the lines that mend it; None if nothing."""
+    """A finding with the required lines if this user has no subordinate ids for rootless containers, else None."""
     name = _user_name()
     if not _has_ranges(name):
         first = free_range(_lines())
@@ -42,10 +42,10 @@ def missing() -> Finding | None:
 
 
 def free_range(lines: list[str]) -> int:
-    """The first id of a range that none of the lines touches, on useradd's own grid.
+    """The first id of an unallocated range, on useradd's own grid.
 
     Args:
-        lines: Of both files.
+        lines: The lines of both files.
     """
     taken = [(int(found[2]), int(found[2]) + int(found[3])) for line in lines if (found := _LINE.match(line))]
     first = _FIRST
@@ -58,7 +58,7 @@ def _user_name() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
-        # Of no user that the system knows: the files take numbers, too.
+        # A user that isn't in the user database: the files accept numbers, too.
         return str(os.getuid())
 
 

@@ -1,7 +1,7 @@
-"""One small container that tells, from the inside, which of its walls stand.
+"""A small container that reports from the inside which isolation features work.
 
-An engine's word for it is not enough: rootless Podman on version 1 control groups takes `--memory` and `--pids-limit`
-and ignores both. So the trial runs into its limits and reports what stopped it.
+An engine's claims are not sufficient: rootless Podman on version 1 control groups accepts `--memory` and `--pids-limit`
+and ignores both. So the trial exceeds its limits and reports what stopped it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from mcp_bridge.sandbox.flags import RuntimeChoice
 
 TRIAL_SECONDS = 60.0
-"""For one trial: a first start may map or copy the image's layers."""
+"""Bound on one trial: the first start may map or copy the image's layers."""
 
 MEBIBYTE = 1024 * 1024
 LIMITS = Limits(memory=64 * MEBIBYTE, pids=16, cpus=0.75, tmp=MEBIBYTE, workspace=MEBIBYTE, nofile=256, shm=MEBIBYTE)
-"""Small, so that they are cheap to run into."""
+"""Small limits, which are cheap to reach."""
 
 _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 _OUTPUT_BYTES = 65536
@@ -96,18 +96,18 @@ print(json.dumps({
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a container found out about itself.
+    """The report of a trial container.
 
     Attributes:
-        seccomp: Our profile, not just any, is in force.
-        no_new_privileges: The flag is set.
-        capabilities: The union of its sets, as a mask.
-        mapped: It is in a user namespace of its own.
-        security_module: What AppArmor or SELinux call it; empty for neither.
+        seccomp: Whether our own seccomp profile is in force.
+        no_new_privileges: Whether the flag is set.
+        capabilities: The union of its capability sets, as a mask.
+        mapped: Whether it is in a user namespace of its own.
+        security_module: The AppArmor or SELinux label; empty for neither.
         command_line: Whether the host's kernel command line can be read.
-        pids: It could not start more processes than allowed.
-        cpus: Its control group has the quota.
-        memory: A process that took twice the memory was killed.
+        pids: Whether the limit on processes was enforced.
+        cpus: Whether its control group has the CPU quota.
+        memory: Whether a process that used twice the memory was killed.
     """
 
     seccomp: bool
@@ -122,10 +122,10 @@ class Trial:
 
 
 async def run_trial(choice: RuntimeChoice, image: str, state_dir: Path) -> Trial:
-    """Start the trial's container with the flags of `choice`, and read its report.
+    """Start the trial container with the flags of `choice`, and read its report.
 
     Raises:
-        BridgeError: As for starting any container, or `sandbox_start_failed` when it reports nothing readable.
+        BridgeError: As for the start of any container; `sandbox_start_failed` if its report can't be read.
     """
     spec = SandboxSpec(
         image=image,

@@ -1,1 +1,1 @@
-"""The MCP surface: one tool, `run_python`, on standard input and output."""
+"""The MCP server: the tool `run_python` on standard input and output; and the HTTP servers of viewer and witness."""

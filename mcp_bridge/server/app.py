@@ -1,4 +1,4 @@
-"""The MCP server: `run_python`, in both protocol eras."""
+"""The MCP server: the tool `run_python`, in both protocol eras."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts.live_output import LiveOutput
 from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.server import displays, process, render
-from mcp_bridge.server.keeper import INTERNAL_ERROR, kept
-from mcp_bridge.server.presentation import TOOL, instructions, tool, unready
+from mcp_bridge.server.presentation import TOOL, error_instructions, instructions, tool
 from mcp_bridge.server.questions import Conversations, Questions
 from mcp_bridge.server.stdio import stdio_transport
+from mcp_bridge.server.supervisor import INTERNAL_ERROR, keep_open
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.host.service import Bridge
-    from mcp_bridge.server.keeper import Configured, Keeper, Source
+    from mcp_bridge.server.supervisor import BridgeSupervisor, Configured, Source
     from mcp_bridge.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 5.0
-"""How often a client that gave a progress token hears that a run goes on; clients give up after sixty."""
+"""Interval of signs of life to a client with a progress token; clients time out after sixty seconds."""
 
 LIVE_SECONDS = 1.0
-"""How often a client that gave a progress token hears what a script has printed."""
+"""Interval of new script output to a client with a progress token."""
 
 LIVE_CHARS = 2000
-"""How much of it, from its end, one message has."""
+"""How much of the new output, from its end, one message contains."""
 
 LEAST_SHOWN_CHARS = 300
-"""A displayed text that is cut to less than that is left out."""
+"""A displayed text that would be cut to less than this is left out."""
 
 RECORD_META = "mcp-code-bridge/record"
 
@@ -66,14 +66,14 @@ class RunArguments(BaseModel):
 
 @contextlib.asynccontextmanager
 async def _conversations(_: Server[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
-    """What lives as long as the server: calls that wait for answers go on in it."""
+    """The lifespan of the server: its task group runs calls that wait for answers."""
     async with anyio.create_task_group() as tasks:
         yield {CONVERSATIONS: Conversations(tasks)}
         tasks.cancel_scope.cancel()
 
 
-class _Open:
-    """A bridge that somebody else keeps open, as a `Keeper` has it."""
+class _OpenBridge:
+    """An already open bridge with the interface of a `BridgeSupervisor`."""
 
     error: BridgeError | None = None
 
@@ -87,23 +87,23 @@ class _Open:
     def aliases(self) -> list[str] | None:
         return self._bridge.aliases()
 
-    def news(self) -> list[str]:
+    def configuration_changes(self) -> list[str]:
         return []
 
 
 def build_server(bridge: Bridge, *, programs: bool = False) -> Server[dict[str, Any]]:
-    """The server over a bridge; with `programs` there are tools for programs beside the one."""
-    return _server(_Open(bridge), programs=programs)
+    """The MCP server of a bridge; with `programs`, it also has the tools for programs."""
+    return _server(_OpenBridge(bridge), programs=programs)
 
 
-def _server(keeper: Keeper | _Open, *, programs: bool) -> Server[dict[str, Any]]:
-    # What isn't offered isn't loaded.
+def _server(supervisor: BridgeSupervisor | _OpenBridge, *, programs: bool) -> Server[dict[str, Any]]:
+    # Only imported if it is used.
     offered = importlib.import_module("mcp_bridge.server.program_tools") if programs else None
 
     async def list_tools(
         _: ServerRequestContext[dict[str, Any]], __: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[tool(keeper.settings), *(offered.tools() if offered else ())])
+        return types.ListToolsResult(tools=[tool(supervisor.settings), *(offered.tools() if offered else ())])
 
     async def call_tool(
         ctx: ServerRequestContext[dict[str, Any]], params: types.CallToolRequestParams
@@ -114,11 +114,11 @@ def _server(keeper: Keeper | _Open, *, programs: bool) -> Server[dict[str, Any]]
 
         async def work(questions: Questions) -> types.CallToolResult:
             if offered is None or name == TOOL:
-                return await _run(keeper, ctx, questions, arguments)
+                return await _run(supervisor, ctx, questions, arguments)
             try:
-                bridge = await keeper.bridge()
+                bridge = await supervisor.bridge()
             except BridgeError as exc:
-                refused: types.CallToolResult = offered.refused(exc, keeper.settings)
+                refused: types.CallToolResult = offered.refused(exc, supervisor.settings)
                 return refused
             result: types.CallToolResult = await offered.call(bridge, name, arguments, questions)
             return result
@@ -131,7 +131,7 @@ def _server(keeper: Keeper | _Open, *, programs: bool) -> Server[dict[str, Any]]
     ) -> types.ReadResourceResult:
         from mcp_bridge.server import resources  # noqa: PLC0415  (most clients read none)
 
-        bridge = await _opened(keeper)
+        bridge = await _opened(supervisor)
         try:
             contents = await resources.read(bridge, str(params.uri))
         except BridgeError as exc:
@@ -144,9 +144,9 @@ def _server(keeper: Keeper | _Open, *, programs: bool) -> Server[dict[str, Any]]
         from mcp_bridge.server import resources  # noqa: PLC0415
 
         try:
-            bridge = await keeper.bridge()
+            bridge = await supervisor.bridge()
         except BridgeError:
-            # Claude Code leaves out a server's tools, too, where a list of it is an error: nobody would be told why.
+            # Not an error: when listing resources fails, Claude Code ignores the server's tools as well.
             return types.ListResourcesResult(resources=[])
         return types.ListResourcesResult(resources=await resources.listed(bridge))
 
@@ -160,7 +160,7 @@ def _server(keeper: Keeper | _Open, *, programs: bool) -> Server[dict[str, Any]]
     return Server(
         "mcp-code-bridge",
         version=__version__,
-        instructions=_instructions(keeper),
+        instructions=_instructions(supervisor),
         lifespan=_conversations,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
@@ -170,42 +170,42 @@ def _server(keeper: Keeper | _Open, *, programs: bool) -> Server[dict[str, Any]]
     )
 
 
-async def _opened(keeper: Keeper | _Open) -> Bridge:
-    """The bridge, for a request that isn't a call: what is wrong is the protocol's error."""
+async def _opened(supervisor: BridgeSupervisor | _OpenBridge) -> Bridge:
+    """The bridge, for a request other than a tool call; raises protocol errors."""
     try:
-        return await keeper.bridge()
+        return await supervisor.bridge()
     except BridgeError as exc:
         raise MCPError(types.INTERNAL_ERROR, f"[{exc.code}] {exc}", {"code": exc.code}) from None
 
 
-def _instructions(keeper: Keeper | _Open) -> str:
-    if keeper.error is not None:
-        return unready(keeper.settings, keeper.error)
-    return instructions(keeper.settings, keeper.aliases())
+def _instructions(supervisor: BridgeSupervisor | _OpenBridge) -> str:
+    if supervisor.error is not None:
+        return error_instructions(supervisor.settings, supervisor.error)
+    return instructions(supervisor.settings, supervisor.aliases())
 
 
 async def serve_stdio(source: Source, first: Configured | BridgeError, *, programs: bool = False) -> BridgeError | None:
-    """Serve until standard input ends, or SIGTERM or SIGINT comes; then leave nothing running.
+    """Serve until standard input ends, or SIGTERM or SIGINT is received; then end everything that was started.
 
     Args:
         source: The configuration's files.
-        first: What was read of them already, or why that can't be done.
+        first: The configuration if it was already read, or the error.
         programs: As `build_server`.
 
     Returns:
-        Why nothing could be run, if that is so at the end.
+        The error because of which nothing could be run at the end, or None.
     """
-    process.share()
-    async with kept(source, first, _prepare_ahead) as keeper:
-        server = _server(keeper, programs=programs)
+    process.configure_interpreter()
+    async with keep_open(source, first, _prepare_ahead) as supervisor:
+        server = _server(supervisor, programs=programs)
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_end_on_signal, scope)
-                tasks.start_soon(process.give_back)
+                tasks.start_soon(process.release_memory)
                 async with stdio_transport() as (read, write):
                     await server.run(read, write, server.create_initialization_options())
                 scope.cancel()
-    return keeper.error
+    return supervisor.error
 
 
 async def _end_on_signal(scope: anyio.CancelScope) -> None:
@@ -217,22 +217,22 @@ async def _end_on_signal(scope: anyio.CancelScope) -> None:
 
 _OF_A_CALL = ("mcp_bridge.executions.scripts.lifecycle", "mcp_bridge.host.requests", "mcp_bridge.gate.gate")
 _OF_A_SERVER = ("mcp_bridge.downstream.client.connection", "jsonschema.validators", "jsonschema_specifications")
-"""What the first call imports, and the first of a server's tools."""
+"""Modules that the first call imports, and those that the first call of a server's tool imports."""
 
 
 async def _prepare_ahead(bridge: Bridge) -> None:
-    """The first call shouldn't wait for the probe and the image; what goes wrong is told when there is a call."""
+    """Run the probe and build the image in advance. Errors are reported by the first call."""
     with contextlib.suppress(BridgeError):
         await bridge.prepare()
     for name in (*_OF_A_CALL, *(_OF_A_SERVER if bridge.fleet.servers else ())):
-        # One by one on a thread: each takes up to 100 ms, and the first call would take them on the event loop.
+        # One at a time on a thread: each takes up to 100 ms, which the first call would spend on the event loop.
         await on_thread(importlib.import_module, name)
-    # What is there now stays; to look through it again takes the collector 50 ms, from whichever thread.
+    # Objects that exist now are permanent: scanning them takes the garbage collector 50 ms in any thread.
     gc.freeze()
 
 
 class _Reporter:
-    """Progress of one call, as the protocol wants it: only ever rising."""
+    """Sends progress notifications of one call, whose value must always increase."""
 
     def __init__(self, questions: Questions) -> None:
         self._questions = questions
@@ -241,31 +241,31 @@ class _Reporter:
         self._scripted = False
         self._message: str | None = None
         self._is_told = False
-        """Whether the script or the bridge has said something."""
+        """Whether the script or the bridge has reported anything new."""
         self._printed = ""
         self._news = anyio.Event()
         self._began = time.monotonic()
 
     def progress(self, done: float, total: float | None, message: str | None) -> None:
-        """What the script says."""
+        """Report the script's own progress."""
         self._scripted = True
         self._last, self._total, self._message = max(done, self._last), total, message
         self._is_told = True
         self._news.set()
 
     def printed(self, _stream: str, text: str) -> None:
-        """What the script has printed."""
+        """Report new output of the script."""
         self._printed = (self._printed + text)[-LIVE_CHARS - 1 :]
         self._news.set()
 
     def notify(self, message: str) -> None:
-        """What the bridge does before the script runs."""
+        """Report what the bridge does before the script runs."""
         self._message = message
         self._is_told = True
         self._news.set()
 
     async def report(self) -> None:
-        """Send until cancelled: news at once, else a sign of life at intervals."""
+        """Send notifications until cancelled: news at once, otherwise signs of life at intervals."""
         sent = -1.0
         while True:
             self._news = anyio.Event()
@@ -281,7 +281,7 @@ class _Reporter:
 
     async def _send(self, sent: float, message: str | None) -> float:
         value = self._last if self._scripted else time.monotonic() - self._began
-        # A script that reports the same twice, or nothing new for a while, still has to rise.
+        # The protocol requires an increase even if the script repeats its value, or reports nothing.
         sent = value if value > sent else sent + 1e-6
         if (ctx := self._questions.ctx) is not None:
             await ctx.session.report_progress(sent, self._total, message)
@@ -289,15 +289,18 @@ class _Reporter:
 
 
 async def _run(
-    keeper: Keeper | _Open, ctx: ServerRequestContext[dict[str, Any]], questions: Questions, arguments: dict[str, Any]
+    supervisor: BridgeSupervisor | _OpenBridge,
+    ctx: ServerRequestContext[dict[str, Any]],
+    questions: Questions,
+    arguments: dict[str, Any],
 ) -> types.CallToolResult:
     try:
-        bridge = await keeper.bridge()
+        bridge = await supervisor.bridge()
         request = RunArguments.model_validate(arguments)
     except ValidationError as exc:
-        return _refused(keeper.settings, ctx, _bad_arguments(exc))
+        return _refused(supervisor.settings, ctx, _bad_arguments(exc))
     except BridgeError as exc:
-        return _refused(keeper.settings, ctx, exc)
+        return _refused(supervisor.settings, ctx, exc)
     reporter = _Reporter(questions)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(reporter.report)
@@ -311,17 +314,17 @@ async def _run(
                 notify=reporter.notify,
                 asker=questions,
                 sampler=questions.sample,
-                # For nobody, nothing is projected meanwhile.
+                # Without a progress token, no output is projected while the script runs.
                 live=LiveOutput(reporter.printed, LIVE_SECONDS) if _wants_progress(ctx) else None,
                 news=reporter.notify,
             )
-            record.notices += keeper.news()
-            # It may have to count and to keep all that was printed.
+            record.notices += supervisor.configuration_changes()
+            # This may take long: it may have to count and store all output.
             result = await off_loop([record.stdout, record.stderr, record.value], _answer, bridge, ctx, record)
         except BridgeError as exc:
             result = _refused(bridge.settings, ctx, exc)
         except Exception:
-            # A fault of ours goes to the operator's log; out of a task group the client would get only its wrapping.
+            # Internal errors are logged here: the client would only see the task group's exception group.
             logger.exception("running a script failed")
             result = _refused(bridge.settings, ctx, INTERNAL_ERROR)
         tasks.cancel_scope.cancel()
@@ -354,9 +357,9 @@ def _refused(settings: Settings, ctx: ServerRequestContext[dict[str, Any]], erro
 
 
 def _answer(bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], record: ExecutionRecord) -> types.CallToolResult:
-    """The answer's blocks, and its record: all that a model may be shown of it is within `max_output_chars`.
+    """The content blocks and record of an answer. What the model may see of them is within `max_output_chars`.
 
-    The record is structured content, unless the model would have to read it besides the text, or instead.
+    The record is structured content, unless the client shows that to the model in addition to the text or instead.
     """
     settings, client = bridge.settings, _client(ctx)
     answer = render.Answer(record, settings, bridge.files)
@@ -377,7 +380,7 @@ def _answer(bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], record: E
         if is_whole and not render.shows_structured_content(client):
             result.structured_content = made
         else:
-            # A part of a record isn't to be shown instead of the text.
+            # A truncated record must not be shown instead of the text.
             result.meta = {RECORD_META: made}
     return result
 
@@ -386,8 +389,8 @@ def _client(ctx: ServerRequestContext[dict[str, Any]]) -> str | None:
     return ctx.session.client_params.client_info.name if ctx.session.client_params else None
 
 
-def _displayed(shown: displays.Text | displays.Image | displays.LeftOut) -> str:
-    """What is read of something displayed."""
+def _displayed(shown: displays.Text | displays.Image | displays.Omitted) -> str:
+    """The text to read of a displayed object."""
     match shown:
         case displays.Image():
             return ""
@@ -398,12 +401,12 @@ def _displayed(shown: displays.Text | displays.Image | displays.LeftOut) -> str:
 
 def _blocks(
     answer: render.Answer,
-    shown: Sequence[displays.Text | displays.Image | displays.LeftOut],
+    shown: Sequence[displays.Text | displays.Image | displays.Omitted],
     room: int,
     *,
     images: bool,
 ) -> list[types.ContentBlock]:
-    """What `display` showed: images as images, text as text, all that is read of it within `room` characters."""
+    """Displayed objects as content blocks: images, and texts within `room` characters in total."""
     blocks: list[types.ContentBlock] = []
     whole = "\n".join(text for one in shown if (text := _displayed(one)))
     where = answer.where("displays", whole) if len(whole) > room else ""

@@ -1,4 +1,4 @@
-"""What `display` showed, looked at before anybody gets it: a guest's MIME type and base64 are claims."""
+"""Validates displayed objects before anyone receives them: a guest's MIME types and base64 are untrusted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 MAX_IMAGES_BYTES = 16 << 20
-"""Of one answer's images together, decoded."""
+"""Size limit of all images of one answer, decoded."""
 
 MAX_MIME_CHARS = 80
 
@@ -22,14 +22,14 @@ _TEXT_ENDS = ("+json", "+xml")
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Something to read."""
+    """A displayed text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image that is one, in base64."""
+    """A validated image in base64."""
 
     mime_type: str
     data: str
@@ -37,8 +37,8 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    """What nobody gets, and why."""
+class Omitted:
+    """A displayed object that was left out, and why."""
 
     mime_type: str
     why: str
@@ -47,8 +47,8 @@ class LeftOut:
         return f"[{self.mime_type!r} left out: {self.why}]"
 
 
-def checked(displays: Iterable[dict[str, str]]) -> Iterator[Text | Image | LeftOut]:
-    """Each display, in order, as what it really is."""
+def checked(displays: Iterable[dict[str, str]]) -> Iterator[Text | Image | Omitted]:
+    """Validate the displayed objects, in order."""
     room = MAX_IMAGES_BYTES
     for data in displays:
         mime, body = next(iter(data.items()))
@@ -62,39 +62,39 @@ def checked(displays: Iterable[dict[str, str]]) -> Iterator[Text | Image | LeftO
 
 
 def is_text(mime: str) -> bool:
-    """Whether a type's content is text to read."""
+    """Whether content of a MIME type is text."""
     return mime.startswith("text/") or mime in _TEXT_TYPES or mime.endswith(_TEXT_ENDS)
 
 
 def size(mime: str, body: str) -> int:
-    """The bytes that a display has, or would have if its base64 is good."""
+    """The size of a displayed object in bytes, assuming that its base64 is valid."""
     if is_text(mime):
         return len(body.encode("utf-8", "surrogatepass"))
     return len(body) * 3 // 4 - body[-2:].count("=")
 
 
 def summary(displays: Iterable[dict[str, str]]) -> list[dict[str, str | int]]:
-    """MIME types and sizes."""
+    """The MIME types and sizes."""
     first = (next(iter(data.items())) for data in displays)
     return [{"mime_type": mime[:MAX_MIME_CHARS], "size": size(mime, body)} for mime, body in first]
 
 
-def _image(mime: str, body: str, room: int) -> Image | LeftOut:
+def _image(mime: str, body: str, room: int) -> Image | Omitted:
     name = mime[:MAX_MIME_CHARS]
     if mime not in _MAGIC:
-        return LeftOut(name, "a type that can't be shown; artifact(path) keeps a file")
-    # Before it is decoded: what is too large needs no memory for that.
+        return Omitted(name, "a type that can't be shown; artifact(path) keeps a file")
+    # Checked before decoding, so that an oversized image takes no memory.
     claimed = size(mime, body)
     if claimed > MAX_IMAGE_BYTES:
-        return LeftOut(name, f"{claimed} bytes, the limit is {MAX_IMAGE_BYTES}; artifact(path) keeps a file")
+        return Omitted(name, f"{claimed} bytes, the limit is {MAX_IMAGE_BYTES}; artifact(path) keeps a file")
     if claimed > room:
-        return LeftOut(name, f"the images of one run are over {MAX_IMAGES_BYTES} bytes; artifact(path) keeps a file")
+        return Omitted(name, f"the images of one run are over {MAX_IMAGES_BYTES} bytes; artifact(path) keeps a file")
     try:
         data = binascii.a2b_base64(body, strict_mode=True)
     except ValueError:
-        return LeftOut(name, "its base64 is none")
+        return Omitted(name, "its base64 is none")
     if not _MAGIC[mime](data):
-        return LeftOut(name, "its content is not of that type")
+        return Omitted(name, "its content is not of that type")
     return Image(mime, body, len(data))
 
 

@@ -1,8 +1,8 @@
-"""What a client is told of the one tool: its entry in the list, and the server's instructions.
+"""The description of the tool for clients: its entry in the tool list, and the server's instructions.
 
-Every client's model pays for the entry in every conversation, so that is short. Instructions are sent once; clients
-that defer tools (Claude Code) show them where the entry isn't seen, others beside it, some not at all: neither relies
-on the other.
+Every client's model pays for the entry in every conversation, so it is short. Instructions are sent once. Clients that
+defer tools (Claude Code) show them instead of the entry, other clients in addition, and some not at all: neither text
+relies on the other.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 TOOL = "run_python"
 
 ALWAYS_LOAD = {"anthropic/alwaysLoad": True}
-"""Claude Code defers the tools of MCP servers until its model searches for them; one tool need not be."""
+"""Claude Code defers the tools of MCP servers until its model searches for them, which is unnecessary for one tool."""
 
 MAX_NAMES_CHARS = 500
-"""Names of servers in the instructions; Claude Code cuts all of these at 2,048 characters."""
+"""Limit on server names in the instructions, of which Claude Code shows 2,048 characters in all."""
 
 MAX_ERROR_CHARS = 400
-"""Of what is wrong, in the instructions: a call is answered with all of it."""
+"""Limit on an error in the instructions: the answer to a call contains all of it."""
 
 DATA_PACKAGES = "numpy, pandas, scipy, scikit-learn, matplotlib, pillow"
 
@@ -37,7 +37,7 @@ BEHIND = "MCP servers are behind it; runtime.discovered_servers() lists them"
 
 
 def tool(settings: Settings) -> types.Tool:
-    """The one tool. Its schema is written by hand: every token of it is paid in every conversation."""
+    """The tool `run_python`. The schema is handwritten: every conversation pays for each of its tokens."""
     return types.Tool(
         name=TOOL,
         description=_description(settings),
@@ -59,11 +59,11 @@ def tool(settings: Settings) -> types.Tool:
 
 
 def instructions(settings: Settings, servers: Sequence[str] | None) -> str:
-    """A paragraph that teaches the tool, and the names of the servers behind it.
+    """The server's instructions: a paragraph about the tool, and the names of the servers.
 
     Args:
-        settings: For what the image has, and where answers are cut.
-        servers: Aliases of the servers; None if they aren't known yet.
+        settings: Determine the image's packages, and the length at which answers are cut.
+        servers: The servers' aliases; None if they aren't known yet.
     """
     if servers is None:
         return _taught(settings, BEHIND)
@@ -72,12 +72,12 @@ def instructions(settings: Settings, servers: Sequence[str] | None) -> str:
     return _taught(settings, behind)
 
 
-def unready(settings: Settings, error: BridgeError) -> str:
-    """The same while nothing can be run: what is wrong comes first, and servers aren't known.
+def error_instructions(settings: Settings, error: BridgeError) -> str:
+    """The instructions while nothing can be run: the error comes first, and servers aren't known.
 
     Args:
         settings: As `instructions`, as far as they are known.
-        error: What is wrong.
+        error: The error.
     """
     what = f"[{error.code}] {error.message}"
     shown = what if len(what) <= MAX_ERROR_CHARS else what[:MAX_ERROR_CHARS] + "…"
@@ -116,7 +116,7 @@ def _description(settings: Settings) -> str:
 
 
 def _packages(settings: Settings) -> str:
-    """What can be imported, as far as the settings say so."""
+    """The packages that can be imported, as far as the settings tell."""
     if settings.image is not None:
         return "what the operator's image has"
     more = [DATA_PACKAGES] if settings.profile == "data" else []

@@ -1,7 +1,6 @@
-r"""What a script printed, as text of which no more is decoded than is shown.
+r"""A script's output as text, decoded only as far as it is displayed.
 
-Bytes that are no UTF-8 are written as `\xNN`, which takes four characters a byte: of 32 MiB, which a script may print,
-128 MiB.
+Invalid UTF-8 is written as `\xNN`, four characters a byte: 128 MiB for the 32 MiB that a script may print.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import codecs
 _STEP_BYTES = 256 << 10
 
 MAX_CHAR_BYTES = 4
-"""The most bytes of one character of UTF-8."""
+"""The maximum length of a UTF-8 character in bytes."""
 
 
 class Printed:
@@ -26,7 +25,7 @@ class Printed:
         self._length: int | None = None
 
     def __len__(self) -> int:
-        """Characters of the text."""
+        """The length of the text in characters."""
         if self._length is None:
             self._length = self._counted()
         return self._length
@@ -36,18 +35,18 @@ class Printed:
 
     def first(self, count: int) -> str:
         """The first characters."""
-        # The last character of the part may be cut, and isn't one of them.
+        # The last character of this part may be incomplete, but it isn't among the first `count`.
         return _text(self.data[: MAX_CHAR_BYTES * (count + 1)])[:count]
 
     def last(self, count: int) -> str:
         """The last characters."""
         if not count:
             return ""
-        # What the part's beginning cuts is at most three bytes.
+        # The beginning of this part may have at most three bytes of an incomplete character.
         return _text(self.data[-MAX_CHAR_BYTES * (count + MAX_CHAR_BYTES) :])[-count:]
 
     def _counted(self) -> int:
-        # Each byte that is no UTF-8 is one surrogate here, and none in what is encoded again: ten times quicker.
+        # Invalid bytes become one surrogate each here, and are dropped when encoding again: ten times faster.
         decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         characters = encoded = 0
         for start in range(0, len(self.data), _STEP_BYTES):

@@ -1,7 +1,7 @@
-"""How the server's process shares its interpreter among its threads, and gives memory back.
+"""Configures how a serving process shares its interpreter among threads, and returns memory to the system.
 
-The event loop serves everybody, on one thread; large values are worked on in others (`offload`), under the same
-interpreter lock. What is set here is for a process that serves, not for a command.
+The event loop serves all requests on one thread. Large values are processed on other threads (`offload`) under the same
+interpreter lock. These settings are for a process that serves, and not for commands.
 """
 
 from __future__ import annotations
@@ -21,25 +21,24 @@ from mcp_bridge import offload
 logger = logging.getLogger(__name__)
 
 SWITCH_SECONDS = 0.0005
-"""How long another thread goes on when the loop's wants the interpreter. Python's own 5 ms would be paid at each of the
-several times that the loop wakes up for one call."""
+"""How long another thread continues when the event loop wants the interpreter lock. Python's default of 5 ms would be
+paid several times during each call."""
 
 COLLECT_SECONDS = 60.0
-"""How often the garbage collector looks through everything. By its own count it would in the midst of a large value,
-which holds up the loop for a quarter of a second, again and again; what has no cycles, as JSON has none, is freed
-without it."""
+"""Interval of full garbage collections. By default they would happen during the processing of a large value, each of
+which blocks the loop for a quarter of a second. Objects without cycles, such as JSON, are freed anyway."""
 
 GROWN_COLLECT_SECONDS = 20.0
-"""The same, when the process has grown since."""
+"""The same interval if the process has grown since the last collection."""
 
 QUIET_SECONDS = 10.0
-"""How long that is put off while large values are worked on. What is in memory then has to be looked through, too."""
+"""How long a collection is postponed while large values are processed, which it would have to scan."""
 
 LOOK_SECONDS = 10.0
-"""How often the process's memory is looked at."""
+"""How often the process's memory usage is checked."""
 
 GROWTH_BYTES = 32 << 20
-"""What it has to have grown by, for memory that is free to be given back."""
+"""Growth after which free memory is returned to the system."""
 
 # From malloc.h of the GNU C library.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
@@ -48,22 +47,22 @@ _MMAPPED_BYTES = 256 << 10
 _KEPT_BYTES = 1 << 20
 
 
-def share() -> None:
-    """Let the loop have the interpreter soon, and have large blocks of memory given back when they are free."""
+def configure_interpreter() -> None:
+    """Let the event loop get the interpreter lock soon, and return large freed blocks to the system."""
     sys.setswitchinterval(SWITCH_SECONDS)
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, 1 << 30)
     library = _c_library()
     if library is not None:
-        # Else every thread has an arena of its own, and a large block that is freed raises the size from which blocks
-        # are given back.
+        # Otherwise every thread has an arena of its own, and freeing a large block raises the size above which blocks
+        # are returned.
         library.mallopt(_M_ARENA_MAX, _ARENAS)
         library.mallopt(_M_MMAP_THRESHOLD, _MMAPPED_BYTES)
         library.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
-async def give_back() -> None:
-    """Collect garbage now and then, and give memory back when the process has grown; runs until it is cancelled."""
+async def release_memory() -> None:
+    """Collect garbage at intervals, and return memory to the system if the process has grown. Runs until cancelled."""
     library = _c_library()
     least = kept = _resident_bytes()
     collected = anyio.current_time()
@@ -83,7 +82,7 @@ async def give_back() -> None:
 
 
 def _c_library() -> ctypes.CDLL | None:
-    """The GNU C library; None with another one, which has no such functions."""
+    """The GNU C library; None for other C libraries, which lack these functions."""
     with contextlib.suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
         if library.mallopt and library.malloc_trim:
@@ -92,7 +91,7 @@ def _c_library() -> ctypes.CDLL | None:
 
 
 def _resident_bytes() -> int:
-    """What the process has in memory (proc_pid_statm(5)); 0 where that can't be told."""
+    """The process's resident memory (proc_pid_statm(5)); 0 if unknown."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
     except (OSError, ValueError, IndexError):

@@ -1,8 +1,8 @@
-"""Programs as MCP tools, for clients that drive programs without Python: `serve --tools programs`.
+"""Programs as MCP tools, for clients that use programs without Python: `serve --tools programs`.
 
-Names and schemas are those of nano-vm-mcp 0.4.6, with what is new beside them. Each answers with a JSON object as text
-and as structured content; `isError` is set when there is an `error`. A client may show its model both: together
-they are within `max_output_chars`, or there is the text alone, shortened where it has to be, and still JSON.
+Names and schemas are those of nano-vm-mcp 0.4.6, with additions. Each tool answers with a JSON object as text and as
+structured content; `isError` is set if it has an `error`. A client may show both to its model: together they are within
+`max_output_chars`. If they don't fit, there is only the text, shortened if necessary, and still valid JSON.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 LEAST_SHARE = 50
 PART_CHARS = 20
 LEAST_FIELDS = 30
-"""Where shortening an answer begins and ends: an object's fields are named, as far as these go."""
+"""Bounds of shortening: an object's fields stay named as long as possible."""
 
 _ProgramId = Annotated[str, Field(description="Its name, as list_programs has it")]
 
@@ -145,7 +145,7 @@ NAMES = frozenset(_TOOLS)
 
 
 def tools() -> list[types.Tool]:
-    """The tools as the client lists them."""
+    """The tools for the client's list."""
     return [
         types.Tool(name=name, description=description, input_schema=_schema(arguments))
         for name, (arguments, _, description) in _TOOLS.items()
@@ -161,7 +161,7 @@ def _schema(arguments: type[BaseModel]) -> dict[str, Any]:
 
 
 async def call(bridge: Bridge, name: str, arguments: dict[str, Any], questions: Questions) -> types.CallToolResult:
-    """Call one of them."""
+    """Call one of the tools."""
     model, function, _ = _TOOLS[name]
     try:
         answer = await function(bridge, model.model_validate(arguments), questions)
@@ -178,7 +178,7 @@ async def call(bridge: Bridge, name: str, arguments: dict[str, Any], questions: 
 
 
 def refused(error: BridgeError, settings: Settings) -> types.CallToolResult:
-    """What answers a call that wasn't begun."""
+    """The answer to a call that was refused."""
     return _answered({"error": str(error), "code": error.code, **error.details}, settings)
 
 
@@ -193,7 +193,7 @@ def _answered(answer: dict[str, Any], settings: Settings) -> types.CallToolResul
 
 
 def _shortened(answer: dict[str, Any], limit: int) -> str:
-    """An answer as JSON in at most so many characters, its long texts, arrays and objects cut."""
+    """An answer as JSON of at most `limit` characters, with long texts, arrays and objects cut."""
     trace = answer.get("trace_id")
     where = f"run_python: from mcp import traces; await traces.get({trace!r})" if trace else "run_python: mcp.programs"
     share = limit // 2
@@ -207,7 +207,7 @@ def _shortened(answer: dict[str, Any], limit: int) -> str:
 
 
 def _less(value: Any, share: int) -> Any:
-    """A JSON value with texts of at most `share` characters, and arrays and objects of about as many parts."""
+    """A JSON value with texts cut to `share` characters, and arrays and objects to about as many elements."""
     if isinstance(value, str):
         return cut(value, share)
     parts = max(1, share // PART_CHARS)

@@ -1,8 +1,8 @@
-"""Questions to the client in the midst of a call: a person's approval (elicitation), the client's model (sampling).
+"""Requests to the client during a call: a person's approval (elicitation), the client's model (sampling).
 
-Up to the protocol of 2025-11-25 the server asks while the call is open. From 2026-07-28 on it can't: the call is
-answered with what is to be asked (`InputRequiredResult`), and made again with the answers; in between, what the call
-began goes on in a task of the server's own. (MCP specification 2026-07-28, multi round-trip requests.)
+Up to protocol version 2025-11-25 the server sends requests while the call is open. From 2026-07-28 on it can't: the
+call is answered with the requests (`InputRequiredResult`) and repeated with their results. In between, the work
+continues in a task of the server's own (MCP specification 2026-07-28, multi round-trip requests).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 600.0
-"""How long a person may take. After that nobody has answered, and what asked is suspended instead."""
+"""How long a person may take. Afterwards there is no decision, and the execution is suspended."""
 
 MAX_SHOWN_CHARS = 4000
 MAX_SHOWN_LINES = 100
-"""Longest question. A client's dialogue may leave out what is longer, and what isn't shown would be approved unseen."""
+"""Limits on a question. A client's dialogue may cut a longer one, and text that isn't seen would be approved unseen."""
 
 _FORM = {
     "type": "object",
@@ -47,34 +47,34 @@ _FORM = {
 
 
 class Questions:
-    """Who can be asked during one call. This one: nobody.
+    """Requests to the client of one call. This base class can ask nobody.
 
     Attributes:
-        ctx: The request that is open now, or None between two.
+        ctx: The currently open request, or None between two requests.
     """
 
     def __init__(self, ctx: ServerRequestContext[dict[str, Any]]) -> None:
         self.ctx: ServerRequestContext[dict[str, Any]] | None = ctx
         capabilities = ctx.session.client_capabilities
         elicitation = capabilities.elicitation if capabilities else None
-        # An empty capability is that for forms: it is older than the other kind.
+        # An empty elicitation capability means forms: it predates the other mode.
         self._forms = elicitation is not None and (elicitation.form is not None or elicitation.url is None)
         self._samples = capabilities is not None and capabilities.sampling is not None
 
     @property
     def can_be_asked(self) -> bool:
-        """Whether the client answers anything."""
+        """Whether the client supports any requests."""
         return self._forms or self._samples
 
     async def ask(self, question: dict[str, Any]) -> bool | None:
-        """A person's decision, as `bridge.gate.Asker`; None if nobody has made one.
+        """A person's decision, as `bridge.gate.Asker`; None if there is none.
 
-        What can't be shown whole isn't asked here: it waits for `mcp-bridge approvals`, or the viewer.
+        A question that is too long to display is not asked here: it waits for `mcp-bridge approvals` or the viewer.
         """
         if not self._forms:
             return None
-        message = _worded(question)
-        if not can_be_read(message):
+        message = _question_text(question)
+        if not is_displayable(message):
             logger.info("a question of %d characters is too long for the client's dialogue", len(message))
             return None
         params = types.ElicitRequestFormParams(message=message, requested_schema=_FORM)
@@ -84,7 +84,7 @@ class Questions:
         return result.action == "accept" and (result.content or {}).get("approve") is True
 
     async def sample(self, request: SamplingRequest) -> SamplingReply:
-        """The client's model's answer, as `models.sampling.Sampler`.
+        """The answer of the client's model, as `models.sampling.Sampler`.
 
         Raises:
             ModelError: `model_unavailable`, `model_failed`.
@@ -98,12 +98,12 @@ class Questions:
         return SamplingReply(text, result.model, result.stop_reason)
 
     async def _answer(self, request: Any, kind: type[Any]) -> Any:
-        """The client's answer, or None."""
+        """The client's answer, or None if there is none."""
         raise NotImplementedError
 
 
-class Direct(Questions):
-    """Asks while the call is open."""
+class DirectQuestions(Questions):
+    """Sends requests while the call is open (protocol versions up to 2025-11-25)."""
 
     async def _answer(self, request: Any, kind: type[Any]) -> Any:
         ctx = self.ctx
@@ -120,8 +120,8 @@ class Direct(Questions):
         return None
 
 
-class Parked(Questions):
-    """Asks through the answers of calls; goes on between them."""
+class RoundTripQuestions(Questions):
+    """Sends requests as results of the call, and continues between the rounds (from 2026-07-28)."""
 
     def __init__(self, ctx: ServerRequestContext[dict[str, Any]]) -> None:
         super().__init__(ctx)
@@ -148,29 +148,29 @@ class Parked(Questions):
             self._waiting.pop(key, None)
 
     def take(self, answers: dict[str, Any]) -> None:
-        """Hand out the answers of a round; questions without one count as not answered."""
+        """Distribute the answers of a round; a request without one counts as not answered."""
         for key, waiting in list(self._waiting.items()):
             self._answers[key] = answers.get(key)
             self.open.pop(key, None)
             waiting.set()
 
     async def run(self, work: Callable[[Questions], Awaitable[types.CallToolResult]]) -> None:
-        """The call's work, to its end."""
+        """Run the call's work to its end."""
         with self.scope:
             self.result = await work(self)
         self.news.set()
 
 
 class Conversations:
-    """The calls of one server, and those among them that wait for answers between two requests.
+    """The calls of one server, including those that wait for answers between two requests.
 
     Args:
-        tasks: Where these go on.
+        tasks: The task group in which waiting calls continue.
     """
 
     def __init__(self, tasks: TaskGroup) -> None:
         self._tasks = tasks
-        self._parked: dict[str, Parked] = {}
+        self._parked: dict[str, RoundTripQuestions] = {}
 
     async def call(
         self,
@@ -178,10 +178,10 @@ class Conversations:
         params: types.CallToolRequestParams,
         work: Callable[[Questions], Awaitable[types.CallToolResult]],
     ) -> types.CallToolResult | types.InputRequiredResult:
-        """Do a call's work, or go on with it.
+        """Start a call's work, or continue it with the answers.
 
         Raises:
-            MCPError: Invalid parameters: a state that was never given out, or whose call has ended.
+            MCPError: Invalid parameters: the state is unknown, or its call has ended.
         """
         if params.request_state is not None:
             parked = self._parked.pop(params.request_state, None)
@@ -191,23 +191,23 @@ class Conversations:
             parked.news = anyio.Event()
             parked.take(params.input_responses or {})
         elif ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-            return await work(Direct(ctx))
+            return await work(DirectQuestions(ctx))
         else:
-            parked = Parked(ctx)
+            parked = RoundTripQuestions(ctx)
             if not parked.can_be_asked:
                 return await work(parked)
             self._tasks.start_soon(parked.run, work)
         return await self._round(parked)
 
-    async def _round(self, parked: Parked) -> types.CallToolResult | types.InputRequiredResult:
+    async def _round(self, parked: RoundTripQuestions) -> types.CallToolResult | types.InputRequiredResult:
         try:
             while parked.result is None and not parked.open:
                 await parked.news.wait()
                 parked.news = anyio.Event()
-                # What asks two things at a time asks them in one round.
+                # Concurrent requests are sent in one round.
                 await anyio.lowlevel.checkpoint()
         except BaseException:
-            # The client took the call back: nobody will come for the result.
+            # The client has cancelled the call: nobody will fetch its result.
             parked.scope.cancel()
             raise
         parked.ctx = None
@@ -218,20 +218,21 @@ class Conversations:
         self._tasks.start_soon(self._forget, state, parked)
         return types.InputRequiredResult(input_requests=dict(parked.open), request_state=state)
 
-    async def _forget(self, state: str, parked: Parked) -> None:
-        """A client that never comes back leaves nothing running."""
+    async def _forget(self, state: str, parked: RoundTripQuestions) -> None:
+        """End a call whose client doesn't come back."""
         await anyio.sleep(2 * ANSWER_SECONDS)
         if self._parked.pop(state, None) is not None:
             parked.scope.cancel()
 
 
-def _worded(question: dict[str, Any]) -> str:
-    """A question for a person, all of it.
+def _question_text(question: dict[str, Any]) -> str:
+    """A question as text, completely.
 
-    From a call it has `tool`, `arguments`, `filled`, `announced` and `why`, from a step `message` and `details`.
+    A question about a call has `tool`, `arguments`, `filled`, `announced` and `why`; one of a step `message` and
+    `details`.
 
-    A program's message may be the agent's: it stands behind a sign, on each of its lines, so that it can't pass for
-    what is said below it.
+    A program's message may be the agent's: each of its lines is prefixed, so that it can't be mistaken for the text
+    that follows.
     """
     if "tool" in question:
         lines = [f"Allow the call of {exactly(str(question['tool']))}?"]
@@ -240,7 +241,7 @@ def _worded(question: dict[str, Any]) -> str:
         lines = ["A program asks:", *(f"> {line}" for line in escaped(str(question["message"])).splitlines())]
         shown = question.get("details")
     if shown:
-        # Newlines in its texts are escaped by JSON.
+        # JSON escapes newlines in its strings.
         lines.append(escaped(json.dumps(shown, ensure_ascii=False, indent=1)))
     if question.get("announced"):
         lines.append("Left to the tool, with the defaults that it announces:")
@@ -254,8 +255,8 @@ def _worded(question: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def can_be_read(question: str) -> bool:
-    """Whether a question is short enough to be read where it is asked."""
+def is_displayable(question: str) -> bool:
+    """Whether a question is short enough to be displayed by a client."""
     return len(question) <= MAX_SHOWN_CHARS and question.count("\n") < MAX_SHOWN_LINES
 
 

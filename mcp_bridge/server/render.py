@@ -1,8 +1,8 @@
-"""An execution as an answer: what the model reads, and what programs read.
+"""Renders an execution as an answer: text for the model, and a record for programs.
 
-Text comes first, because a model pays for it: standard output as it is, the last value, and errors and notices only
-when there are any. The record is the structured content, unless the client shows that to the model too. However a
-client puts the two together, they are within `max_output_chars`.
+Text comes first, because models pay for it: standard output unchanged, the last value, and errors and notices only if
+there are any. The record is the structured content, unless the client shows that to the model too. In any case, both
+together are within `max_output_chars`.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SHOWS_STRUCTURED = ("claude-code", "openai-mcp", "chatgpt", "codex-mcp-client")
-"""Clients (the start of the name they give) that show structured content to the model: Claude Code instead of the
-text (its issues 55677 and 79944 on GitHub), Codex too (as anomalyco/opencode's pull request 32074 says, which does the
-same), OpenAI's others besides it. They get the record as `_meta`, which no model sees. Others may, too, so they get no
-more of both together than `max_output_chars`."""
+"""Clients (prefixes of their names) that show structured content to the model: Claude Code instead of the text (its
+GitHub issues 55677 and 79944), Codex too (according to pull request 32074 of anomalyco/opencode, which does the same),
+OpenAI's other clients in addition to it. They get the record as `_meta`, which no model sees. Unknown clients may do
+the same, so for all clients both together are within `max_output_chars`."""
 
 SHARES_ITS_NAME = ("fastmcp",)
-"""The name of fastmcp's client, in programs as in pydantic-ai, which shows structured content instead of the text, and
-that of an error as JSON within JSON. They get the record as `_meta`, unless the operator wants it always."""
+"""The name of fastmcp's client, which many programs share. Some of them, such as pydantic-ai, show structured content
+instead of the text, and for an error as JSON within JSON. They get the record as `_meta`, unless the operator has set
+it to be sent always."""
 
 SHOWS_NO_IMAGE_OF_ERRORS = ("claude-code", "gemini-cli", "opencode")
-"""Clients that show no image of a failed call: Claude Code and opencode drop it without a word; Gemini CLI shows the
-whole result as JSON, base64 and all."""
+"""Clients that don't display images of failed calls: Claude Code and opencode drop them silently; Gemini CLI shows the
+whole result as JSON, including the base64."""
 
 NOTHING = "(no output)"
 
@@ -43,35 +44,35 @@ MAX_ERROR_CHARS = 8000
 MAX_ARTIFACTS_SHOWN = 20
 
 BETWEEN_CHARS = 60
-"""What stands between the parts of an answer."""
+"""Space for separators between the parts of an answer."""
 
 LEAST_BUDGET = 50
-"""Where shrinking a form that escapes what it carries ends."""
+"""The lower bound when an escaped form is shortened."""
 
 RECORD_CHARS = 4 << 20
-"""The longest output within the record, where the operator has asked for structured content always."""
+"""Maximum output in the record if the operator has set structured content to be sent always."""
 
 OUTPUTS = ("stdout", "stderr", "value")
 
 
 def shows_structured_content(client: str | None, *, for_certain: bool = False) -> bool:
-    """Whether this client is known to put structured content before the model; `for_certain`, whoever uses it."""
+    """Whether this client shows structured content to the model; `for_certain`: in all programs that use its name."""
     names = SHOWS_STRUCTURED if for_certain else SHOWS_STRUCTURED + SHARES_ITS_NAME
     return client is not None and client.lower().startswith(names)
 
 
 def shows_images_of_errors(client: str | None) -> bool:
-    """Whether this client may put a failed call's images before the model as images."""
+    """Whether this client may show images of a failed call to the model as images."""
     return client is None or not client.lower().startswith(SHOWS_NO_IMAGE_OF_ERRORS)
 
 
 class Answer:
-    """One execution's answer. What is too long for it is kept whole, once, however many forms name it.
+    """The answer of one execution. Text that is too long for it is stored completely, once.
 
     Args:
-        record: The execution.
-        settings: The form, and `max_output_chars`.
-        files: Keeps what is cut.
+        record: The execution's record.
+        settings: Determine the form and `max_output_chars`.
+        files: Stores cut output.
     """
 
     def __init__(self, record: ExecutionRecord, settings: Settings, files: Files) -> None:
@@ -91,17 +92,17 @@ class Answer:
     def text(self, limit: int | None = None) -> str:
         """The text in the configured form, at most `limit` characters, by default `max_output_chars`.
 
-        It is "" beside displays.
+        Empty if there are displayed objects and nothing else.
         """
         limit = self._limit if limit is None else limit
         return cut(self._compact(limit), limit) if self._form == "compact" else self._serialized(limit)
 
     def record(self, whole: int) -> dict[str, Any]:
-        """The record for programs, with all its fields.
+        """The record for programs, with all fields.
 
-        Output over `whole` characters is cut, and says how to read all of it: a client has to take an answer in one
-        line, and many keep every answer for as long as the conversation. What was displayed is in the answer's blocks
-        already; the record says what there was.
+        Output longer than `whole` characters is cut, with a note on how to read the rest: a client receives an answer
+        as one line, and many keep every answer as long as the conversation. Displayed objects are in the answer's
+        content blocks; the record only lists them.
         """
         out = self._record.to_keep()
         for name in OUTPUTS:
@@ -115,9 +116,9 @@ class Answer:
         return out
 
     def record_within(self, room: int) -> tuple[dict[str, Any], bool]:
-        """The record in at most so many characters of JSON, and whether it is whole.
+        """The record in at most `room` characters of JSON, and whether it is complete.
 
-        Where there is hardly any room, it is the execution's id, its status and its exit code.
+        With very little room it has only the execution's id, its status and its exit code.
         """
         if sum(map(len, self._whole.values())) <= room:
             out = self.record(room)
@@ -133,7 +134,7 @@ class Answer:
         return {"execution": record.execution, "status": record.status, "exit_code": record.exit_code}, False
 
     def where(self, name: str, whole: str | Printed) -> str:
-        """How to read all of what is cut, for the note about that; "" where it can't be kept."""
+        """A note on how to read all of a cut output; empty if it can't be stored."""
         if name not in self._kept:
             try:
                 data = whole.data if isinstance(whole, Printed) else whole.encode("utf-8", "backslashreplace")
@@ -159,11 +160,11 @@ class Answer:
         shown = "\n".join(part for part in parts + last if part)
         if shown or record.displays:
             return shown
-        # A script may print nothing but blank lines, and they are its output.
+        # A script may print only blank lines, which are its output.
         return fields["stdout"] if fields["stdout"].strip("\n") else NOTHING
 
     def _serialized(self, limit: int) -> str:
-        """As JSON or TOON. Escapes make text longer, so less is taken until it fits: a cut document is none."""
+        """The answer as JSON or TOON. Escapes lengthen texts, so they are cut further until the document fits."""
         budget = limit
         while True:
             data = self._data(budget) if budget >= LEAST_BUDGET else {"status": self._record.status}
@@ -174,7 +175,7 @@ class Answer:
             budget //= 2
 
     def _data(self, limit: int) -> dict[str, Any]:
-        """The record as data, without what a model can't use. One JSON document as output goes as that document."""
+        """The record's data that is useful to a model. Output that is a JSON document is embedded as such."""
         record = self._record
         data: dict[str, Any] = {}
         if record.error:
@@ -193,7 +194,7 @@ class Answer:
         return first | {name: fields[name] for name in ("value", "stderr") if fields[name]} | data
 
     def _brief(self, limit: int) -> dict[str, Any]:
-        """The record with less of everything that may be long."""
+        """The record with all potentially long parts shortened."""
         out = self._record.to_keep()
         if self._notices:
             out["notices"] = self._notices
@@ -210,7 +211,7 @@ class Answer:
         return out
 
     def _error(self, limit: int) -> dict[str, Any]:
-        """The error for programs, its texts within the limit together."""
+        """The error for programs, with its texts within the limit in total."""
         shares = {"traceback": limit // 2, "message": limit // 4}
         made: dict[str, Any] = {}
         for key, value in (self._record.error or {}).items():
@@ -224,7 +225,7 @@ class Answer:
         return made
 
     def _fields(self, limit: int) -> dict[str, str]:
-        """Output and value within the limit together; none is left out for the length of another."""
+        """Output and value within the limit in total; none is dropped because another is long."""
         lengths = {name: len(self._whole[name]) for name in OUTPUTS}
         stderr = self._cut("stderr", max(limit // 4, limit - lengths["stdout"] - lengths["value"]))
         room = limit - len(stderr)
@@ -241,7 +242,7 @@ def _json_chars(value: Any) -> int:
 
 
 def error_text(error: dict[str, Any], limit: int | None = MAX_ERROR_CHARS) -> str:
-    """An error for a reader: a traceback speaks for itself, anything else names its code. No limit: all of it."""
+    """An error as text: a traceback unchanged, other errors with their code. None as limit for all of it."""
     if error.get("traceback"):
         shown = str(error["traceback"])
     else:
@@ -255,7 +256,7 @@ def _artifact(row: dict[str, Any]) -> str:
 
 
 def _fitting(items: list[T], share: int) -> list[T]:
-    """The first items, as many as `share` characters hold."""
+    """As many of the first items as fit into `share` characters."""
     fitting = []
     for item in items:
         share -= len(item if isinstance(item, str) else json.dumps(item, ensure_ascii=False))
@@ -266,13 +267,13 @@ def _fitting(items: list[T], share: int) -> list[T]:
 
 
 def cut(whole: str | Printed, limit: int, where: str = "") -> str:
-    """`whole`, or its two ends with a note between them when it is longer than `limit` characters.
+    """`whole`; if longer than `limit` characters, its two ends with a note between them.
 
-    The note is within the limit, too, if that has room for it; else there is nothing but the note.
+    The note counts towards the limit if there is room for it; otherwise only the note is returned.
     """
     if len(whole) <= limit:
         return str(whole)
-    # As long as it can get.
+    # The maximum length of the note.
     half = (limit - len(_note(len(whole), len(whole), where)) - 2) // 2
     if half <= 0:
         return _note(len(whole), len(whole), where)
@@ -293,7 +294,7 @@ def _document(printed: str) -> Any:
             document = json.loads(printed, parse_constant=_refuse)
         except (ValueError, RecursionError):
             return printed
-        # What could just be read can't always be written: that takes a deeper stack.
+        # A value that was just decoded can't always be encoded: encoding takes more stack.
         return printed if depth_exceeds(document, MAX_DEPTH) else document
     return printed
 
@@ -303,7 +304,7 @@ def _refuse(name: str) -> None:
 
 
 def _shorter(data: dict[str, Any], minified: str) -> str:
-    """TOON where it is shorter and loses nothing, else JSON."""
+    """TOON if it is shorter and lossless, else JSON."""
     import toon_format  # noqa: PLC0415  (90 ms, and only in this form)
 
     try:
@@ -316,10 +317,10 @@ def _shorter(data: dict[str, Any], minified: str) -> str:
 
 
 def _same(left: Any, right: Any) -> bool:
-    """Equal in type too: the encoding drops the fraction of 1.0, and False equals 0 to Python."""
+    """Equality that includes types: TOON drops the fraction of 1.0, and in Python False equals 0."""
     return json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True)
 
 
 def refusal(error: BridgeError) -> str:
-    """A request that never ran, for a reader."""
+    """A refused request as text."""
     return error_text(error.record())

@@ -1,4 +1,4 @@
-"""What clients can read: artifacts, cut outputs, traces, programs, and the JSON Schema of programs."""
+"""MCP resources: artifacts, cut outputs, traces, programs, and the JSON Schema of programs."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ TRACE_SCHEME = "trace"
 JSON = "application/json"
 
 MAX_CHAR_BYTES = 4
-"""Of a character, in UTF-8."""
+"""The maximum length of a UTF-8 character in bytes."""
 
 MAX_DIGITS = 16
 NEXT_CHARS = 100
-"""What the line about the next part takes."""
+"""Space for the line that names the next part."""
 
 
 async def listed(bridge: Bridge) -> list[types.Resource]:
     """The schema, the programs, and the newest artifacts.
 
-    Traces and outputs are named by the answers that made them: a list over all conversations would help nobody.
+    Traces and outputs aren't listed: the answers that refer to them contain their URIs.
     """
     schema = types.Resource(
         uri=SCHEMA_URI, name="program schema", description="JSON Schema of programs", mime_type=JSON
@@ -63,7 +63,7 @@ async def listed(bridge: Bridge) -> list[types.Resource]:
 
 
 def templates() -> list[types.ResourceTemplate]:
-    """How the addresses are made."""
+    """The URI templates."""
     return [
         types.ResourceTemplate(
             uri_template=f"{TRACE_SCHEME}://{{trace_id}}",
@@ -89,7 +89,7 @@ def templates() -> list[types.ResourceTemplate]:
 
 
 async def read(bridge: Bridge, uri: str) -> types.TextResourceContents | types.BlobResourceContents:
-    """One resource.
+    """Read one resource.
 
     Raises:
         BridgeError: `unknown_artifact`, `unknown_output`, `unknown_trace`, `unknown_program`.
@@ -108,7 +108,7 @@ async def read(bridge: Bridge, uri: str) -> types.TextResourceContents | types.B
 
 
 def _artifact(bridge: Bridge, uri: str) -> types.TextResourceContents | types.BlobResourceContents:
-    """Text as text, if an answer may have as much of it: else as bytes, which no client puts before its model."""
+    """Text as text if it is short enough for an answer, else as bytes, which no client shows to its model."""
     data, kind = bridge.files.read(uri), mime_type(uri)
     if is_text(kind) and len(data) <= MAX_CHAR_BYTES * bridge.settings.max_output_chars:
         with suppress(UnicodeDecodeError):
@@ -119,7 +119,7 @@ def _artifact(bridge: Bridge, uri: str) -> types.TextResourceContents | types.Bl
 
 
 def _output(bridge: Bridge, uri: str) -> types.TextResourceContents:
-    """As much of an output as an answer may have, from a byte on; its last line says where the next part begins."""
+    """As much of an output as fits into an answer, from a byte offset; the last line names the next part's offset."""
     address, _, query = uri.partition("?")
     execution, _, name = address.partition("://")[2].partition("/")
     start = query.removeprefix("start=") if query else "0"
@@ -135,7 +135,7 @@ def _json(uri: str, value: Any) -> types.TextResourceContents:
 
 
 def mime_type(uri: str) -> str:
-    """What an artifact's name says it is."""
-    # Below a directory: a name may look like a URL with a scheme.
+    """The MIME type that the suffix of an artifact's name implies."""
+    # A directory is prepended because the name itself may look like a URL.
     found, encoding = mimetypes.guess_type("/" + unquote(uri.rpartition("/")[2]))
     return found if found and not encoding else "application/octet-stream"

@@ -1,7 +1,7 @@
-"""MCP over standard input and output, ended by signals as cleanly as by end of file.
+"""MCP over standard input and output, which ends as cleanly on signals as at end of file.
 
-The SDK's own transport reads in a worker thread that cancellation has to wait for, so a server on it can't leave on
-SIGTERM before its client sends another line. Here the reading thread is a daemon that nobody waits for.
+The SDK's transport reads in a worker thread that cancellation has to wait for, so a server can't exit on SIGTERM before
+its client sends another line. Here the reading thread is a daemon thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 READ_BYTES = 1 << 16
 
 WAITING_MESSAGES = 64
-"""Messages read and not yet taken; beyond that the client's writes wait."""
+"""Capacity for messages that were read and not processed; when it is exhausted, the client's writes block."""
 
 ReadStream = "MemoryObjectReceiveStream[SessionMessage | Exception]"
 WriteStream = "MemoryObjectSendStream[SessionMessage]"
@@ -36,9 +36,9 @@ WriteStream = "MemoryObjectSendStream[SessionMessage]"
 
 @asynccontextmanager
 async def stdio_transport() -> AsyncGenerator[tuple[Any, Any]]:
-    """The read and write stream for `Server.run`.
+    """The read and write streams for `Server.run`.
 
-    Descriptors 0 and 1 are moved away while it is open: a stray print, here or in a child, can't break a frame.
+    Descriptors 0 and 1 are moved while it is open, so that a stray print, here or in a child, can't corrupt a message.
     """
     wire_in, wire_out = _claim(0, os.O_RDONLY), _claim(1, None)
     read_send: MemoryObjectSendStream[SessionMessage | Exception]
@@ -59,7 +59,7 @@ async def stdio_transport() -> AsyncGenerator[tuple[Any, Any]]:
 
 
 def _claim(fd: int, null_flags: int | None) -> int:
-    """Move a descriptor away; 0 then reads nothing, 1 goes where 2 goes."""
+    """Duplicate a descriptor and redirect the original: 0 to the null device, 1 to standard error."""
     private = os.dup(fd)
     if null_flags is None:
         os.dup2(2, fd)
@@ -121,11 +121,11 @@ async def _write(
 ) -> None:
     async for message in receive:
         if _is_of_the_end(message.message) and read_send.statistics().open_send_streams == 0:
-            # Nobody is there who would read it, and clients with the SDK 1.x end with an exception where it comes.
+            # Nobody would read it, and clients that use SDK 1.x raise an exception when they receive it.
             continue
         data = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
         try:
-            # In a thread: a client that doesn't read must not stop the executions of others, nor the heartbeats.
+            # In a thread: a client that doesn't read must not block other executions or their heartbeats.
             await anyio.to_thread.run_sync(_write_all, fd, data, abandon_on_cancel=True)
         except OSError as exc:
             logger.debug("the client is gone: %s", exc)
@@ -134,7 +134,7 @@ async def _write(
 
 
 def _is_of_the_end(message: types.JSONRPCMessage) -> bool:
-    """Whether it is the SDK's answer to a request that was under way when the connection ended."""
+    """Whether it is the SDK's answer to a request that was in progress when the connection ended."""
     return isinstance(message, types.JSONRPCError) and message.error.code == types.CONNECTION_CLOSED
 
 

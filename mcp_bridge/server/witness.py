@@ -1,7 +1,6 @@
-"""A witness over HTTP, by C2SP tlog-witness, and `GET /` to see who it is.
+"""A witness over HTTP, according to C2SP tlog-witness; `GET /` returns its identity.
 
-`POST /add-checkpoint` has a checkpoint cosigned; `GET /<origin hash>/checkpoint` shows a log's last one to whoever
-watches it.
+`POST /add-checkpoint` cosigns a checkpoint; `GET /<origin hash>/checkpoint` returns a log's latest one, for monitors.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 READ_SECONDS = 10.0
-"""For a request's body: a client that sends a byte now and then keeps no place."""
+"""How long a request's body may take: a slow client must not occupy a connection."""
 
 MAX_CONNECTIONS = 200
-"""At once; further ones are answered 503."""
+"""Maximum simultaneous connections; further ones get status 503."""
 
 END_SECONDS = 5
-"""For requests that are under way when the witness ends."""
+"""How long open requests may take when the witness ends."""
 
 
 def witness_app(witness: Witness) -> Starlette:
@@ -70,23 +69,23 @@ def witness_app(witness: Witness) -> Starlette:
 
 
 async def _answered(ask: Callable[[T], Answer], what: T, headers: Mapping[str, str] | None = None) -> Response:
-    """What the witness answers, in a thread: it waits for the disk."""
+    """The witness's answer, obtained in a thread because it waits for the disk."""
     try:
         answer = await anyio.to_thread.run_sync(ask, what)
     except BridgeError as exc:
         logger.error("no checkpoint can be cosigned: %s", exc)  # noqa: TRY400 - what was wrong is in its text
         return _plain(503, "The witness can't keep what it would cosign.")
-    # As bytes: the content type is what the specification says, without a character set of the framework's.
+    # As bytes: the framework would add a character set to the content type of the specification.
     return Response(answer.body, answer.status, {"content-type": answer.content_type, **(headers or {})})
 
 
 def serve_witness(witness: Witness, listening: socket.socket, ready: Callable[[], None]) -> None:
-    """Serve until SIGTERM or SIGINT; requests that are under way are still answered.
+    """Serve until SIGTERM or SIGINT; requests in progress are still answered.
 
     Args:
-        witness: Who.
-        listening: A socket that listens.
-        ready: Called once, as soon as a signal would end it in order.
+        witness: The witness.
+        listening: A listening socket.
+        ready: Called once, as soon as a signal would end it in an orderly way.
     """
     config = uvicorn.Config(
         witness_app(witness),
@@ -101,7 +100,7 @@ def serve_witness(witness: Witness, listening: socket.socket, ready: Callable[[]
     server = uvicorn.Server(config)
 
     def end(*_: object) -> None:
-        # Before uvicorn has its own handlers, and after: it raises the signal that has ended it once more.
+        # Needed before uvicorn installs its handlers, and after: it raises the signal again when it has ended.
         server.should_exit = True
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -114,7 +113,7 @@ def serve_witness(witness: Witness, listening: socket.socket, ready: Callable[[]
 
 
 async def _body(request: Request) -> bytes | None:
-    """A request's body; None if it is too long, which is found without keeping it."""
+    """A request's body; None if it is too long, which is detected without storing it."""
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)

@@ -22,7 +22,8 @@ from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Status as ProgramStatus
 from mcp_bridge.ledger.audit import overview
 from mcp_bridge.ledger.log.entries import TOMBSTONE
-from mcp_bridge.ledger.storage.store import ERASED, ProgramStore
+from mcp_bridge.ledger.storage.schema import ERASED
+from mcp_bridge.ledger.storage.store import ProgramStore
 from mcp_bridge.views.timeline import as_sent
 
 if TYPE_CHECKING:

@@ -1,35 +1,35 @@
-"""Bytes into lines, with a limit on what is kept while a line is incomplete."""
+"""Splits bytes into lines, with a limit on incomplete lines."""
 
 from mcp_bridge.wire.errors import WireError
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
-"""Longest line either side accepts, its newline not counted."""
+"""The longest line that either side accepts, without its newline."""
 
 EXCERPT_BYTES = 120
 
 
 def excerpt(line: bytes | bytearray) -> str:
-    """The start of `line` as printable ASCII: safe in a log, an error and a terminal."""
+    """The start of `line` as printable ASCII, safe for logs, errors and terminals."""
     shown = line[:EXCERPT_BYTES].decode("ascii", "backslashreplace").encode("unicode_escape").decode("ascii")
     return shown + ("…" if len(line) > EXCERPT_BYTES else "")
 
 
 class LineDecoder:
-    """Collects bytes and gives back whole lines.
+    """Collects bytes and returns whole lines.
 
-    Linear in the bytes fed, whatever their division into chunks.
+    Linear in the number of bytes, however they are divided into chunks.
     """
 
     def __init__(self, max_bytes: int = MAX_FRAME_BYTES) -> None:
         self._max = max_bytes
-        # One buffer, not a list of chunks: a line that comes two bytes at a time would cost thirty times its size.
+        # One buffer, and not a list of chunks: a line that arrives in chunks of two bytes would take 30 times its size.
         self._held = bytearray()
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Take bytes as they came; return the lines that they complete, without their newlines.
+        """Add received bytes; return the lines that they complete, without their newlines.
 
         Raises:
-            WireError: `frame_too_large`, as soon as a line is over the limit, complete or not.
+            WireError: `frame_too_large`, as soon as a complete or incomplete line exceeds the limit.
         """
         lines = chunk.split(b"\n")
         rest = lines.pop()
@@ -47,7 +47,7 @@ class LineDecoder:
 
     @property
     def incomplete(self) -> bytes:
-        """What came after the last newline: a frame that was cut off, when the stream has ended."""
+        """The bytes after the last newline: a truncated frame if the stream has ended."""
         return bytes(self._held)
 
     def _too_large(self, line: bytes | bytearray) -> WireError:

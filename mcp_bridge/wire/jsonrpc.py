@@ -1,7 +1,7 @@
-"""JSON-RPC 2.0 messages, to and from one line of UTF-8 (https://www.jsonrpc.org/specification).
+"""JSON-RPC 2.0 messages, encoded to and decoded from one line of UTF-8 (https://www.jsonrpc.org/specification).
 
-Narrower than the specification where that closes a door: ids are positive integers, parameters are objects, batches
-don't exist, numbers are finite, text is valid Unicode.
+Stricter than the specification to reduce the attack surface: ids are positive integers, parameters are objects, there
+are no batches, numbers are finite, text is valid Unicode.
 """
 
 import json
@@ -13,17 +13,17 @@ from mcp_bridge.wire.errors import LocalMessageError, WireError
 from mcp_bridge.wire.framing import MAX_FRAME_BYTES, excerpt
 
 MAX_DEPTH = 64
-"""Deepest nesting of arrays and objects either side accepts, the message itself counted."""
+"""The deepest nesting of arrays and objects that either side accepts, including the message itself."""
 
 MAX_VALUES = 500_000
-"""Most values in one frame, where an array or an object counts as CONTAINER_WEIGHT and a number with a fraction or an
-exponent as two. An empty list takes thirty times the memory that its three bytes do: the bound on a frame's bytes
-alone would let 16 MB become half a gigabyte. And whoever reads or writes JSON holds the interpreter until it is done,
-from whichever thread: for so many integers some 30 ms, for fractions and for objects, a quarter to a half as many,
-60 to 100 ms."""
+"""The maximum number of values in a frame. An array or object counts as CONTAINER_WEIGHT, and a number with a fraction
+or exponent as two. An empty list takes thirty times the memory of its three bytes: with a bound on the frame's bytes
+alone, 16 MB could become half a gigabyte. Encoding and decoding JSON also holds the interpreter lock until it is done,
+in any thread: about 30 ms for so many integers, and 60 to 100 ms for fractions and objects, of which a quarter to a
+half as many are allowed."""
 
 CONTAINER_WEIGHT = 3
-"""What an array or an object takes, in short numbers."""
+"""The weight of an array or object, relative to a short number."""
 
 MAX_ID = 2**53
 
@@ -32,7 +32,7 @@ _PART_BYTES = 64 << 10
 
 
 class Request(NamedTuple):
-    """A call that wants an answer."""
+    """A call that expects an answer."""
 
     id: int
     method: str
@@ -40,7 +40,7 @@ class Request(NamedTuple):
 
 
 class Notification(NamedTuple):
-    """A call that wants none."""
+    """A call that expects no answer."""
 
     method: str
     params: dict[str, Any]
@@ -54,7 +54,7 @@ class Response(NamedTuple):
 
 
 class ErrorResponse(NamedTuple):
-    """The answer to a request that failed; `data` carries our stable string code and details."""
+    """The answer to a request that failed; `data` contains our stable string code and details."""
 
     id: int
     code: int
@@ -65,7 +65,7 @@ class ErrorResponse(NamedTuple):
 Message: TypeAlias = "Request | Notification | Response | ErrorResponse"
 
 APPLICATION_ERROR = -32000
-"""The one numeric code we send: programs read the string code in `data`."""
+"""The only numeric code that we send: programs use the string code in `data`."""
 
 
 def _finite(text: str) -> float:
@@ -92,7 +92,7 @@ def _dumps(value: Any, encoder: json.JSONEncoder) -> str:
 
 
 def depth_exceeds(value: Any, limit: int) -> bool:
-    """Whether arrays and objects nest deeper than `limit` levels; not recursive."""
+    """Whether arrays and objects nest deeper than `limit` levels. Not recursive."""
     level: list[Any] = [value]
     for _ in range(limit):
         level = [
@@ -107,10 +107,10 @@ def depth_exceeds(value: Any, limit: int) -> bool:
 
 
 def values_exceed(line: bytes, limit: int) -> bool:
-    """Whether a line of JSON has more values than a limit, each counted as MAX_VALUES says."""
+    """Whether a line of JSON has more values than a limit, weighted as for MAX_VALUES."""
     if CONTAINER_WEIGHT * len(line) <= limit or sum(map(_weight, parts(line))) <= limit:
         return False
-    # What is left is exact: a long text may be full of commas.
+    # The rest is exact: a long string may contain many commas.
     weight = 0
     for part in _without_texts(line):
         weight += _weight(part)
@@ -120,7 +120,7 @@ def values_exceed(line: bytes, limit: int) -> bool:
 
 
 def parts(line: bytes) -> Iterator[bytes]:
-    """A line cut at any place, to be looked at a part at a time: a pass over all of it would hold the interpreter."""
+    """A line, cut into parts of limited size: one pass over all of it would hold the interpreter lock."""
     if len(line) <= _PART_BYTES:
         yield line
         return
@@ -129,10 +129,10 @@ def parts(line: bytes) -> Iterator[bytes]:
 
 
 def _without_texts(line: bytes) -> Iterator[bytes]:
-    """A line of JSON without its texts, a part at a time."""
+    """A line of JSON without its strings, in parts."""
     import re  # noqa: PLC0415  (rarely needed, and slow to import)
 
-    # The closing quote is optional, so that a text that never ends matches too, and the search stays linear.
+    # The closing quote is optional, so that an unterminated string matches too, and the search stays linear.
     texts = re.compile(_STRING, re.DOTALL)
     start = 0
     size = _PART_BYTES
@@ -144,7 +144,7 @@ def _without_texts(line: bytes) -> Iterator[bytes]:
             start += size
             size = _PART_BYTES
             continue
-        # A text goes on beyond this part: the next begins with it.
+        # A string continues beyond this part: the next part begins with it.
         if begins := last[0].start():
             yield texts.sub(b"", part[:begins])
             start += begins
@@ -154,14 +154,14 @@ def _without_texts(line: bytes) -> Iterator[bytes]:
 
 
 def _weight(line: bytes) -> int:
-    """About the values of a line of JSON, large ones counted more than once; more than there are, if it has texts."""
+    """The estimated weight of the values in a line of JSON; too high if the line contains strings."""
     exponents = line.count(b"e") - line.count(b"true") - line.count(b"false") + line.count(b"E")
     containers = line.count(b"[") + line.count(b"{")
     return line.count(b",") + CONTAINER_WEIGHT * containers + line.count(b".") + exponents
 
 
 def separators(line: bytes) -> int:
-    """About how many values a line of JSON has, those included that stand in its texts."""
+    """The estimated number of values in a line of JSON, including those inside its strings."""
     return sum(part.count(b",") + part.count(b"[") + part.count(b"{") for part in parts(line))
 
 
@@ -170,8 +170,8 @@ def _brackets(line: bytes) -> int:
 
 
 def may_hold_surrogates(line: bytes) -> bool:
-    """Whether a line of JSON has an escape of half a character: alone, it can't be written as UTF-8 anywhere."""
-    # Over the cuts, too.
+    """Whether a line of JSON has an escaped surrogate: a lone one can't be encoded as UTF-8."""
+    # Also across the boundaries of parts.
     return any(
         b"\\ud" in (piece := line[start : start + _PART_BYTES + 2]) or b"\\uD" in piece
         for start in range(0, len(line), _PART_BYTES)
@@ -185,22 +185,22 @@ def decode(
     loads: Callable[[bytes, json.JSONDecoder], Any] = _loads,
     dumps: Callable[[Any, json.JSONEncoder], str] = _dumps,
 ) -> Message:
-    """Decode one line, or say why not.
+    """Decode one line.
 
     Args:
-        line: With or without its newline.
-        max_depth: Of arrays and objects.
-        loads: Reads JSON with a decoder; the host's doesn't hold its interpreter.
-        dumps: Writes it with an encoder, likewise.
+        line: The line, with or without its newline.
+        max_depth: The maximum nesting of arrays and objects.
+        loads: Decodes JSON; the host's implementation doesn't hold its interpreter lock.
+        dumps: Encodes JSON, likewise.
 
     Raises:
-        WireError: `bad_frame`, `frame_too_deep` or `frame_too_large`. Never anything else, whatever the bytes.
+        WireError: `bad_frame`, `frame_too_deep` or `frame_too_large`. No other exception, whatever the bytes.
     """
     if values_exceed(line, MAX_VALUES):
         raise WireError("frame_too_large", f"a frame holds more than {MAX_VALUES} values", excerpt(line))
     try:
         value = loads(line, _DECODER)
-        # A line with fewer brackets than the limit can't be too deep: most skip the walk.
+        # A line with fewer brackets than the limit can't be too deep: this avoids walking most values.
         if _brackets(line) > max_depth and depth_exceeds(value, max_depth):
             raise WireError("frame_too_deep", f"a frame nests deeper than {max_depth} levels", excerpt(line))
         if may_hold_surrogates(line):
@@ -249,7 +249,7 @@ def encode(
     max_depth: int = MAX_DEPTH,
     dumps: Callable[[Any, json.JSONEncoder], str] = _dumps,
 ) -> bytes:
-    """One line, its newline included. `dumps` as for `decode`.
+    """Encode a message as one line with its newline. `dumps` as in `decode`.
 
     Raises:
         LocalMessageError: `not_json` (a type, a NaN, a lone surrogate), `frame_too_deep`, `frame_too_large`.

@@ -1,10 +1,10 @@
-"""Every method of the channel, who sends it, and the type of its parameters and result.
+"""All methods of the channel: who sends them, and the types of their parameters and results.
 
-A method's parameters are a `NamedTuple`; `decode_params` turns an untrusted object into one, strictly: an unknown or
-missing name and a value of another type are refused. `json` stands for any JSON value.
+A method's parameters are a `NamedTuple`. `decode_params` decodes an untrusted object into one, strictly: unknown or
+missing names and values of another type are refused. `json` stands for any JSON value.
 
-Flow: the host starts the guest and sends `execution.start`; the guest reports output and asks for what lies outside;
-it ends with `execution.finish` and leaves only after the answer to that. Process 1 of the container reports on
+Flow: the host starts the guest and sends `execution.start`. The guest sends output and requests everything outside the
+sandbox. It ends with `execution.finish`, and exits only after the answer to that. Process 1 of the container reports on
 standard error, with the same framing, what the guest itself can't: `init.beat` and `init.exited`.
 """
 
@@ -18,21 +18,21 @@ Stream = Literal["stdout", "stderr"]
 MAX_CALL_CHARS = 200
 
 MAX_IMAGE_BYTES = 4 << 20
-"""Largest image that is shown, decoded: the host leaves out what is larger, so the guest scales it down before."""
+"""The largest image that is displayed, decoded. The host drops larger ones, so the guest scales them down first."""
 
 
 class CallId(str):
-    """The name of a call in its script, by which the call is known again when the script is run again.
+    """The name of a call in its script, which is the same when the script runs again.
 
-    `LINE#n`, the n-th call of a line. A line is `0` (the main task), `t<n>` (a thread of unknown origin) or `h` and 32
-    hexadecimal digits (in the place of a long one), and then `.<n>` or `.t<n>` for each task or thread on the way down.
+    `LINE#n` is the n-th call of a line. A line is `0` (the main task), `t<n>` (a thread of unknown origin) or `h` and
+    32 hexadecimal digits (replacing a long name), followed by `.<n>` or `.t<n>` for each nested task or thread.
     """
 
     __slots__ = ()
 
 
 def is_call_id(text: str) -> bool:
-    """Whether a text is the name of a call."""
+    """Whether a text is a valid call name."""
     line, _, number = text.partition("#")
     root, *path = line.split(".")
     known = (
@@ -55,8 +55,8 @@ def _is_number(text: str) -> bool:
 class ExecutionStart(NamedTuple):
     """Run this code. `servers` are rows of `CatalogServers`: `{name, alias}`.
 
-    With `replays`, calls are answered from a record, one after the other: the guest says by `call.taken` of each answer
-    that whoever waited for it goes on.
+    With `replays`, calls are answered from a record one after the other: the guest acknowledges each answer by
+    `call.taken` once the code that waited for it has continued.
     """
 
     execution: str
@@ -67,7 +67,7 @@ class ExecutionStart(NamedTuple):
 
 
 class HostBeat(NamedTuple):
-    """The host is alive. A guest that hears nothing for a long time ends itself."""
+    """The host is alive. A guest that receives nothing for a long time exits."""
 
 
 # --- guest → host, notifications ---------------------------------------------------------------------------------
@@ -80,10 +80,10 @@ class GuestReady(NamedTuple):
 
 
 class OutputWrite(NamedTuple):
-    """A piece of output, in order. Exactly one of `text` and `base64` (bytes that are no UTF-8) is given.
+    """A chunk of output, in order. Exactly one of `text` and `base64` (for invalid UTF-8) is given.
 
-    `offset`, bytes of the stream before this piece, comes with what process 1 sends after the guest: the guest may
-    have sent a part of it before it died.
+    `offset`, the bytes of the stream before this chunk, is set by process 1 after the guest's death: the guest may have
+    sent a part of the chunk before.
     """
 
     stream: Stream
@@ -93,25 +93,25 @@ class OutputWrite(NamedTuple):
 
 
 class OutputDisplay(NamedTuple):
-    """A shown object: MIME type → text, or base64 for binary types. Placed in order among the output."""
+    """A displayed object: MIME type → text, or base64 for binary types. Ordered with the output."""
 
     data: dict[str, Any]
 
 
 class RequestCancel(NamedTuple):
-    """The guest no longer wants the answer to its request `id`; the host cancels the work and answers nothing."""
+    """The guest no longer wants the answer to its request `id`; the host cancels the work and doesn't answer."""
 
     id: int
 
 
 class CallTaken(NamedTuple):
-    """Whoever waited for the answer to this call has it."""
+    """The code that waited for the answer to this call has continued."""
 
     call: CallId
 
 
 class ProgressReport(NamedTuple):
-    """How far the script says it is."""
+    """The script's progress."""
 
     done: float
     total: float | None = None
@@ -124,8 +124,8 @@ class ProgressReport(NamedTuple):
 class ToolCall(NamedTuple):
     """Call a tool. Result: `{"value": json}`, or with `raw` the whole CallToolResult: `{"raw": object}`.
 
-    A tool that reports an error, and any refusal, is an error response; its `data` has `code`. `call`, here and in
-    other requests, is the call's name in this script; none is used twice.
+    A tool that reports an error, and any refusal, gives an error response whose `data` has `code`. `call`, here and in
+    other requests, is the call's name in this script; names are unique.
     """
 
     server: str
@@ -161,7 +161,7 @@ class CatalogDescribe(NamedTuple):
 
 
 class CatalogCheck(NamedTuple):
-    """What is wrong with some arguments of a call that isn't made. Result: `{"faults": [str]}`, each with its path."""
+    """The faults of some arguments of a call that isn't made. Result: `{"faults": [str]}`, each with its path."""
 
     server: str
     tool: str
@@ -169,7 +169,7 @@ class CatalogCheck(NamedTuple):
 
 
 class MemorySave(NamedTuple):
-    """Keep a JSON value under a key, across executions; `update` merges it into the object kept. Result `{}`."""
+    """Save a JSON value under a key, across executions; `update` merges it into the stored object. Result `{}`."""
 
     key: str
     value: Any
@@ -199,7 +199,7 @@ class MemoryList(NamedTuple):
 
 
 class ArtifactWrite(NamedTuple):
-    """A part of a file that outlives the sandbox, in order. Result of the last part: `{"uri", "size"}`."""
+    """A chunk of a file that outlives the sandbox, in order. Result of the last chunk: `{"uri", "size"}`."""
 
     name: str
     base64: str
@@ -208,9 +208,9 @@ class ArtifactWrite(NamedTuple):
 
 
 class OutputRead(NamedTuple):
-    """A part of an output that an earlier execution's answer had to cut, from a byte on.
+    """Read a part of an output that an earlier execution's answer had truncated, from a byte offset.
 
-    Result: `{"text", "next"}`; `next` is where the next part begins, or null at the end.
+    Result: `{"text", "next"}`; `next` is the offset of the next part, or null at the end.
     """
 
     execution: str
@@ -221,9 +221,9 @@ class OutputRead(NamedTuple):
 class ProgramStart(NamedTuple):
     """Register and start a program: an object, or the name of a saved one. The host's machine starts with it.
 
-    Result: `{"execution", "program", "uses", "context"}`, what the guest's machine is to be made from: `uses` has the
-    programs that its steps run by name. Where the key's execution was left before its end, `state` stands for
-    `context`. Or `{"record"}`, as of `TraceGet`: the key's execution has ended, or is suspended.
+    Result: `{"execution", "program", "uses", "context"}`, from which the guest creates its machine. `uses` has the
+    programs that its steps run by name. If the key's execution was left unfinished, `state` replaces `context`. If the
+    key's execution has ended or is suspended, the result is `{"record"}`, as of `TraceGet`.
     """
 
     program: Any
@@ -233,10 +233,10 @@ class ProgramStart(NamedTuple):
 
 
 class ProgramEffect(NamedTuple):
-    """Let an effect happen that the machines have emitted. Anything else is a violation, and fails the execution.
+    """Request an effect that the machines have emitted. Anything else is a violation and fails the execution.
 
     Result: its outcome, as it enters both machines: `{"sequence", "status", "value", "code", "message", "usage"}`.
-    Outcomes are taken in the order of `sequence`, from 1.
+    Outcomes are applied in the order of `sequence`, from 1.
     """
 
     execution: str
@@ -244,10 +244,10 @@ class ProgramEffect(NamedTuple):
 
 
 class ProgramFinish(NamedTuple):
-    """The guest's machine has ended or is suspended, with this SHA-256 of its state.
+    """The guest's machine has ended or is suspended; `state` is the SHA-256 of its state.
 
-    Another one than the host's is a violation. Result, of the record what isn't in the state: `{"trace_id", "program",
-    "status", "error", "code", "waiting"}`.
+    A hash that differs from the host's is a violation. Result, the parts of the record that aren't in the state:
+    `{"trace_id", "program", "status", "error", "code", "waiting"}`.
     """
 
     execution: str
@@ -255,16 +255,16 @@ class ProgramFinish(NamedTuple):
 
 
 class ProgramLeave(NamedTuple):
-    """The guest drives an execution no more, before its end: whoever resumes it, or has its key, goes on. Result `{}`.
+    """The guest stops driving an unfinished execution, which can then be resumed, or continued by its key. Result `{}`.
 
-    What it has asked for it takes back before.
+    The guest cancels its open requests before.
     """
 
     execution: str
 
 
 class ProgramResume(NamedTuple):
-    """Go on with a suspended execution. Result: `{"execution", "program", "uses", "state"}`."""
+    """Resume a suspended execution. Result: `{"execution", "program", "uses", "state"}`."""
 
     execution: str
     payload: Any = None
@@ -272,7 +272,7 @@ class ProgramResume(NamedTuple):
 
 
 class ProgramSave(NamedTuple):
-    """Keep a valid program under a name. Result: `{"hash"}`."""
+    """Save a valid program under a name. Result: `{"hash"}`."""
 
     name: str
     program: dict[str, Any]
@@ -286,14 +286,14 @@ class ProgramList(NamedTuple):
 
 
 class ProgramGet(NamedTuple):
-    """Result: `{"program": object, "hash"}`."""
+    """Get a program by name. Result: `{"program": object, "hash"}`."""
 
     name: str
     call: CallId | None = None
 
 
 class ProgramDelete(NamedTuple):
-    """Forget a saved program; its traces stay. Result: `{"found": bool}`."""
+    """Delete a saved program; its traces stay. Result: `{"found": bool}`."""
 
     name: str
     call: CallId | None = None
@@ -314,9 +314,9 @@ class ProgramPlan(NamedTuple):
 
 
 class TraceGet(NamedTuple):
-    """What there is of an execution.
+    """Get an execution's record.
 
-    Result, its record: `{"trace_id", "program", "status", "output", "error", "code", "steps", "waiting"}`.
+    Result: `{"trace_id", "program", "status", "output", "error", "code", "steps", "waiting"}`.
     """
 
     trace_id: str
@@ -324,10 +324,10 @@ class TraceGet(NamedTuple):
 
 
 class ExecutionFinish(NamedTuple):
-    """The script has ended. Result `{}`: the host has everything, the guest may leave.
+    """The script has ended. Result `{}`: the host has received everything, and the guest may exit.
 
-    `value` is the shown form of the last expression's value. `error` has `type`, `message`, `line`, `traceback`,
-    and `out_of_memory: true` if it is that.
+    `value` is the text form of the last expression's value. `error` has `type`, `message`, `line`, `traceback`, and
+    `out_of_memory: true` if memory was exhausted.
     """
 
     exit_code: int
@@ -339,14 +339,14 @@ class ExecutionFinish(NamedTuple):
 
 
 class InitBeat(NamedTuple):
-    """The sandbox is alive, however busy its interpreter."""
+    """The sandbox is alive, even if its interpreter is busy."""
 
 
 class InitExited(NamedTuple):
     """The guest's process has ended.
 
-    `oom_kills` counts what the kernel killed for memory, `limit_hits` how often the sandbox's own limit was in the way:
-    where it never was, the memory that was wanting is the host's. -1 if unknown.
+    `oom_kills` counts processes that the kernel killed for memory, `limit_hits` how often the sandbox's own limit was
+    reached: if it never was, the host was out of memory. -1 if unknown.
     """
 
     code: int
@@ -400,14 +400,14 @@ _T = TypeVar("_T")
 _Union: Any = type(str | None)
 
 MAX_NUMBER = 2**63
-"""Integers of the channel are below this; within a `json` value they may be longer."""
+"""Integers on the channel are below this; inside `json` values they may be larger."""
 
 
 MAX_NAME_CHARS = 4096
-"""Of a text that is a name, a key or a query. The host refuses most of them before that; beyond it nobody looks."""
+"""Size limit of names, keys and queries. The host's own limits on most of them are lower."""
 
 MAX_INTENT_CHARS = 64 << 10
-"""Of what a model is to write a program for."""
+"""Size limit of the intent from which a model writes a program."""
 
 LONG_TEXTS: dict[tuple[type[Any], str], int | None] = {
     (ExecutionStart, "code"): None,
@@ -420,8 +420,8 @@ LONG_TEXTS: dict[tuple[type[Any], str], int | None] = {
     (ProgressReport, "message"): None,
     (GuestReady, "python"): None,
 }
-"""The texts that may have more than `MAX_NAME_CHARS`; None for one that only the frame bounds. Of these, the host
-counts what it keeps, cuts what it shows, and refuses a key by its own bound."""
+"""The texts that may exceed `MAX_NAME_CHARS`, and their limits; None if only the frame's limit applies. The host
+counts those that it stores, truncates those that it displays, and has its own limit on keys."""
 
 
 def _fits(value: Any, annotation: Any) -> bool:
@@ -442,12 +442,12 @@ def _fits(value: Any, annotation: Any) -> bool:
         return isinstance(value, origin)
     if annotation is float:
         return type(value) in (int, float)
-    # bool is an int to isinstance, and not to us.
+    # For isinstance, a bool is an int.
     return type(value) is annotation
 
 
 def _fault(kind: type[Any], params: dict[str, Any]) -> str | None:
-    """Why these are no parameters of that method, or None."""
+    """Why the object isn't valid as the method's parameters, or None."""
     fields: dict[str, Any] = kind.__annotations__
     defaults: dict[str, Any] = kind._field_defaults
     method = NAMES[kind]
@@ -467,9 +467,9 @@ def _fault(kind: type[Any], params: dict[str, Any]) -> str | None:
 
 
 def overlong(params: Any) -> str | None:
-    """Which text of a message is over its bound, in a sentence; None if none is.
+    """A sentence that names a text of a message that exceeds its limit; None if none does.
 
-    No fault of the channel: whoever has asked so is told, and goes on.
+    This isn't a protocol error: the request is refused, and the execution continues.
     """
     kind = type(params)
     for name, annotation in kind.__annotations__.items():
@@ -482,7 +482,7 @@ def overlong(params: Any) -> str | None:
 
 
 def decode_params(kind: type[_T], params: dict[str, Any]) -> _T:
-    """An untrusted object as the parameters of a method.
+    """Decode an untrusted object into a method's parameters.
 
     Raises:
         WireError: `bad_params`, naming the method and the parameter.
@@ -493,7 +493,7 @@ def decode_params(kind: type[_T], params: dict[str, Any]) -> _T:
 
 
 def _plain(value: Any) -> Any:
-    """A string or number of a type of its own (an enum's, numpy's) as JSON will write it."""
+    """A string or number of a subclass (an enum, numpy's) as JSON will encode it."""
     for kind, method in ((str, str.__str__), (int, int.__int__), (float, float.__float__)):
         if isinstance(value, kind) and not isinstance(value, bool):
             return method(value)  # type: ignore[arg-type]
@@ -501,7 +501,7 @@ def _plain(value: Any) -> Any:
 
 
 def encode_params(params: Any) -> dict[str, Any]:
-    """Parameters as the object for a frame. None for an optional one is left out.
+    """Encode parameters as an object for a frame. Optional parameters that are None are left out.
 
     Raises:
         LocalMessageError: `bad_params`: the other side would refuse them.
@@ -514,7 +514,7 @@ def encode_params(params: Any) -> dict[str, Any]:
 
 
 def method_params(method: str) -> type[Any]:
-    """The parameters' type of a method that came in a frame.
+    """The parameter type of a method.
 
     Raises:
         WireError: `unknown_method`.
@@ -526,7 +526,7 @@ def method_params(method: str) -> type[Any]:
 
 
 def notification(params: Any) -> Notification:
-    """The notification that carries these parameters.
+    """The notification with these parameters.
 
     Raises:
         LocalMessageError: As `encode_params`.

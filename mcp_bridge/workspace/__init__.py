@@ -1,1 +1,1 @@
-"""Folders that the bridge is started in: what comes with them, and whether the user has trusted it."""
+"""The folder in which the bridge is started: the files that come with it, and whether the user has trusted them."""

@@ -1,6 +1,6 @@
-"""A folder's configuration file, and what it makes the bridge load or start: all that trust in it is about.
+"""A folder's configuration file, and everything that it makes the bridge load or start: the subject of trust.
 
-Standard library only: the settings are read by means of this.
+Standard library only, because the settings are read through this module.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 CONFIG_NAME = "mcp-bridge.toml"
 PROJECT_NAME = ".mcp.json"
-"""Claude Code's servers of a project."""
+"""Claude Code's file for the servers of a project."""
 
 MAX_FILE_BYTES = 1 << 20
-"""Of a folder's configuration file."""
+"""Size limit of a folder's configuration file."""
 
 MAX_FILES = 2000
-"""That one configuration file makes the bridge load: a person is to look at the list."""
+"""Maximum files that a configuration file may make the bridge load: a person has to review the list."""
 
 MAX_FOLDERS = 5000
-"""That are looked through for such files: `path = ["/"]` is soon written."""
+"""Maximum folders that are searched for such files: `path = ["/"]` is a simple mistake."""
 
 MAX_LOADED_BYTES = 256 << 20
-"""Of all of these together: they are hashed at every start."""
+"""Maximum total size of these files: they are hashed at every start."""
 
 _CHUNK = 1 << 20
 
@@ -44,10 +44,10 @@ _CODE_SUFFIXES = frozenset(
 
 
 def read_regular(path: Path, limit: int) -> bytes:
-    """The bytes of a regular file, without waiting for anybody.
+    """The bytes of a regular file. Never blocks on a FIFO or device.
 
     Raises:
-        OSError: As the system gives it; it is no regular file, or has more than `limit` bytes.
+        OSError: The system's error; or it is not a regular file, or larger than `limit` bytes.
     """
     with _opened(path) as file:
         data = file.read(limit + 1)
@@ -57,7 +57,7 @@ def read_regular(path: Path, limit: int) -> bytes:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    # Looked at first: opening a device may do something. O_NONBLOCK: what has become a FIFO since has no writer.
+    # Checked before opening, which may have an effect on a device. O_NONBLOCK: it may have been replaced by a FIFO.
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(0, "it is no regular file")
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
@@ -68,18 +68,18 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 def why(error: OSError) -> str:
-    """An `OSError` in words."""
+    """The description of an `OSError`."""
     return error.strerror or str(error)
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What is trusted, or isn't: a configuration file and what it makes the bridge load or start.
+    """The subject of trust: a configuration file and the files that it makes the bridge load or start.
 
     Attributes:
         file: The configuration file: its folder's real path, and its name.
-        data: Its bytes: those that were hashed are those that are parsed.
-        files: From the path of each file that it makes the bridge load to the SHA-256 of its bytes, in hexadecimal.
+        data: Its bytes. The same bytes are hashed and parsed.
+        files: Maps the path of each file that it makes the bridge load to the SHA-256 of its bytes, in hexadecimal.
     """
 
     file: Path
@@ -88,11 +88,11 @@ class Content:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the configuration file's bytes."""
+        """The SHA-256 of the configuration file's bytes."""
         return hashlib.sha256(self.data).hexdigest()
 
     def read(self, path: Path, limit: int) -> bytes:
-        """The bytes of one of the files, if they are those that are trusted.
+        """The bytes of one of the files, if they are still the trusted ones.
 
         Raises:
             OSError: As `read_regular`.
@@ -109,8 +109,8 @@ class Content:
         return data
 
 
-class _Gathering:
-    """Hashes files, within bounds."""
+class _ContentCollector:
+    """Collects and hashes files, within limits."""
 
     def __init__(self, file: Path) -> None:
         self.files: dict[str, str] = {}
@@ -131,7 +131,7 @@ class _Gathering:
                         raise self.too_large(f"more than {MAX_LOADED_BYTES} bytes")
                     hashed.update(chunk)
         except OSError as exc:
-            # Not left out: what can't be read now might be read later.
+            # Not omitted: a file that can't be read now might be readable later.
             self.files[str(path)] = f"unreadable: {why(exc)}"
             return
         self.files[str(path)] = hashed.hexdigest()
@@ -146,18 +146,17 @@ class _Gathering:
 
 
 def content_of(file: Path, data: bytes, table: Mapping[str, Any]) -> Content:
-    """Gather what a configuration file makes the bridge load or start.
+    """Collect what a configuration file makes the bridge load or start.
 
     Args:
-        file: The file.
+        file: The configuration file.
         data: Its bytes.
-        table: What they say: of TOML or of JSON. What has another shape than it should is passed over: it is an error
-            to whoever decodes it.
+        table: The decoded TOML or JSON. Malformed parts are ignored here: their decoder reports them.
 
     Raises:
         BridgeError: `folder_too_large`.
     """
-    found = _Gathering(file)
+    found = _ContentCollector(file)
     base = file.parent
     for folder in _folders(table, "tools", base):
         for path in _modules(folder, found):
@@ -172,7 +171,7 @@ def content_of(file: Path, data: bytes, table: Mapping[str, Any]) -> Content:
 
 
 def project_table(content: Any) -> dict[str, Any]:
-    """Of what a project's JSON says, what is read: its servers."""
+    """The part of a project's JSON that is used: its servers."""
     return {"mcpServers": dict(_table(content, "mcpServers"))}
 
 
@@ -182,7 +181,7 @@ def _table(container: Any, key: str) -> Mapping[str, Any]:
 
 
 def _folders(table: Mapping[str, Any], name: str, base: Path) -> Iterator[Path]:
-    """The folders of `[tools]` or `[programs]`, as whoever loads from them has them."""
+    """The folders of `[tools]` or `[programs]`, as resolved by their loaders."""
     paths = _table(table, name).get("path")
     for path in paths if isinstance(paths, list) else ():
         if isinstance(path, str):
@@ -197,8 +196,8 @@ def _entries(folder: Path) -> list[Path]:
         return []
 
 
-def _modules(folder: Path, gathering: _Gathering) -> Iterator[Path]:
-    """Every file of Python in a folder and in what can be a package in it; links are followed, once."""
+def _modules(folder: Path, gathering: _ContentCollector) -> Iterator[Path]:
+    """All Python files in a folder and its possible packages; each symbolic link is followed once."""
     seen: set[tuple[int, int]] = set()
     waiting = [folder]
     while waiting:
@@ -218,7 +217,7 @@ def _modules(folder: Path, gathering: _Gathering) -> Iterator[Path]:
 
 
 def _scripts(table: Mapping[str, Any], base: Path) -> Iterator[Path]:
-    """Files of the folder that its servers' commands, and that for the master key, name."""
+    """The folder's files that are named by its servers' commands, and by the command for the master key."""
     for key in ("servers", "mcpServers"):
         for server in _table(table, key).values():
             yield from scripts_of(server, base)
@@ -228,12 +227,12 @@ def _scripts(table: Mapping[str, Any], base: Path) -> Iterator[Path]:
 
 
 def scripts_of(server: Any, base: Path, started_in: Path | None = None) -> Iterator[Path]:
-    """Files of the folder that a server's command names.
+    """The folder's files that a server's command names.
 
     Args:
-        server: Its entry, undecoded, its variables as they are.
+        server: The server's undecoded entry, with variables not expanded.
         base: The folder.
-        started_in: Where it is started, unless its entry says; the folder by default.
+        started_in: The working directory if the entry doesn't set one; by default the folder.
     """
     if isinstance(server, dict):
         cwd, args = server.get("cwd"), server.get("args")
@@ -243,13 +242,13 @@ def scripts_of(server: Any, base: Path, started_in: Path | None = None) -> Itera
 
 
 def changed(files: Mapping[str, str]) -> str | None:
-    """The first of some files whose bytes aren't those any more.
+    """The first file whose bytes have changed, or None.
 
     Args:
-        files: From paths to SHA-256 hashes, as `Content.files`.
+        files: Maps paths to SHA-256 hashes, as `Content.files`.
     """
     for path, hashed in files.items():
-        found = _Gathering(Path(path))
+        found = _ContentCollector(Path(path))
         found.add(Path(path))
         if found.files[path] != hashed:
             return path
@@ -257,9 +256,9 @@ def changed(files: Mapping[str, str]) -> str | None:
 
 
 def _named(words: Iterable[Any], cwd: Path, base: Path) -> Iterator[Path]:
-    """The command, if it is a file of the folder, and those of its arguments that are code of the folder."""
+    """The command, if it is a file of the folder, and those of its arguments that are code in the folder."""
     for number, word in enumerate(words):
-        # A command without a slash is looked for on PATH, and not here.
+        # A command without a slash is looked up on PATH.
         if not isinstance(word, str) or (number == 0 and "/" not in word):
             continue
         with suppress(OSError, ValueError):
@@ -270,7 +269,7 @@ def _named(words: Iterable[Any], cwd: Path, base: Path) -> Iterator[Path]:
 
 
 def _is_code(path: Path) -> bool:
-    """By its name or its first bytes: a data base that a server works on changes all the time."""
+    """Whether a file is code, by its name or first bytes: data files, such as a database, change all the time."""
     if path.suffix.lower() in _CODE_SUFFIXES or os.access(path, os.X_OK):
         return True
     with _opened(path) as file:
@@ -278,5 +277,5 @@ def _is_code(path: Path) -> bool:
 
 
 def real_folder(folder: Path) -> Path:
-    """A folder's path without links: what records are bound to."""
+    """A folder's path with symbolic links resolved, to which records are bound."""
     return folder.resolve()

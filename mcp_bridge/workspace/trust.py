@@ -1,11 +1,11 @@
-"""Which folders' files the user has trusted, and with exactly which content.
+"""The folders' files that the user has trusted, each with its exact content.
 
-A file that comes with a folder (`mcp-bridge.toml`, `.mcp.json`) names commands, modules and rules, and whoever made the
-folder wrote it. It takes part only once the user has trusted its content, as with direnv: a *record* says which file,
-at which path, had which bytes, and which bytes the files had that it makes the bridge load or start. If any of them
-is another, added or gone, the folder is untrusted again.
+A file that comes with a folder (`mcp-bridge.toml`, `.mcp.json`) names commands, modules and rules, and its author may
+be anyone. It is used only after the user has trusted its content, as with direnv. A *record* stores the file's path,
+the hash of its bytes, and the hashes of the files that it makes the bridge load or start. If any of these changes,
+appears or disappears, the folder is untrusted again.
 
-The records are files in the user's own state directory, never one that a folder's file names.
+The records are files in the user's own state directory, and never in one that a folder's file names.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from mcp_bridge.atomic_files import write_private
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.private_files import private_directory, write_private
+from mcp_bridge.private_files import private_directory
 from mcp_bridge.workspace.content import MAX_FILE_BYTES, Content, content_of, read_regular, why
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from mcp_bridge.error_codes import Code
 
 _RECORD_VERSION = 1
 _MAX_RECORD_BYTES = 4 << 20
@@ -36,13 +39,13 @@ Status = Literal["trusted", "untrusted", "changed", "unusable"]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record.
+    """A trust record.
 
     Attributes:
         file: The configuration file.
-        hash: SHA-256 of its bytes.
+        hash: The SHA-256 of its bytes.
         files: As `Content.files`.
-        time: When it was trusted, in seconds since 1970.
+        time: When it was trusted (Unix time in seconds).
     """
 
     file: Path
@@ -52,10 +55,10 @@ class Entry:
 
 
 class TrustStore:
-    """The records, each a file of its own: processes that write some at the same time don't disturb each other.
+    """The trust records, one file each, so that concurrent writers don't interfere.
 
     Args:
-        state_dir: The user's own state directory: by their configuration, their environment, or the default.
+        state_dir: The user's own state directory, from their configuration, their environment, or the default.
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -65,12 +68,12 @@ class TrustStore:
         return self.directory / f"{hashlib.sha256(os.fsencode(file)).hexdigest()}.json"
 
     def refuse_within(self, file: Path) -> None:
-        """A folder that brings the records along would bring trust in itself.
+        """Refuse a state directory inside the folder: a folder that contains the records could trust itself.
 
         Raises:
             BridgeError: `trust_unusable`.
         """
-        # The home directory is in nobody's checkout, and neither is what it is in.
+        # The home directory and its parents are in nobody's checkout.
         if self.directory.resolve().is_relative_to(file.parent) and not Path.home().is_relative_to(file.parent):
             raise BridgeError(
                 "trust_unusable",
@@ -80,7 +83,7 @@ class TrustStore:
             )
 
     def entry(self, file: Path) -> Entry | None:
-        """What is recorded of a configuration file; None without a record.
+        """The record of a configuration file, or None.
 
         Raises:
             BridgeError: `trust_unusable`: others could have written the record, or it can't be read.
@@ -125,7 +128,7 @@ class TrustStore:
             raise _unusable(self._path(content.file), why(exc)) from None
 
     def revoke(self, file: Path) -> bool:
-        """Take trust back; whether there was a record.
+        """Revoke trust; return whether there was a record.
 
         Raises:
             BridgeError: `trust_unusable`.
@@ -139,7 +142,7 @@ class TrustStore:
         return True
 
     def entries(self) -> list[Entry]:
-        """All records that can be read, by file."""
+        """All readable records, sorted by file."""
         found = []
         try:
             paths = sorted(self.directory.iterdir())
@@ -154,11 +157,11 @@ class TrustStore:
         return sorted(found, key=lambda entry: str(entry.file))
 
     def status(self, file: Path, data: bytes) -> tuple[Status, str | None]:
-        """What is known of a file with these bytes, before anything that they say is looked at.
+        """The status of a file with these bytes, before they are parsed.
 
         Returns:
-            `trusted` means that the file's own bytes are: what it names is still to be compared (`agrees`). And why, if
-            the record is `unusable`.
+            The status, and the reason if it is `unusable`. `trusted` refers to the file's own bytes: the files that it
+            names must still be compared (`is_trusted`).
         """
         try:
             entry = self.entry(file)
@@ -168,7 +171,7 @@ class TrustStore:
             return "untrusted", None
         return ("trusted" if entry.hash == hashlib.sha256(data).hexdigest() else "changed"), None
 
-    def agrees(self, content: Content) -> bool:
+    def is_trusted(self, content: Content) -> bool:
         """Whether exactly this content is trusted."""
         try:
             entry = self.entry(content.file)
@@ -201,18 +204,18 @@ def _unusable(path: Path, reason: str) -> BridgeError:
 
 
 @dataclass(frozen=True, slots=True)
-class PassedOver:
-    """A folder's file that takes no part.
+class IgnoredFile:
+    """A folder's file that is ignored.
 
     Attributes:
         code: `untrusted_file`, `changed_file`, `unusable_file`.
         file: The file.
-        message: Why, in one sentence.
-        servers: Of those that Claude Code hasn't approved, the names.
-        above: Whether it is in a folder above the working directory.
+        message: Why it is ignored, in one sentence.
+        servers: The names of its servers that the user hasn't approved in Claude Code.
+        above: Whether it is in a parent of the working directory.
     """
 
-    code: str
+    code: Code
     file: str
     message: str
     servers: tuple[str, ...] = ()
@@ -220,10 +223,16 @@ class PassedOver:
 
     @property
     def hint(self) -> str:
-        """What to do."""
+        """What the user can do."""
         folder = f" {shlex.quote(str(Path(self.file).parent))}" if self.above else ""
         return f"`mcp-bridge trust{folder}` shows what it would do, and asks."
 
+
+_CODES: dict[Status, Code] = {
+    "untrusted": "untrusted_file",
+    "changed": "changed_file",
+    "unusable": "unusable_file",
+}
 
 _REASONS: dict[Status, str] = {
     "untrusted": "you haven't trusted its content",
@@ -231,27 +240,27 @@ _REASONS: dict[Status, str] = {
 }
 
 
-def passed_over(
+def ignored_file(
     file: Path, status: Status, reason: str | None = None, servers: tuple[str, ...] = (), *, above: bool = False
-) -> PassedOver:
-    """Say that a folder's file takes no part."""
+) -> IgnoredFile:
+    """Describe a folder's file that is ignored."""
     what = f"{file} takes no part"
     because = _REASONS.get(status) or reason or "it can't be read"
-    return PassedOver(f"{status}_file", str(file), f"{what}: {because}.", servers, above)
+    return IgnoredFile(_CODES[status], str(file), f"{what}: {because}.", servers, above)
 
 
 def trusted(
     file: Path, store: TrustStore, parse: Callable[[bytes], dict[str, Any]]
-) -> tuple[Content, dict[str, Any]] | PassedOver | None:
-    """A folder's file with what it says, if exactly its content is trusted.
+) -> tuple[Content, dict[str, Any]] | IgnoredFile | None:
+    """A folder's file and its parsed content, if exactly its content is trusted.
 
     Args:
         file: The file: its folder's real path, and its name.
-        store: The records.
-        parse: From its bytes to a table: called for bytes alone that are trusted.
+        store: The trust records.
+        parse: Parses the file's bytes; called for trusted bytes only.
 
     Returns:
-        Its content and its table; why it takes no part; or None where there is no such file.
+        The content and the parsed table; why the file is ignored; or None if it doesn't exist.
 
     Raises:
         BridgeError: As `parse`.
@@ -261,15 +270,15 @@ def trusted(
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as exc:
-        return passed_over(file, "unusable", why(exc))
+        return ignored_file(file, "unusable", why(exc))
     status, reason = store.status(file, data)
     if status != "trusted":
-        return passed_over(file, status, reason)
+        return ignored_file(file, status, reason)
     table = parse(data)
     try:
         content = content_of(file, data, table)
     except BridgeError as exc:
-        return passed_over(file, "unusable", exc.message.removesuffix("."))
-    if not store.agrees(content):
-        return passed_over(file, "changed")
+        return ignored_file(file, "unusable", exc.message.removesuffix("."))
+    if not store.is_trusted(content):
+        return ignored_file(file, "changed")
     return content, table

@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from ledger_looks import look
 from tampered_fixtures import ASKED, WAITING, Writer
 
+from mcp_bridge.atomic_files import rename_noreplace
 from mcp_bridge.backup import age, archive, restore
 from mcp_bridge.backup import create as backups
 from mcp_bridge.backup.create import OLD_KEY
@@ -40,7 +41,7 @@ from mcp_bridge.ledger.log.key_history import MAX_KEYS
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.signing import Signer
 from mcp_bridge.ledger.storage.database import Database
-from mcp_bridge.ledger.storage.opening import KEY_FILE, PUBLIC_KEY_FILE
+from mcp_bridge.ledger.storage.key_files import KEY_FILE, PUBLIC_KEY_FILE
 from mcp_bridge.ledger.storage.restoring import PLACING, RESTORING
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.sealing import MasterKey
@@ -48,7 +49,6 @@ from mcp_bridge.ledger.witness.files import KEY_FILE as WITNESS_KEY
 from mcp_bridge.ledger.witness.files import STATE_FILE as WITNESS_STATE
 from mcp_bridge.ledger.witness.files import Cosigned, WitnessHead, open_files, private_key
 from mcp_bridge.policy.secrets.secret_stores import SecretFile
-from mcp_bridge.private_files import place
 
 LONG = bool(os.environ.get("MCP_BRIDGE_TEST_LONG"))
 """Whether many more damaged backups are wanted."""
@@ -871,10 +871,10 @@ def test_what_speaks_of_another_ledger_is_not_left_beside_a_restored_one(till, m
     def full(new, target):
         if target.name == FILE_NAME:
             raise OSError(28, "No space left on device")
-        place(new, target)
+        rename_noreplace(new, target)
 
     with monkeypatch.context() as patched:
-        patched.setattr(restore, "place", full)
+        patched.setattr(restore, "rename_noreplace", full)
         till.says("restore", file, *options, stdin=stdin, code=1, words=["restore_failed"])
     assert {path.name: path.read_bytes() for path in till.state.iterdir()} == further
     till.run("restore", file, *options, stdin=stdin)

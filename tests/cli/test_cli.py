@@ -226,7 +226,7 @@ def test_run_prints_no_controls_but_the_scripts_own(ran):
 
 
 def test_complaints_logs_and_lists_print_no_controls(monkeypatch, capsys):
-    common.complain(BridgeError("bad_config", EVIL, hint=EVIL))
+    common.print_error(BridgeError("bad_config", EVIL, hint=EVIL))
     assert capsys.readouterr().err.count(TAMED) == 2
     doctor._print(Console(width=1000), [{"level": "error", "code": "x", "message": EVIL, "hint": EVIL}])
     assert capsys.readouterr().out.count(TAMED) == 2

@@ -20,7 +20,7 @@ from mcp_bridge.cli import asking, common, showing
 from mcp_bridge.host.service import open_bridge
 from mcp_bridge.server import program_tools
 from mcp_bridge.server.app import build_server
-from mcp_bridge.server.questions import _worded
+from mcp_bridge.server.questions import _question_text
 from mcp_bridge.wire import messages
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("whole_ledgers")]
@@ -379,7 +379,7 @@ def test_nothing_in_a_question_is_hidden(hidden):
         {"tool": text, "arguments": {"a": text}, "program": text, "step": text, "why": text},
         {"message": text, "details": [text]},
     ):
-        told = "\n".join([*showing.question(question), _worded(question)])
+        told = "\n".join([*showing.question(question), _question_text(question)])
         assert hidden not in told
         assert "b" in told
     assert "漢字 é 😀" in "\n".join(showing.question({"message": "漢字 é 😀"}))

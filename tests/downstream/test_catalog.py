@@ -233,13 +233,13 @@ def test_what_a_rendering_cuts_is_read_in_full():
 
 
 def test_one_sentence_says_how_a_tool_is_called():
-    assert describe.called_as(STATUS) == (
+    assert describe.call_hint(STATUS) == (
         "It is git.git_status(repo_path: str, from_: str | None, verbose: bool = False, "
         "kebab_case: Literal['a', 'b'] = ...) -> str. In a dict of arguments: 'from' for from_, 'kebab-case' for kebab_case."
     )
     many = make("x", schema={"properties": {f"parameter_{number}": {"type": "string"} for number in range(150)}})
-    assert len(describe.called_as(many)) < 1700
-    assert 'more: await runtime.describe("s.x", "full")' in describe.called_as(many)
+    assert len(describe.call_hint(many)) < 1700
+    assert 'more: await runtime.describe("s.x", "full")' in describe.call_hint(many)
 
 
 def test_what_is_required_and_has_a_default_may_be_left_out():

@@ -459,7 +459,7 @@ def test_a_projects_servers_take_part_once_they_are_approved_in_claude_code(find
         (tmp_path / "work/.claude" / name).write_text(json.dumps({"enableAllProjectMcpServers": True}))
     found = find(user=user, project=servers(a="x", b="y"))
     assert [name for name, spec in found.servers.items() if spec.enabled] == allowed
-    left_out = {name for file in found.passed_over for name in file.servers}
+    left_out = {name for file in found.ignored_files for name in file.servers}
     assert left_out == {"a", "b"} - set(allowed) - set(general.get("disabledMcpjsonServers", ()))
 
 
@@ -499,7 +499,7 @@ def test_a_file_above_starts_nothing_before_it_is_trusted_by_itself(tree, tmp_pa
     store = TrustStore(tmp_path / "state")
     found = tree(files={"src": servers(a="x")}, cwd="src/deep", trust=store)
     assert not found.servers
-    [over] = found.passed_over
+    [over] = found.ignored_files
     assert (over.code, over.file, over.servers) == ("untrusted_file", str(file), ("a",))
     assert f"`mcp-bridge trust {tree.home}/src`" in over.hint
     store.record(content_of(file, file.read_bytes(), json.loads(file.read_bytes())))
@@ -518,11 +518,11 @@ def test_of_a_trusted_file_above_a_folder_gives_no_other_code(tree, tmp_path):
     (tree.home / "src/deep/run.sh").write_text("of somebody else")
     file, store = tree.home / "src/.mcp.json", TrustStore(tmp_path / "state")
     store.record(content_of(file, file.read_bytes(), entries))
-    found = tree(cwd="src/deep", trust=store, shelter=tmp_path / "ours").servers
+    found = tree(cwd="src/deep", trust=store, safe_directory=tmp_path / "ours").servers
     assert found["a"].scripts == {f"{tree.home}/src/deep/run.sh": "not there"}
     assert changed(found["a"].scripts)
     assert found["b"].args == ("--prefix", str(tmp_path / "ours"), "x")
-    here = tree(cwd="src", trust=store, shelter=tmp_path / "ours").servers
+    here = tree(cwd="src", trust=store, safe_directory=tmp_path / "ours").servers
     assert not changed(here["a"].scripts)
     assert here["b"].args == ("x",)
 
@@ -537,7 +537,7 @@ def test_an_approval_is_of_no_file_above_that_others_could_have_written(tree):
         place.chmod(mode)
         found = tree(user=user, cwd="src/deep")
         assert commands(found) == {}
-        assert found.passed_over[0].servers == ("a",)
+        assert found.ignored_files[0].servers == ("a",)
         place.chmod(before)
 
 
@@ -583,14 +583,14 @@ def test_a_folder_that_says_it_belongs_to_a_repository_is_believed_if_that_says_
 
 
 def test_a_project_that_names_the_bridge_alone_is_nothing_to_speak_of(find):
-    assert not find(project=servers(bridge="mcp-bridge")).passed_over
+    assert not find(project=servers(bridge="mcp-bridge")).ignored_files
 
 
 def test_the_users_toml_goes_before_the_folders_and_the_folders_servers_are_told_apart(find):
     own, folder = {"a": {"command": "own"}}, {"a": {"command": "theirs"}, "b": {"command": "theirs"}}
     found = find(own, folder=folder, trusted=Content(Path("/folder/mcp-bridge.toml"), b""))
     assert {name: spec.command for name, spec in found.servers.items()} == {"a": "own", "b": "theirs"}
-    assert found.strangers == {"b"}
+    assert found.folder_servers == {"b"}
 
 
 @pytest.mark.parametrize(
@@ -608,21 +608,21 @@ def test_the_users_toml_goes_before_the_folders_and_the_folders_servers_are_told
         ("server", ("-m",), None),
     ],
 )
-def test_what_is_configured_for_every_folder_is_not_taken_from_one(find, tmp_path, command, args, sheltered):
+def test_what_is_configured_for_every_folder_is_not_taken_from_one(find, tmp_path, command, args, isolate_runner):
     user = {"mcpServers": {"s": {"command": command, "args": list(args)}}}
-    spec = find(user=user, shelter=tmp_path / "ours").servers["s"]
+    spec = find(user=user, safe_directory=tmp_path / "ours").servers["s"]
     wanted = (
         args
-        if not isinstance(sheltered, tuple)
-        else tuple(word.replace("SHELTER", str(tmp_path / "ours")) for word in sheltered)
+        if not isinstance(isolate_runner, tuple)
+        else tuple(word.replace("SHELTER", str(tmp_path / "ours")) for word in isolate_runner)
     )
     assert spec.args == wanted
-    assert ("PYTHONSAFEPATH" in spec.env) is (sheltered == "PYTHONSAFEPATH")
+    assert ("PYTHONSAFEPATH" in spec.env) is (isolate_runner == "PYTHONSAFEPATH")
     entry = {"s": {"command": command, "args": list(args)}}
-    assert find(entry, shelter=tmp_path / "ours").servers["s"].args == args, (
+    assert find(entry, safe_directory=tmp_path / "ours").servers["s"].args == args, (
         "of a file that was named: as it is written"
     )
-    assert find(entry, shelter=tmp_path / "ours", everywhere=True).servers["s"] == spec.__class__(
+    assert find(entry, safe_directory=tmp_path / "ours", for_every_folder=True).servers["s"] == spec.__class__(
         name="s", command=command, args=wanted, env=spec.env, source="bridge.toml"
     )
 
@@ -643,6 +643,6 @@ def test_npx_and_python_start_what_they_would_start_elsewhere(find, tmp_path, mo
     for command, args in (("npx", ["--no", "some-server"]), (sys.executable, ["-m", "this"])):
         monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
         user = {"mcpServers": {"s": {"command": command, "args": args}}}
-        spec = find(user=user, shelter=ours).servers["s"]
+        spec = find(user=user, safe_directory=ours).servers["s"]
         subprocess.run([spec.command, *spec.args], cwd=work, env=os.environ | spec.env, capture_output=True, check=True)
         assert not mark.exists()

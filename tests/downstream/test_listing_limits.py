@@ -11,7 +11,13 @@ from servers.specs import faulty
 from mcp_bridge.downstream.catalog import aliases, describe
 from mcp_bridge.downstream.catalog.aliases import assign, nearest
 from mcp_bridge.downstream.catalog.catalog import Catalog
-from mcp_bridge.downstream.catalog.listing_limits import MAX_LISTING_BYTES, MAX_TOOL_BYTES, MAX_TOOLS, Gathered, size_of
+from mcp_bridge.downstream.catalog.listing_limits import (
+    MAX_LISTING_BYTES,
+    MAX_TOOL_BYTES,
+    MAX_TOOLS,
+    BoundedListing,
+    size_of,
+)
 from mcp_bridge.downstream.catalog.schema_types import _ALL_NODES, TypeRenderer, object_shape
 from mcp_bridge.downstream.catalog.tools import listing_from_wire
 from mcp_bridge.downstream.client import transport
@@ -29,7 +35,7 @@ def tool(name, **fields):
 
 
 def test_a_tool_that_is_too_large_is_left_out_and_named():
-    gathered = Gathered()
+    gathered = BoundedListing()
     gathered.add([tool("small"), tool("large", description="x" * MAX_TOOL_BYTES), tool("n" * 501), tool("last")])
     assert [kept["name"] for kept in gathered.tools] == ["small", "last"]
     assert not gathered.full
@@ -40,7 +46,7 @@ def test_a_tool_that_is_too_large_is_left_out_and_named():
 
 
 def test_pages_without_end_are_kept_to_a_number_of_bytes():
-    gathered = Gathered()
+    gathered = BoundedListing()
     pages = 0
     while not gathered.full:
         gathered.add(tool(f"t{pages}_{number}", description="x" * 200_000) for number in range(10))
@@ -59,11 +65,11 @@ def test_the_rest_of_a_page_is_not_looked_at_once_there_is_no_room():
             looked_at += 1
             yield tool(f"t{looked_at}")
 
-    gathered = Gathered()
+    gathered = BoundedListing()
     gathered.add(endless())
     assert len(gathered.tools) == MAX_TOOLS
     assert looked_at == MAX_TOOLS + 1
-    gathered = Gathered()
+    gathered = BoundedListing()
     gathered.add(tool("x", description="x" * MAX_TOOL_BYTES) for _ in iter(int, 1))
     assert gathered.full
     assert gathered.tools == []

@@ -89,10 +89,10 @@ async def test_an_answer_is_charged_to_who_asked_and_what_answers_nothing_to_the
 
 
 async def test_of_a_server_that_talks_much_people_are_told_some_and_the_rest_costs_little(monkeypatch):
-    monkeypatch.setattr(transport, "_TOLD_PER_SECOND", 0)
+    monkeypatch.setattr(transport, "_NOTIFICATIONS_PER_SECOND", 0)
     note = line(method="notifications/message", params={"level": "info", "data": "x"})
     one = Heard(monkeypatch, note * 1000)
-    assert len(await one.all()) == transport._TOLD_AT_ONCE
+    assert len(await one.all()) == transport._NOTIFICATION_BURST
     little = one.charged[one.server]
     one = Heard(monkeypatch, line(**CHANGED) * 1000)
     assert len(await one.all()) == 1000

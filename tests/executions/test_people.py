@@ -136,7 +136,7 @@ policy = {{rules = [{{tools = ["local.careful"], effect = "approve"}}]}}
 
         return asyncio.run(listed())
 
-    def forget_old(self):
+    def forget_erased_values(self):
         """Erase by age all that it erases; which executions that were."""
 
         async def erased():
@@ -486,7 +486,7 @@ def test_the_command_line_lists_shows_and_decides_it_and_goes_on(desk, key):
 
 def test_what_waits_is_erased_by_no_age_and_what_nobody_was_told_of_is_run_anew_when_it_is_gone(desk):
     first = desk.run(ONE, None)
-    assert desk.forget_old() == ()
+    assert desk.forget_erased_values() == ()
     assert desk.run(ONE, None) == first
     desk.decide(first["execution"], 1)
     assert desk.resume(first["execution"])["status"] == "success"

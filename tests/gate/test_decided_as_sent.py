@@ -18,7 +18,7 @@ from mcp_bridge.executions.approvals import asked, decide
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.tool_names import PRINCIPAL
 from mcp_bridge.host.service import open_bridge
-from mcp_bridge.server.questions import _worded
+from mcp_bridge.server.questions import _question_text
 from mcp_bridge.settings import Settings
 from mcp_bridge.views.timeline import as_sent
 
@@ -270,7 +270,7 @@ async def test_a_person_and_the_record_see_defaults_too(opens):
         assert bank.shown[0]["arguments"] == {"path": "/", "recursive": True}
         assert bank.shown[0]["filled"] == ["recursive"]
         assert bank.shown[0]["announced"] == {}
-        assert "Defaults of the tool, left out by the caller: recursive" in _worded(bank.shown[0])
+        assert "Defaults of the tool, left out by the caller: recursive" in _question_text(bank.shown[0])
         assert "defaults of the tool, left out by the caller: recursive" in question(bank.shown[0])
         assert [entry.payload["arguments"] for entry in await bank.told(record["trace_id"])] == [
             {"path": "/", "recursive": True}
@@ -395,7 +395,7 @@ async def test_a_person_is_told_of_the_defaults_that_are_left_to_the_tool(opens)
         assert bank.shown[0]["announced"] == {"archived": True}
         assert bank.shown[0]["filled"] == []
         told = '"archived": true'
-        for lines in (_worded(bank.shown[0]).splitlines(), question(bank.shown[0])):
+        for lines in (_question_text(bank.shown[0]).splitlines(), question(bank.shown[0])):
             (at,) = [index for index, line in enumerate(lines) if "with the defaults that it announces:" in line]
             assert told in "".join(lines[at:])
         decided, _ = await bank.told(record["trace_id"])

@@ -15,7 +15,7 @@ from mcp_bridge.governance.governance import load_governance, refuse_local
 from mcp_bridge.governance.lookalikes import resembled, skeleton
 from mcp_bridge.ledger.storage.store import ProgramStore, SavedProgram
 from mcp_bridge.server.app import build_server
-from mcp_bridge.server.questions import MAX_SHOWN_CHARS, MAX_SHOWN_LINES, _worded, can_be_read
+from mcp_bridge.server.questions import MAX_SHOWN_CHARS, MAX_SHOWN_LINES, _question_text, is_displayable
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -226,18 +226,18 @@ async def test_a_scripts_call_that_cannot_be_shown_whole_waits_for_somebody_who_
 
 def test_a_question_has_every_word_of_what_is_asked():
     names = {"program": "p" * 700, "step": "s" * 700, "why": "w" * 700}
-    told = _worded({"tool": "t" * 700, "arguments": {"a": "v" * 900}, **names, "origin": "agent"})
+    told = _question_text({"tool": "t" * 700, "arguments": {"a": "v" * 900}, **names, "origin": "agent"})
     for char, count in zip("tvpsw", (700, 900, 700, 700, 700), strict=True):
         assert char * count in told
     assert f"{'p' * 700} (the agent's)" in told
-    assert can_be_read(told)
-    assert not can_be_read(told + "x" * MAX_SHOWN_CHARS)
+    assert is_displayable(told)
+    assert not is_displayable(told + "x" * MAX_SHOWN_CHARS)
 
 
 @pytest.mark.parametrize("how", ALIKE)
 def test_what_would_hide_in_a_name_is_seen_in_a_question(how):
-    told = _worded({"tool": f"bank.{ALIKE[how]}", "arguments": {}, "program": ALIKE[how], "step": ALIKE[how]})
-    plain = _worded({"tool": "bank.payout", "arguments": {}, "program": "payout", "step": "payout"})
+    told = _question_text({"tool": f"bank.{ALIKE[how]}", "arguments": {}, "program": ALIKE[how], "step": ALIKE[how]})
+    plain = _question_text({"tool": "bank.payout", "arguments": {}, "program": "payout", "step": "payout"})
     assert len({line.casefold() for line in told.splitlines()} & {line.casefold() for line in plain.splitlines()}) == (
         3 if "capital" in how else 0
     )

@@ -11,7 +11,8 @@ from servers.specs import faulty
 from mcp_bridge import settings
 from mcp_bridge.downstream.catalog.results import convert
 from mcp_bridge.downstream.client.fleet import Fleet
-from mcp_bridge.downstream.configuration.environment import MINIMAL, Environment, env_pass
+from mcp_bridge.downstream.configuration.env_pass import MINIMAL, env_pass
+from mcp_bridge.downstream.configuration.environment import Environment
 from mcp_bridge.downstream.configuration.spec import ServerSpec, spec_from_toml
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.governance import load_governance
@@ -148,7 +149,7 @@ def printed(error):
 
 async def failure(spec, governance=None, **env):
     variables = {name: value for name, value in os.environ.items() if not name.startswith("MCP_BRIDGE_")} | env
-    async with Fleet([spec], environment=Environment(variables), shown=shown_output(governance)) as fleet:
+    async with Fleet([spec], environment=Environment(variables), mask_output=shown_output(governance)) as fleet:
         with pytest.raises(BridgeError) as caught:
             await fleet.server(spec.name).start()
         status = fleet.server(spec.name).status()

@@ -30,6 +30,7 @@ from mcp_bridge.kernel import state
 from mcp_bridge.kernel.machine import Machine
 from mcp_bridge.kernel.program import parse
 from mcp_bridge.ledger.log import pieces
+from mcp_bridge.ledger.log.allowance import Allowance
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.pieces import Snapshot, split
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
@@ -82,7 +83,7 @@ async def test_a_large_payload_is_encoded_by_the_thread_that_writes_in_its_place
 
 async def test_what_a_run_is_told_to_have_recorded_is_what_its_payloads_have(tmp_path):
     async with Database(tmp_path / FILE_NAME) as database:
-        run = database.allowance()
+        run = Allowance(database)
         run.counts("a")
         payloads = [{"value": list(range(MANY))}, {"value": [n / 7 for n in range(MANY)]}]
         await SqliteRecorder(database).append(*(Entry("outcome", "a", payload) for payload in payloads))

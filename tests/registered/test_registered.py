@@ -33,7 +33,7 @@ import mcp_bridge
 from mcp_bridge.downstream.catalog import describe
 from mcp_bridge.downstream.catalog.arguments import ArgumentCheck, ArgumentError
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.registered.declaring import NOTED_AS
+from mcp_bridge.registered.declaring import DECLARATIONS_NAME
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("own_declarations")]
 
@@ -208,7 +208,7 @@ def test_what_cannot_be_a_tool_is_refused_with_file_and_line(function, says):
     assert error.details["file"] == __file__
     if inspect.isfunction(function):
         assert error.details["line"] == function.__code__.co_firstlineno
-    assert NOTED_AS not in globals()
+    assert DECLARATIONS_NAME not in globals()
 
 
 @pytest.mark.parametrize(
@@ -627,7 +627,7 @@ def test_the_check_never_accepts_what_the_published_schema_refuses(arguments):
 
     mcp_bridge.tool(f)
     tool = one(f).tools["f"]
-    globals().pop(NOTED_AS)
+    globals().pop(DECLARATIONS_NAME)
     try:
         tool.arguments.check(arguments)
     except ValueError:
@@ -777,7 +777,7 @@ def test_json_passes_through_unchanged_whether_annotated_or_not(value):
         if value == "PENDING":
             continue
         got = asyncio.run(result_of(value, annotation))
-        globals().pop(NOTED_AS)
+        globals().pop(DECLARATIONS_NAME)
         assert json.dumps(got) == json.dumps(value)
 
 

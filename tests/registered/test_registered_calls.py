@@ -248,9 +248,9 @@ async def test_an_async_tool_that_refuses_to_be_cancelled_is_left_behind(monkeyp
     error = await fault(found, "f")
     assert error.code == "tool_timeout"
     assert error.details["still_running"] is True
-    assert found.tools["f"].left_behind == 1
+    assert found.tools["f"].abandoned == 1
     release.set()
-    while found.tools["f"].left_behind:  # noqa: ASYNC110
+    while found.tools["f"].abandoned:  # noqa: ASYNC110
         await asyncio.sleep(0)
     assert (await found.call("f")).value is None
 
@@ -310,18 +310,18 @@ async def test_a_synchronous_tool_that_hangs_is_refused_after_four_until_one_end
 
     found = registry()
     try:
-        for _ in range(calling.MAX_LEFT_BEHIND):
+        for _ in range(calling.MAX_ABANDONED):
             error = await fault(found, "f")
             assert (error.code, error.details["still_running"]) == ("tool_timeout", True)
         error = await fault(found, "f", {"hang": False})
         assert error.code == "tool_unavailable"
         assert (await found.call("other")).value == "fine"
         release.release()
-        while found.tools["f"].left_behind == calling.MAX_LEFT_BEHIND:  # noqa: ASYNC110
+        while found.tools["f"].abandoned == calling.MAX_ABANDONED:  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert (await found.call("f", {"hang": False})).value == "done"
     finally:
-        release.release(calling.MAX_LEFT_BEHIND)
+        release.release(calling.MAX_ABANDONED)
 
 
 async def test_a_call_that_waits_for_a_thread_is_not_started_once_its_time_is_over():
@@ -352,7 +352,7 @@ async def test_a_call_that_waits_for_a_thread_is_not_started_once_its_time_is_ov
 
 
 async def test_waiting_calls_are_refused_when_the_tool_has_got_stuck_meanwhile(monkeypatch):
-    monkeypatch.setattr(calling, "MAX_LEFT_BEHIND", 1)
+    monkeypatch.setattr(calling, "MAX_ABANDONED", 1)
     release, ran = threading.Event(), []
 
     @mcp_bridge.tool(timeout=30)
@@ -390,7 +390,7 @@ async def test_cancelling_the_caller_of_a_thread_returns_at_once_and_counts_it()
             tasks.start_soon(found.call, "f")
             await anyio.to_thread.run_sync(running.wait)
             tasks.cancel_scope.cancel()
-        assert found.tools["f"].left_behind == 1
+        assert found.tools["f"].abandoned == 1
     finally:
         release.set()
 

@@ -365,9 +365,9 @@ async def test_a_build_cancelled_while_the_engine_imports_ends_the_engine(tmp_pa
 
 async def test_what_a_killed_build_left_is_swept_by_the_next(throwaway, tmp_path):
     script = (
-        "import sys, anyio; from pathlib import Path; from mcp_bridge.sandbox import image, workshop\n"
+        "import sys, anyio; from pathlib import Path; from mcp_bridge.sandbox.image import build_dir\n"
         "async def main():\n"
-        "    async with workshop.workshop(Path(sys.argv[1]), print) as work:\n"
+        "    async with build_dir.build_directory(Path(sys.argv[1]), print) as work:\n"
         "        (work / 'half.tar').write_bytes(b'x'); print('ready', flush=True); await anyio.sleep(60)\n"
         "anyio.run(main)\n"
     )

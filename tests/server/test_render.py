@@ -452,7 +452,7 @@ async def test_an_image_is_one_when_its_content_is_of_its_type(tmp_path, mime):
 )
 def test_what_is_no_base64_is_left_out(body):
     (shown,) = displays.checked([{"image/png": body}])
-    assert isinstance(shown, displays.LeftOut)
+    assert isinstance(shown, displays.Omitted)
     assert "base64" in str(shown)
 
 
@@ -462,16 +462,16 @@ def test_images_are_bounded_one_by_one_and_together():
 
     limit = displays.MAX_IMAGE_BYTES
     large, *rest = displays.checked([image(limit + 1), *[image(limit)] * 4, image(8)])
-    assert isinstance(large, displays.LeftOut)
+    assert isinstance(large, displays.Omitted)
     assert str(limit) in str(large)
-    assert [type(shown) for shown in rest] == [displays.Image] * 4 + [displays.LeftOut]
+    assert [type(shown) for shown in rest] == [displays.Image] * 4 + [displays.Omitted]
     assert str(displays.MAX_IMAGES_BYTES) in str(rest[-1])
 
 
 def test_other_binary_types_are_named_and_never_sent():
     claims = [{"application/pdf": "JVBERi0="}, {"image/tiff": "AAAA"}, {"x\x1b[31m" * 1000: "secret"}]
     for shown in displays.checked(claims):
-        assert isinstance(shown, displays.LeftOut)
+        assert isinstance(shown, displays.Omitted)
         assert "JVBERi0" not in str(shown)
         assert "secret" not in str(shown)
         assert "\x1b" not in str(shown)

@@ -20,9 +20,9 @@ from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 from sandbox_fixtures import RUNTIME
 from servers.specs import faulty
 
-from mcp_bridge.cli.commands.serve import Files
+from mcp_bridge.cli.commands.serve import ConfigurationFiles
 from mcp_bridge.governance.governance import snapshot_of, written_policies
-from mcp_bridge.server.keeper import Change
+from mcp_bridge.server.supervisor import Change
 from mcp_bridge.settings import Layer
 
 pytestmark = [pytest.mark.timeout(120)]
@@ -469,7 +469,7 @@ def rules(change):
 
 
 def test_a_file_that_is_no_longer_what_was_trusted_takes_no_server_away_but_revoking_does(folder):
-    files = Files(None)
+    files = ConfigurationFiles(None)
     files.configure()
     assert files.change() is None
     changed = folder / "mcp-bridge.toml"
@@ -485,7 +485,7 @@ def test_a_file_that_is_no_longer_what_was_trusted_takes_no_server_away_but_revo
 
 def test_clients_files_are_watched_and_what_is_of_no_concern_in_them_changes_nothing(folder):
     home = Path.home()
-    files = Files(None)
+    files = ConfigurationFiles(None)
     files.configure()
     for count in range(2):
         (home / ".claude.json").write_text(json.dumps({"numStartups": count}))
@@ -493,7 +493,7 @@ def test_clients_files_are_watched_and_what_is_of_no_concern_in_them_changes_not
     (home / ".claude.json").write_text(json.dumps({"mcpServers": {"new": {"command": "true"}}}))
     assert files.change().servers == {"theirs", "project", "new", "local"}
     # A client that is writing it: its servers stay.
-    files = Files(None)
+    files = ConfigurationFiles(None)
     files.configure()
     (home / ".claude.json").write_text('{"mcpServers": {"ne')
     assert "new" in files.change().servers
@@ -502,7 +502,7 @@ def test_clients_files_are_watched_and_what_is_of_no_concern_in_them_changes_not
 
 
 def test_an_own_policy_that_appears_holds_and_is_about_the_programs_that_there_are(folder):
-    files = Files(None)
+    files = ConfigurationFiles(None)
     files.configure()
     own = Path.home() / ".config/mcp-bridge/config.toml"
     own.parent.mkdir(parents=True)

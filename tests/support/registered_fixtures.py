@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.registered.declaring import NOTED_AS
+from mcp_bridge.registered.declaring import DECLARATIONS_NAME
 from mcp_bridge.registered.registry import Registry
 
 
@@ -13,17 +13,19 @@ from mcp_bridge.registered.registry import Registry
 def own_declarations(request):
     """The tools that a test declares in its module are its own."""
     yield
-    vars(request.module).pop(NOTED_AS, None)
+    vars(request.module).pop(DECLARATIONS_NAME, None)
 
 
 def registry(**options):
     """The tools that the calling test has declared."""
-    return Registry(sys._getframe(1).f_globals.get(NOTED_AS, ()), **options)
+    return Registry(sys._getframe(1).f_globals.get(DECLARATIONS_NAME, ()), **options)
 
 
 def one(function, **options):
     """A registry of this function."""
-    return Registry([found for found in function.__globals__[NOTED_AS] if found.function is function], **options)
+    return Registry(
+        [found for found in function.__globals__[DECLARATIONS_NAME] if found.function is function], **options
+    )
 
 
 async def fault(found, name, arguments=None, timeout=None):  # noqa: ASYNC109

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from mcp_bridge.cli import common, inputs, people, showing
-from mcp_bridge.cli.opening import finish, in_record, print_json
+from mcp_bridge.cli.opening import finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escaped, exactly
@@ -51,23 +51,25 @@ def list_(
             store = ProgramStore(database)
             found = await asked(store, PRINCIPAL)
             return [
-                (row, f"{await inputs.short(store, row.approval.execution)}.{row.approval.effect}")
+                (row, f"{await inputs.short_id(store, row.approval.execution)}.{row.approval.effect}")
                 for row in found
                 if everything or row.status == "open"
             ]
 
-        rows = in_record(common.load(config or ctx.obj).settings, listed, looks=True)
+        rows = run_with_database(common.load(config or ctx.obj).settings, listed, allow_read_only=True)
         if as_json:
             print_json({"approvals": [_record(row, ident) for row, ident in rows]})
         elif not rows:
-            showing.tell("Nothing waits for a decision.")
+            showing.echo("Nothing waits for a decision.")
         else:
             cells = [
                 (ident, row.status, showing.moment(row.approval.asked), _place(row), _gist(row)) for row, ident in rows
             ]
             showing.table(("id", "status", "asked", "program", "what"), cells)
             if any(gist.endswith(showing.CUT) for *_, gist in cells):
-                showing.say(f"mcp-bridge: what ends in {showing.CUT} is shown whole by `mcp-bridge approvals show ID`")
+                showing.echo_err(
+                    f"mcp-bridge: what ends in {showing.CUT} is shown whole by `mcp-bridge approvals show ID`"
+                )
         return common.OK
 
     finish(work, as_json=as_json)
@@ -79,16 +81,18 @@ def show(ctx: typer.Context, approval: Id, config: Config = None, as_json: Json 
     named = config or ctx.obj
 
     def work() -> int:
-        row, ident = in_record(common.load(named).settings, lambda database: _find(database, approval), looks=True)
+        row, ident = run_with_database(
+            common.load(named).settings, lambda database: _find(database, approval), allow_read_only=True
+        )
         if as_json:
             print_json(_record(row, ident))
             return common.OK
-        showing.tell(f"{ident}: {row.status}, asked {showing.moment(row.approval.asked)}")
+        showing.echo(f"{ident}: {row.status}, asked {showing.moment(row.approval.asked)}")
         _tell_question(row)
         _tell_decision(row)
         if row.status == "open":
             for verb in ("approve", "deny"):
-                showing.tell(showing.command(f"approvals {verb} {ident}", named))
+                showing.echo(showing.command(f"approvals {verb} {ident}", named))
         return common.OK
 
     finish(work, as_json=as_json)
@@ -125,23 +129,23 @@ def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | 
 
         check_text(reason, "--reason")
         loaded = common.load(named)
-        # No boundary, since whoever has a shell can clear the environment; but a server behind the bridge that
-        # runs commands for an agent should not be a way to approve by accident.
+        # Not a security boundary, since anyone with a shell can clear the environment. But a server behind the bridge
+        # that runs commands for an agent should not be a way to approve by accident.
         common.refuse_nesting(loaded)
-        # Before anything is decided: afterwards it would be too late to find that it can't go on.
+        # Checked before the decision is made: afterwards it would be too late.
         configuration = common.configure(named) if go_on else None
 
         async def decided(database: Database) -> tuple[Asked, str]:
             row, ident = await _find(database, approval)
-            await decide(ProgramStore(database), row, approved=approved, by=people.who(), comment=reason)
+            await decide(ProgramStore(database), row, approved=approved, by=people.login_name(), comment=reason)
             return row, ident
 
-        row, ident = in_record(loaded.settings, decided)
-        showing.tell(f"{'approved' if approved else 'denied'} {ident}:")
+        row, ident = run_with_database(loaded.settings, decided)
+        showing.echo(f"{'approved' if approved else 'denied'} {ident}:")
         _tell_question(row)
         execution = ident.rpartition(".")[0]
         if configuration is None:
-            showing.tell(f"It goes on with: {showing.command(f'execution resume {execution}', named)}")
+            showing.echo(f"It goes on with: {showing.command(f'execution resume {execution}', named)}")
             return common.OK
         from mcp_bridge.cli.commands.executions import resumed  # noqa: PLC0415
 
@@ -151,7 +155,7 @@ def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | 
 
 
 async def _find(database: Database, ident: str) -> tuple[Asked, str]:
-    """An approval by its id, and that id as it is shown.
+    """An approval by its id, and the id as it is displayed.
 
     Raises:
         BridgeError: `unknown_approval`, `ambiguous_id`; as `inputs.execution`.
@@ -162,7 +166,7 @@ async def _find(database: Database, ident: str) -> tuple[Asked, str]:
     store = ProgramStore(database)
     prefix, dot, number = ident.strip().partition(".")
     execution = await inputs.execution(store, prefix)
-    short = await inputs.short(store, execution.id)
+    short_id = await inputs.short_id(store, execution.id)
     rows = await asked(store, PRINCIPAL, execution.id)
     if dot:
         rows = [row for row in rows if str(row.approval.effect) == number]
@@ -171,13 +175,13 @@ async def _find(database: Database, ident: str) -> tuple[Asked, str]:
     if not rows:
         raise BridgeError(
             "unknown_approval",
-            f"The execution {short} has asked no question {ident[:100]!r}.",
+            f"The execution {short_id} has asked no question {ident[:100]!r}.",
             hint="`mcp-bridge approvals list` has those that are open.",
         )
     if len(rows) > 1:
-        listed = ", ".join(f"{short}.{row.approval.effect}" for row in rows)
-        raise BridgeError("ambiguous_id", f"The execution {short} asks more than one question: {listed}.")
-    return rows[0], f"{short}.{rows[0].approval.effect}"
+        listed = ", ".join(f"{short_id}.{row.approval.effect}" for row in rows)
+        raise BridgeError("ambiguous_id", f"The execution {short_id} asks more than one question: {listed}.")
+    return rows[0], f"{short_id}.{rows[0].approval.effect}"
 
 
 def _gist(row: Asked) -> str:
@@ -196,7 +200,7 @@ def _place(row: Asked) -> str:
 
 def _tell_question(row: Asked) -> None:
     for line in showing.question(row.question, row.execution.origin if row.execution else ""):
-        showing.tell(f"  {line}")
+        showing.echo(f"  {line}")
 
 
 def _tell_decision(row: Asked) -> None:
@@ -204,7 +208,7 @@ def _tell_decision(row: Asked) -> None:
     if decision:
         comment = f": {decision['comment']}" if decision.get("comment") else ""
         at = showing.moment(row.approval.decided)
-        showing.tell(f"  {row.status} by {decision.get('by', 'somebody')}, {at}{comment}")
+        showing.echo(f"  {row.status} by {decision.get('by', 'somebody')}, {at}{comment}")
 
 
 def _record(row: Asked, ident: str) -> dict[str, Any]:

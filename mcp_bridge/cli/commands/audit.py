@@ -1,4 +1,4 @@
-"""`mcp-bridge audit …`: what can be proven of what happened, here or from a file alone."""
+"""`mcp-bridge audit …`: verification and proofs, for the ledger here or from a file alone."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import IO, TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from mcp_bridge.atomic_files import create_private
 from mcp_bridge.cli import common, showing, verifying
-from mcp_bridge.cli.opening import finish, in_record, print_json
+from mcp_bridge.cli.opening import finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 
@@ -82,7 +83,7 @@ def verify(
         if file is None:
             facts = verifying.verify_here(common.load(config or ctx.obj), keys, notes, offline=offline)
         else:
-            # Looking at a stranger's file, perhaps in a stranger's folder: that has no say.
+            # The file, and perhaps the folder, is a stranger's: the folder's configuration is ignored.
             facts = verifying.verify_given(
                 file, keys, notes, lambda: common.load(config or ctx.obj, folder=False).settings
             )
@@ -90,7 +91,7 @@ def verify(
             print_json({"status": "verified" if facts["authenticated"] else "unauthenticated", **facts})
         else:
             for line in verifying.verdict_lines(facts):
-                showing.tell(line)
+                showing.echo(line)
         return common.OK
 
     finish(work, as_json=as_json)
@@ -129,12 +130,12 @@ def prove(
             data, keys = verifying.prove_by(
                 file, named, entry, lambda: common.load(config or ctx.obj, folder=False).settings, payload=payload
             )
-        # Of a ledger that was damaged it may be none.
+        # An entry of a damaged ledger may have no valid proof.
         tlog_proof.verify(data, keys)
         _write(out, lambda file: file.write(data))
         if keys != named:
             signed = ", ".join(key.vkey for key in (keys or ())[len(named or ()) :])
-            showing.say(f"the proof verifies with --key '{signed}', for which the key that was named vouches")
+            showing.echo_err(f"the proof verifies with --key '{signed}', for which the key that was named vouches")
         return common.OK
 
     finish(work)
@@ -153,7 +154,7 @@ def checkpoint(ctx: typer.Context, config: Config = None, as_json: Json = False)
         if as_json:
             print_json({"checkpoint": note, "size": size, "key": vkey})
         else:
-            # As it is: it is signed, and with anything behind it others would not take it for a note.
+            # Printed unchanged: it is signed, and with further text it would not be a valid note.
             sys.stdout.flush()
             sys.stdout.buffer.write(note.encode())
         return common.OK
@@ -166,9 +167,9 @@ def key(ctx: typer.Context, config: Config = None) -> None:
     """Print the public key of the log, for whoever is to verify what it signs."""
 
     def work() -> int:
-        from mcp_bridge.ledger.storage.opening import known_vkey  # noqa: PLC0415
+        from mcp_bridge.ledger.storage.key_files import known_vkey  # noqa: PLC0415
 
-        showing.tell(known_vkey(verifying.ledger_file(common.load(config or ctx.obj).settings)))
+        showing.echo(known_vkey(verifying.ledger_file(common.load(config or ctx.obj).settings)))
         return common.OK
 
     finish(work)
@@ -191,7 +192,7 @@ def consistency(
         from mcp_bridge.ledger.audit import audit as auditing  # noqa: PLC0415
         from mcp_bridge.ledger.log.reading import open_ledger  # noqa: PLC0415
         from mcp_bridge.ledger.proofs.signing import Verifier  # noqa: PLC0415
-        from mcp_bridge.ledger.storage.opening import known_vkey  # noqa: PLC0415
+        from mcp_bridge.ledger.storage.key_files import known_vkey  # noqa: PLC0415
 
         settings = common.load(config or ctx.obj).settings
         (earlier,) = verifying.read_notes(old)[-1:]
@@ -204,7 +205,7 @@ def consistency(
         if as_json:
             print_json({"status": "consistent", **found})
         else:
-            showing.tell(f"consistent: the first {found['old']} of {found['new']} entries are those of {old}")
+            showing.echo(f"consistent: the first {found['old']} of {found['new']} entries are those of {old}")
         return common.OK
 
     finish(work, as_json=as_json)
@@ -232,7 +233,7 @@ def export(
             _write(None if str(out) == "-" else out, lambda file: auditing.export(ledger, file, payloads=payloads))
             vkey = ledger.vkey
         if str(out) != "-":
-            showing.tell(f"{size} entries in {out}; verify it with --key '{vkey}'")
+            showing.echo(f"{size} entries in {out}; verify it with --key '{vkey}'")
         return common.OK
 
     finish(work)
@@ -251,17 +252,17 @@ def stats(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
         if as_json:
             print_json(facts)
             return common.OK
-        showing.tell(f"log {facts['origin']}, {facts['entries']} entries, key {facts['key']}")
-        showing.tell(f"from {showing.moment(facts['first'])} to {showing.moment(facts['last'])}")
-        showing.tell(f"payloads {facts['payload_bytes']} bytes, file {facts['file_bytes']} bytes")
+        showing.echo(f"log {facts['origin']}, {facts['entries']} entries, key {facts['key']}")
+        showing.echo(f"from {showing.moment(facts['first'])} to {showing.moment(facts['last'])}")
+        showing.echo(f"payloads {facts['payload_bytes']} bytes, file {facts['file_bytes']} bytes")
         showing.table(("entries", "number"), [(kind, str(count)) for kind, count in facts["kinds"].items()])
         rows = [*facts["executions"].items()]
         showing.table(("executions", "number"), [(status, str(count)) for status, count in rows])
         for target, row in facts["published"].items():
-            showing.tell(f"published to {target}: {row['size']} entries, {row['status']}")
+            showing.echo(f"published to {target}: {row['size']} entries, {row['status']}")
             if row["conflict"]:
                 when = showing.moment(row["conflict"]["time"])
-                showing.tell(f"  ALARM of {when}: {row['conflict']['message']}")
+                showing.echo(f"  ALARM of {when}: {row['conflict']['message']}")
         return common.OK
 
     finish(work, as_json=as_json)
@@ -282,12 +283,12 @@ def compact(ctx: typer.Context, config: Config = None, as_json: Json = False) ->
         async def compacted(database: Database) -> tuple[Measured, Measured]:
             return await compacting.compact(database, owner_label())
 
-        before, after = in_record(common.load(config or ctx.obj).settings, compacted)
+        before, after = run_with_database(common.load(config or ctx.obj).settings, compacted)
         was, now = before.used + before.unused, after.used + after.unused
         if as_json:
             print_json({"before_bytes": was, "after_bytes": now})
         else:
-            showing.tell(f"the ledger had {shown_size(was)}, and has {shown_size(now)}")
+            showing.echo(f"the ledger had {shown_size(was)}, and has {shown_size(now)}")
         return common.OK
 
     finish(work, as_json=as_json)
@@ -318,15 +319,15 @@ def publish(
             publishing = await publisher(database, loaded.settings.ledger, loaded.layers[-1].base)
             return dict(await publishing.publish_now())
 
-        states = in_record(loaded.settings, published)
+        states = run_with_database(loaded.settings, published)
         if as_json:
             print_json({"targets": [state.record() for state in states.values()]})
         else:
             if acknowledge:
-                showing.tell("the alarms that there were are taken away")
+                showing.echo("the alarms that there were are taken away")
             for state in states.values():
                 why = f": {state.error['message']}" if state.error else ""
-                showing.tell(f"{state.target}: {state.status}, {state.size} entries{why}")
+                showing.echo(f"{state.target}: {state.status}, {state.size} entries{why}")
         return common.OK if all(state.status == "ok" for state in states.values()) else common.FAILED
 
     finish(work, as_json=as_json)
@@ -348,11 +349,11 @@ def rotate_key(
         if lost:
             vkey = rotation.replace_lost_key(verifying.ledger_file(settings), settings.ledger.master_key)
         else:
-            vkey = in_record(settings, rotation.rotate_key)
+            vkey = run_with_database(settings, rotation.rotate_key)
         if as_json:
             print_json({"key": vkey})
         else:
-            showing.tell(f"new key: {vkey}")
+            showing.echo(f"new key: {vkey}")
         return common.OK
 
     finish(work, as_json=as_json)
@@ -363,14 +364,14 @@ def accept_clock(ctx: typer.Context, config: Config = None) -> None:
     """Go on although the clock is behind the last entry: it is right now, and was ahead before."""
 
     def work() -> int:
-        from mcp_bridge.cli.people import who  # noqa: PLC0415
+        from mcp_bridge.cli.people import login_name  # noqa: PLC0415
         from mcp_bridge.ledger.log import rotation  # noqa: PLC0415
 
         async def accepted(database: Database) -> float:
-            return await rotation.accept_clock(database, who())
+            return await rotation.accept_clock(database, login_name())
 
-        behind = in_record(common.load(config or ctx.obj).settings, accepted)
-        showing.tell(f"accepted: the clock is {behind:.0f} s behind the entry before")
+        behind = run_with_database(common.load(config or ctx.obj).settings, accepted)
+        showing.echo(f"accepted: the clock is {behind:.0f} s behind the entry before")
         return common.OK
 
     finish(work)
@@ -385,44 +386,44 @@ def accept_loss(ctx: typer.Context, config: Config = None, as_json: Json = False
     """
 
     def work() -> int:
-        from mcp_bridge.cli.people import who  # noqa: PLC0415
+        from mcp_bridge.cli.people import login_name  # noqa: PLC0415
         from mcp_bridge.ledger.log import rotation  # noqa: PLC0415
         from mcp_bridge.private_files import state_directory  # noqa: PLC0415
 
         settings = common.load(config or ctx.obj).settings
         state_directory(settings.state_dir, durable=True)
-        loss = rotation.accept_loss(verifying.ledger_file(settings), settings.ledger.master_key, who())
+        loss = rotation.accept_loss(verifying.ledger_file(settings), settings.ledger.master_key, login_name())
         if as_json:
             print_json({"had": loss.had, "has": loss.has})
         else:
             had = "nobody knows how many it had" if loss.had is None else f"it had {loss.had}"
-            showing.tell(f"accepted: the log has {loss.has} entries, and {had}")
+            showing.echo(f"accepted: the log has {loss.has} entries, and {had}")
         return common.OK
 
     finish(work, as_json=as_json)
 
 
 def _write(path: Path | None, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a file that isn't there yet, or standard output."""
+    """Write a file that doesn't exist yet, or standard output."""
     if path is None:
         try:
             sys.stdout.flush()
             write(sys.stdout.buffer)
             sys.stdout.buffer.flush()
         except BrokenPipeError:
-            # Whoever reads has enough.
+            # The reader has closed the pipe.
             raise
         except OSError as exc:
-            # Or Python would try once more when it ends.
+            # Otherwise Python would flush the buffer again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise BridgeError("disk_full", f"Standard output can't be written: {exc.strerror}.") from None
         return
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        file = create_private(path)
     except OSError as exc:
         raise BridgeError("bad_argument", f"{path} can't be made: {exc.strerror}.", hint="Name a new file.") from None
     try:
-        with os.fdopen(fd, "wb") as file:
+        with file:
             write(file)
     except BaseException as exc:
         path.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ import typer
 from mcp_bridge.cli import common, inputs, showing, verifying
 from mcp_bridge.cli.opening import finish, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
-from mcp_bridge.cli.people import who
+from mcp_bridge.cli.people import login_name
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mcp_bridge.backup.restore import Restored
 
 MAX_KEYS_BYTES = 64 << 10
-"""Of a file with recipients or identities."""
+"""Size limit of a file with recipients or identities."""
 
 Recipients: TypeAlias = Annotated[
     list[str] | None,
@@ -91,9 +91,9 @@ def backup(
             if made.authenticated
             else "which agree with each other; by which key, nobody can say: checkpoint.key is missing or damaged"
         )
-        showing.tell(f"{made.size} entries and {made.files} files in {file}, {by}")
+        showing.echo(f"{made.size} entries and {made.files} files in {file}, {by}")
         if made.apart:
-            showing.tell(f"Not in it, and needed to restore it: {', '.join(made.apart)}. Keep copies apart from it.")
+            showing.echo(f"Not in it, and needed to restore it: {', '.join(made.apart)}. Keep copies apart from it.")
         return common.OK
 
     finish(work, as_json=as_json)
@@ -126,12 +126,12 @@ def restore(
 
         settings = common.load(config or ctx.obj).settings
         means = restoring.Means(
-            lambda: inputs.unseen(f"Passphrase of {file}: ", "bad_passphrase", twice=False),
+            lambda: inputs.read_secret(f"Passphrase of {file}: ", "bad_passphrase", twice=False),
             _identities(identity or ()),
             keys,
             frozenset(lost or ()),
             verifying.read_keys(key),
-            who(),
+            login_name(),
         )
         do = restoring.check if check else restoring.restore
         found = do(file, settings.state_dir, settings.ledger.master_key, means)
@@ -139,7 +139,7 @@ def restore(
             print_json({"file": str(file), "restored": None if check else str(settings.state_dir), **found.record()})
         else:
             for line in _lines(found, file, None if check else settings.state_dir):
-                showing.tell(line)
+                showing.echo(line)
         return common.OK
 
     finish(work, as_json=as_json)
@@ -154,26 +154,17 @@ def backup_key(
     """
 
     def work() -> int:
+        from mcp_bridge.atomic_files import write_new  # noqa: PLC0415
         from mcp_bridge.backup.age import Identity  # noqa: PLC0415
-        from mcp_bridge.private_files import sync_directory  # noqa: PLC0415
 
         new = Identity.new()
         try:
-            fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            try:
-                with os.fdopen(fd, "w") as opened:
-                    opened.write(f"# public key: {new.recipient}\n{new}\n")
-                    opened.flush()
-                    os.fsync(fd)
-                sync_directory(file.parent)
-            except BaseException:
-                file.unlink(missing_ok=True)
-                raise
+            write_new(file, f"# public key: {new.recipient}\n{new}\n".encode())
         except OSError as exc:
             raise BridgeError(
                 "bad_argument", f"{file} can't be made: {exc.strerror}.", hint="Name a new file."
             ) from None
-        showing.tell(str(new.recipient))
+        showing.echo(str(new.recipient))
         return common.OK
 
     finish(work)
@@ -182,11 +173,13 @@ def backup_key(
 def _new_passphrase() -> str:
     from mcp_bridge.policy.secrets.strength import MIN_BITS, bits  # noqa: PLC0415
 
-    found = inputs.unseen("Passphrase of the backup: ", "bad_passphrase")
+    found = inputs.read_secret("Passphrase of the backup: ", "bad_passphrase")
     if not found:
         raise BridgeError("bad_passphrase", "The passphrase is empty.", hint="Nothing was written.")
     if bits(found) < MIN_BITS:
-        showing.say("mcp-bridge: warning: whoever has the backup can find a passphrase as short as this by trying.")
+        showing.echo_err(
+            "mcp-bridge: warning: whoever has the backup can find a passphrase as short as this by trying."
+        )
     return found
 
 
@@ -195,7 +188,7 @@ def _recipients(given: Sequence[str]) -> list[Recipient]:
 
     found = []
     for each in given:
-        # What can't be a file's name, since it is too long, is none.
+        # A text that is too long for a file name isn't a file.
         named = not each.startswith("age1") and os.path.exists(each)  # noqa: PTH110
         found += [Recipient.parse(line) for line in (_keys_in(Path(each)) if named else [each.strip()])]
     return found
@@ -205,13 +198,13 @@ def _identities(files: Sequence[Path]) -> list[Identity]:
     from mcp_bridge.backup.age import Identity, is_private  # noqa: PLC0415
 
     if any(is_private(str(file)) for file in files):
-        # Not as the name of a file that can't be read.
+        # A private key must not appear in an error about a file that can't be read.
         raise BridgeError("bad_argument", "--identity: that is a private key.", hint="Name the file that has it.")
     return [Identity.parse(line) for file in files for line in _keys_in(file)]
 
 
 def _keys_in(file: Path) -> list[str]:
-    """The lines of a file of keys, as age has them: some are empty, or remarks."""
+    """The lines of an age key file, without empty lines and comments."""
     try:
         with file.open("rb") as opened:
             data = opened.read(MAX_KEYS_BYTES + 1)
@@ -225,7 +218,7 @@ def _keys_in(file: Path) -> list[str]:
 
 
 def _lines(found: Restored, file: Path, into: Path | None) -> list[str]:
-    """What was restored, or could be, for people."""
+    """What was restored or could be restored, for people."""
     made = f", as of {showing.moment(found.made)}" if found.made is not None else ""
     by = "verified" if found.authenticated else "which agree with each other, by no key that is here"
     whole = f"{found.size} entries of {found.origin}{made}, {by}"

@@ -1,4 +1,4 @@
-"""`mcp-bridge demo`: the main job on real servers, shown step by step."""
+"""`mcp-bridge demo`: the bridge's main use with real servers, step by step."""
 
 from __future__ import annotations
 
@@ -86,11 +86,11 @@ PACKAGES = {
     "time": ("mcp-server-time", "uvx", ("--local-timezone", "UTC")),
     "filesystem": ("mcp-server-filesystem", "npx", ("DIRECTORY",)),
 }
-"""A server's command, what fetches and runs it where it isn't installed, and its arguments."""
+"""For each server: its command, the package runner's command if it isn't installed, and its arguments."""
 
 
 def demo(config: Path | None) -> int:
-    """Run the demonstration; the exit status."""
+    """Run the demonstration; return the exit status."""
     console = Console(highlight=False)
     try:
         configuration = common.configure(config)
@@ -99,7 +99,7 @@ def demo(config: Path | None) -> int:
             make_repository(repository)
             records = anyio.run(_run, configuration.settings, demo_servers(repository), repository, console)
     except BridgeError as exc:
-        return common.complain(exc)
+        return common.print_error(exc)
     expected = ["success", "success", "success", "error"]
     if [record.status for record in records] != expected:
         console.print("\nThe demonstration did not go as it should.", style="red")
@@ -113,9 +113,9 @@ def demo(config: Path | None) -> int:
 
 
 def own_command() -> list[str]:
-    """What starts this bridge again, in any directory.
+    """The command that starts this bridge again, in any directory.
 
-    An environment that `uvx` has made may be gone by then: it is asked for the same package again.
+    A virtual environment made by `uvx` may have been removed by then, so `uvx` is asked for the same package again.
     """
     installed = Path(sys.executable).with_name("mcp-bridge")
     if "archive-v0" not in installed.parts and installed.is_file():
@@ -127,7 +127,7 @@ def own_command() -> list[str]:
 
 
 def demo_servers(directory: Path) -> list[ServerSpec]:
-    """Real servers: installed ones, else by the package runners.
+    """Real servers: installed ones, or through package runners.
 
     Raises:
         BridgeError: `demo_needs_servers`.
@@ -135,7 +135,7 @@ def demo_servers(directory: Path) -> list[ServerSpec]:
     specs = []
     for name, (command, runner, arguments) in PACKAGES.items():
         args = [str(directory) if argument == "DIRECTORY" else argument for argument in arguments]
-        # Package runners take programs and settings from the folder that they are started in, which may be anybody's.
+        # Package runners use programs and settings of their working directory, which may be untrusted.
         table: dict[str, Any] = {"command": command, "args": args, "start_timeout": 120, "cwd": str(directory)}
         if shutil.which(command) is None:
             if shutil.which(runner) is None:
@@ -151,7 +151,7 @@ def demo_servers(directory: Path) -> list[ServerSpec]:
 
 
 def make_repository(directory: Path) -> None:
-    """A small git repository.
+    """Create a small git repository.
 
     Raises:
         BridgeError: `demo_needs_git`.
@@ -173,7 +173,7 @@ async def _run(
     records = []
     failure: BridgeError | None = None
 
-    def say(message: str) -> None:
+    def echo_err(message: str) -> None:
         console.print(common.printable(message), markup=False)
 
     async with open_bridge(settings, specs) as bridge:
@@ -181,7 +181,7 @@ async def _run(
             for title, script in SCRIPTS:
                 console.print(f"\n{title}", style="bold")
                 console.print(Syntax(script, "python", background_color="default"))
-                record = await bridge.run(f"REPO = {str(repository)!r}\n" + script, timeout=60, notify=say)
+                record = await bridge.run(f"REPO = {str(repository)!r}\n" + script, timeout=60, notify=echo_err)
                 records.append(record)
                 printed = record.stdout.decode("utf-8", "backslashreplace").rstrip()
                 console.print(common.printable(printed), markup=False, style="green")

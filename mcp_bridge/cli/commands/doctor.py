@@ -1,4 +1,4 @@
-"""`mcp-bridge doctor`: what works here, what doesn't, and how to mend it."""
+"""`mcp-bridge doctor`: what works on this host, what doesn't, and how to fix it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from rich.console import Console
 
-from mcp_bridge.cli import common, surroundings
+from mcp_bridge.cli import common, environment_checks
 from mcp_bridge.downstream.configuration.other_clients import other_clients
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.host.service import Prepared, not_enforced, open_bridge, prepare
@@ -20,6 +20,7 @@ from mcp_bridge.ledger.log.quota import FULL
 from mcp_bridge.sizes import shown_size
 
 if TYPE_CHECKING:
+    from mcp_bridge.error_codes import Code
     from mcp_bridge.ledger.config import LedgerConfig
     from mcp_bridge.ledger.log.quota import Measured
 
@@ -27,11 +28,11 @@ MARKS = {"ok": "[green]ok[/green]  ", "warning": "[yellow]warn[/yellow]", "error
 
 
 def doctor(config: Path | None, *, as_json: bool) -> int:
-    """Probe anew, run a script, and say what was found; the exit status."""
+    """Repeat the probe, run a script, and print the findings; return the exit status."""
     console = Console(stderr=as_json)
     findings: list[dict[str, Any]] = []
 
-    def find(level: str, code: str, message: str, hint: str | None = None) -> None:
+    def find(level: str, code: Code, message: str, hint: str | None = None) -> None:
         findings.append({"level": level, "code": code, "message": message} | ({"hint": hint} if hint else {}))
 
     prepared: Prepared | None = None
@@ -40,10 +41,10 @@ def doctor(config: Path | None, *, as_json: bool) -> int:
         configuration = common.configure(config, quiet=True)
         over = f", over your own, {configuration.floor}" if configuration.floor else ""
         find("ok", "configuration", f"Configuration: {configuration.file or 'no file, defaults'}{over}.")
-        for file in configuration.passed_over:
+        for file in configuration.ignored_files:
             names = f" Left out: {', '.join(file.servers)}." if file.servers else ""
             find("warning", file.code, f"{file.message}{names}", file.hint)
-        findings += [finding.record() for finding in surroundings.findings(os.environ)]
+        findings += [finding.record() for finding in environment_checks.findings(os.environ)]
         _servers(configuration, find)
         with console.status("Probing the container engine…"):
             prepared = anyio.run(_prepare, configuration)
@@ -87,8 +88,8 @@ async def _try(configuration: common.Configuration, find: Any) -> float:
     return took
 
 
-def _room(config: LedgerConfig, ledger: Measured, files: int) -> tuple[str, str, str, str | None]:
-    """What is kept, how long, and how much room there is for it."""
+def _room(config: LedgerConfig, ledger: Measured, files: int) -> tuple[str, Code, str, str | None]:
+    """The finding about retention, and the space used and available."""
     message = (
         f"Kept: the ledger has {shown_size(ledger.used)}, artifacts and outputs {shown_size(files)}; "
         f"{shown_size(ledger.free)} are free on the disk. {config.retention()}"

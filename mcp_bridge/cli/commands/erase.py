@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mcp_bridge.cli import common, inputs, showing
-from mcp_bridge.cli.opening import in_record, print_json
+from mcp_bridge.cli.opening import print_json, run_with_database
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -28,12 +28,12 @@ def erase(
     reason: str | None,
     as_json: bool,
 ) -> int:
-    """Erase what is kept of an execution, a subject, or a reference; the exit status.
+    """Erase what is stored of an execution, a subject, or a reference; return the exit status.
 
     Raises:
         BridgeError: `bad_argument`; as `erasing.erase`.
     """
-    from mcp_bridge.cli.people import who  # noqa: PLC0415
+    from mcp_bridge.cli.people import login_name  # noqa: PLC0415
     from mcp_bridge.executions.artifacts import Files  # noqa: PLC0415
     from mcp_bridge.executions.retention import erase as work  # noqa: PLC0415
     from mcp_bridge.ledger.storage.store import ProgramStore  # noqa: PLC0415
@@ -58,15 +58,15 @@ def erase(
     async def erased(database: Database) -> Erased:
         wanted = (await inputs.execution(ProgramStore(database), name)).id if what == "execution" else name
         files = Files(loaded.settings.state_dir, loaded.settings.ledger.max_files_size)
-        return await work(database, files, what, wanted, by=who(), reason=reason)
+        return await work(database, files, what, wanted, by=login_name(), reason=reason)
 
-    found = in_record(loaded.settings, erased)
+    found = run_with_database(loaded.settings, erased)
     if as_json:
         print_json({"erased": {"executions": list(found.executions), "references": found.references}})
     elif found.references:
-        showing.tell(f"erased: the value behind {_REFERENCE}{name}, in {found.references} executions")
+        showing.echo(f"erased: the value behind {_REFERENCE}{name}, in {found.references} executions")
     else:
-        showing.tell(f"erased: {len(found.executions)} executions")
+        showing.echo(f"erased: {len(found.executions)} executions")
         for one in found.executions:
-            showing.tell(f"  {one}")
+            showing.echo(f"  {one}")
     return common.OK

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from mcp_bridge.cli import common, inputs, people, showing
-from mcp_bridge.cli.opening import finish, in_bridge, in_record, print_json
+from mcp_bridge.cli.opening import finish, print_json, run_with_bridge, run_with_database
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.comments import check_text
@@ -34,7 +34,7 @@ executions = typer.Typer(
 
 
 class Status(enum.StrEnum):
-    """How an execution stands, or has ended."""
+    """The status of an execution."""
 
     RUNNING = "running"
     SUSPENDED = "suspended"
@@ -61,7 +61,7 @@ class Status(enum.StrEnum):
 Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="Or as much of its beginning as no other one has.")]
 
 _KEPT_AS = {"interrupted": ("interrupted", "running")}
-"""An execution whose process has died is still down as running."""
+"""Stored statuses of a displayed status: an execution whose process has died is still stored as running."""
 
 
 @executions.command("list", epilog="Example:\n\nmcp-bridge execution list --status suspended")
@@ -86,9 +86,9 @@ def list_(
             kept = sorted({name for one in asked for name in _KEPT_AS.get(one, (one,))})
             found = await store.executions(PRINCIPAL, limit, kept)
             found = [row for row in found if effective_status(row) in asked]
-            return [(row, await inputs.short(store, row.id)) for row in found]
+            return [(row, await inputs.short_id(store, row.id)) for row in found]
 
-        rows = in_record(common.load(config or ctx.obj).settings, listed, looks=True)
+        rows = run_with_database(common.load(config or ctx.obj).settings, listed, allow_read_only=True)
         if as_json:
             facts = [
                 {
@@ -103,7 +103,7 @@ def list_(
             ]
             print_json({"executions": facts})
         elif not rows:
-            showing.tell("No execution." if status is None else "No execution of that status.")
+            showing.echo("No execution." if status is None else "No execution of that status.")
         else:
             showing.table(
                 ("id", "program", "status", "started", "waits for"),
@@ -154,11 +154,11 @@ def show(
             values = await store.values(row.id)
             entries = as_sent(await SqliteRecorder(database).read(row.id), values)
             record = to_record(row) | {"status": effective_status(row)}
-            # What a person decides on is shown as the tool gets it, or has got it.
+            # A question is displayed with the arguments that the tool receives, or has received.
             record |= {name: fill_in(record[name], values) for name in ("waiting", "unresolved") if record.get(name)}
-            return row, await inputs.short(store, row.id), entries, record
+            return row, await inputs.short_id(store, row.id), entries, record
 
-        row, ident, entries, record = in_record(common.load(named).settings, found, looks=True)
+        row, ident, entries, record = run_with_database(common.load(named).settings, found, allow_read_only=True)
         rows = timeline(entries)
         if as_json:
             facts = {"started": row.started, "key": row.key, "program_hash": row.program, "origin": row.origin}
@@ -174,9 +174,9 @@ def show(
 
 
 def _tell(row: StoredExecution, record: dict[str, Any], ident: str, config: Path | None) -> None:
-    showing.tell(f"{row.id}: {record['program']} ({row.origin}'s), {record['status']}")
+    showing.echo(f"{row.id}: {record['program']} ({row.origin}'s), {record['status']}")
     whose = f" (the {row.starter}'s)" if row.key_space else ""
-    showing.tell(f"started {showing.moment(row.started)}{f', key {row.key!r}{whose}' if row.key else ''}")
+    showing.echo(f"started {showing.moment(row.started)}{f', key {row.key!r}{whose}' if row.key else ''}")
     if record["steps"]:
         cells = []
         for step in record["steps"]:
@@ -186,22 +186,22 @@ def _tell(row: StoredExecution, record: dict[str, Any], ident: str, config: Path
         showing.table(("step", "status", "retries", "output or error"), cells)
     for name in ("stdout", "stderr"):
         if text := record.get(name):
-            showing.tell(f"{name}:")
-            showing.tell(text.removesuffix("\n"))
+            showing.echo(f"{name}:")
+            showing.echo(text.removesuffix("\n"))
     if record["output"] is not None:
-        showing.tell(f"output: {showing.whole_value(record['output'])}")
+        showing.echo(f"output: {showing.whole_value(record['output'])}")
     if record["error"] is not None:
-        showing.tell(f"{record['code'] or 'error'}: {record['error']}")
-    for line in showing.ways_on(record["waiting"], ident, config):
-        showing.tell(line)
+        showing.echo(f"{record['code'] or 'error'}: {record['error']}")
+    for line in showing.next_steps(record["waiting"], ident, config):
+        showing.echo(line)
     for line in showing.unresolved(record):
-        showing.tell(line)
+        showing.echo(line)
     if record["status"] == "interrupted":
-        showing.tell(f"interrupted: it goes on with {showing.command(f'execution resume {ident}', config)}")
+        showing.echo(f"interrupted: it goes on with {showing.command(f'execution resume {ident}', config)}")
 
 
 def _tell_timeline(rows: list[TimelineRow]) -> None:
-    """What happened when: for people, a line each."""
+    """Print the timeline, one line an event."""
     from mcp_bridge.views.timeline import totals  # noqa: PLC0415
 
     if not rows:
@@ -221,7 +221,7 @@ def _tell_timeline(rows: list[TimelineRow]) -> None:
                 shown,
             )
         )
-    showing.tell("")
+    showing.echo("")
     showing.table(("entry", "at s", "took s", "what", "which", "how", "gave, or was given"), cells)
     sums = totals(rows)
     counted = [
@@ -234,7 +234,7 @@ def _tell_timeline(rows: list[TimelineRow]) -> None:
     ]
     words = [f"{number} {word}" for number, word in counted if number]
     cost = [f"{sums.cost_usd:.4f} USD"] if sums.cost_usd else []
-    showing.tell(", ".join([*words, *cost, f"{sums.seconds:.3f} s"]))
+    showing.echo(", ".join([*words, *cost, f"{sums.seconds:.3f} s"]))
 
 
 @executions.command(
@@ -270,7 +270,7 @@ def resume(
 def resumed(
     configuration: common.Configuration, execution: str, event: Resume | None, named: Path | None, *, as_json: bool
 ) -> int:
-    """Go on with an execution and show how far it has come; the exit status.
+    """Resume an execution and print its new state; return the exit status.
 
     Raises:
         BridgeError: As `inputs.execution` and `Programs.resume`.
@@ -280,9 +280,9 @@ def resumed(
     async def driven(bridge: Bridge) -> tuple[dict[str, Any], str]:
         row = await inputs.execution(bridge.programs.store, execution)
         record = await bridge.resume_program(row.id, event, asker=terminal())
-        return record, await inputs.short(bridge.programs.store, row.id)
+        return record, await inputs.short_id(bridge.programs.store, row.id)
 
-    record, ident = in_bridge(configuration, driven)
+    record, ident = run_with_bridge(configuration, driven)
     if as_json:
         print_json(record)
     else:
@@ -340,7 +340,7 @@ def _settlement(
         raise BridgeError("bad_argument", "--value belongs to --happened.")
     for text, option in ((failed, "--failed"), (reason, "--reason")):
         check_text(text, option)
-    by = people.who()
+    by = people.login_name()
     if failed is not None:
         return Settlement("failed", by, message=failed, comment=reason)
     if not_done:
@@ -357,15 +357,15 @@ def _settled(
     async def driven(bridge: Bridge) -> tuple[dict[str, Any], str]:
         row = await inputs.execution(bridge.programs.store, execution)
         record = await bridge.settle_program(row.id, doubt, settlement, go_on=go_on, asker=terminal())
-        return record, await inputs.short(bridge.programs.store, row.id)
+        return record, await inputs.short_id(bridge.programs.store, row.id)
 
-    record, ident = in_bridge(common.configure(named), driven)
+    record, ident = run_with_bridge(common.configure(named), driven)
     if as_json:
         print_json(record)
     elif go_on or record["status"] != "interrupted":
         showing.outcome(record, ident, named)
     else:
-        showing.tell(f"settled; it goes on with: {showing.command(f'execution resume {ident}', named)}")
+        showing.echo(f"settled; it goes on with: {showing.command(f'execution resume {ident}', named)}")
     return showing.status_of(record) if go_on else common.OK
 
 
@@ -384,9 +384,9 @@ def cancel(
         async def driven(bridge: Bridge) -> tuple[dict[str, Any], str]:
             row = await inputs.execution(bridge.programs.store, execution)
             record = await bridge.cancel_program(row.id, reason)
-            return record, await inputs.short(bridge.programs.store, row.id)
+            return record, await inputs.short_id(bridge.programs.store, row.id)
 
-        record, ident = in_bridge(common.configure(named), driven)
+        record, ident = run_with_bridge(common.configure(named), driven)
         if as_json:
             print_json(record)
         else:

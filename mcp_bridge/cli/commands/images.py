@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from mcp_bridge.cli import common
+from mcp_bridge.cli import common, showing
 from mcp_bridge.cli.opening import finish
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
@@ -64,10 +64,6 @@ def build(
 @images.command("list")
 def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
     """List the images that are here."""
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
     from mcp_bridge.sandbox.image import image  # noqa: PLC0415
 
     async def work(choice: RuntimeChoice, _: common.Configuration) -> list[image.ImageInfo]:
@@ -77,11 +73,13 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
     if as_json:
         _dump([asdict(row) for row in rows])
         return
-    table = Table("image", "profile", "python", "packages", "size")
-    for row in rows:
-        cells = (row.reference, row.profile, row.python, str(len(row.packages)), f"{row.size / 1e6:.0f} MB")
-        table.add_row(*(Text(common.printable(cell)) for cell in cells))
-    Console().print(table if rows else "No image yet: the first run builds one, or `mcp-bridge image build`.")
+    if rows:
+        cells = [
+            (row.reference, row.profile, row.python, str(len(row.packages)), f"{row.size / 1e6:.0f} MB") for row in rows
+        ]
+        showing.table(("image", "profile", "python", "packages", "size"), cells)
+    else:
+        showing.echo("No image yet: the first run builds one, or `mcp-bridge image build`.")
 
 
 @images.command(epilog="Examples:\n\nmcp-bridge image prune\n\nmcp-bridge image prune --all")
@@ -139,7 +137,7 @@ def _with_engine(config: Path | None, work: Callable[[RuntimeChoice, common.Conf
         configuration = common.configure(config)
         return anyio.run(both)
     except BridgeError as exc:
-        raise typer.Exit(common.complain(exc)) from None
+        raise typer.Exit(common.print_error(exc)) from None
 
 
 def _dump(data: object) -> None:

@@ -1,4 +1,4 @@
-"""`mcp-bridge policy show|check|explain`: what the policy is, whether it can be meant, what it decides."""
+"""`mcp-bridge policy show|check|explain`: the policy, its contradictions, and its decisions."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 policy = typer.Typer(help="Look at the policy, and at what it decides.", no_args_is_help=True)
 
 LIST_SECONDS = 60.0
-"""How long servers may take to list their tools, with --start."""
+"""How long servers may take to list their tools with --start."""
 
 
 class _Read(NamedTuple):
-    """The policies as configured, and what decides."""
+    """The policies as configured, and the resulting snapshot."""
 
     written: tuple[WrittenPolicy, ...]
     snapshot: PolicySnapshot
@@ -41,14 +41,14 @@ class _Read(NamedTuple):
 
 
 def _read(loaded: Loaded) -> _Read:
-    """The policy, without the operator's tools.
+    """Load the policy without the operator's tools.
 
     Raises:
         BridgeError: `bad_config`, `bad_program`.
     """
     from mcp_bridge.governance.governance import snapshot_of, written_policies  # noqa: PLC0415
 
-    written = written_policies(loaded.layers, common.strangers(loaded, common.discovered(loaded)))
+    written = written_policies(loaded.layers, common.folder_servers(loaded, common.discover_servers(loaded)))
     return _Read(written, snapshot_of(written))
 
 
@@ -63,12 +63,12 @@ def show(ctx: typer.Context, config: Config = None, as_json: Json = False) -> No
             print_json(_record(snapshot))
             return common.OK
         if snapshot.floor is not None:
-            showing.tell("your own policy, which is a floor:")
+            showing.echo("your own policy, which is a floor:")
             for line in _described(snapshot.floor):
-                showing.tell(line)
-            showing.tell("the folder's policy over it, with the lower limits of both:")
+                showing.echo(line)
+            showing.echo("the folder's policy over it, with the lower limits of both:")
         for line in _described(snapshot):
-            showing.tell(line)
+            showing.echo(line)
         return common.OK
 
     finish(work, as_json=as_json)
@@ -130,9 +130,9 @@ def check(
             print_json({"ok": not errors, "findings": rows})
         else:
             for row in rows:
-                showing.tell(f"{row['level']}: {row['message']}")
+                showing.echo(f"{row['level']}: {row['message']}")
             if not rows:
-                showing.tell("Nothing is wrong with the policy.")
+                showing.echo("Nothing is wrong with the policy.")
         warned = any(row["level"] == "warning" for row in rows)
         return common.FAILED if errors or (strict and warned) else common.OK
 
@@ -167,7 +167,7 @@ async def _tools(
     configuration: common.Configuration,
     start: bool,  # noqa: FBT001
 ) -> tuple[dict[str, str], dict[str, Sequence[ToolInfo]], list[str]]:
-    """Aliases of all servers by name, the tools of those that have listed them, and the names of the others."""
+    """Aliases of all servers by name, the tools of the listed servers, and the names of the others."""
     from mcp_bridge.downstream.catalog.catalog import Catalog  # noqa: PLC0415
     from mcp_bridge.downstream.client.fleet import Fleet  # noqa: PLC0415
     from mcp_bridge.governance.governance import LOCAL, refuse_local  # noqa: PLC0415
@@ -197,7 +197,7 @@ async def _tools(
 def _unknown_tools(
     read: WrittenPolicy, servers: Mapping[str, str], listed: Mapping[str, Sequence[ToolInfo]]
 ) -> Iterator[tuple[str, int | None]]:
-    """Globs for servers that have all listed their tools, and none of these is meant."""
+    """Globs for tools that match no tool, although all the servers that they match are listed."""
     from mcp_bridge.policy.rules.globs import ToolGlob  # noqa: PLC0415
     from mcp_bridge.policy.rules.rules import shown_place  # noqa: PLC0415
 
@@ -272,20 +272,20 @@ def explain(
             print_json(explained.record())
             return common.OK
         for line in explained.text().splitlines():
-            showing.tell(line)
+            showing.echo(line)
         if found.server not in listed:
-            showing.say(
+            showing.echo_err(
                 f"mcp-bridge: nobody has listed the tools of {found.server} yet, so nothing is known of this one."
             )
         if args is None and read.has_conditions:
-            showing.say("mcp-bridge: without --args the conditions see a call without arguments.")
+            showing.echo_err("mcp-bridge: without --args the conditions see a call without arguments.")
         return common.OK
 
     finish(work, as_json=as_json)
 
 
 def _tool(asked: str, servers: Mapping[str, str], listed: Mapping[str, Sequence[ToolInfo]]) -> ToolInfo:
-    """The tool that a name means; as its name says, where its server hasn't listed any.
+    """The tool that a name refers to; if its server isn't listed, a tool with this name is assumed.
 
     Raises:
         BridgeError: `unknown_server`, `unknown_tool`.
@@ -296,7 +296,7 @@ def _tool(asked: str, servers: Mapping[str, str], listed: Mapping[str, Sequence[
     from mcp_bridge.governance.tool_names import split  # noqa: PLC0415
 
     if "." not in asked:
-        # As in a program's step: a tool of the operator's.
+        # As in a program's step, a name without a server refers to an operator's tool.
         known = [name for tool in listed[LOCAL] for name in (tool.name, tool.alias)]
         if asked not in known and not nearest(asked, known):
             raise _no_tool(asked, servers)
@@ -316,7 +316,7 @@ def _tool(asked: str, servers: Mapping[str, str], listed: Mapping[str, Sequence[
 
 
 def _no_tool(asked: str, servers: Mapping[str, str]) -> BridgeError:
-    """The error for what is no server's tool: a server's name, or a tool's alone."""
+    """The error for a name without a tool: that of a server, or of a tool without its server."""
     if asked.strip(".") in {*servers, *servers.values()}:
         name = asked.strip(".")
         return BridgeError(
@@ -331,7 +331,7 @@ def _no_tool(asked: str, servers: Mapping[str, str]) -> BridgeError:
 
 
 def _context(loaded: Loaded, name: str, path: str | None, tool: ToolInfo) -> StepContext:
-    """The programs around a step, with whose they are.
+    """The programs that enclose a step, and their owners.
 
     Raises:
         BridgeError: `unknown_program`, `unknown_step`; as `program_sources.one`.
@@ -360,12 +360,12 @@ def _context(loaded: Loaded, name: str, path: str | None, tool: ToolInfo) -> Ste
 
 
 def _step(program: Program, part: str) -> Step:
-    """A step of a program by its id, without the number of a map's item."""
+    """A step of a program by its id, without the index of a map's item."""
     wanted = part.partition("[")[0]
     every = [step for outer in program.steps for step in (outer, *outer.children)]
     for step in every:
         if step.id == wanted:
-            # A map's body has no name of its own.
+            # The body of a map has no id of its own.
             return step.children[0] if step.kind == "map" and not step.children[0].id else step
     listed = ", ".join(step.id for step in every if step.id)
     raise BridgeError(
@@ -374,7 +374,7 @@ def _step(program: Program, part: str) -> Step:
 
 
 def _check_calls(step: Step, tool: ToolInfo) -> None:
-    """Whether a step is one that calls a tool.
+    """Raise unless the step calls a tool.
 
     Raises:
         BridgeError: `unknown_step`.

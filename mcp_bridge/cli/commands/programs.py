@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from mcp_bridge.cli import common, inputs, showing
-from mcp_bridge.cli.opening import finish, in_bridge, print_json
+from mcp_bridge.cli.opening import finish, print_json, run_with_bridge
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.tool_names import PRINCIPAL
@@ -77,9 +77,9 @@ def _driven(
 
     async def driven(bridge: Bridge) -> tuple[dict[str, Any], str]:
         record = await bridge.run_program(asked, values, key, starter="operator", asker=terminal())
-        return record, await inputs.short(bridge.programs.store, record["trace_id"])
+        return record, await inputs.short_id(bridge.programs.store, record["trace_id"])
 
-    record, ident = in_bridge(configuration, driven)
+    record, ident = run_with_bridge(configuration, driven)
     if as_json:
         print_json(record)
     else:
@@ -102,7 +102,7 @@ def validate(
         for file in files:
             if file != sources.STDIN and not Path(file).is_file():
                 raise BridgeError("bad_argument", f"There is no file {file}.")
-        # The files may be anybody's, and so may the folder be: it has no say.
+        # The files, and perhaps the folder, are a stranger's: the folder's configuration is ignored.
         loaded = common.load(config or ctx.obj, folder=False)
         read: list[Given | dict[str, Any]] = []
         for file in files:
@@ -113,7 +113,7 @@ def validate(
         known = sources.Sources(loaded, [row for row in read if isinstance(row, sources.Given)], lenient=True)
         rows = [_validated(known, row) if isinstance(row, sources.Given) else row for row in read]
         if known.problem is not None:
-            showing.say(f"mcp-bridge: the configured programs are left out: {known.problem}")
+            showing.echo_err(f"mcp-bridge: the configured programs are left out: {known.problem}")
         if as_json:
             print_json(rows)
         else:
@@ -142,13 +142,13 @@ def _finding(file: str, faults: list[dict[str, Any]]) -> dict[str, Any]:
 def _tell_validated(row: dict[str, Any]) -> None:
     count = len(row["faults"])
     if count:
-        showing.tell(f"{row['file']}: {count} fault{'' if count == 1 else 's'}")
+        showing.echo(f"{row['file']}: {count} fault{'' if count == 1 else 's'}")
     else:
-        showing.tell(f"{row['file']}: valid, {row['steps']} step{'' if row['steps'] == 1 else 's'}, {row['hash']}")
+        showing.echo(f"{row['file']}: valid, {row['steps']} step{'' if row['steps'] == 1 else 's'}, {row['hash']}")
     for fault in row["faults"]:
-        showing.tell(f"  {fault['path'] + ': ' if fault['path'] else ''}{fault['message']}")
+        showing.echo(f"  {fault['path'] + ': ' if fault['path'] else ''}{fault['message']}")
     for fault in row["warnings"]:
-        showing.tell(f"  warning: {fault['path']}: {fault['message']}")
+        showing.echo(f"  warning: {fault['path']}: {fault['message']}")
 
 
 @programs.command(
@@ -185,7 +185,7 @@ def graph(
 
             text = mermaid(drawn)
         if output is None:
-            # As it would be in a file, whatever the terminal's encoding.
+            # Written as UTF-8 bytes, as in a file, whatever the terminal's encoding.
             sys.stdout.buffer.write(text.encode())
             return common.OK
         try:
@@ -212,7 +212,7 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
         if as_json:
             print_json({"programs": [_listed(name, *found[name]) for name in names]})
         elif not names:
-            showing.tell("No program: name a folder in [programs], or keep one with `mcp-bridge program save`.")
+            showing.echo("No program: name a folder in [programs], or keep one with `mcp-bridge program save`.")
         else:
             rows = []
             for name in names:
@@ -246,7 +246,7 @@ def show(ctx: typer.Context, name: Source, config: Config = None) -> None:
         found, owner = program_sources.one(common.load(config or ctx.obj), name)
         print_json(found.data, indent=True)
         whose = "from a file" if owner == "file" else f"the {owner}'s"
-        showing.say(f"mcp-bridge: {name}: {whose}, hash {found.hash}")
+        showing.echo_err(f"mcp-bridge: {name}: {whose}, hash {found.hash}")
         return common.OK
 
     finish(work)
@@ -271,14 +271,14 @@ def save(
             kept = await bridge.programs.save(name, _as_object(asked, file), PRINCIPAL)
             return str(kept["hash"])
 
-        showing.tell(f"saved {name}: {in_bridge(configuration, saved)}")
+        showing.echo(f"saved {name}: {run_with_bridge(configuration, saved)}")
         return common.OK
 
     finish(work)
 
 
 def _as_object(asked: Any, label: str) -> dict[str, Any]:
-    """A text would be taken for a name."""
+    """The program as an object: the bridge would take a text for a program's name."""
     if not isinstance(asked, dict):
         raise BridgeError("bad_program", f"{label}: a program is an object with a list of 'steps'.")
     return asked
@@ -292,11 +292,11 @@ def delete(ctx: typer.Context, name: Name, config: Config = None) -> None:
         async def deleted(bridge: Bridge) -> bool:
             return await bridge.programs.delete(name, PRINCIPAL)
 
-        if not in_bridge(common.configure(config or ctx.obj), deleted):
+        if not run_with_bridge(common.configure(config or ctx.obj), deleted):
             raise BridgeError(
                 "unknown_program", f"There is no program {name[:100]!r}.", hint="`mcp-bridge program list` has them."
             )
-        showing.tell(f"deleted {name}")
+        showing.echo(f"deleted {name}")
         return common.OK
 
     finish(work)
@@ -320,14 +320,14 @@ def plan(
 
         async def planned(bridge: Bridge) -> dict[str, Any]:
             if save_as is not None:
-                # Before the model is paid for.
+                # Checked before the model is paid for.
                 bridge.programs.check_name(save_as)
             program = await bridge.plan_program(intent)
             if save_as is not None:
                 await bridge.programs.save(save_as, program, PRINCIPAL)
             return program
 
-        print_json(in_bridge(configuration, planned), indent=True)
+        print_json(run_with_bridge(configuration, planned), indent=True)
         return common.OK
 
     finish(work)

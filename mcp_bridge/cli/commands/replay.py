@@ -1,11 +1,11 @@
-"""`mcp-bridge replay`: an execution against its record, with no effects."""
+"""`mcp-bridge replay`: compares an execution with its record, without effects."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.cli import common, inputs, showing
-from mcp_bridge.cli.opening import in_bridge, in_record, print_json
+from mcp_bridge.cli.opening import print_json, run_with_bridge, run_with_database
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def replay(named: Path | None, execution: str, program: str | None, *, as_json: bool) -> int:
-    """Run an execution again against its record; the exit status.
+    """Run an execution again and compare it with its record; return the exit status.
 
     Args:
-        named: The configuration.
-        execution: By the beginning of its id.
-        program: Another version of its program, a file or a name, or None.
+        named: The file given by `--config`, or None.
+        execution: The prefix of the execution's id.
+        program: Another version of its program, a file or name, or None.
         as_json: Whether to print JSON.
 
     Raises:
@@ -42,7 +42,7 @@ def replay(named: Path | None, execution: str, program: str | None, *, as_json: 
         row = await inputs.execution(store, execution)
         return row if row.kind == "script" else await replayed(store, SqliteRecorder(database), row, other)
 
-    result = in_record(loaded.settings, found, looks=True)
+    result = run_with_database(loaded.settings, found, allow_read_only=True)
     if isinstance(result, StoredExecution):
         result = _script(named, result, program)
     if as_json:
@@ -53,27 +53,27 @@ def replay(named: Path | None, execution: str, program: str | None, *, as_json: 
 
 
 def _script(named: Path | None, stored: StoredExecution, program: str | None) -> Replayed:
-    """A script needs a sandbox."""
+    """Replay a script, which needs a sandbox."""
     if program is not None:
         raise BridgeError("bad_argument", "--program is for executions of programs.")
 
     async def work(bridge: Bridge) -> Replayed:
         return await bridge.replay_script(stored)
 
-    return in_bridge(common.configure(named), work)
+    return run_with_bridge(common.configure(named), work)
 
 
 def _tell(result: Replayed, program: str | None) -> None:
     done = f"{result.events} events, {result.effects} effects, {result.status}"
     if result.difference is None:
         same = "it agrees with its record" if program is None else f"{program} would have done the same"
-        showing.tell(f"{result.execution}: {same}: {done}")
-        showing.tell(f"transitions {result.transitions}")
+        showing.echo(f"{result.execution}: {same}: {done}")
+        showing.echo(f"transitions {result.transitions}")
         return
     whose = "it differs from its record" if program is None else f"{program} would not have done the same"
-    showing.tell(f"{result.execution}: {whose}, after {done}")
+    showing.echo(f"{result.execution}: {whose}, after {done}")
     for line in _difference(result.difference):
-        showing.tell(line)
+        showing.echo(line)
 
 
 def _difference(difference: Difference) -> list[str]:

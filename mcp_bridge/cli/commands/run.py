@@ -1,4 +1,4 @@
-"""`mcp-bridge run`: one script, its output, its exit status. For CI and for trying things out."""
+"""`mcp-bridge run`: runs one script, for CI and for trials; prints its output and returns its exit status."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 WAYS = "Write `mcp-bridge run FILE`, `mcp-bridge run -c 'print(6 * 7)'`, or `mcp-bridge run -` for standard input."
-"""How a script is given."""
+"""The ways to pass a script."""
 
 LIVE_SECONDS = 0.1
-"""How often a terminal shows what a script has printed."""
+"""How often a terminal displays new output."""
 
 
 class Terminal:
-    """What of a script's output is on the terminal already: a stream that is one shows it while the script runs."""
+    """Displays a script's output while it runs, on streams that are terminals, and tracks what was displayed."""
 
     def __init__(self) -> None:
         self._streams = {"stdout": sys.stdout, "stderr": sys.stderr}
@@ -41,21 +41,21 @@ class Terminal:
         self.is_one = any(stream.isatty() for stream in self._streams.values())
 
     def show(self, stream: Stream, text: str) -> None:
-        """Show what was printed since the last time."""
+        """Display new output."""
         if self._streams[stream].isatty():
             self._shown[stream] += text
             self._streams[stream].buffer.write(text.encode())
             self._streams[stream].buffer.flush()
 
     def rest(self, stream: Stream, printed: bytes) -> bytes:
-        """What is still to be shown of all that a stream was given."""
+        """The part of a stream's whole output that isn't displayed yet."""
         shown = self._shown[stream]
         whole = printed.decode("utf-8", "backslashreplace")
         if not shown:
             return printed
         if whole.startswith(shown):
             return whole[len(shown) :].encode()
-        # What was hidden at its end wasn't yet while it ran.
+        # Masking may have replaced text at the end that was displayed while the script ran.
         return b"\nmcp-bridge: all of the output, as it is recorded:\n" + printed
 
 
@@ -103,7 +103,7 @@ def run(
     key: str | None = None,
     as_json: bool,
 ) -> int:
-    """Run a script; the exit status."""
+    """Run a script; return the exit status."""
     terminal = Terminal()
     live = LiveOutput(terminal.show, LIVE_SECONDS) if terminal.is_one and not as_json else None
     try:
@@ -115,13 +115,13 @@ def run(
         if as_json:
             _print_json({"status": "refused", "exit_code": common.exit_code(exc), "error": exc.record()})
             return common.exit_code(exc)
-        return common.complain(exc)
+        return common.print_error(exc)
     except KeyboardInterrupt:
         return 130
     if record is None:
         return 128 + signal.SIGTERM
     if record.error is not None and record.error["code"] == "sandbox_start_timeout":
-        # No script ran, whatever its status would be.
+        # The refusal isn't a script's status: no script ran.
         record.exit_code = common.NO_SANDBOX
     if record.limits_not_enforced:
         logger.info("this host does not enforce: %s", ", ".join(record.limits_not_enforced))
@@ -140,7 +140,7 @@ async def _run(
     key: str | None,
     live: LiveOutput | None,
 ) -> ExecutionRecord | None:
-    """The record; None when SIGTERM ended the run.
+    """The record; None if SIGTERM ended the run.
 
     Raises:
         BridgeError: As `Bridge.run`.
@@ -157,7 +157,7 @@ async def _run(
             notify=_say,
             asker=asker,
             live=live,
-            # For whoever watches: a log has what the script prints, and no more.
+            # Progress is for people at a terminal: a log contains the script's output only.
             news=_say if sys.stderr.isatty() else None,
         )
 
@@ -169,15 +169,15 @@ def _say(message: str) -> None:
 
 
 def _print_json(record: dict[str, Any]) -> None:
-    # A lone surrogate becomes its escape, which is JSON too.
+    # A lone surrogate is escaped, which is valid JSON too.
     sys.stdout.buffer.write(json.dumps(record, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
     sys.stdout.buffer.flush()
 
 
 def _print(record: ExecutionRecord, terminal: Terminal) -> None:
-    """What the script printed, byte for byte, and showed; what went wrong, and what can't be shown, on stderr.
+    """Print the script's output unchanged and its displays; errors, and displays that can't be printed, go to stderr.
 
-    Without what the terminal has shown already.
+    Output that the terminal has already displayed is left out.
     """
     out, err = [], []
     for shown in displays.checked(record.displays):
@@ -186,7 +186,7 @@ def _print(record: ExecutionRecord, terminal: Terminal) -> None:
                 out.append(shown.text.removesuffix("\n"))
             case displays.Image():
                 err.append(f"[{shown.mime_type}, {shown.size} bytes: --json has it]")
-            case displays.LeftOut():
+            case displays.Omitted():
                 err.append(str(shown))
     if record.value is not None:
         out.append(record.value)

@@ -1,4 +1,4 @@
-"""`mcp-bridge secret set|list|remove`. A value is never an argument: those are in the shell's history and in `ps`."""
+"""`mcp-bridge secret set|list|remove`. A value is never an argument: shells' histories and `ps` show arguments."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def set_(ctx: typer.Context, name: Name, keyring: Keyring = False, config: Confi
 
     def work() -> int:
         vault, configs = _vault(common.load(config or ctx.obj))
-        where = vault.set(name, inputs.unseen(f"Value of {name}: ", "bad_secret"), "keyring" if keyring else None)
-        showing.tell(f"{name} is kept in the {where}")
+        where = vault.set(name, inputs.read_secret(f"Value of {name}: ", "bad_secret"), "keyring" if keyring else None)
+        showing.echo(f"{name} is kept in the {where}")
         if name not in configs:
-            showing.say(
+            showing.echo_err(
                 f"mcp-bridge: no tool gets it before [secrets.{name}] says which: {where} = true, tools = [...]"
             )
         return common.OK
@@ -63,12 +63,12 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
         loaded = common.load(config or ctx.obj)
         rows = _vault(loaded)[0].status()
         if not any(row.source == "file" for row in rows):
-            # No row would tell that the file can't be read.
+            # An unreadable file would otherwise just look empty.
             SecretFile(loaded.settings.state_dir).read()
         if as_json:
             print_json({"secrets": [row.record() for row in rows]})
         elif not rows:
-            showing.tell("No secret: write [secrets.NAME], and keep its value with `mcp-bridge secret set NAME`.")
+            showing.echo("No secret: write [secrets.NAME], and keep its value with `mcp-bridge secret set NAME`.")
         else:
             cells = [
                 (
@@ -93,7 +93,7 @@ def remove(ctx: typer.Context, name: Name, keyring: Keyring = False, config: Con
         vault, _ = _vault(common.load(config or ctx.obj))
         if not vault.remove(name, "keyring" if keyring else None):
             raise BridgeError("unknown_secret", f"No secret {name[:100]!r} is kept.", hint="`mcp-bridge secret list`.")
-        showing.tell(f"removed {name}")
+        showing.echo(f"removed {name}")
         return common.OK
 
     finish(work)

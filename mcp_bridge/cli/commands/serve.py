@@ -1,4 +1,4 @@
-"""`mcp-bridge serve`: the server stays up whatever is wrong with the configuration, and says what is."""
+"""`mcp-bridge serve`: the server stays up even if the configuration is invalid, and reports the error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from mcp_bridge.downstream.configuration.discovery import Discovery
-    from mcp_bridge.server.keeper import Change, Configured
+    from mcp_bridge.server.supervisor import Change, Configured
 
 AT_A_TERMINAL = """\
 mcp-bridge is an MCP server: a client (Claude Code, Cursor, …) starts it, and speaks to it on its standard input. It
@@ -33,11 +33,11 @@ To put it behind Claude Code: claude mcp add bridge -- mcp-bridge
 WAITING = "mcp-bridge: waiting for an MCP client on standard input; Ctrl-C ends it.\n"
 
 
-class Files:
-    """The configuration's files, as `server.keeper.Source`.
+class ConfigurationFiles:
+    """The configuration's files, as `server.supervisor.Source`.
 
     Args:
-        named: The file that was named.
+        named: The file given by `--config`, or None.
     """
 
     def __init__(self, named: Path | None) -> None:
@@ -46,37 +46,38 @@ class Files:
         self._configuration: common.Configuration | None = None
         self._stamps: dict[Path, object] = {}
         self._last: object = None
-        """What was found when they were last looked at, in a form that can be compared."""
+        """What the last check has found, in a comparable form."""
 
     def configure(self) -> Configured:
-        """Read them. What an attempt before this one has imported is imported anew.
+        """Read the files. Modules that an earlier attempt imported are imported again.
 
         Raises:
             BridgeError: As `common.configure` and `common.refuse_nesting`.
         """
-        from mcp_bridge.server.keeper import Configured  # noqa: PLC0415
+        from mcp_bridge.server.supervisor import Configured  # noqa: PLC0415
 
         if "mcp_bridge.registered.folders" in sys.modules:
             from mcp_bridge.registered import folders  # noqa: PLC0415
 
-            folders.forget()
-        stamps = _stamps(_files(self._named))
+            folders.unload()
+        stamps = _stamps(_configuration_files(self._named))
         found = common.configure(self._named)
         common.refuse_nesting(found)
         self._configuration, self._last = found, _meaning(found.loaded, found.discovery)
-        # What was changed since the stamps were taken is seen at the first look.
+        # A change after the stamps were taken is noticed by the first check.
         self._stamps = _stamps(self._watched(found.loaded)) | stamps
         return Configured(
             found.settings, tuple(found.discovery.servers.values()), found.governance, found.discovery.missing
         )
 
     def change(self) -> Change | BridgeError | None:
-        """As `Source.change`. What costs little, files' times, is looked at each time, their content when that differs.
+        """See `Source.change`. Modification times are checked each time, and the content if they differ.
 
-        A server stays of which the file can't be read now, or isn't what was trusted: what is running is what was.
+        A server stays if its file can't be read now, or no longer matches what was trusted: the running server was
+        started with trusted content.
         """
         from mcp_bridge.governance.governance import LOCAL, snapshot_of, written_policies  # noqa: PLC0415
-        from mcp_bridge.server.keeper import Change  # noqa: PLC0415
+        from mcp_bridge.server.supervisor import Change  # noqa: PLC0415
 
         started = self._configuration
         assert started is not None  # noqa: S101 - a bridge was opened with it
@@ -86,13 +87,13 @@ class Files:
         self._stamps = stamps
         try:
             loaded = common.load(self._named)
-            found = common.discovered(loaded)
+            found = common.discover_servers(loaded)
             programs = started.governance.programs if started.governance else {}
-            policy = snapshot_of(written_policies(loaded.layers, common.strangers(loaded, found), programs))
+            policy = snapshot_of(written_policies(loaded.layers, common.folder_servers(loaded, found), programs))
         except BridgeError as exc:
             same, self._last = str(exc) == self._last, str(exc)
             return None if same else exc
-        # Those of the start, too: what has become another's may become again what was trusted.
+        # Including servers of the start: content that has changed may be restored to what was trusted.
         watched = (*self._watched(started.loaded), *self._watched(loaded))
         self._stamps = {path: stamps[path] if path in stamps else _stamp(path) for path in watched}
         meaning = _meaning(loaded, found)
@@ -106,22 +107,22 @@ class Files:
             servers.add(LOCAL)
         return Change(frozenset(servers), policy, meaning != _meaning(started.loaded, started.discovery))
 
-    def complain(self, error: BridgeError) -> None:
-        """Say on standard error what is wrong, once."""
+    def print_error(self, error: BridgeError) -> None:
+        """Print an error on standard error, once."""
         if (said := f"{error.code}: {error}") != self._said:
             self._said = said
-            common.complain(error)
+            common.print_error(error)
 
     def _watched(self, loaded: settings.Loaded | None) -> Iterator[Path]:
-        """The files that say what there is, whether they are there or not, and what the trusted ones have loaded."""
-        yield from _files(self._named)
+        """The configuration's files, whether they exist or not, and the files that the trusted ones have loaded."""
+        yield from _configuration_files(self._named)
         if loaded is not None:
             yield loaded.trust.directory
             for layer in loaded.layers:
                 yield from map(Path, layer.trusted.files if layer.trusted else ())
 
 
-def _files(named: Path | None) -> Iterator[Path]:
+def _configuration_files(named: Path | None) -> Iterator[Path]:
     own = settings.named_file(named)
     here = real_folder(Path.cwd())
     yield from (own,) if own else (settings.user_file(), here / CONFIG_NAME)
@@ -134,7 +135,7 @@ def _stamps(paths: Iterable[Path]) -> dict[Path, object]:
 
 
 def _stamp(path: Path) -> object:
-    """What differs once a file has been changed, put in another's place or taken away."""
+    """A value that differs after a file was modified, replaced or removed."""
     try:
         status = path.stat()
     except OSError as exc:
@@ -143,7 +144,7 @@ def _stamp(path: Path) -> object:
 
 
 def _gone(before: settings.Loaded | None, now: settings.Loaded) -> Iterator[settings.Layer]:
-    """What a folder's file had said that isn't trusted any more, or isn't there."""
+    """The content of folder files that are no longer trusted or have been removed."""
     trusted = {layer.file for layer in now.layers if layer.trusted}
     return (layer for layer in (before.layers if before else ()) if layer.trusted and layer.file not in trusted)
 
@@ -153,34 +154,34 @@ def _brings_tools(layer: settings.Layer) -> bool:
 
 
 def _unsure(loaded: settings.Loaded, found: Discovery) -> frozenset[str]:
-    """The files that can't be read, or aren't what was trusted: what they took away by that, they didn't mean to."""
-    over = (*loaded.passed_over, *found.passed_over)
+    """Files that can't be read or don't match what was trusted: their servers are not considered removed."""
+    over = (*loaded.ignored_files, *found.ignored_files)
     broken = {problem.file for problem in found.problems}
     return frozenset(broken | {row.file for row in over if row.code != "untrusted_file"})
 
 
 def _meaning(loaded: settings.Loaded | None, found: Discovery) -> object:
-    """What is compared: clients write into their files all the time, and mostly not what matters here."""
+    """The relevant content: clients write to their files all the time, mostly something irrelevant here."""
     assert loaded is not None  # noqa: S101 - `configure` has it
     return loaded.settings, loaded.layers, found.servers, _unsure(loaded, found)
 
 
 def serve(config: Path | None, *, programs: bool = False, bare: bool = False) -> int:
-    """Serve MCP on standard input and output until it ends; the exit status.
+    """Serve MCP on standard input and output until it ends; return the exit status.
 
-    A bare `mcp-bridge` in a terminal says what it is, that it waits, and what to type instead.
+    A bare `mcp-bridge` in a terminal explains that it waits for a client, and what to type instead.
 
     Args:
-        config: The configuration file that was named.
-        programs: Offer tools for programs beside run_python.
+        config: The file given by `--config`, or None.
+        programs: Whether to offer tools for programs in addition to run_python.
         bare: Whether no command was typed.
     """
     if sys.stdin is not None and sys.stdin.isatty():
         print(AT_A_TERMINAL if bare else WAITING, end="", file=sys.stderr)  # noqa: T201
-    files = Files(config)
-    from mcp_bridge.server.keeper import configured  # noqa: PLC0415
+    files = ConfigurationFiles(config)
+    from mcp_bridge.server.supervisor import configured  # noqa: PLC0415
 
-    # Outside of the loop: the operator's modules are imported, and may have one of their own.
+    # Outside of the event loop: the operator's modules are imported, and may run one of their own.
     first = configured(files)
     import anyio  # noqa: PLC0415
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mcp_bridge.cli import common
+from mcp_bridge.cli import common, showing
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 
@@ -27,28 +27,34 @@ def list_(
     """List the servers, where each is configured, and what was left out."""
     import anyio  # noqa: PLC0415  (the help of every command imports this module)
     from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
 
     try:
         configuration = common.configure(config or ctx.obj, quiet=True)
-        common.notice(configuration.passed_over)
+        common.warn_ignored_files(configuration.ignored_files)
         rows = anyio.run(_rows, configuration, start)
     except BridgeError as exc:
-        raise typer.Exit(common.complain(exc)) from None
+        raise typer.Exit(common.print_error(exc)) from None
     found = configuration.discovery
     skipped = [{"name": row.name, "file": row.file, "reason": row.reason} for row in found.skipped]
     problems = [{"file": row.file, "line": row.line, "message": row.message} for row in found.problems]
     if as_json:
         sys.stdout.write(json.dumps({"servers": rows, "skipped": skipped, "problems": problems}) + "\n")
         raise typer.Exit(_status(rows, start=start))
+    if rows:
+        cells = [
+            (
+                row["name"],
+                row["alias"],
+                row["error"] or row["state"],
+                "" if row["tools"] is None else str(row["tools"]),
+                row["source"],
+            )
+            for row in rows
+        ]
+        showing.table(("server", "import as", "state", "tools", "configured in"), cells)
+    else:
+        showing.echo("No server is configured: see [servers.NAME] in the README.")
     console = Console()
-    table = Table("server", "import as", "state", "tools", "configured in")
-    for row in rows:
-        tools = "" if row["tools"] is None else str(row["tools"])
-        cells = (row["name"], row["alias"], row["error"] or row["state"], tools, row["source"])
-        table.add_row(*(Text(common.printable(cell)) for cell in cells))  # as text: a name is not markup
-    console.print(table if rows else Text("No server is configured: see [servers.NAME] in the README."))
     for row in rows:
         for name, value in row["details"].items():
             shown = "\n  ".join(["", *value]) if isinstance(value, (list, tuple)) else f" {value}"
@@ -64,7 +70,7 @@ def list_(
 
 
 def _status(rows: list[dict[str, Any]], *, start: bool) -> int:
-    """The exit status: 1 where servers were to be started and one, that isn't switched off, can't be used."""
+    """The exit status: 1 if servers should be started, and an enabled one can't be used."""
     broken = [row for row in rows if row["error"] and row["state"] != "disabled"]
     return common.FAILED if start and broken else common.OK
 
@@ -78,7 +84,7 @@ async def _rows(configuration: common.Configuration, start: bool) -> list[dict[s
     async with Fleet(configuration.discovery.servers.values(), environment=given) as fleet:
         catalog = Catalog(fleet, configuration.settings.state_dir)
         if start:
-            # Those with a listing of an earlier start, too: what it says of today is nothing.
+            # Including servers with a cached listing, which doesn't tell whether they work now.
             await catalog.start_all()
         return [
             {

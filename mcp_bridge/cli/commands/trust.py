@@ -1,4 +1,4 @@
-"""`mcp-bridge trust`: what a folder's files would do, and the user's word that exactly these may."""
+"""`mcp-bridge trust`: shows what a folder's files would do, and records the user's trust in exactly this content."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mcp_bridge import settings
 from mcp_bridge.cli import asking, common, showing
 from mcp_bridge.cli.opening import print_json
-from mcp_bridge.downstream.configuration.discovery import without_servers
+from mcp_bridge.downstream.configuration.discovery import missing_servers_problem
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.workspace.content import (
     CONFIG_NAME,
@@ -42,20 +42,20 @@ _EFFECTS = {
 
 
 class _Asked(NamedTuple):
-    """A file that can be trusted, and what it says."""
+    """A file that can be trusted, and its parsed content."""
 
     content: Content
     table: Mapping[str, Any]
 
 
 def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) -> int:
-    """Show what a folder's files would do, ask, and record; the exit status.
+    """Show what a folder's files would do, ask, and record trust; return the exit status.
 
     Args:
         loaded: The user's own configuration.
         folder: The folder.
-        yes: Don't ask.
-        as_json: Show what is trusted as JSON.
+        yes: Whether to skip the question.
+        as_json: Whether to print the trusted content as JSON.
 
     Raises:
         BridgeError: `bad_argument`, `nothing_to_trust`, `bad_config`, `folder_too_large`, `not_asked`,
@@ -74,20 +74,20 @@ def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) ->
     for told in (why_empty for row in asked if (why_empty := _why_empty(row))):
         if len(asked) == 1:
             raise BridgeError("nothing_to_trust", told, hint="Then run `mcp-bridge trust` again.")
-        showing.say(common.one_line(f"mcp-bridge: nothing_to_trust: {told}"))
+        showing.echo_err(common.one_line(f"mcp-bridge: nothing_to_trust: {told}"))
     asked = [row for row in asked if _why_empty(row) is None]
     for row in asked:
         loaded.trust.refuse_within(row.content.file)
-    show = showing.say if as_json else showing.tell
+    show = showing.echo_err if as_json else showing.echo
     for row in asked:
         for line in _described(row, loaded):
             show(line)
-    new = [row for row in asked if not loaded.trust.agrees(row.content)]
-    if new and not yes and not _agreed():
-        showing.say("mcp-bridge: nothing was trusted.")
+    new = [row for row in asked if not loaded.trust.is_trusted(row.content)]
+    if new and not yes and not _confirm():
+        showing.echo_err("mcp-bridge: nothing was trusted.")
         return common.REFUSED
     for row in new:
-        # What was shown, whatever is there now.
+        # Record the content that was shown, even if the files have changed since.
         loaded.trust.record(row.content)
     if as_json:
         rows = [{"file": str(row.content.file), "sha256": row.content.hash, "new": row in new} for row in asked]
@@ -99,7 +99,7 @@ def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) ->
 
 
 def _look(file: Path) -> _Asked | None:
-    """A file as it would be trusted: valid, and with everything that it would have the bridge load."""
+    """A validated file with everything that it would make the bridge load."""
     try:
         data = read_regular(file, MAX_FILE_BYTES)
     except (FileNotFoundError, NotADirectoryError):
@@ -121,15 +121,15 @@ def _project(data: bytes, file: Path) -> dict[str, Any]:
 
 
 def _why_empty(asked: _Asked) -> str | None:
-    """Why a `.mcp.json` has nothing that could be trusted; None of any other file."""
+    """Why a `.mcp.json` contains nothing to trust; None for any other file."""
     if asked.content.file.name != PROJECT_NAME:
         return None
     written = json.loads(asked.content.data.decode("utf-8-sig"))
-    return None if "mcpServers" in written else f"{asked.content.file}: {without_servers(written)}"
+    return None if "mcpServers" in written else f"{asked.content.file}: {missing_servers_problem(written)}"
 
 
 def _described(asked: _Asked, loaded: settings.Loaded) -> Iterator[str]:
-    """What a file would do, a line each; whatever is in it can't make other lines, or hide any."""
+    """What a file would do, one line each; its content can't add or hide lines."""
     content, table = asked
     link = f", a link to {content.file.resolve()}" if content.file.is_symlink() else ""
     yield common.one_line(f"{content.file}{link}")
@@ -169,8 +169,8 @@ def _settings(prefix: str, table: Mapping[str, Any]) -> Iterator[str]:
             yield common.one_line(f"    {prefix}{shown} = {json.dumps(item, ensure_ascii=False, default=str)}")
 
 
-def _agreed() -> bool:
-    """Ask.
+def _confirm() -> bool:
+    """Ask for confirmation.
 
     Raises:
         BridgeError: `not_asked`: there is nobody to ask.
@@ -180,11 +180,11 @@ def _agreed() -> bool:
         "Nothing was trusted: there is no terminal to ask in.",
         hint="Run it in a terminal, or with --yes once you have looked at what is there.",
     )
-    return asking.agreed("Trust exactly this content? A changed byte asks again.", refusal)
+    return asking.confirm("Trust exactly this content? A changed byte asks again.", refusal)
 
 
 def revoke(loaded: settings.Loaded, folder: Path) -> int:
-    """Take trust in a folder's files back; the exit status.
+    """Revoke trust in a folder's files; return the exit status.
 
     Raises:
         BridgeError: `not_trusted`, `trust_unusable`.
@@ -193,12 +193,12 @@ def revoke(loaded: settings.Loaded, folder: Path) -> int:
     files = [here / name for name in FILES if loaded.trust.revoke(here / name)]
     if not files:
         raise BridgeError("not_trusted", f"Nothing in {here} was trusted.", hint="`mcp-bridge trust --list`.")
-    showing.tell(common.one_line(f"No longer trusted: {', '.join(map(str, files))}"))
+    showing.echo(common.one_line(f"No longer trusted: {', '.join(map(str, files))}"))
     return common.OK
 
 
 def list_trusted(loaded: settings.Loaded, *, as_json: bool) -> int:
-    """Show what is trusted, and whether that is what is there; the exit status."""
+    """Print what is trusted, and whether it has changed; return the exit status."""
     rows: list[dict[str, Any]] = [
         {"file": str(entry.file), "sha256": entry.hash, "since": entry.time, "state": _state(loaded.trust, entry.file)}
         for entry in loaded.trust.entries()
@@ -206,7 +206,7 @@ def list_trusted(loaded: settings.Loaded, *, as_json: bool) -> int:
     if as_json:
         print_json({"trusted": rows})
     elif not rows:
-        showing.tell("No folder's files are trusted.")
+        showing.echo("No folder's files are trusted.")
     else:
         cells = [(common.one_line(row["file"]), showing.moment(row["since"]), row["state"]) for row in rows]
         showing.table(("file", "trusted", "now"), cells)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from mcp_bridge.cli import common, showing
 from mcp_bridge.cli.listening import address, listening
-from mcp_bridge.cli.opening import in_record
-from mcp_bridge.cli.people import who
+from mcp_bridge.cli.opening import run_with_database
+from mcp_bridge.cli.people import login_name
 from mcp_bridge.governance.tool_names import PRINCIPAL
 
 if TYPE_CHECKING:
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.storage.database import Database
 
 BROWSER_SECONDS = 60.0
-"""Until a browser that was started has read the page that leads to the viewer."""
+"""How long a started browser may take to read the page that redirects to the viewer."""
 
 
 def ui(config: Path | None, asked: str, *, browser: bool) -> int:
-    """Serve the viewer until somebody ends it; the exit status.
+    """Serve the viewer until it is interrupted; return the exit status.
 
     Args:
-        config: The configuration file that was named.
-        asked: Where to listen.
-        browser: Open one.
+        config: The file given by `--config`, or None.
+        asked: The address to listen at.
+        browser: Whether to open a browser.
 
     Raises:
-        BridgeError: `bad_argument`, `cannot_listen`; as `in_record`; `nested_bridge`.
+        BridgeError: `bad_argument`, `cannot_listen`; as `run_with_database`; `nested_bridge`.
     """
     from mcp_bridge.private_files import state_directory  # noqa: PLC0415
     from mcp_bridge.server.ui.app import Address, build, serve  # noqa: PLC0415  (the SDK takes most of a second)
@@ -58,29 +58,31 @@ def ui(config: Path | None, asked: str, *, browser: bool) -> int:
 
         leading = _page_that_leads_to(url, state_directory(loaded.settings.state_dir), wanted=browser)
         with leading, anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            showing.tell(f"The trace viewer: {url}")
+            showing.echo(f"The trace viewer: {url}")
             sys.stdout.flush()
             if not place.is_loopback:
-                showing.say(
+                showing.echo_err(
                     "mcp-bridge: warning: this is plain HTTP beyond this machine: whoever can read the network can take"
                     " the token, see everything that is recorded, and approve. Better: listen on this machine alone,"
                     f" and reach it through a tunnel: ssh -L {place.port}:127.0.0.1:{place.port} HOST."
                 )
             if port:
-                showing.say(
+                showing.echo_err(
                     f"mcp-bridge: warning: port {port} is the same each time: while no viewer runs, other users of this"
                     " machine can listen there, and leave scripts in your browser that read the next viewer's token."
                     " Better: without --listen, or with port 0, which takes a free one."
                 )
-            showing.say("Whoever has this address can see everything that is recorded, and approve. Ctrl-C ends it.")
+            showing.echo_err(
+                "Whoever has this address can see everything that is recorded, and approve. Ctrl-C ends it."
+            )
             live = Live(database)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_end_on_signal, signals, tasks.cancel_scope)
-                await serve(build(live, PRINCIPAL, token, who()), live, listener)
+                await serve(build(live, PRINCIPAL, token, login_name()), live, listener)
                 tasks.cancel_scope.cancel()
 
     with listener:
-        in_record(loaded.settings, served, looks=True)
+        run_with_database(loaded.settings, served, allow_read_only=True)
     return common.OK
 
 
@@ -91,11 +93,11 @@ async def _end_on_signal(signals: AsyncIterator[signal.Signals], scope: anyio.Ca
 
 @contextlib.contextmanager
 def _page_that_leads_to(url: str, directory: Path, *, wanted: bool) -> Iterator[None]:
-    """Open a browser, through a file that only this user can read.
+    """Open a browser through a file that only this user can read.
 
-    Every user of the machine can see what a browser is started with, and with the address would have the token.
+    All users of the machine can see the browser's arguments, and the viewer's URL contains the token.
     """
-    from mcp_bridge.private_files import write_private  # noqa: PLC0415
+    from mcp_bridge.atomic_files import write_private  # noqa: PLC0415
 
     if not wanted or not (sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         yield
@@ -106,7 +108,7 @@ def _page_that_leads_to(url: str, directory: Path, *, wanted: bool) -> Iterator[
             page, f'<!doctype html><meta http-equiv="refresh" content="0; url={html.escape(url)}">\n'.encode()
         )
     except OSError:
-        # On read-only media. The address is printed.
+        # The directory is on read-only media. The address is printed instead.
         yield
         return
     threading.Thread(target=webbrowser.open, args=(page.absolute().as_uri(),), daemon=True).start()

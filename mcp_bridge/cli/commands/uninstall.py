@@ -1,6 +1,6 @@
-"""`mcp-bridge image prune` and `mcp-bridge uninstall`: what the bridge has made on this machine, and its removal.
+"""`mcp-bridge image prune` and `mcp-bridge uninstall`: removal of what the bridge has created on this machine.
 
-Neither probes an engine: to remove what is there must not build an image first.
+Neither probes an engine, because a probe may build an image first.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from mcp_bridge.settings import Loaded, Settings
 
 CACHES = ("catalog", "probe-*", "image-build*", "run", "ui-*.html", "owners", "files.total")
-"""In the state directory, what is made anew when it is missing, as patterns of `fnmatch`."""
+"""Patterns (`fnmatch`) of files in the state directory that are recreated when missing."""
 
 
 class Engine(NamedTuple):
-    """An engine that answers, with the images of ours that it has."""
+    """An engine that answers, and its images of ours."""
 
     choice: RuntimeChoice
     images: tuple[ImageInfo, ...]
 
 
 async def engines(settings: Settings) -> tuple[list[Engine], list[EngineName]]:
-    """Those that the settings allow, and that answer; and the names of those that are installed and don't."""
+    """The engines that the settings allow and that answer, and the names of installed ones that don't."""
     from mcp_bridge.sandbox.engine_info import EngineInfo, engine_info  # noqa: PLC0415
     from mcp_bridge.sandbox.image.image import list_images  # noqa: PLC0415
 
@@ -59,12 +59,12 @@ async def engines(settings: Settings) -> tuple[list[Engine], list[EngineName]]:
 
 
 def prune(loaded: Loaded, *, everything: bool, as_json: bool) -> int:
-    """Remove the images that were built and that this configuration doesn't use; the exit status.
+    """Remove the built images that this configuration doesn't use; return the exit status.
 
     Args:
         loaded: The configuration.
-        everything: Remove the one that it uses, too: the next run builds it again.
-        as_json: Print what was removed as JSON.
+        everything: Whether to remove the image in use, too: the next run builds it again.
+        as_json: Whether to print the removed images as JSON.
 
     Raises:
         BridgeError: `engine_failed`; as `image.image_reference`.
@@ -91,22 +91,24 @@ def prune(loaded: Loaded, *, everything: bool, as_json: bool) -> int:
         print_json({"removed": [one.reference for one in gone], "left": [reference for reference, _ in left]})
     else:
         for one in gone:
-            showing.tell(f"removed {one.reference}, {one.size / 1e6:.0f} MB")
+            showing.echo(f"removed {one.reference}, {one.size / 1e6:.0f} MB")
         if not gone and not left:
-            showing.tell("No image to remove.")
+            showing.echo("No image to remove.")
         _tell_left(left)
     return common.FAILED if left else common.OK
 
 
 def _tell_left(left: Sequence[tuple[str, str]]) -> None:
     for reference, why in left:
-        showing.say(f"mcp-bridge: image_left: {reference} could not be removed: {why} End what uses it, and try again.")
+        showing.echo_err(
+            f"mcp-bridge: image_left: {reference} could not be removed: {why} End what uses it, and try again."
+        )
 
 
 async def _remove_images(
     choice: RuntimeChoice, images: Sequence[ImageInfo]
 ) -> tuple[list[ImageInfo], list[tuple[str, str]]]:
-    """Those that were removed, and of the others their names and what the engine says."""
+    """Remove images; return the removed ones, and the others' names with the engine's errors."""
     from mcp_bridge.sandbox.image.image import remove_image  # noqa: PLC0415
 
     command, arguments = choice.invocation
@@ -125,7 +127,7 @@ async def _remove_images(
 
 
 class _Found(NamedTuple):
-    """What there is to remove."""
+    """What can be removed."""
 
     engines: list[Engine]
     silent: list[EngineName]
@@ -136,12 +138,12 @@ class _Found(NamedTuple):
 
 
 def uninstall(loaded: Loaded, *, state: bool, yes: bool) -> int:
-    """Show what the bridge has made on this machine, ask, and remove it; the exit status.
+    """Show what the bridge has created on this machine, ask, and remove it; return the exit status.
 
     Args:
         loaded: The configuration.
-        state: Remove the record, its keys, secrets, artifacts and memories, too.
-        yes: Don't ask.
+        state: Whether to remove the ledger, its keys, secrets, artifacts and memories, too.
+        yes: Whether to skip the question.
 
     Raises:
         BridgeError: `bridge_at_work`, `not_asked`, `uninstall_failed`.
@@ -153,16 +155,16 @@ def uninstall(loaded: Loaded, *, state: bool, yes: bool) -> int:
     _refuse_at_work(directory)
     told = list(_described(found, directory, state=state))
     for line in told:
-        showing.tell(common.one_line(line))
-    if told and not yes and not _agreed(state=state):
-        showing.say("mcp-bridge: nothing was removed.")
+        showing.echo(common.one_line(line))
+    if told and not yes and not _confirm(state=state):
+        showing.echo_err("mcp-bridge: nothing was removed.")
         return common.REFUSED
     left = anyio.run(_remove, found, state)
     _tell_left(left)
     with suppress(OSError):
         directory.rmdir()
     for line in _left(found, loaded, state=state):
-        showing.tell(common.one_line(line))
+        showing.echo(common.one_line(line))
     return common.FAILED if left else common.OK
 
 
@@ -189,7 +191,7 @@ async def _look(settings: Settings) -> _Found:
 
 
 def _state_names() -> tuple[str, ...]:
-    """What a state directory holds, as patterns: nothing else of a directory is ever removed, whatever it is."""
+    """Patterns of the files in a state directory: nothing else in the directory is ever removed."""
     from mcp_bridge.backup import create  # noqa: PLC0415
     from mcp_bridge.executions import artifacts  # noqa: PLC0415
 
@@ -201,7 +203,7 @@ def _is_one_of(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _refuse_at_work(directory: Path) -> None:
-    """What is at work would make anew what is removed, or write into files that are gone.
+    """Refuse while a bridge is running: it would recreate removed files, or write to deleted ones.
 
     Raises:
         BridgeError: `bridge_at_work`.
@@ -232,10 +234,10 @@ def _described(found: _Found, directory: Path, *, state: bool) -> Iterator[str]:
 
 
 async def _remove(found: _Found, state: bool) -> list[tuple[str, str]]:  # noqa: FBT001
-    """Remove it; of the images that can't be, their names and why.
+    """Remove everything; return the names of images that can't be removed, with the reasons.
 
     Raises:
-        BridgeError: `uninstall_failed`: a file that can't be removed; as the engine.
+        BridgeError: `uninstall_failed`: a file can't be removed; as the engine.
     """
     from mcp_bridge.sandbox.cli_engine import CliEngine  # noqa: PLC0415
 
@@ -261,7 +263,7 @@ async def _remove(found: _Found, state: bool) -> list[tuple[str, str]]:  # noqa:
 
 
 def _left(found: _Found, loaded: Loaded, *, state: bool) -> Iterator[str]:
-    """What is still there, and the command that removes it."""
+    """What remains, and the commands that remove it."""
     directory = loaded.settings.state_dir
     for name in found.silent:
         yield f"left: the images of {name}, if it has any: it doesn't answer. `mcp-bridge doctor` says why."
@@ -276,14 +278,14 @@ def _left(found: _Found, loaded: Loaded, *, state: bool) -> Iterator[str]:
     for file in (log, log.with_name(f"{log.name}.1")) if log else ():
         if file.is_file():
             yield f"left: {file}, the log. Remove it by hand."
-    for row in common.discovered(loaded, quiet=True).skipped:
-        if row.itself:
+    for row in common.discover_servers(loaded, quiet=True).skipped:
+        if row.is_self:
             yield f"left: the entry {row.name!r} in {row.file}. `claude mcp remove {row.name}` removes Claude Code's."
     yield "left: the program itself. `uv tool uninstall mcp-code-bridge`, or as you have installed it."
 
 
-def _agreed(*, state: bool) -> bool:
-    """Ask.
+def _confirm(*, state: bool) -> bool:
+    """Ask for confirmation.
 
     Raises:
         BridgeError: `not_asked`: there is nobody to ask.
@@ -293,4 +295,4 @@ def _agreed(*, state: bool) -> bool:
         "Nothing was removed: there is no terminal to ask in.",
         hint=f"Write `mcp-bridge uninstall{' --state' if state else ''} --yes`.",
     )
-    return asking.agreed("Remove all of this?", refusal)
+    return asking.confirm("Remove all of this?", refusal)

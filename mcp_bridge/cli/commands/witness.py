@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def witness(config: Path | None, listen: str, logs: Sequence[str], name: str | None) -> int:
-    """Serve a witness until a signal ends it; the exit status.
+    """Serve a witness until a signal ends it; return the exit status.
 
     Args:
-        config: The configuration file that was named; the witness's files are in its state directory.
-        listen: `HOST:PORT`; port 0 for any that is free.
-        logs: The verifier keys of the logs that it trusts.
-        name: Its name, or None for one made from its key.
+        config: The file given by `--config`, or None; the witness's files are in its state directory.
+        listen: `HOST:PORT`; port 0 for any free port.
+        logs: The verifier keys of the trusted logs.
+        name: The witness's name, or None to derive one from its key.
 
     Raises:
         BridgeError: `bad_argument` (an address, a log's key, a name), `cannot_listen`, `state_unusable`; as
@@ -44,7 +44,7 @@ def witness(config: Path | None, listen: str, logs: Sequence[str], name: str | N
             raise BridgeError(
                 "bad_argument", f"--log: {exc.message}", hint="Take the key that the log's bridge shows."
             ) from None
-    # Its key and what it has seen are the same wherever it is started.
+    # The witness's key and records must be the same in whatever folder it is started.
     loaded = common.load(config, folder=False)
     state_dir = state_directory(loaded.settings.state_dir)
     with ExitStack() as open_things:
@@ -53,8 +53,8 @@ def witness(config: Path | None, listen: str, logs: Sequence[str], name: str | N
         at = socket.getsockname()
 
         def ready() -> None:
-            showing.tell(f"listening on http://{f'[{at[0]}]' if ':' in at[0] else at[0]}:{at[1]}")
-            showing.tell(f"key {opened.vkey}")
+            showing.echo(f"listening on http://{f'[{at[0]}]' if ':' in at[0] else at[0]}:{at[1]}")
+            showing.echo(f"key {opened.vkey}")
             sys.stdout.flush()
 
         serve_witness(opened, socket, ready)

@@ -1,4 +1,4 @@
-"""Injective Python identifiers for the names that servers, tools and parameters really have.
+"""Injective mapping from the names of servers, tools and parameters to Python identifiers.
 
 The rules, in order:
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _INVALID = re.compile(r"[^A-Za-z0-9_]")
 _NAMELESS = "unnamed"
 
-# The search for near names is a courtesy to whoever mistyped one, and made on the event loop.
+# Finding near names only helps with typing mistakes, and it runs on the event loop: it is bounded.
 _NEAR_CHARS = 200
 _NEAR_MARGIN = 10
 _NEAR_OPTIONS = 2_000
@@ -35,12 +35,12 @@ _NEAR_CUTOFF = 0.6
 _WORD = re.compile(r"[A-Z]*[a-z0-9]+|[A-Z]+")
 _WORD_CHARS = 3
 
-# Names that are told where none is near.
+# How many names are listed when none is near.
 _NAMES_SHOWN = 20
 
 
 def derive(name: str, *, lower: bool = False, reserved: frozenset[str] = frozenset()) -> str:
-    """What `name` becomes if it is alone; deriving again changes nothing."""
+    """The identifier for `name` if no other name competes for it. Idempotent."""
     if lower:
         name = unicodedata.normalize("NFKC", name.lower())
     if not (name.isidentifier() and unicodedata.normalize("NFKC", name) == name):
@@ -58,12 +58,12 @@ def derive(name: str, *, lower: bool = False, reserved: frozenset[str] = frozens
 
 
 def assign(names: Iterable[str], *, lower: bool = False, reserved: frozenset[str] = frozenset()) -> dict[str, str]:
-    """Give every name an identifier that no other of them has.
+    """Assign each name an identifier that no other name has.
 
     Args:
-        names: The names; repeated ones count once.
-        lower: Lower-case them: for servers, whose names become module names.
-        reserved: Identifiers that no name may get, besides keywords and dunders.
+        names: The names; duplicates count once.
+        lower: Whether to lower-case them. Server names become module names, which are lower case.
+        reserved: Identifiers that may not be assigned, in addition to keywords and dunders.
 
     Returns:
         `{name: identifier}`, sorted by name.
@@ -72,7 +72,7 @@ def assign(names: Iterable[str], *, lower: bool = False, reserved: frozenset[str
     derived = {name: derive(name, lower=lower, reserved=reserved) for name in ordered}
     out = {name: name for name in ordered if derived[name] == name}
     taken = set(out)
-    # Where the search for a free one goes on: from the beginning each time, it would take quadratic time.
+    # Where the search for a free suffix continues. Starting at 2 each time would take quadratic time.
     numbers: dict[str, int] = {}
     for name in ordered:
         if name in out:
@@ -93,19 +93,19 @@ def assign(names: Iterable[str], *, lower: bool = False, reserved: frozenset[str
 def nearest(name: str, options: Iterable[str], *, count: int = 3) -> list[str]:
     """Up to `count` of `options` that a person may have meant by `name`, best first.
 
-    Where none is written alike, those that share a word with it: `source` and `source_timezone`.
+    When no option is spelled similarly, options that share a word are returned: `source` and `source_timezone`.
     """
     if len(name) > _NEAR_CHARS:
         return []
     by_folded: dict[str, str] = {}
     for option in options:
-        # A name of so other a length is none that was meant.
+        # Options of a very different length can't be near.
         if len(option) <= 2 * len(name) + _NEAR_MARGIN and len(name) <= 2 * len(option) + _NEAR_MARGIN:
             by_folded.setdefault(option.casefold(), option)
             if len(by_folded) >= _NEAR_OPTIONS:
                 break
     folded_name = name.casefold()
-    # The whole comparison is quadratic in the names: made with those only that share the most characters.
+    # The full comparison is quadratic in the names: it is limited to the options that share the most characters.
     matcher = difflib.SequenceMatcher(autojunk=False)
     matcher.set_seq2(folded_name)
     likely = []
@@ -126,16 +126,16 @@ def nearest(name: str, options: Iterable[str], *, count: int = 3) -> list[str]:
 
 
 def _words(name: str) -> set[str]:
-    """The words of a name that say something, in lower case."""
+    """The significant words of a name, in lower case."""
     return {word.lower() for word in _WORD.findall(name) if len(word) >= _WORD_CHARS}
 
 
 def did_you_mean(close: Sequence[str], names: Sequence[str]) -> str | None:
-    """What to say of a wrong name: the nearest, or else what there is; None where there is nothing.
+    """A hint for a wrong name: the nearest names, or else a list of all; None when there are no names.
 
     Args:
-        close: What `nearest` found.
-        names: All that there is.
+        close: The names that `nearest` found.
+        names: All names.
     """
     if close:
         return f"Did you mean {', '.join(dict.fromkeys(close))}?"

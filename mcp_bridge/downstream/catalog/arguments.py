@@ -1,15 +1,15 @@
 """Arguments checked against a tool's schema on the host, before its server sees them.
 
-What isn't checked isn't called: rules decide by the types that a schema promises, so a call whose arguments can't be
-held against their schema, whole and within bounds, is refused (`UncheckedError`). Left to the server is what no rule
-could come to another end by: `format`, `pattern` (rules see the text itself; pattern and text would both come from
-parties that are not trusted, and Python's engine can be made to run for ever), and which names may not be there, where
-only `unevaluatedProperties` says so and references are to be followed for it.
+Arguments that can't be checked completely and within bounds are refused (`UncheckedError`), and the call isn't made:
+rules decide by the types that a schema promises. The server itself has to check only what can't change the decision of
+a rule: `format`; `pattern` (rules see the text itself, and both pattern and text come from untrusted parties, which
+could make Python's regex engine run for ever); and names that only `unevaluatedProperties` forbids, where the check
+would have to follow references.
 
-A schema that is not valid is mended where what is wrong says nothing about types (`required: true` in a property, a
-description that is null), or is another way to write a type (`"type": "int"`). Else it checks nothing, so its tool
-can't be called. The same goes for a part of a schema that refers to another document, where the arguments reach it:
-nothing is ever fetched.
+An invalid schema is repaired if the invalid part says nothing about types (`required: true` in a property, a null
+description) or writes a type in another way (`"type": "int"`). Otherwise the schema can't be used, and its tool can't
+be called. The same applies to a part of a schema that refers to another document, if the arguments reach it: nothing
+is ever fetched.
 """
 
 from __future__ import annotations
@@ -34,58 +34,58 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Steps of a check on the event loop, some milliseconds of it. One that takes more begins anew on a thread.
+# Steps of a check on the event loop, a few milliseconds. A longer check starts again on a thread.
 QUICK_STEPS = 2_000
 
-# Steps of any check, some seconds on a thread; and of one of a few values, with so many more for each value. A schema
-# that refers to itself twice takes exponentially many, and one that doesn't a few for each value.
+# Steps of any check, a few seconds on a thread. A check of few values gets the least number, plus so many for each
+# value. A schema that refers to itself twice takes exponentially many steps; others take a few for each value.
 MAX_STEPS = 500_000
 _LEAST_STEPS = 20_000
 _STEPS_A_VALUE = 10
 
-# A schema of more text or values is compiled on a thread: to see whether it is valid takes 8 ms for 1000 characters.
+# A schema with more text or values is compiled on a thread: validating 1000 characters takes 8 ms.
 _QUICK_SCHEMA_CHARS = 2_000
 _QUICK_SCHEMA_VALUES = 200
 
-# Names in arguments that are held against expressions of `patternProperties`, in characters.
+# Characters of argument names that are matched against the expressions of `patternProperties`.
 _MATCHED_CHARS = 1000
 
-# How often a schema is mended and looked at again, and how many faults of it are mended.
-_MENDINGS = 4
-_FAULTS_MENDED = 100
+# How often a schema is repaired and validated again, and how many of its faults are repaired.
+_REPAIRS = 4
+_FAULTS_REPAIRED = 100
 
-# How many faults one message names, how many of one kind at one place (rows of a list are one), and in how many
-# characters. Whoever calls reads all of them: a fault that isn't told costs another call.
+# How many faults a message lists, how many of one kind at one place (the rows of a list are one place), and in how many
+# characters. The caller sees all of them at once: each fault that isn't listed costs another call.
 _FAULTS_NAMED = 20
 _FAULTS_ALIKE = 3
 _FAULTS_CHARS = 2_000
 
-# Beside so many, what can't be looked at any more makes no difference.
+# With so many faults found, parts of the arguments that can't be checked make no difference.
 _FAULTS_ENOUGH = 3
 
-# Faults that are looked at; wrong names that are told, and names among which what was meant is looked for.
+# How many faults are inspected, how many wrong names are listed, and how many known names are searched for near ones.
 _FAULTS_SEEN = 200
 _NAMES_TOLD = 10
 _NAMES_MEANT = 200
 
-# How much of an offending value a message shows.
+# How many characters of an offending value a message shows.
 _VALUE_SHOWN = 80
 
-# A repetition without an upper bound inside of another can take exponential time; of several in a row each makes the
-# time longer by a factor of the text's length.
+# A nested unbounded repetition can take exponential time. Each further repetition in a row multiplies the time by the
+# length of the text.
 _UNBOUNDED_IN_A_ROW = 2
 
 
 class ArgumentError(ValueError):
-    """Arguments that break the schema, or that no JSON can carry; the text names each fault with its path."""
+    """Arguments that violate the schema or can't be encoded as JSON; the message lists each fault with its path."""
 
 
 class UncheckedError(ArgumentError):
-    """Arguments that can't be held against the schema, so that nobody knows what they are."""
+    """Arguments that can't be checked against the schema, so that nothing is known about them."""
 
 
 class _TooManyStepsError(Exception):
-    """A check took too long."""
+    """A check exceeded its steps."""
 
 
 class _Steps(threading.local):
@@ -105,18 +105,18 @@ class ArgumentCheck:
         self._unusable: str | None = None
 
     async def run(self, arguments: dict[str, Any]) -> None:
-        """As `check`, on a thread where it takes more than some milliseconds."""
-        await self._quickly(self.check, arguments)
+        """As `check`, on a thread if it takes more than a few milliseconds."""
+        await self._run_bounded(self.check, arguments)
 
     async def faults_of_part(self, arguments: dict[str, Any]) -> list[str]:
-        """What is wrong with some of the arguments of a call, whatever else is missing or has no parameter.
+        """The faults of some of a call's arguments. Missing and unknown arguments are no faults here.
 
         Raises:
-            ArgumentError: They can't be held against the schema.
+            ArgumentError: The arguments can't be checked against the schema.
         """
-        return await self._quickly(functools.partial(self._faults, partly=True), arguments)
+        return await self._run_bounded(functools.partial(self._faults, partly=True), arguments)
 
-    async def _quickly(self, check: Callable[[dict[str, Any], int], T], arguments: dict[str, Any]) -> T:
+    async def _run_bounded(self, check: Callable[[dict[str, Any], int], T], arguments: dict[str, Any]) -> T:
         if not is_large(arguments) and self._is_ready:
             try:
                 return check(arguments, QUICK_STEPS)
@@ -126,7 +126,7 @@ class ArgumentCheck:
 
     @property
     def _is_ready(self) -> bool:
-        """Whether nothing takes long before the check itself."""
+        """Whether the schema is compiled or small enough to be compiled on the event loop."""
         return (
             self._validator is not None
             or self._unusable is not None
@@ -137,13 +137,14 @@ class ArgumentCheck:
         """Return if the arguments may be sent.
 
         Args:
-            arguments: By their names in the schema.
-            steps: Keywords that are looked at, each with what it looks through; with fewer than MAX_STEPS, a check that
-                takes more is not made, which the caller has to deal with. Of MAX_STEPS a few values get a part.
+            arguments: Argument values by the schema's names.
+            steps: How many keywords may be evaluated, weighted by the values each looks through. A check that exceeds
+                a number below MAX_STEPS raises `_TooManyStepsError`, which the caller handles. With MAX_STEPS, the
+                limit is scaled down for arguments of few values.
 
         Raises:
-            ArgumentError: They may not; the message lists the faults, each with its path.
-            UncheckedError: Nobody knows whether they may.
+            ArgumentError: They violate the schema; the message lists the faults, each with its path.
+            UncheckedError: They can't be checked.
         """
         if faults := self._faults(arguments, steps, partly=False):
             raise ArgumentError("; ".join(faults))
@@ -194,7 +195,7 @@ def _values(value: Any) -> int:
 
 
 def json_size(value: Any) -> int:
-    """Bytes of the value as JSON.
+    """Size of a value as JSON, in bytes.
 
     Raises:
         ArgumentError: No JSON can carry it: NaN, infinities, lone surrogates, depth, foreign types.
@@ -216,28 +217,28 @@ def _compile(schema: dict[str, Any]) -> Validator:
     """The validator of a schema.
 
     Raises:
-        UncheckedError: It isn't valid, and can't be mended without a guess at what it says of types.
+        UncheckedError: The schema is invalid and can't be repaired without guessing about types.
     """
     from jsonschema.validators import Draft202012Validator, validator_for  # noqa: PLC0415 - 100 ms that most commands never need
     from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # noqa: PLC0415
 
     kind = validator_for(schema, default=Draft202012Validator)
-    valid = _mended(schema, kind)
-    # A registry with the specifications' own schemas only: nothing is fetched over the network.
+    valid = _repaired(schema, kind)
+    # The registry holds the specifications' own schemas only: nothing is fetched over the network.
     return _bounded(kind)(valid, registry=REGISTRY)
 
 
-def _mended(schema: dict[str, Any], kind: Any) -> dict[str, Any]:
-    """The schema without what is not valid in it, if that says nothing about types; else UncheckedError."""
-    # Formats aren't looked at: an expression that Python can't read would make a whole schema count for nothing.
+def _repaired(schema: dict[str, Any], kind: Any) -> dict[str, Any]:
+    """The schema without its invalid parts, if these say nothing about types; else raises UncheckedError."""
+    # Formats aren't validated: a regex that Python can't compile would make the whole schema invalid.
     meta = kind(kind.META_SCHEMA)
-    for _ in range(_MENDINGS):
+    for _ in range(_REPAIRS):
         faults = _schema_faults(meta, schema)
         if not faults:
             return schema
         schema = json.loads(json.dumps(schema))
         for path in faults:
-            _mend(schema, path)
+            _repair(schema, path)
     raise UncheckedError("it has too many faults")
 
 
@@ -245,12 +246,12 @@ def _schema_faults(meta: Any, schema: Any) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = []
     for error in meta.iter_errors(schema):
         found.append(tuple(error.absolute_path))
-        if len(found) > _FAULTS_MENDED:
+        if len(found) > _FAULTS_REPAIRED:
             break
     return found
 
 
-# What says nothing about the type of a value, or what is true of it in a way that a rule could ask about.
+# Keywords that say nothing about a value's type, or nothing about a property that a rule could test.
 _HARMLESS = frozenset({
     "required", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength",
     "maxLength", "pattern", "format", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties",
@@ -276,23 +277,23 @@ _TYPES = {
 }
 
 
-def _mend(schema: Any, path: tuple[Any, ...]) -> None:
-    """Take out of a schema what is wrong at a path, or within it.
+def _repair(schema: Any, path: tuple[Any, ...]) -> None:
+    """Remove from a schema the invalid part at a path, or the nearest part that contains it.
 
     Raises:
-        UncheckedError: It may be about types.
+        UncheckedError: The part may be about types.
     """
     node = schema
     for depth, part in enumerate(path):
         if isinstance(part, str) and isinstance(node, dict):
             if part in _HARMLESS and not _is_name(path, depth):
-                # Gone already, where two faults are of one keyword.
+                # Another fault of the same keyword has removed it already.
                 node.pop(part, None)
                 return
-            if part == "type" and not _is_name(path, depth) and _mend_type(node):
+            if part == "type" and not _is_name(path, depth) and _repair_type(node):
                 return
             if part == "items" and isinstance(node.get("items"), list) and not _is_name(path, depth):
-                # A tuple, as drafts before 2020-12 write it.
+                # A tuple, as drafts before 2020-12 define it.
                 node["prefixItems"] = node.pop("items")
                 return
         try:
@@ -303,12 +304,12 @@ def _mend(schema: Any, path: tuple[Any, ...]) -> None:
 
 
 def _is_name(path: tuple[Any, ...], depth: int) -> bool:
-    """Whether a part of a path is the name of a property and no keyword."""
+    """Whether a path component is a property name and not a keyword."""
     return depth > 0 and path[depth - 1] in {"properties", "$defs", "definitions", "dependentSchemas"}
 
 
-def _mend_type(node: dict[str, Any]) -> bool:
-    """Write a type as JSON Schema does; False if it is none that is known."""
+def _repair_type(node: dict[str, Any]) -> bool:
+    """Rewrite a type in JSON Schema's terms; False if it is unknown."""
     given = node.get("type")
     if isinstance(given, str) and given.lower() == "any":
         del node["type"]
@@ -337,7 +338,7 @@ def _bounded(kind: Any) -> Any:
         return iter(())
 
     ours: dict[str, Any] = {"pattern": nothing, "format": nothing}
-    # What looks at the names of properties through expressions.
+    # Keywords that match property names by regular expressions.
     for name in ("patternProperties", "additionalProperties"):
         if name in kind.VALIDATORS:
             ours[name] = _with_safe_expressions(kind.VALIDATORS[name])
@@ -351,16 +352,16 @@ def _bounded(kind: Any) -> Any:
 
 def _counted(keyword: Any) -> Any:
     def counted(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
-        _take(1 + (_length(value) + _length(instance)) // 16)
+        _spend(1 + (_length(value) + _length(instance)) // 16)
         for error in keyword(validator, value, instance, schema) or ():
-            # Its message holds the whole of what is wrong.
-            _take(1 + _length(instance) // 4)
+            # The error message includes the whole invalid value.
+            _spend(1 + _length(instance) // 4)
             yield error
 
     return counted
 
 
-def _take(steps: int) -> None:
+def _spend(steps: int) -> None:
     _steps.left -= steps
     if _steps.left < 0:
         raise _TooManyStepsError
@@ -387,9 +388,9 @@ def _unevaluated(keyword: Any) -> Any:
     def bounded(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         if not isinstance(instance, (dict, list)) or not instance:
             return
-        expressions, references = _found_in(_steps.schema)
+        expressions, references = _expressions_in(_steps.schema)
         if references:
-            # What follows them isn't counted there, and may come back to itself in ever more ways.
+            # References that it follows aren't counted there, and may recurse in exponentially many ways.
             if isinstance(value, bool):
                 return
             raise UncheckedError("its schema has a schema for what is unevaluated beside references")
@@ -401,26 +402,26 @@ def _unevaluated(keyword: Any) -> Any:
 
 
 def _require_safe(expressions: Sequence[str], instance: dict[str, Any]) -> None:
-    """Take the steps for telling names by expressions.
+    """Count the steps of matching names by regular expressions.
 
     Raises:
-        UncheckedError: One of them could take Python's engine for ever, or isn't known to it.
+        UncheckedError: Python's engine may take exponential time for one of them, or can't compile it.
     """
     for expression in expressions:
         if not _is_safe(expression):
             raise UncheckedError(f"its schema tells names by the expression {_cut(repr(expression))}")
     if expressions and max(map(len, instance)) > _MATCHED_CHARS:
         raise UncheckedError(f"a name in them has more than {_MATCHED_CHARS} characters")
-    _take(len(expressions) * len(instance))
+    _spend(len(expressions) * len(instance))
 
 
-def _found_in(schema: Any) -> tuple[list[str], bool]:
-    """The expressions by which a schema tells names, wherever they are in it, and whether it has references."""
+def _expressions_in(schema: Any) -> tuple[list[str], bool]:
+    """The regular expressions that match property names anywhere in a schema, and whether it has references."""
     found: set[str] = set()
     stack, references = [schema], False
     while stack:
         node = stack.pop()
-        _take(1)
+        _spend(1)
         if isinstance(node, dict):
             references = references or not node.keys().isdisjoint(("$ref", "$dynamicRef", "$recursiveRef"))
             own = node.get("patternProperties")
@@ -434,13 +435,13 @@ def _found_in(schema: Any) -> tuple[list[str], bool]:
 
 @cache
 def _parser() -> Any:
-    # The one parser that agrees with `re` on what an expression means. It isn't public: what isn't known is unsafe.
+    # Only this parser agrees with `re` about an expression. It isn't public, so unknown constructs count as unsafe.
     return importlib.import_module("re._parser")
 
 
 @lru_cache(maxsize=1000)
 def _is_safe(expression: str) -> bool:
-    """Whether a search takes no more than cubic time in a name."""
+    """Whether a search takes at most cubic time in the length of a name."""
     if expression in {".*", "^.*$", "^(.*)$", ".+", "^.+$", ""}:
         return True
     if len(expression) > _MATCHED_CHARS:
@@ -457,7 +458,7 @@ _MANY = 1000
 
 
 def _unbounded(items: Any) -> int:
-    """Repetitions of many in a row; _MANY for what isn't known to be safe."""
+    """The number of unbounded repetitions in a row; _MANY for a construct not known to be safe."""
     count = 0
     for op, argument in items:
         match str(op):
@@ -482,14 +483,14 @@ def _unbounded(items: Any) -> int:
 
 
 def _unique(validator: Any, value: Any, instance: Any, _schema: Any) -> Iterator[Any]:
-    """As the keyword, in linear time: jsonschema compares each with each where they are objects."""
+    """The keyword `uniqueItems` in linear time: jsonschema compares all pairs if the items are objects."""
     from jsonschema.exceptions import ValidationError  # noqa: PLC0415
 
     if value is True and validator.is_type(instance, "array"):
         seen = set()
         for item in instance:
             text = json.dumps(_comparable(item), sort_keys=True)
-            _take(1 + len(text) // 256)
+            _spend(1 + len(text) // 256)
             if text in seen:
                 yield ValidationError("has non-unique elements")
                 return
@@ -497,7 +498,7 @@ def _unique(validator: Any, value: Any, instance: Any, _schema: Any) -> Iterator
 
 
 def _comparable(value: Any) -> Any:
-    """The value so that equal ones are the same JSON: 1 and 1.0 are equal, and 1 and true are not."""
+    """The value, normalised so that equal values are equal JSON: 1 equals 1.0, and 1 differs from true."""
     if isinstance(value, dict):
         return {name: _comparable(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -505,7 +506,7 @@ def _comparable(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-# --- what is told ---
+# --- messages ---
 
 
 def _faults(validator: Validator, schema: dict[str, Any], arguments: dict[str, Any], *, partly: bool) -> list[str]:
@@ -513,12 +514,12 @@ def _faults(validator: Validator, schema: dict[str, Any], arguments: dict[str, A
     alike: Counter[tuple[Any, ...]] = Counter()
     try:
         for count, error in enumerate(validator.iter_errors(arguments)):
-            if partly and not error.absolute_path and error.validator in _OF_THE_WHOLE:
+            if partly and not error.absolute_path and error.validator in _OF_OBJECTS:
                 continue
             if len(found) >= _FAULTS_NAMED or count >= _FAULTS_SEEN or sum(map(len, found)) > _FAULTS_CHARS:
                 found.append("…")
                 break
-            # Two names that are missing at one place are two faults; rows that lack the same one are alike.
+            # Two missing names at one place are two faults; rows of a list that lack the same name are alike.
             missing = str(error.message) if error.validator in _NAMING else ""
             kind = (*(part for part in error.absolute_path if isinstance(part, str)), error.validator, missing)
             alike[kind] += 1
@@ -537,7 +538,7 @@ def _faults(validator: Validator, schema: dict[str, Any], arguments: dict[str, A
     return found
 
 
-_OF_THE_WHOLE = frozenset({"required", "additionalProperties", "unevaluatedProperties", "minProperties"})
+_OF_OBJECTS = frozenset({"required", "additionalProperties", "unevaluatedProperties", "minProperties"})
 _NO_PARAMETER = ("additionalProperties", "")
 _NAMING = frozenset({"required", "dependentRequired"})
 
@@ -548,11 +549,11 @@ def _fault(error: Any) -> list[str]:
         known = error.schema.get("properties")
         told = _unknown(error.instance, known if isinstance(known, dict) else {}, "name" if path else "parameter")
         return [f"{_cut(path.lstrip('.'))}: {text}" for text in told] if path else told
-    return [f"{_cut(path.lstrip('.')) or 'arguments'}: {_told(error)}"]
+    return [f"{_cut(path.lstrip('.')) or 'arguments'}: {_message(error)}"]
 
 
 def _without_parameter(schema: dict[str, Any], arguments: dict[str, Any]) -> list[str]:
-    """The names that no parameter has. A schema may allow them: they are told where something else is wrong."""
+    """Names that aren't parameters. A schema may allow them: they are only listed beside another fault."""
     shape = object_shape(schema)
     if shape.extra is not None or "patternProperties" in schema:
         return []
@@ -571,8 +572,8 @@ def _unknown(given: dict[str, Any], known: dict[str, Any], what: str) -> list[st
     return found
 
 
-def _told(error: Any) -> str:
-    """The validator's message, without the whole of a long value at its head."""
+def _message(error: Any) -> str:
+    """The validator's message, with a long value at its beginning shortened."""
     message = str(error.message)
     shown = repr(error.instance)
     if len(shown) > _VALUE_SHOWN and message.startswith(shown):

@@ -1,4 +1,4 @@
-"""Every server's tools, running or not: listed live, from the cache, or by starting those never seen."""
+"""The tools of every server: from the running server, from the cache, or by starting a server never listed before."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from mcp_bridge.downstream.catalog.aliases import did_you_mean, nearest
 from mcp_bridge.downstream.catalog.arguments import ArgumentCheck, ArgumentError
 from mcp_bridge.downstream.catalog.search import Hit, SearchIndex
 from mcp_bridge.downstream.catalog.store import ListingStore
-from mcp_bridge.downstream.client.failures import first_line, refusal
+from mcp_bridge.downstream.client.failures import configuration_error, first_line
 from mcp_bridge.downstream.client.status import ServerStatus
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.offload import is_large, on_thread, on_waiting_thread
+from mcp_bridge.offload import is_large, on_blocking_thread, on_thread
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.client.supervisor import DownstreamServer
 
 LOCAL = "local"
-"""The name under which the tools that run in the host are listed."""
+"""The server name under which the host's own tools are listed."""
 
 _SMALL_FILE_BYTES = 256 << 10
 
-# Fewer are indexed and kept at once, and more on a thread.
+# Up to so many tools are indexed and saved on the event loop, and more on a thread.
 _FEW_TOOLS = 200
 
-# What a search waits for servers whose tools nobody has listed yet; they go on starting behind it.
+# How long a search waits for servers that were never listed. They continue to start in the background.
 LISTING_WAIT = 10.0
 
 # Servers that searches start at the same time.
@@ -43,14 +43,14 @@ _STARTS_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What a search found, and which servers it could not look into, in plain words."""
+    """The hits of a search, and a plain-language notice for each server that could not be searched."""
 
     hits: list[Hit]
     notices: list[str]
 
 
-class _Look:
-    """One attempt to have a server list its tools; it goes on behind the searches that began it or wait for it."""
+class _ListingAttempt:
+    """A background attempt to list a server's tools, shared by the searches that wait for it."""
 
     def __init__(self) -> None:
         self.done = anyio.Event()
@@ -60,11 +60,11 @@ class Catalog:
     """The tools of a fleet."""
 
     def __init__(self, fleet: Fleet, state_dir: Path | None = None) -> None:
-        """Look over a fleet's servers.
+        """Open the catalog of a fleet.
 
         Args:
             fleet: The servers.
-            state_dir: Listings are kept in its directory `catalog`; None keeps nothing.
+            state_dir: Its subdirectory `catalog` caches listings; None disables the cache.
         """
         self._fleet = fleet
         self._local: tuple[ToolInfo, ...] = ()
@@ -74,26 +74,26 @@ class Catalog:
         self._index: SearchIndex | None = None
         self._indexing = anyio.Lock()
         self._saving = anyio.Lock()
-        self._looks: dict[str, _Look] = {}
+        self._looks: dict[str, _ListingAttempt] = {}
         self._places = anyio.Semaphore(_STARTS_AT_ONCE)
-        # Servers that a search has waited for since they last listed their tools; none is waited for twice.
+        # Servers that a search has waited for since their last listing; no search waits for them again.
         self._tried: set[str] = set()
         self._ahead: set[str] = set()
         self._reasons: dict[str, str] = {}
         fleet.add_listener(self._on_listing)
 
     def add_local(self, tools: tuple[ToolInfo, ...]) -> None:
-        """List tools that run in the host, as the server `local`, which is in no fleet."""
+        """List tools that run in the host as the server `local`, which is not in the fleet."""
         self._local = tools
         if tools:
             self._tools[LOCAL] = tools
             self._index = None
 
     def servers(self) -> list[ServerStatus]:
-        """Every configured server; the tool count comes from the cache where it doesn't run."""
+        """The status of every configured server; a server that isn't running has the cached tool count."""
         out = []
         for status in self._fleet.statuses():
-            known = self._known(self._fleet.servers[status.name])
+            known = self._cached_tools(self._fleet.servers[status.name])
             count = status.tool_count if status.tool_count is not None else (None if known is None else len(known))
             out.append(replace(status, tool_count=count))
         if self._local:
@@ -101,19 +101,19 @@ class Catalog:
         return out
 
     def start_ahead(self, names: Iterable[str]) -> None:
-        """Have servers started behind the caller, which will use them soon: side by side, and a few at once."""
+        """Start servers in the background, a few at a time, because they will be used soon."""
         for name in names:
             server = self._fleet.servers.get(name)
-            if server is None or server.running or name in self._ahead or refusal(server.spec) is not None:
+            if server is None or server.running or name in self._ahead or configuration_error(server.spec) is not None:
                 continue
             self._ahead.add(name)
             self._fleet.start_soon(self._start_ahead, server)
 
     async def start_all(self) -> None:
-        """Start every server that can be, a few at once; `servers` then says of each whether it works."""
+        """Start every server that can be started, a few at a time; `servers` then tells which of them work."""
         async with anyio.create_task_group() as tasks:
             for server in self._fleet.servers.values():
-                if refusal(server.spec) is None:
+                if configuration_error(server.spec) is None:
                     tasks.start_soon(self._start_ahead, server)
 
     async def _start_ahead(self, server: DownstreamServer) -> None:
@@ -124,7 +124,7 @@ class Catalog:
             self._ahead.discard(server.spec.name)
 
     async def tools(self, server: str) -> tuple[ToolInfo, ...]:
-        """A server's tools: live while it runs, else as cached, else it is started.
+        """A server's tools: from the running server, else from the cache, else by starting it.
 
         Raises:
             BridgeError: `unknown_server`; or, when it must be started, `server_start_failed` or `server_unavailable`.
@@ -135,7 +135,7 @@ class Catalog:
         if found.running:
             return await found.tools()
         await self._load(found)
-        known = self._known(found)
+        known = self._cached_tools(found)
         return await found.tools() if known is None else known
 
     async def tool(self, server: str, name: str) -> ToolInfo:
@@ -148,13 +148,13 @@ class Catalog:
             return _named(self._local, name) or _unknown_local(self._local, name)
         found = self._fleet.server(server)
         await self._load(found)
-        if not found.running and (tool := _named(self._known(found) or (), name)):
+        if not found.running and (tool := _named(self._cached_tools(found) or (), name)):
             return tool
-        # The cache may be old: a name it doesn't have is for the server itself to deny.
+        # The cache may be outdated: only the server itself can tell that it has no such tool.
         return await found.find_tool(name)
 
     async def faults(self, tool: ToolInfo, arguments: dict[str, Any]) -> list[str]:
-        """What is wrong with some of the arguments of a call that isn't made; none where they can't be checked."""
+        """The faults of some of a call's arguments; none if the arguments can't be checked. No call is made."""
         if tool.server == LOCAL:
             check = ArgumentCheck(tool.input_schema)
         else:
@@ -165,11 +165,11 @@ class Catalog:
             return []
 
     def listed_tool(self, server: str, name: str) -> ToolInfo | None:
-        """One tool, by its name or alias, as it was last listed; None if it wasn't. No server is started for it."""
+        """One tool by name or alias from the last listing; None if it isn't listed. Starts no server."""
         if server == LOCAL and self._local:
             return _named(self._local, name)
         found = self._fleet.servers.get(server)
-        return None if found is None else _named(self._known(found) or (), name)
+        return None if found is None else _named(self._cached_tools(found) or (), name)
 
     async def search(
         self,
@@ -183,18 +183,18 @@ class Catalog:
         """Search the tools of all servers, running or not.
 
         Args:
-            query: Plain words; see `SearchIndex.search`.
-            limit: At most so many hits.
-            strict: Only tools that have every word.
-            servers: Only those of these configured names; others are neither started nor mentioned.
-            wait: Seconds to wait for servers that were never listed, and that no search has waited for before.
+            query: Words; see `SearchIndex.search`.
+            limit: The maximum number of hits.
+            strict: Whether a tool must match every word.
+            servers: Configured names to restrict the search to; other servers are neither started nor mentioned.
+            wait: Seconds to wait for servers that were never listed and that no search has waited for.
 
         Returns:
-            The hits, and a notice for each server that should have been looked into and could not be. One that can't
-            be started as it is configured is passed over in silence.
+            The hits, and a notice for each server that should have been searched and could not be. Servers that
+            can't be started as configured get no notice.
         """
         chosen = [server for name, server in self._fleet.servers.items() if servers is None or name in servers]
-        chosen = [server for server in chosen if refusal(server.spec) is None]
+        chosen = [server for server in chosen if configuration_error(server.spec) is None]
         for server in chosen:
             await self._load(server)
         notices = await self._list_missing(chosen, wait)
@@ -207,24 +207,24 @@ class Catalog:
         return SearchResult(hits, [*notices, *self._fleet.missing])
 
     async def _list_missing(self, servers: list[DownstreamServer], wait: float) -> list[str]:
-        missing = [server for server in servers if server.stale or self._known(server) is None]
-        looks = {server.spec.name: self._look(server) for server in missing}
+        missing = [server for server in servers if server.stale or self._cached_tools(server) is None]
+        looks = {server.spec.name: self._start_listing(server) for server in missing}
         untried = looks.keys() - self._tried
         with anyio.move_on_after(wait):
             for name in untried:
                 await looks[name].done.wait()
-        unlisted = sorted(server.spec.name for server in missing if self._known(server) is None)
+        unlisted = sorted(server.spec.name for server in missing if self._cached_tools(server) is None)
         unchanged = {server.spec.name for server in missing if server.stale}
         self._tried |= untried & unchanged.union(unlisted)
         notice = "server {!r} was not searched: it has not listed its tools yet."
         return [self._reasons.get(name, notice.format(name)) for name in unlisted]
 
-    def _look(self, server: DownstreamServer) -> _Look:
-        """Have a server list its tools, behind the caller; once, however many ask."""
+    def _start_listing(self, server: DownstreamServer) -> _ListingAttempt:
+        """Begin to list a server's tools in the background, or join an attempt under way."""
         name = server.spec.name
         look = self._looks.get(name)
         if look is None:
-            look = _Look()
+            look = _ListingAttempt()
             try:
                 self._fleet.start_soon(self._list, server, look)
             except BridgeError as error:
@@ -234,13 +234,13 @@ class Catalog:
                 self._looks[name] = look
         return look
 
-    async def _list(self, server: DownstreamServer, look: _Look) -> None:
+    async def _list(self, server: DownstreamServer, look: _ListingAttempt) -> None:
         name = server.spec.name
         try:
             async with self._places:
                 await server.tools()
         except BridgeError as error:
-            # That it isn't tried again yet says less than why it failed.
+            # The backoff error says less than the failure that caused it.
             if error.details.get("reason") != "backoff" or name not in self._reasons:
                 self._reasons[name] = f"not searched: {first_line(error.message)}"
         finally:
@@ -248,7 +248,7 @@ class Catalog:
             look.done.set()
 
     async def _load(self, server: DownstreamServer) -> None:
-        """Read a cached listing on a thread, where it is large."""
+        """Read a large cached listing on a thread."""
         name, store = server.spec.name, self._store
         if name in self._tools or name in self._looked_up or store is None or server.spec.problem is not None:
             return
@@ -261,11 +261,11 @@ class Catalog:
                     self._tools[name] = cached
                     self._index = None
 
-    def _known(self, server: DownstreamServer) -> tuple[ToolInfo, ...] | None:
+    def _cached_tools(self, server: DownstreamServer) -> tuple[ToolInfo, ...] | None:
         name = server.spec.name
         if name not in self._tools and name not in self._looked_up:
             if self._store is not None and self._store.size(server.spec.fingerprint()) > _SMALL_FILE_BYTES:
-                # `_load` reads it, for whoever wants the tools and not their number alone.
+                # `_load` reads it when the tools are needed, and not their number alone.
                 return None
             self._looked_up.add(name)
             if self._store is not None and server.spec.problem is None:
@@ -292,10 +292,10 @@ class Catalog:
     async def _save(self, store: ListingStore, server: DownstreamServer, listing: Listing) -> None:
         async with self._saving:
             if self._tools.get(server.spec.name) is listing.tools:
-                await on_waiting_thread(store.save, server.spec.fingerprint(), listing.tools)
+                await on_blocking_thread(store.save, server.spec.fingerprint(), listing.tools)
 
     async def _ready_index(self) -> SearchIndex:
-        # Before the lock: every search waits for it.
+        # Outside the lock, which every search waits for.
         await fair_share.turn()
         async with self._indexing:
             index = self._index
@@ -305,13 +305,13 @@ class Catalog:
                 with fair_share.billed(fair_share.current.get()):
                     index = SearchIndex(tools) if len(tools) < _FEW_TOOLS else await on_thread(SearchIndex, tools)
                 if listed.keys() == self._tools.keys() and all(listed[name] is self._tools[name] for name in listed):
-                    # Else a server has listed its tools meanwhile: the next search sees them.
+                    # Otherwise a server has listed its tools meanwhile; the next search rebuilds the index.
                     self._index = index
             return index
 
 
 def _named(tools: tuple[ToolInfo, ...], name: str) -> ToolInfo | None:
-    """By name, or else by alias."""
+    """The tool with this name, or else with this alias."""
     for attribute in ("name", "alias"):
         for tool in tools:
             if getattr(tool, attribute) == name:

@@ -1,4 +1,4 @@
-"""A tool described at four levels: one line, a Python signature, all that its server says of it, its schemas."""
+"""Descriptions of a tool at four levels: one line, a Python signature, the full documentation, its schemas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.catalog.tools import ToolInfo
 
-# Renderings are read by models that pay for every token.
+# Limits on renderings, in characters or parameters: models pay for every token.
 _LINE_PARAMS = 8
 _LINE_SUMMARY = 90
 _DOC = 400
@@ -26,13 +26,13 @@ _DEFAULT = 40
 _RENDERED_PARAMS = 40
 _CALL = 1_500
 
-# References that are followed for a default.
+# How many references are followed to find a default.
 _HOPS = 8
 
-# More parameters than these are left out of a signature; they can still be sent through `.raw`.
+# Further parameters are left out of the signature; `.raw` can still send them.
 _MAX_PARAMS = 200
 
-# A value no schema describes: text, or a list of blocks when there is anything but text, or nothing.
+# The type of a result without a schema: text, a list of blocks if there is anything but text, or nothing.
 _UNSTRUCTURED = "str | list | None"
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])|\n")
@@ -44,15 +44,15 @@ class Param:
     """One parameter.
 
     Attributes:
-        py_name: As written in Python.
-        json_name: As sent to the server; differs where that is no identifier, or a keyword.
+        py_name: Name in Python.
+        json_name: Name on the wire; differs if that isn't a Python identifier or is a keyword.
         annotation: Type, as text.
-        required: Whether a call without it is refused. One that the schema requires and has a default for may be left
-            out: the host sends the default then.
-        default: The schema's default, where `has_default`; else it is shown and not sent.
-        has_default: Whether the schema gives one. If not, an optional parameter shows `...`.
+        required: Whether a call without it is refused. A parameter that the schema requires may be omitted if it has a
+            default: the host then sends the default.
+        default: The schema's default if `has_default`. It is shown, and sent only for required parameters.
+        has_default: Whether the schema has a default. If not, an optional parameter shows `...`.
         description: For people and models.
-        kind: `positional_or_keyword`, or `var_keyword` for what the schema allows besides.
+        kind: `positional_or_keyword`, or `var_keyword` for additional names that the schema allows.
     """
 
     py_name: str
@@ -67,9 +67,10 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A tool as a Python function: required parameters first, then those with a default that the schema requires.
+    """A tool as a Python function.
 
-    Each group is in the schema's order.
+    Required parameters come first, then those that are required and have a default, then optional ones, each group in
+    the schema's order.
     """
 
     params: list[Param]
@@ -82,12 +83,12 @@ class Signature:
 
 
 def line(tool: ToolInfo) -> str:
-    """`git.git_status(repo_path) — Shows the working tree status`; optional parameters follow as `name=`."""
+    """`git.git_status(repo_path) — Shows the working tree status`; optional parameters appear as `name=`."""
     return _line(tool)[0]
 
 
 def _line(tool: ToolInfo) -> tuple[str, bool]:
-    """The line, and whether something is cut in it."""
+    """The line, and whether anything was cut."""
     params = signature(tool).params
     shown = [_short(param) for param in params[:_LINE_PARAMS]]
     if len(params) > _LINE_PARAMS:
@@ -95,7 +96,7 @@ def _line(tool: ToolInfo) -> tuple[str, bool]:
     summary = _summary(tool)
     head = f"{tool.server_alias}.{tool.alias}({', '.join(shown)})"
     text = f"{head} — {summary}" if summary else head
-    return text, len(params) > _LINE_PARAMS or summary.endswith("…") or any(map(_leaves_out, params[:_LINE_PARAMS]))
+    return text, len(params) > _LINE_PARAMS or summary.endswith("…") or any(map(_elides_default, params[:_LINE_PARAMS]))
 
 
 def signature(tool: ToolInfo) -> Signature:
@@ -105,8 +106,8 @@ def signature(tool: ToolInfo) -> Signature:
     names = list(shape.properties)[:_MAX_PARAMS]
     python_names = assign(names)
     params = []
-    given = {name: _given(tool.input_schema, shape.properties[name]) for name in names}
-    # A default of null is none that is sent.
+    given = {name: _documentation(tool.input_schema, shape.properties[name]) for name in names}
+    # A null default is not sent.
     needed = {name for name in names if name in shape.required and given[name].get("default") is None}
     for name in sorted(names, key=lambda name: (name not in needed, name not in shape.required)):
         schema = shape.properties[name]
@@ -119,7 +120,7 @@ def signature(tool: ToolInfo) -> Signature:
                 required=name in needed,
                 default=given[name].get("default"),
                 has_default="default" in given[name],
-                description=_flat(plain.get("description"), 4 * _PARAM_DOC),
+                description=_one_line(plain.get("description"), 4 * _PARAM_DOC),
             )
         )
     if shape.extra is not None:
@@ -129,16 +130,16 @@ def signature(tool: ToolInfo) -> Signature:
 
 
 def render(tool: ToolInfo) -> str:
-    """The signature as text for a model: one line of code, the description, and the parameters that are described.
+    """The signature as text for a model: one line of code, the description, and the documented parameters.
 
-    What is cut ends in `…`, and the last line says how all of it is read.
+    Cut text ends in `…`, and the last line says how to read the rest.
     """
     text, is_cut = _rendered(tool)
-    return f"{text}\n  … all of it: {_way(tool, 'full')}" if is_cut else text
+    return f"{text}\n  … all of it: {_detail_hint(tool, 'full')}" if is_cut else text
 
 
 def render_all(tools: Sequence[ToolInfo], detail: Literal["line", "signature", "full"]) -> str:
-    """All tools of a server as text; the last line says how what is cut is read."""
+    """All tools of a server as text; the last line says how to read what was cut."""
     if detail == "full":
         return "\n".join(map(full, tools))
     rows = [_rendered(tool) if detail == "signature" else _line(tool) for tool in tools]
@@ -149,25 +150,25 @@ def render_all(tools: Sequence[ToolInfo], detail: Literal["line", "signature", "
 
 
 def _rendered(tool: ToolInfo) -> tuple[str, bool]:
-    """The text, and whether something is cut in it."""
+    """The text, and whether anything was cut."""
     sig = signature(tool)
     params = sig.params[:_RENDERED_PARAMS]
     shown = [_full(param) for param in params]
     if len(sig.params) > _RENDERED_PARAMS:
         shown.append(f"… {len(sig.params) - _RENDERED_PARAMS} more")
     lines = [f"await {tool.server_alias}.{tool.alias}({', '.join(shown)}) -> {sig.returns}"]
-    doc = _flat(sig.doc, _DOC)
+    doc = _one_line(sig.doc, _DOC)
     if doc:
         lines.append(f"  {doc}")
-    abouts = [(param, _flat(param.description, _PARAM_DOC)) for param in params]
+    abouts = [(param, _one_line(param.description, _PARAM_DOC)) for param in params]
     lines += [f"  {param.py_name}: {about}" for param, about in abouts if about]
     texts = [doc, *(about for _, about in abouts)]
     is_cut = len(params) < len(sig.params) or any(text.endswith("…") for text in texts)
-    return "\n".join(lines), is_cut or any(map(_leaves_out, params))
+    return "\n".join(lines), is_cut or any(map(_elides_default, params))
 
 
 def full(tool: ToolInfo) -> str:
-    """All that a server says of a tool, uncut: the signature, the description, each parameter's, and its default."""
+    """A server's whole documentation of a tool, uncut: signature, description, parameters and defaults."""
     sig = signature(tool)
     shown = [_full(param, sys.maxsize) for param in sig.params]
     lines = [f"await {tool.server_alias}.{tool.alias}({', '.join(shown)}) -> {sig.returns}"]
@@ -175,15 +176,15 @@ def full(tool: ToolInfo) -> str:
         lines.append(textwrap.indent(sig.doc, "  "))
     shape = object_shape(tool.input_schema)
     for param in sig.params:
-        about = _given(tool.input_schema, shape.properties.get(param.json_name)).get("description")
+        about = _documentation(tool.input_schema, shape.properties.get(param.json_name)).get("description")
         if isinstance(about, str) and about.strip():
             lines.append(f"  {param.py_name}: {textwrap.indent(about.strip(), '    ').strip()}")
-    lines.append(f"  As JSON Schema: {_way(tool, 'schema')}")
+    lines.append(f"  As JSON Schema: {_detail_hint(tool, 'schema')}")
     return "\n".join(lines)
 
 
-def called_as(tool: ToolInfo) -> str:
-    """One sentence on how a tool is called, for whoever has called it otherwise; never long."""
+def call_hint(tool: ToolInfo) -> str:
+    """One short sentence that shows how to call a tool, for an error message."""
     sig = signature(tool)
     shown: list[str] = []
     size = 0
@@ -191,7 +192,7 @@ def called_as(tool: ToolInfo) -> str:
         text = _full(param)
         size += len(text)
         if size > _CALL:
-            shown.append(f"… {len(sig.params) - len(shown)} more: {_way(tool, 'full')}")
+            shown.append(f"… {len(sig.params) - len(shown)} more: {_detail_hint(tool, 'full')}")
             break
         shown.append(text)
     renamed = [param for param in sig.params[: len(shown)] if param.json_name not in {"", param.py_name}]
@@ -200,12 +201,12 @@ def called_as(tool: ToolInfo) -> str:
     return f"It is {tool.server_alias}.{tool.alias}({', '.join(shown)}) -> {sig.returns}.{also}"
 
 
-def _way(tool: ToolInfo, detail: str) -> str:
+def _detail_hint(tool: ToolInfo, detail: str) -> str:
     return f'await runtime.describe("{tool.server_alias}.{tool.alias}", "{detail}")'
 
 
-def _given(root: dict[str, Any], schema: Any) -> dict[str, Any]:
-    """The default and the description of a parameter, its own or those of what it refers to."""
+def _documentation(root: dict[str, Any], schema: Any) -> dict[str, Any]:
+    """The default and description of a parameter, its own or those of the schema that it refers to."""
     found: dict[str, Any] = {}
     for _ in range(_HOPS):
         if not isinstance(schema, dict):
@@ -218,11 +219,11 @@ def _given(root: dict[str, Any], schema: Any) -> dict[str, Any]:
 
 
 def proxy_row(tool: ToolInfo) -> dict[str, Any]:
-    """What a proxy function in the container is made from, as a JSON object.
+    """The data from which the guest builds a proxy function, as a JSON object.
 
     Returns:
-        `name`, `alias`, `params` (each `name`, `json`, `type`, `required`, and `default` where the schema has one),
-        `returns`, `doc` (description and parameters), and `extra`: whether arguments of other names may be sent.
+        `name`, `alias`, `params` (each `name`, `json`, `type`, `required`, and `default` if the schema has one),
+        `returns`, `doc` (description and parameters), and `extra`: whether additional arguments may be sent.
     """
     sig = signature(tool)
     params = []
@@ -243,7 +244,7 @@ def proxy_row(tool: ToolInfo) -> dict[str, Any]:
 
 
 def schemas(tool: ToolInfo) -> dict[str, Any]:
-    """`{"input": …, "output": …}` as the server gave them; output None where there is none."""
+    """`{"input": …, "output": …}` as the server sent them; output is None if there is none."""
     return {"input": tool.input_schema, "output": tool.output_schema}
 
 
@@ -281,20 +282,20 @@ def _default(param: Param, most: int = _DEFAULT) -> str:
     return text if len(text) <= most else "..."
 
 
-def _leaves_out(param: Param) -> bool:
-    """Whether a default is too long to be shown."""
+def _elides_default(param: Param) -> bool:
+    """Whether a default is too long to show."""
     return param.has_default and not param.required and _default(param) != _default(param, sys.maxsize)
 
 
 def _summary(tool: ToolInfo) -> str:
     text = tool.description.strip() or (tool.title or "")
     first = _SENTENCE_END.split(text, maxsplit=1)[0] if text else ""
-    return _flat(first, _LINE_SUMMARY).rstrip(".")
+    return _one_line(first, _LINE_SUMMARY).rstrip(".")
 
 
-def _flat(text: Any, limit: int) -> str:
+def _one_line(text: Any, limit: int) -> str:
     if not isinstance(text, str):
         return ""
-    # Cut before folding white space: the text may be megabytes of it.
+    # Cut before white space is folded: the text may contain megabytes of it.
     flat = _SPACE.sub(" ", text[: 4 * limit]).strip()
     return flat if len(flat) <= limit else flat[: limit - 1].rstrip() + "…"

@@ -1,4 +1,4 @@
-"""How large a listing may be: bounded while it arrives, page by page, since a server may go on for ever."""
+"""Limits on a listing, applied while it arrives, page by page: a server may send pages without end."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# A listing that goes on beyond these is cut; no model or person could choose among more.
+# A longer listing is cut; no model or person could choose among more tools.
 MAX_TOOLS = 5_000
 MAX_PAGES = 500
 MAX_LISTING_BYTES = 4 << 20
 
-# A larger tool is left out: to see whether its schema is valid would take seconds, and no model could read it.
+# A larger tool is left out: validating its schema would take seconds, and no model could read it.
 MAX_TOOL_BYTES = 256 << 10
 MAX_TOOL_NAME_CHARS = 500
 
-# Of a value that is no text: in JSON, and about what it takes in memory by the byte of that.
+# The estimated size of a value that isn't text, in JSON and in memory.
 _VALUE_BYTES = 4
 
-# How many tools that were left out are named.
+# How many of the omitted tools are named.
 _NAMED = 3
 
 
 def size_of(value: Any, limit: int) -> int:
-    """About the bytes of a JSON value; not counted on, once they are over the limit."""
+    """The approximate size of a JSON value in bytes; counting stops above the limit."""
     size = 0
     stack = [value]
     while stack and size <= limit:
@@ -42,13 +42,13 @@ def size_of(value: Any, limit: int) -> int:
 
 
 @dataclass(slots=True)
-class Gathered:
-    """What of a listing has arrived, and is kept.
+class BoundedListing:
+    """The part of a listing that has arrived and fits within the limits.
 
     Attributes:
-        tools: By their names on the wire.
-        size: About their bytes.
-        full: Whether no more is kept.
+        tools: Tools as JSON objects with wire names.
+        size: Their approximate size in bytes.
+        full: Whether a limit was reached.
     """
 
     tools: list[dict[str, Any]] = field(default_factory=list)
@@ -57,13 +57,13 @@ class Gathered:
     _left_out: list[str] = field(default_factory=list)
 
     def add(self, tools: Iterable[dict[str, Any]]) -> None:
-        """Take a page, as far as there is room."""
+        """Add a page, up to the limits."""
         for tool in tools:
             size = size_of(tool, MAX_TOOL_BYTES)
             name = tool.get("name")
             name = name if isinstance(name, str) else ""
             if size > MAX_TOOL_BYTES or len(name) > MAX_TOOL_NAME_CHARS:
-                # Their number is bounded like that of the others: a server can send nothing else.
+                # Names of omitted tools count against the same limit: a server may send nothing else.
                 self._left_out.append(name[:80])
                 self.size += 80
             elif self.size + size > MAX_LISTING_BYTES or len(self.tools) >= MAX_TOOLS:
@@ -76,7 +76,7 @@ class Gathered:
                 return
 
     def notices(self, server: str) -> list[str]:
-        """What was left out, in plain words."""
+        """What was left out, in plain language."""
         found = []
         if self._left_out:
             names = ", ".join(map(repr, self._left_out[:_NAMED])) + (", …" if len(self._left_out) > _NAMED else "")

@@ -1,4 +1,4 @@
-"""A tool's result as the value that Python code gets."""
+"""Converts a tool's result into the value that Python code receives."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ FEW_BLOCKS = 100
 
 
 def is_wrapped(output_schema: dict[str, Any] | None) -> bool:
-    """Whether results of this schema are a bare value that an SDK put under `result` to have an object.
+    """Whether results of this schema are values that an SDK wrapped in an object under `result`.
 
-    SDKs wrap what isn't an object; the schema then is an object whose one property, required, is `result`.
+    SDKs wrap values that aren't objects; the schema is then an object whose only property is a required `result`.
     """
     if output_schema is None:
         return False
@@ -33,8 +33,8 @@ def is_wrapped(output_schema: dict[str, Any] | None) -> bool:
     )
 
 
-def is_long(result: CallToolResult) -> bool:
-    """Whether `convert` takes more than some milliseconds."""
+def is_slow_to_convert(result: CallToolResult) -> bool:
+    """Whether `convert` takes more than a few milliseconds."""
     return (
         len(result.content) > FEW_BLOCKS
         or is_large(result.structured_content)
@@ -43,20 +43,20 @@ def is_long(result: CallToolResult) -> bool:
 
 
 def convert(result: CallToolResult, tool: ToolInfo | None = None) -> dict[str, Any]:
-    """Turn a result into JSON-compatible data.
+    """Convert a result into JSON-compatible data.
 
     Args:
-        result: What the server answered.
+        result: The server's answer.
         tool: The tool that was called; without it nothing is unwrapped.
 
     Returns:
-        `value`: the structured content (unwrapped where an SDK wrapped it); else the text, its blocks joined
-        by newlines; else, when there is anything but text, the list of all blocks, text as strings and others as
-        objects with a `type`; None for no content. For an error always the content, never structured.
-        `is_error`: whether the tool says it failed.
-        `raw`: the whole result by its names on the wire, only what the server sent.
+        `value`: the structured content (unwrapped if an SDK wrapped it); else the text blocks joined by newlines; else,
+        if there is anything but text, the list of all blocks, with text as strings and others as objects with a `type`;
+        None for no content. For an error always the content, and never the structured content.
+        `is_error`: whether the tool reports a failure.
+        `raw`: the whole result with wire names, limited to the members that the server sent.
     """
-    # Which is JSON as it was read: copying it would hold the interpreter.
+    # Structured content is JSON as decoded. Copying it would block the interpreter.
     structured = result.structured_content
     raw = result.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"structured_content"})
     if "structured_content" in result.model_fields_set:

@@ -1,6 +1,6 @@
-"""JSON Schema as short Python type text.
+"""Renders JSON Schemas as short Python type annotations.
 
-Schemas are foreign data: cyclic, huge, of the wrong types. Nothing here raises for that.
+Schemas are untrusted data: cyclic, huge, or with members of the wrong types. No function here raises because of that.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-# Bounds on one rendering: nested this deep, this many nodes looked at, this long.
+# Bounds on one rendering: depth, number of visited nodes, characters.
 _DEPTH = 6
 _FLAT_DEPTH = 2
 _NODES = 300
@@ -18,10 +18,10 @@ _OBJECT_FIELDS = 12
 _LITERALS = 12
 _MERGED = 50
 
-# Of one object; no signature shows as many.
+# Maximum properties of one object; no signature shows as many.
 _PROPERTIES = 1_000
 
-# Nodes that are looked at for one document: 200 parameters that refer to the same large type would be 100,000.
+# Visited nodes for one document: 200 parameters that refer to the same large type would visit 100,000.
 _ALL_NODES = 5_000
 
 _SIMPLE = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
@@ -30,12 +30,12 @@ _ANY = "Any"
 
 @dataclass(slots=True)
 class ObjectShape:
-    """The parameters an object schema stands for.
+    """The parameters that an object schema defines.
 
     Attributes:
-        properties: Their schemas, in the schema's order; anything may be a schema here.
-        required: Names that must be there.
-        extra: Schema of other names, where the schema says that there may be some; else None.
+        properties: Property schemas in the schema's order; any JSON value is possible here.
+        required: Names of required properties.
+        extra: The schema of additional properties if the schema allows them explicitly, else None.
     """
 
     properties: dict[str, Any] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class ObjectShape:
 
 
 def object_shape(root: dict[str, Any]) -> ObjectShape:
-    """Gather properties through `$ref` and `allOf`; of `anyOf` and `oneOf`, all properties and the common required."""
+    """Collect properties through `$ref` and `allOf`; of `anyOf` and `oneOf`, all properties and the common required."""
     shape = ObjectShape()
     _gather(root, root, shape, [0])
     shape.required &= set(shape.properties)
@@ -86,7 +86,7 @@ def _gather_own(schema: dict[str, Any], shape: ObjectShape) -> None:
 
 
 def resolve(root: Any, reference: str) -> Any:
-    """What a reference inside the document points to, or None: other documents are never fetched."""
+    """The target of a reference inside the document, or None. Other documents are never fetched."""
     if not reference.startswith("#"):
         return None
     node = root
@@ -110,7 +110,7 @@ class TypeRenderer:
         self._all_nodes = 0
 
     def render(self, schema: Any) -> str:
-        """Type text for a schema of the document (`list[str]`, `Literal['a', 'b'] | None`), never long."""
+        """The annotation for a schema of the document (`list[str]`, `Literal['a', 'b'] | None`), limited in length."""
         for depth in (_DEPTH, _FLAT_DEPTH):
             if self._all_nodes > _ALL_NODES:
                 break
@@ -158,7 +158,7 @@ class TypeRenderer:
         return [self._typed(kinds, schema, depth, refs)]
 
     def _all_of(self, options: list[Any], depth: int, refs: tuple[str, ...]) -> list[str]:
-        """One option is the usual wrapping of a `$ref`; of several, the first that says anything."""
+        """A single option usually wraps a `$ref`; of several, the first that is not `Any` is used."""
         rendered = [self._render(option, depth - 1, refs) for option in options] if depth > 0 else []
         return [next((text for text in rendered if text != _ANY), _ANY)]
 
@@ -227,7 +227,7 @@ def _union(parts: list[str]) -> str:
 
 
 def _split(union: str) -> list[str]:
-    """The options of a union, leaving alone what stands in brackets or quotes."""
+    """Split a union into its options, ignoring separators in brackets and quotes."""
     return [union] if any(mark in union for mark in "[('\"") else union.split(" | ")
 
 

@@ -1,4 +1,4 @@
-"""Ranked search over tools: SQLite's FTS5 in memory, scored with BM25."""
+"""Ranked search for tools: an in-memory SQLite FTS5 index, scored by BM25."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.catalog.tools import ToolInfo
 
-# Name above server above title and description above parameter names.
+# Weights of a tool's name, its server's name, its title and description, and its parameter names.
 _WEIGHTS = "12.0, 5.0, 3.0, 1.0"
 
-# Longer queries are cut: every word costs two terms.
+# Longer queries are cut: every word adds two terms.
 _WORDS_USED = 24
 
-# What of a tool is searched: more of a description, or of the names of parameters, would be a flood of words.
+# How much of a tool is indexed: longer descriptions or more parameter names would dominate the index.
 _CHARS_USED = 10_000
 _PARAMS_USED = 500
 
-# Tool authors and askers pick different words for these; a word also finds the others of its group.
+# Groups of synonyms, since authors and users choose different words. A word also finds the others of its group.
 _SYNONYMS = (
     ("history", "log"),
     ("delete", "remove"),
@@ -42,10 +42,10 @@ _SYNONYMS = (
 )
 _SAME = {word: group for group in _SYNONYMS for word in group}
 
-# What the score of a tool is multiplied with if the query has its whole name, or its server's.
+# Factor for a tool whose whole name, or its server's, is in the query.
 _NAMED = 2.0
 
-# What is left of the score of a tool whose description says that it is deprecated.
+# Factor for a tool whose description says that it is deprecated.
 _DEPRECATED = 0.5
 
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -53,20 +53,20 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 def words(text: str) -> list[str]:
-    """`getUserID`, `get_user_id` and `get-user-id` as the words `get user id`; lower case, in order."""
+    """The words of an identifier or text: `getUserID`, `get_user_id` and `get-user-id` give `get user id`, in order."""
     return [word.lower() for part in _WORD.findall(text) for word in _CAMEL.split(part)]
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A tool found, and its score: higher is better, comparable within one search only."""
+    """A matching tool and its score: higher is better, and comparable within one search only."""
 
     tool: ToolInfo
     score: float
 
 
 class SearchIndex:
-    """An immutable index over some tools; build a new one when they change.
+    """An immutable index of tools. Build a new one when they change.
 
     Raises:
         BridgeError: `no_fts5`, when the interpreter's SQLite was built without FTS5.
@@ -109,18 +109,18 @@ class SearchIndex:
         strict: bool = False,
         allowed: Callable[[ToolInfo], bool] | None = None,
     ) -> list[Hit]:
-        """Rank tools by a query in plain words.
+        """Rank tools by a plain-language query.
 
         Args:
-            query: Words; nothing in it is read as search syntax. Without a word in it, every tool matches.
-            limit: At most so many hits.
-            strict: Only tools that have every word (or a word that begins with it). Otherwise, when there is none,
-                those that have every word or a synonym of it, and then those that have any; and in any case those that
-                have some of them if the query has their whole name, or their server's.
-            allowed: Leaves out the tools for which it is false.
+            query: Words; no search syntax. A query without words matches every tool.
+            limit: The maximum number of hits.
+            strict: Whether a tool must have every word, or a word that begins with it. Otherwise, if no tool has every
+                word, tools match that have every word or a synonym of it, and then tools that have any word. Tools
+                whose whole name, or their server's, is in the query match if they have any word, in any case.
+            allowed: Returns whether to include a tool; None includes all.
 
         Returns:
-            The best first; equals by server and name.
+            The best hits first; ties are ordered by server and name.
         """
         if limit <= 0:
             return []
@@ -141,7 +141,7 @@ class SearchIndex:
         if not found:
             found = self._match(" OR ".join(wider.values()), asked, allowed, named)
         elif named:
-            # That other tools have every word somewhere must not hide them.
+            # A tool that is named in the query must not be hidden by others that have every word somewhere.
             have_all = {(hit.tool.server, hit.tool.name) for hit in found}
             some = self._match(" OR ".join(wider.values()), asked, allowed, named, self._besides(wider, named))
             found += [hit for hit in some if (hit.tool.server, hit.tool.name) not in have_all]
@@ -149,7 +149,7 @@ class SearchIndex:
         return found[:limit]
 
     def _named(self, asked: list[str]) -> set[int]:
-        """The tools of which a query has the whole name, or their server's."""
+        """Indices of the tools whose whole name, or their server's, is in the query."""
         given = set(asked)
         return {
             number
@@ -158,7 +158,7 @@ class SearchIndex:
         }
 
     def _besides(self, terms: dict[str, str], named: set[int]) -> set[int]:
-        """Of the named tools those of which a query has more than their server's name."""
+        """Those of the named tools for which the query has words besides their server's name."""
         rest = terms.keys() - {word for number in named for server in self._servers[number] for word in server}
         if not rest:
             return set()
@@ -189,10 +189,10 @@ class SearchIndex:
         return sorted(hits, key=_order)
 
     def _likeness(self, number: int, asked: list[str]) -> float:
-        """How much of the query is the tool's name and the other way round, 0 to 1.
+        """The similarity of the query and the tool's name, 0 to 1.
 
-        BM25 reckons the length of a whole row, so it alone prefers a tool that is briefly described to one whose very
-        name was asked for.
+        BM25 considers the length of a whole row: alone, it prefers a tool with a short description to one whose exact
+        name is in the query.
         """
         name = self._names[number]
         shared = sum(any(part.startswith(word) or word.startswith(part) for part in name) for word in asked)
@@ -216,7 +216,7 @@ def _row(number: int, tool: ToolInfo) -> tuple[int, str, str, str, str]:
 
 
 def _text(text: str) -> str:
-    """The words, then the unsplit forms too, so that `readfile` finds `readFile`."""
+    """The split words and the unsplit forms, so that `readfile` finds `readFile`."""
     whole = {part.lower() for part in re.findall(r"\S+", text) if _CAMEL.search(part) or "_" in part or "-" in part}
     joined = [re.sub(r"[\W_]+", "", part) for part in sorted(whole)]
     return " ".join([*words(text), *joined]).encode("utf-8", "replace").decode()

@@ -1,35 +1,39 @@
-"""Tool listings on disk, so that servers that don't run can be searched and described."""
+"""A cache of tool listings on disk, for search and description of servers that aren't running."""
 
 from __future__ import annotations
 
 import json
 import logging
-import os
-import tempfile
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from mcp_bridge.atomic_files import write_private
 from mcp_bridge.downstream.catalog.tools import ToolInfo, listing_from_wire
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.large_json import dumps
 from mcp_bridge.private_files import state_directory
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
 _FORMAT = 1
 
-# A larger file is none of ours.
+_encoder = json.JSONEncoder(separators=(",", ":"))
+
+# Larger files weren't written by the bridge.
 _FILE_BYTES = 64 * 1024 * 1024
 
 
 class ListingStore:
-    """One file a server, named by a hash of its configuration; any fault of a file only means that it isn't there."""
+    """One file for each server, named by the hash of its configuration. An invalid file counts as missing."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def load(self, key: str, server: str, server_alias: str) -> tuple[ToolInfo, ...] | None:
-        """The tools stored under `key`, or None. A file that can't be understood is deleted."""
+        """The tools stored under `key`, or None. An invalid file is deleted."""
         path = self._path(key)
         try:
             return listing_from_wire(server, server_alias, _read(path)).tools
@@ -42,28 +46,19 @@ class ListingStore:
             return None
 
     def size(self, key: str) -> int:
-        """Bytes of what is stored under `key`; 0 for nothing."""
+        """The size of the file stored under `key`, in bytes; 0 if there is none."""
         try:
             return self._path(key).stat().st_size
         except OSError:
             return 0
 
     def save(self, key: str, tools: tuple[ToolInfo, ...]) -> None:
-        """Replace what is stored under `key`; a disk that refuses is logged and otherwise ignored."""
+        """Replace the tools stored under `key`; a write error is logged and otherwise ignored."""
         content = {"format": _FORMAT, "tools": [_wire(tool) for tool in tools]}
         try:
             state_directory(self._directory.parent)
             self._directory.mkdir(exist_ok=True, mode=0o700)
-            # mkstemp makes it 0600: descriptions may tell of private systems.
-            descriptor, temporary = tempfile.mkstemp(dir=self._directory, prefix=".", suffix=".tmp")
-            try:
-                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                    json.dump(content, file, separators=(",", ":"))
-                Path(temporary).replace(self._path(key))
-            except BaseException:
-                with suppress(OSError):
-                    Path(temporary).unlink()
-                raise
+            write_private(self._path(key), dumps(content, _encoder).encode())
         except (OSError, ValueError, BridgeError) as error:
             logger.warning("cannot cache a listing in %s: %r", self._directory, error)
 

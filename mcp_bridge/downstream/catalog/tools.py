@@ -1,4 +1,4 @@
-"""One tool as listed by its server, decoded once."""
+"""A tool as listed by its server, decoded once."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from mcp_bridge.downstream.catalog.aliases import assign
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolInfo:
-    """A tool in the words of its server, with the names it has in Python.
+    """A tool as its server describes it, with its names in Python.
 
     Attributes:
-        server: Name of its server in the configuration.
-        server_alias: Python identifier of the server.
-        name: The name the server knows it by.
-        alias: Python identifier, unique in its server.
-        title: For people, or None.
-        description: For models; may be empty.
-        input_schema: JSON Schema of the arguments. Data from a half-trusted server: read it defensively.
-        output_schema: JSON Schema of the structured result, or None.
-        annotations: Hints by their names on the wire (`readOnlyHint`, `idempotentHint`…); claims, not facts.
+        server: The name of its server in the configuration.
+        server_alias: The server's Python identifier.
+        name: The tool's name on the wire.
+        alias: Its Python identifier, unique within the server.
+        title: A title for people, or None.
+        description: A description for models; may be empty.
+        input_schema: The JSON Schema of the arguments, from a half-trusted server: any part may be malformed.
+        output_schema: The JSON Schema of the structured result, or None.
+        annotations: Hints by their wire names (`readOnlyHint`, `idempotentHint`…), which are unverified claims.
     """
 
     server: str
@@ -41,16 +41,16 @@ class ToolInfo:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a server listed: its tools in its own order, and what had to be left out."""
+    """A server's tools in the server's order, and notices about what was left out."""
 
     tools: tuple[ToolInfo, ...]
     notices: tuple[str, ...] = ()
 
 
 def listing_from_wire(server: str, server_alias: str, raw_tools: list[dict[str, Any]]) -> Listing:
-    """Decode tools by their names on the wire; what has the wrong shape is left out or emptied, never raised.
+    """Decode tools from wire format. Malformed tools are left out and malformed members emptied; nothing is raised.
 
-    A repeated name keeps its first tool: the server could only ever run one of them.
+    Of a repeated name only the first tool is kept: the server can only run one of them.
     """
     seen: dict[str, dict[str, Any]] = {}
     repeated: list[str] = []

@@ -1,4 +1,4 @@
-"""One life of one server process, from its start to its end, in a task of its own.
+"""One server process from start to end, supervised by one task.
 
 Loads the MCP SDK: import it only where a server is started.
 """
@@ -33,15 +33,14 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter
 
 from mcp_bridge import __version__, fair_share
-from mcp_bridge.downstream.catalog.listing_limits import MAX_PAGES, MAX_TOOLS, Gathered
+from mcp_bridge.downstream.catalog.listing_limits import MAX_PAGES, MAX_TOOLS, BoundedListing
 from mcp_bridge.downstream.catalog.tools import Listing, listing_from_wire
-from mcp_bridge.downstream.client import failures
-from mcp_bridge.downstream.client.aside import taken_back, tools_of, whole
+from mcp_bridge.downstream.client.large_parts import detached_parts, reattach, tools_of
 from mcp_bridge.downstream.client.transport import OversizedResult, StdioTransport
-from mcp_bridge.offload import leave_limits, on_thread
+from mcp_bridge.offload import detach_from_time_limits, on_thread
 from mcp_bridge.workspace.content import changed
 
-# For the supervisor, which imports this module late and through it what it needs of the SDK.
+# Re-exported for the supervisor, which imports this module, and with it the SDK, on first use.
 from mcp.shared.exceptions import MCPError  # isort: skip
 
 if TYPE_CHECKING:
@@ -58,30 +57,30 @@ logger = logging.getLogger(__name__)
 
 NESTED_VARIABLE = "MCP_BRIDGE_NESTED"
 
-# Of where a server wants its next page asked for; a longer one costs more than the page.
+# The longest pagination cursor that is accepted; a longer one costs more than the page.
 MAX_CURSOR_CHARS = 16 << 10
 
-# Modern servers send what they log only to those who ask for it, by request.
+# Modern servers send log messages only for requests that ask for them.
 LOG_LEVEL: LoggingLevel = "info"
 
-# What a server may take to acknowledge that it will announce changes of its tools.
+# How long a server may take to acknowledge a subscription to changes of its tools.
 SUBSCRIBE_TIMEOUT = 2.0
 
 _CallResult: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(CallToolResult | InputRequiredResult)
 
 
 class Connection:
-    """A started server. `run` is its task; everything else may be used from any task of the event loop.
+    """A started server. `run` is its task; all other members may be used from any task of the event loop.
 
     Attributes:
         settled: Set once the server is ready or has failed.
-        ended: Set once its process is gone.
+        ended: Set once its process has ended.
         failure: Why it never became ready, or None.
         listing: Its tools, once ready.
-        stale: True when the server said that its tools have changed since.
-        stopping: Why we are ending it, or None.
-        death_noted: For the supervisor: whether it has reckoned with the end of it.
-        last_used: When it last did something for us, on the event loop's clock.
+        stale: Whether the server has announced changes of its tools since the listing.
+        stopping: Why the bridge is stopping it, or None.
+        death_noted: Whether the supervisor has handled its end.
+        last_used: When a request was last made, on the event loop's clock.
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class Connection:
         self.listed_at = 0.0
         self.stale = False
         self.stopping: str | None = None
-        self.death_noted = False
+        self.death_handled = False
         self.started_at = anyio.current_time()
         self.last_used = self.started_at
         self.calls_done = 0
@@ -123,24 +122,24 @@ class Connection:
 
     @property
     def usable(self) -> bool:
-        """Whether calls can be sent on it now."""
+        """Whether requests can be sent now."""
         return self._client is not None and self.stopping is None and not self.transport.closed.is_set()
 
     @property
     def protocol(self) -> str | None:
-        """The protocol version agreed on, once ready."""
+        """The negotiated protocol version, once ready."""
         return self._client.protocol_version if self._client else None
 
     def stop(self, reason: str) -> None:
-        """Begin to end it; calls in flight fail."""
+        """Begin to stop the server; calls in flight fail."""
         self.stopping = self.stopping or reason
         self._scope.cancel()
 
     async def run(self, idle_timeout: float) -> None:
-        """Start the server, serve until it dies, is stopped or has been idle, end its processes. Never raises."""
-        # Whoever needed it first isn't charged for what it sends from now on.
+        """Start the server, serve until it dies, is stopped or was idle, then end its processes. Never raises."""
+        # From now on messages are charged to the server, and not to whoever needed it first.
         fair_share.current.set(self.transport.party)
-        leave_limits()
+        detach_from_time_limits()
         try:
             with self._scope:
                 await self._run(idle_timeout)
@@ -170,17 +169,17 @@ class Connection:
         )
         async with client, anyio.create_task_group() as tasks:
             if self._announces_changes(client):
-                # First the subscription, then the listing: a change between the two would be missed.
+                # The subscription comes before the listing: a change between the two would be missed.
                 with anyio.move_on_after(SUBSCRIBE_TIMEOUT):
                     await tasks.start(self._listen, client)
             self.listing = await self._list(client)
             self.listed_at = anyio.current_time()
             self._client = client
             self.settled.set()
-            await self._until_over(idle_timeout)
+            await self._until_done(idle_timeout)
             tasks.cancel_scope.cancel()
 
-    async def _until_over(self, idle_timeout: float) -> None:
+    async def _until_done(self, idle_timeout: float) -> None:
         self.last_used = anyio.current_time()
         while not self.transport.closed.is_set():
             if idle_timeout <= 0:
@@ -193,25 +192,25 @@ class Connection:
             with anyio.move_on_after(left if left > 0 else idle_timeout):
                 await self.transport.closed.wait()
 
-    # What the supervisor asks of it.
+    # Requests by the supervisor.
 
     async def call(
         self, name: str, arguments: dict[str, Any], tell: Callable[[str], None] | None = None
     ) -> CallToolResult | InputRequiredResult:
-        """Call a tool. The structured result is not held against its schema: a side effect's result is never lost.
+        """Call a tool. The structured result isn't validated against its schema: the side effect has happened.
 
         Args:
-            name: The tool's.
-            arguments: By their names in the schema.
-            tell: Told the server's progress with it. What the server logs meanwhile may be of any of its calls: all of
-                them are told.
+            name: The tool's name.
+            arguments: Argument values by the schema's names.
+            tell: Called with the server's progress messages. A log message may be about any call in flight, so each
+                call gets all of them.
 
         Raises:
             MCPError: The server answered with an error, or the connection ended.
-            pydantic.ValidationError: It answered with something that isn't a result.
+            pydantic.ValidationError: The server's answer is not a result.
         """
         client = self._open_client()
-        with self.transport.outgoing.kept(arguments) as sent:
+        with self.transport.outgoing.detached(arguments) as sent:
             request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=sent))
             if tell is None:
                 result = await client.session.send_request(request, _CallResult)
@@ -223,13 +222,13 @@ class Connection:
                     )
                 finally:
                     self._listeners.remove(tell)
-        if isinstance(result, CallToolResult) and (parts := taken_back(result)):
+        if isinstance(result, CallToolResult) and (parts := detached_parts(result)):
             objects_only = client.protocol_version not in MODERN_PROTOCOL_VERSIONS
-            return await on_thread(functools.partial(whole, result, parts, objects_only=objects_only))
+            return await on_thread(functools.partial(reattach, result, parts, objects_only=objects_only))
         return result
 
-    async def ask_for_life(self) -> None:
-        """Return when the server answers the smallest question of its era."""
+    async def ping(self) -> None:
+        """Return when the server answers a ping, or in modern protocol versions the cheapest request."""
         client = self._open_client()
         if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
             await client.session.send_request(ListToolsRequest(params=None), ListToolsResult)
@@ -237,7 +236,7 @@ class Connection:
             await client.session.send_request(PingRequest(), EmptyResult)
 
     async def relist(self) -> Listing:
-        """List the tools anew."""
+        """List the tools again."""
         self.stale = False
         try:
             self.listing = await self._list(self._open_client())
@@ -253,12 +252,12 @@ class Connection:
         return self._client
 
     async def _list(self, client: Client) -> Listing:
-        # The server's, whoever needs it first; everybody else who needs it waits for it, too.
+        # Listing is charged to the server: everybody who uses it waits for the listing, and not only the first.
         with fair_share.billed(self.transport.party):
             return await self._listed(client)
 
     async def _listed(self, client: Client) -> Listing:
-        gathered = Gathered()
+        gathered = BoundedListing()
         endless = False
         cursors: set[str] = set()
         cursor: str | None = None
@@ -268,7 +267,7 @@ class Connection:
                 page = await client.session.send_request(ListToolsRequest(params=params), ListToolsResult)
             except MCPError as error:
                 if error.code == METHOD_NOT_FOUND and cursor is None:
-                    break  # a server of prompts or resources only
+                    break  # A server of prompts or resources only.
                 raise
             await on_thread(_take_page, gathered, page)
             cursor = page.next_cursor
@@ -285,7 +284,7 @@ class Connection:
             notices.append(f"server {self._spec.name!r} lists without end; cut after {len(gathered.tools)} tools")
         return Listing(listing.tools, (*listing.notices, *notices))
 
-    # What the server tells by itself.
+    # Notifications from the server.
 
     def _announces_changes(self, client: Client) -> bool:
         tools = client.server_capabilities.tools
@@ -304,8 +303,8 @@ class Connection:
         if params.level == "debug":
             return
         said = params.data if isinstance(params.data, str) else json.dumps(params.data, ensure_ascii=False)
-        # As what it writes to stderr: the operator's log is masked.
-        failures.logger.info("server %r logs (%s): %s", self._spec.name, params.level, said)
+        # Treated like stderr output: the operator's log is masked.
+        logger.info("server %r logs (%s): %s", self._spec.name, params.level, said)
         for tell in list(self._listeners):
             tell(said if params.level == "info" else f"{params.level}: {said}")
 
@@ -322,7 +321,7 @@ def _progress_teller(tell: Callable[[str], None]) -> ProgressFnT:
     return progressed
 
 
-def _take_page(gathered: Gathered, page: ListToolsResult) -> None:
+def _take_page(gathered: BoundedListing, page: ListToolsResult) -> None:
     gathered.add(tools_of(page))
 
 

@@ -1,8 +1,8 @@
-"""What went wrong with a server, in words and codes for its user.
+"""Errors about a server: codes, messages and hints for its user.
 
-These errors reach the sandbox, whole but for `private`: what a server wrote to stderr may hold its secrets, and where
-it is configured tells of the host. Both are for the operator. Of what a server has printed that didn't start, its last
-lines are in the error, if there is somebody who takes out its secrets (`Shown`).
+The sandbox sees these errors except for `private`, which is for the operator: a server's stderr may contain secrets,
+and the path of its configuration reveals the host. If a server fails to start, the error quotes the last lines of its
+output, provided that a function is given that masks its secrets (`MaskOutput`).
 """
 
 from __future__ import annotations
@@ -21,37 +21,38 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog.tools import ToolInfo
     from mcp_bridge.downstream.client.connection import Connection
     from mcp_bridge.downstream.configuration.spec import ServerSpec
+    from mcp_bridge.error_codes import Code
 
 logger = logging.getLogger(__name__)
 
-# How a process ended is known a moment after its pipes have.
+# The exit status of a process is known shortly after its pipes have closed.
 _EXIT_STATUS_WAIT = 0.2
 _EXIT_STATUS_POLL = 0.01
 
 _INVALID_PARAMS = -32602
 
-# How much of a decoder's complaint is passed on.
+# Maximum characters of a decoder's message in an error.
 _REASON = 500
 
 _OUTPUT_LINES = 8
 _OUTPUT_COLUMNS = 240
-"""What of a server's output is in the error of its start."""
+"""How much of a server's output the error of a failed start quotes."""
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\\\)?|.)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Colours, titles and other controls."""
+"""Terminal escape sequences and other control characters."""
 
 _FRAME = re.compile(r"\s+at .*\)?$|\s*\^+\s*$")
-"""Lines of a JavaScript stack, which comes after what has happened."""
+"""Lines of a JavaScript stack trace, which follow the message."""
 
-Shown = Callable[["ServerSpec", Mapping[str, str], str], str]
-"""From a server, the variables that it was given and what it has printed to the same without secrets."""
+MaskOutput = Callable[["ServerSpec", Mapping[str, str], str], str]
+"""Masks the secrets in a server's output: called with the server, its environment variables and its output."""
 
 _SHOW_MORE = "`mcp-bridge servers list --start` shows more"
 
 
 def error(
     spec: ServerSpec,
-    code: str,
+    code: Code,
     message: str,
     *,
     hint: str | None = None,
@@ -62,23 +63,23 @@ def error(
     return BridgeError(code, message, hint=hint, private=private, server=spec.name, **details)
 
 
-def again(original: BridgeError) -> BridgeError:
-    """A copy to raise: one exception raised in several tasks would mix up their tracebacks."""
+def copy_to_raise(original: BridgeError) -> BridgeError:
+    """A copy of an error to raise: one exception raised in several tasks would mix up their tracebacks."""
     return BridgeError(
         original.code, original.message, hint=original.hint, private=original.private, **original.details
     )
 
 
 def log(failure: BridgeError) -> None:
-    """Tell the operator of a server's failure; what may hold secrets only to one who asked for more than warnings."""
+    """Log a server's failure. Details that may contain secrets are logged below the level of warnings."""
     known = {key: value for key, value in failure.private.items() if key != "stderr"}
     logger.warning("%s%s", failure.message, "".join(f" ({key}: {value})" for key, value in known.items()))
     for line in failure.private.get("stderr", ()):
         logger.info("server %r wrote: %s", failure.details.get("server"), line)
 
 
-def refusal(spec: ServerSpec) -> BridgeError | None:
-    """Why a server can never be started as it is configured, or None."""
+def configuration_error(spec: ServerSpec) -> BridgeError | None:
+    """Why a server can't be started as configured, or None."""
     name = spec.name
     if spec.problem is not None:
         message = f"server {name!r} is misconfigured: {spec.problem}"
@@ -94,7 +95,7 @@ def refusal(spec: ServerSpec) -> BridgeError | None:
 
 
 def backoff(spec: ServerSpec, wait: float, last: BridgeError | None) -> BridgeError:
-    """It failed, and is not tried again yet."""
+    """The error for a server that failed and isn't started again before the wait has passed."""
     message = f"server {spec.name!r} is not running and is tried again in {wait:.1f} s"
     message += f"; last: {last.message}" if last else "."
     extras = {"exit": last.details["exit"]} if last and "exit" in last.details else {}
@@ -103,19 +104,21 @@ def backoff(spec: ServerSpec, wait: float, last: BridgeError | None) -> BridgeEr
     return error(spec, "server_unavailable", message, private=private, reason="backoff", retry_in=retry_in, **extras)
 
 
-def start_failure(spec: ServerSpec, launched: Sequence[Connection], shown: Shown | None = None) -> BridgeError:
-    """It was started and did not get ready.
+def start_failure(
+    spec: ServerSpec, launched: Sequence[Connection], mask_output: MaskOutput | None = None
+) -> BridgeError:
+    """The error for a server that was started and did not become ready.
 
     Args:
-        spec: The server.
-        launched: Its processes of this start, of which the last one's end counts.
-        shown: What makes its output fit to be told; None if it isn't.
+        spec: The server's configuration.
+        launched: The processes of this start; the last one determines the error.
+        mask_output: Masks the server's output; None if output may not be quoted.
     """
     connection = launched[-1]
     failure = connection.failure
     hint: str | None = f"Mend its configuration; {_SHOW_MORE}."
     private = _private(spec, connection)
-    told = [lines for each in reversed(launched) if (lines := _printed(spec, each, shown))]
+    told = [lines for each in reversed(launched) if (lines := _masked_output(spec, each, mask_output))]
     output = told[0] if told else []
     if isinstance(failure, FileNotFoundError | NotADirectoryError) and failure.filename == spec.cwd is not None:
         why = "its working directory is not there."
@@ -128,7 +131,7 @@ def start_failure(spec: ServerSpec, launched: Sequence[Connection], shown: Shown
         private["command"] = spec.command
         why = f"{_name(spec.command)!r} cannot be run: {failure.strerror or type(failure).__name__}."
     elif large := _too_large(failure, connection):
-        # Before how its process ended: we have ended it for that.
+        # Comes before the exit status: the bridge has ended the process because of it.
         why = f"its listing is too large: {large}."
         hint = f"It has to list less, or in pages; {_SHOW_MORE}."
     elif not connection.settled.is_set():
@@ -152,16 +155,16 @@ def start_failure(spec: ServerSpec, launched: Sequence[Connection], shown: Shown
 
 
 def first_line(message: str) -> str:
-    """An error's message without what the server has printed."""
+    """The first line of an error's message, without the server's output."""
     return message.partition("\n")[0].removesuffix(" It printed:")
 
 
-def _printed(spec: ServerSpec, connection: Connection, shown: Shown | None) -> list[str]:
-    """The last lines that a process has printed, without secrets; none where nobody takes them out."""
-    if shown is None:
+def _masked_output(spec: ServerSpec, connection: Connection, mask_output: MaskOutput | None) -> list[str]:
+    """The last lines of a process's output, masked; empty if there is no function to mask them."""
+    if mask_output is None:
         return []
-    # All of it first: a secret that was cut through can't be found any more.
-    text = shown(spec, connection.transport.environment, _ESCAPES.sub("", connection.transport.log.text()))
+    # Mask all output before cutting it: a secret that was cut in two can't be recognised.
+    text = mask_output(spec, connection.transport.environment, _ESCAPES.sub("", connection.transport.log.text()))
     lines = [line.rstrip() for line in text.splitlines() if line.strip() and not _FRAME.match(line)]
     return [line[:_OUTPUT_COLUMNS] for line in lines[-_OUTPUT_LINES:]]
 
@@ -194,9 +197,9 @@ def _slow_hint(spec: ServerSpec) -> str:
 
 
 def _too_large(failure: BaseException | None, connection: Connection) -> str:
-    """The size and the limit of what it answered before it was ready, if it was that; else empty."""
-    # Loaded already: a connection exists.
-    from mcp_bridge.downstream.client.connection import OversizedResult  # noqa: PLC0415
+    """The size and limit of an oversized answer before the server was ready; empty if that wasn't the failure."""
+    # The SDK is loaded already: a connection exists.
+    from mcp_bridge.downstream.client.transport import OversizedResult  # noqa: PLC0415
 
     data = getattr(failure, "data", None)
     if isinstance(data, OversizedResult):
@@ -206,12 +209,12 @@ def _too_large(failure: BaseException | None, connection: Connection) -> str:
 
 
 def _name(command: str) -> str:
-    """A command without its folder, which is the host's business."""
+    """A command without its folder, which would reveal the host's file system."""
     return command.rpartition("/")[2]
 
 
 def death(spec: ServerSpec, connection: Connection, tool: ToolInfo | None = None) -> BridgeError:
-    """It ran, and ended by itself."""
+    """The error for a server that was ready and ended by itself."""
     how = connection.transport.exit_status() or connection.transport.end_reason or "it closed its output"
     during = f" in the middle of {tool.name}" if tool else ""
     message = f"server {spec.name!r} died{during} ({how})."
@@ -224,9 +227,11 @@ def death(spec: ServerSpec, connection: Connection, tool: ToolInfo | None = None
 async def call_failure(
     spec: ServerSpec, connection: Connection, tool: ToolInfo, cause: Exception, *, limit: int
 ) -> BridgeError:
-    """What a call that raised means."""
-    # Loaded already: a connection exists.
-    from mcp_bridge.downstream.client.connection import MCPError, OversizedResult  # noqa: PLC0415
+    """The error for a call that raised an exception."""
+    # The SDK is loaded already: a connection exists.
+    from mcp.shared.exceptions import MCPError  # noqa: PLC0415
+
+    from mcp_bridge.downstream.client.transport import OversizedResult  # noqa: PLC0415
 
     what = f"{spec.name}.{tool.name}"
     if isinstance(cause, MCPError):
@@ -244,7 +249,7 @@ async def call_failure(
                 while connection.transport.exit_status() is None:  # noqa: ASYNC110 - nothing announces it
                     await anyio.sleep(_EXIT_STATUS_POLL)
             return death(spec, connection, tool)
-        code = "bad_arguments" if cause.code == _INVALID_PARAMS else "tool_failed"
+        code: Code = "bad_arguments" if cause.code == _INVALID_PARAMS else "tool_failed"
         return error(spec, code, f"{what}: {cause.message}", tool=tool.name, rpc_code=cause.code)
     if type(cause).__name__ == "ValidationError":
         message = f"{what} answered something that is not a tool result."

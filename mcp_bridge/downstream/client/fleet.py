@@ -1,4 +1,4 @@
-"""All configured servers together, and the task group that their tasks live in."""
+"""All configured servers, and the task group in which their tasks run."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
     from mcp_bridge.downstream.catalog.tools import Listing, ToolInfo
-    from mcp_bridge.downstream.client.failures import Shown
+    from mcp_bridge.downstream.client.failures import MaskOutput
     from mcp_bridge.downstream.client.status import ServerStatus
     from mcp_bridge.downstream.configuration.spec import ServerSpec
 
 logger = logging.getLogger(__name__)
 
-# Beyond the bounded waits of each transport's own closing; runs out only if one of those is broken.
+# Longer than the sum of the transports' bounded waits; expires only if one of these is broken.
 _CLOSE_TIMEOUT = 10.0
 
 
 class Fleet:
-    """The supervised servers. An async context manager; enter and leave it in the same task.
+    """The supervised servers. An async context manager; enter and exit it in the same task.
 
     Attributes:
-        servers: By configured name.
-        missing: Why others aren't there, a sentence each.
+        servers: Servers by configured name.
+        missing: One sentence for each configuration file that is ignored.
     """
 
     def __init__(
@@ -45,19 +45,18 @@ class Fleet:
         idle_timeout: float = 0.0,
         max_result_bytes: int = MAX_RESULT_BYTES,
         environment: Environment | None = None,
-        shown: Shown | None = None,
+        mask_output: MaskOutput | None = None,
         missing: tuple[str, ...] = (),
     ) -> None:
-        """Configure servers; none is started before it is used.
+        """Configure the servers. A server is started on first use.
 
         Args:
-            specs: The servers.
+            specs: The servers' configurations.
             idle_timeout: Seconds after which an unused server is stopped; 0 for never.
-            max_result_bytes: Bytes of JSON one result may have.
-            environment: What servers are given of ours; by default all but what is the bridge's own.
-            shown: Makes what a server has printed fit for those whom its errors are told; without it they aren't
-                told of that.
-            missing: Why others aren't there, a sentence each: for whoever asks for one of them.
+            max_result_bytes: The maximum size of a result, in bytes of JSON.
+            environment: The environment that servers are given; by default everything but the bridge's own variables.
+            mask_output: Masks secrets in a server's output so that errors may quote it; None if errors quote none.
+            missing: One sentence for each configuration file that is ignored, for errors about unknown servers.
         """
         specs = list(specs)
         environment = environment or Environment()
@@ -74,7 +73,7 @@ class Fleet:
                 idle_timeout=idle_timeout,
                 max_result_bytes=max_result_bytes,
                 environment=environment,
-                shown=shown,
+                mask_output=mask_output,
                 on_listing=self._on_listing,
             )
             for spec in specs
@@ -91,7 +90,7 @@ class Fleet:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """End every server and all of its processes. Bounded, and finished even if the caller is cancelled."""
+        """End all servers and their processes. Bounded in time; completes even if the caller is cancelled."""
         tasks, self._tasks = self._tasks, None
         self._closed = True
         if tasks is None:
@@ -107,7 +106,7 @@ class Fleet:
         await tasks.__aexit__(None, None, None)
 
     def server(self, name: str) -> DownstreamServer:
-        """The server of this name, or else of this alias.
+        """The server with this name, or else with this alias.
 
         Raises:
             BridgeError: `unknown_server`, with the nearest names.
@@ -139,18 +138,18 @@ class Fleet:
         return await self.server(server).call_tool(tool, arguments, timeout, tell)
 
     def statuses(self) -> list[ServerStatus]:
-        """What is known of every server, by name."""
+        """The status of every server, sorted by name."""
         return [self.servers[name].status() for name in sorted(self.servers)]
 
     def add_listener(self, listener: Callable[[DownstreamServer, Listing], None]) -> None:
-        """Have `listener` called with every listing that a server gives."""
+        """Register a callback for every listing of a server."""
         self._listeners.append(listener)
 
     def start_soon(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
-        """Run a task beside the servers', for as long as the fleet is up.
+        """Run a background task in the fleet's task group.
 
         Raises:
-            BridgeError: `server_unavailable`: it isn't.
+            BridgeError: `server_unavailable`: the fleet isn't running.
         """
         self._spawn(function, *args)
 
@@ -165,7 +164,7 @@ class Fleet:
 
 
 async def _contained(function: Callable[..., Awaitable[None]], *args: Any) -> None:
-    """Run one server's task: no fault of it may end the group, and so the other servers."""
+    """Run one server's task. An exception in it must not end the task group, and with it the other servers."""
     try:
         await function(*args)
     except Exception as exc:  # noqa: BLE001

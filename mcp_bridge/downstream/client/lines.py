@@ -1,25 +1,25 @@
-"""Newline-delimited messages out of a byte stream, with a limit (sans-IO)."""
+"""Splits a byte stream into newline-delimited messages of limited size (sans-IO)."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-# How much of an oversized line's head and tail is kept to tell which request it answers.
+# How much of both ends of an oversized line is kept, to find the request that it answers.
 _EDGE = 512
 
-# Only where the id is certainly the message's own: first members, or last before the closing brace.
+# These match only an id of the message itself: at the first members, or last before the closing brace.
 _ID_AT_HEAD = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,18})\s*,')
 _ID_AT_TAIL = re.compile(rb'[,}\]"\d]\s*,?\s*"id"\s*:\s*(\d{1,18})\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
 
 
 @dataclass(frozen=True, slots=True)
 class Oversized:
-    """A line that was over the limit and so was thrown away.
+    """A line that exceeded the limit and was discarded.
 
     Attributes:
-        size: Its bytes.
-        request_id: The request it answers, where that could be told.
+        size: Its size in bytes.
+        request_id: The id of the request that it answers, or None if unknown.
     """
 
     size: int
@@ -27,7 +27,7 @@ class Oversized:
 
 
 class LineSplitter:
-    """Feed it chunks, get whole lines without their newline; memory stays within the limit plus one chunk."""
+    """Takes chunks and returns whole lines without newlines; uses at most the limit plus one chunk of memory."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -38,11 +38,11 @@ class LineSplitter:
 
     @property
     def held(self) -> int:
-        """Bytes held back, waiting for the end of their line."""
+        """Buffered bytes of an incomplete line."""
         return sum(map(len, self._parts))
 
     def feed(self, chunk: bytes) -> list[bytes | Oversized]:
-        """Take the next bytes of the stream; return the lines they complete."""
+        """Add the next bytes of the stream; return the lines that they complete."""
         out: list[bytes | Oversized] = []
         *ends, rest = chunk.split(b"\n")
         for end in ends:
@@ -72,7 +72,7 @@ class LineSplitter:
 
 
 def request_id_of(line: bytes) -> int | None:
-    """The request that a line answers, where that can be told from its ends."""
+    """The id of the request that a line answers, if its ends show it."""
     return _request_id(line[:_EDGE], line[-_EDGE:])
 
 

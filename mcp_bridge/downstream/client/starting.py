@@ -1,4 +1,4 @@
-"""Getting a server ready, whichever protocol era it survives being asked for."""
+"""Starts a server until it is ready, with a fallback for servers that don't survive the protocol era probe."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.client.connection import Connection
 
-# Of the start time-out: what the era probe may take before a second process is tried that speaks the old era only.
-# The first one goes on meanwhile, since it may merely be slow.
+# The share of the start time-out after which a second process is started that is only spoken to in the old protocol
+# era. The first process continues meanwhile, since it may merely be slow.
 PROBE_SHARE = 0.5
 
 
 def load_sdk() -> None:
-    """Import what takes a second; to be run in a thread, so that other servers' calls go on meanwhile."""
+    """Import the SDK, which takes a second. Run this in a thread so that calls of other servers continue meanwhile."""
     importlib.import_module("mcp_bridge.downstream.client.connection")
 
 
@@ -27,17 +27,17 @@ async def first_ready(
 ) -> Connection | None:
     """Start a server and wait until it is ready. The caller bounds the wait.
 
-    With era `auto` a second process, which is spoken to in the old era only, joins when the first one fails or is
-    slow: some old servers crash or hang on a first message they don't know.
+    With era `auto`, a second process joins when the first one fails or is slow, and is only spoken to in the old
+    protocol era: some old servers crash or hang on an unknown first message.
 
     Args:
-        launch: Starts a process to be spoken to in the given mode.
+        launch: Starts a process that is spoken to in the given mode.
         era: `auto`, `legacy` or a modern version.
-        start_timeout: What the caller will wait altogether, in seconds.
-        launched: Gets every process started, so that the caller can end those that were not needed.
+        start_timeout: Seconds that the caller will wait in total.
+        launched: Receives every process started, so that the caller can end those that aren't needed.
 
     Returns:
-        The ready one, or None when all failed.
+        The connection that is ready, or None if all failed.
     """
     launched.append(first := launch(era))
     if era != "auto":
@@ -49,13 +49,13 @@ async def first_ready(
         if first.failure is None:
             return first
         if isinstance(first.failure, OSError | ValueError):
-            return None  # it could not even be started
+            return None  # The process could not be started.
     launched.append(second := launch("legacy"))
     return await _first_of(first, second)
 
 
 async def _first_of(*connections: Connection) -> Connection | None:
-    """The first that gets ready, or None when all have failed."""
+    """The first connection that becomes ready, or None if all fail."""
     winner: list[Connection] = []
     async with anyio.create_task_group() as tasks:
 

@@ -1,4 +1,4 @@
-"""What is known of a server without asking it anything."""
+"""The status of a server, known without a request to it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ State = Literal["idle", "starting", "ready", "failed", "unsupported", "misconfig
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """What is known of a server without asking it anything.
+    """The status of a server, known without a request to it.
 
     Attributes:
         name: The configured name.
         alias: Its Python identifier.
-        state: `idle` (not running; starts on first use), `starting`, `ready`, `failed` (the last start failed; tried
-            again on the next use after the wait), `unsupported`, `misconfigured`, `disabled`.
-        tool_count: Tools in its last listing, or None where it was never listed.
+        state: `idle` (not running; starts on first use), `starting`, `ready`, `failed` (the last start failed; retried
+            on the next use after the backoff), `unsupported`, `misconfigured`, `disabled`.
+        tool_count: The number of tools in its last listing, or None if it was never listed.
         error: Why it isn't usable, or its last failure.
-        protocol: Protocol version, while ready.
-        pid: Its process, while there is one.
-        starts: Processes started so far.
-        source: The file it is configured in.
-        scope: Which kind of file that is.
-        private: What else is known of the last failure (`stderr`, paths): for the operator, never for the sandbox.
+        protocol: The protocol version, while ready.
+        pid: Its process id, while running.
+        starts: The number of processes started so far.
+        source: The configuration file.
+        scope: The kind of configuration file.
+        private: Further details of the last failure (`stderr`, paths), for the operator and never for the sandbox.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A supervised server: started on first use, started again after it died, never able to hold up another."""
+"""A supervised server: started on first use, restarted after its death, unable to block other servers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import anyio.to_thread
 
 from mcp_bridge.downstream.catalog.aliases import did_you_mean, nearest
 from mcp_bridge.downstream.catalog.arguments import ArgumentCheck, ArgumentError, UncheckedError
-from mcp_bridge.downstream.catalog.describe import called_as
+from mcp_bridge.downstream.catalog.describe import call_hint
 from mcp_bridge.downstream.client import failures
 from mcp_bridge.downstream.client.starting import first_ready, load_sdk
 from mcp_bridge.downstream.client.status import ServerStatus, State
@@ -25,45 +25,45 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.catalog.tools import Listing, ToolInfo
     from mcp_bridge.downstream.client.connection import Connection
-    from mcp_bridge.downstream.client.failures import Shown
+    from mcp_bridge.downstream.client.failures import MaskOutput
     from mcp_bridge.downstream.configuration.environment import Environment
     from mcp_bridge.downstream.configuration.spec import ServerSpec
 
 logger = logging.getLogger(__name__)
 
-# A result over this many bytes is refused before it is decoded.
+# A larger result is refused before it is decoded.
 MAX_RESULT_BYTES = 8 * 1024 * 1024
 
-# Room for the envelope around a result.
+# Extra bytes for the message around a result.
 _ENVELOPE_BYTES = 16 * 1024
 
-# Wait before the second start after a failure; doubled by each further failure.
+# The wait before the second start after a failure; each further failure doubles it.
 BACKOFF_BASE = 0.5
 
 # The longest wait between two starts.
 BACKOFF_CAP = 30.0
 
-# A server that lived so long, or answered a call, was healthy: its death costs no wait.
+# A server that lived this long, or answered a call, counts as healthy: after its death there is no wait.
 HEALTHY_AFTER = 30.0
 
-# What a server may take to answer a ping (or a listing) after one of its calls has timed out. It may have sent so much
-# that we are the ones who are late.
+# How long a server may take to answer a ping or a listing after one of its calls timed out. If it has sent much, the
+# delay may be on our side.
 LIVENESS_TIMEOUT = 5.0 + MAX_WAIT_SECONDS
 
-# A tool that isn't in a listing older than this is looked for in a new one.
+# An unknown tool is looked for in a new listing if the listing is older than this.
 RELIST_AFTER = 5.0
 
-# After a new listing, the pause until the next, as a multiple of what it took: a server may say without end that its
-# tools have changed. Of one that lists quickly nobody notices.
+# The pause after a listing, as a multiple of its duration, and its maximum: a server may announce changes of its tools
+# without end. With a server that lists quickly the pause isn't noticeable.
 RELIST_PAUSE = 5.0
 RELIST_PAUSE_CAP = 10.0
 
-# What a new listing may take while a call waits for it; see LIVENESS_TIMEOUT.
+# How long a new listing may take while a call waits for it; see LIVENESS_TIMEOUT.
 RELIST_TIMEOUT = 5.0 + MAX_WAIT_SECONDS
 
 
 class _Start:
-    """One attempt to start a server, shared by everyone who waits for it."""
+    """One attempt to start a server, shared by all who wait for it."""
 
     def __init__(self) -> None:
         self.done = anyio.Event()
@@ -72,7 +72,7 @@ class _Start:
 
 
 class DownstreamServer:
-    """One configured server. Made by a `Fleet`, whose task group runs its tasks.
+    """One configured server. Created by a `Fleet`, whose task group runs its tasks.
 
     Attributes:
         spec: Its configuration.
@@ -88,7 +88,7 @@ class DownstreamServer:
         idle_timeout: float,
         max_result_bytes: int,
         environment: Environment,
-        shown: Shown | None,
+        mask_output: MaskOutput | None,
         on_listing: Callable[[DownstreamServer, Listing], None],
     ) -> None:
         self.spec = spec
@@ -97,7 +97,7 @@ class DownstreamServer:
         self._idle_timeout = idle_timeout
         self._max_result_bytes = max_result_bytes
         self._environment = environment
-        self._shown = shown
+        self._mask_output = mask_output
         self._on_listing = on_listing
         self._connection: Connection | None = None
         self._latest: Connection | None = None
@@ -108,7 +108,7 @@ class DownstreamServer:
         self._failures = 0
         self._retry_at = 0.0
         self._last_error: BridgeError | None = None
-        self._untold: BridgeError | None = None
+        self._unreported: BridgeError | None = None
         self._listing: Listing | None = None
         self._checks: dict[str, tuple[ToolInfo, ArgumentCheck]] = {}
         self._by_name: dict[str, ToolInfo] = {}
@@ -123,24 +123,24 @@ class DownstreamServer:
 
     @property
     def listing(self) -> Listing | None:
-        """Its last listing in this process's life, or None."""
+        """The last listing in this process, or None."""
         return self._listing
 
     @property
     def stale(self) -> bool:
-        """Whether it runs and said that its tools have changed since they were listed."""
+        """Whether the running server has announced changes of its tools since the listing."""
         return self._connection is not None and self._connection.usable and self._connection.stale
 
     @property
     def running(self) -> bool:
-        """Whether a call could be sent without starting it."""
+        """Whether a call could be sent without starting the server."""
         return self._connection is not None and self._connection.usable
 
     def status(self) -> ServerStatus:
-        """What is known of it now."""
+        """The current status."""
         connection = self._connection if self.running else None
-        refusal = failures.refusal(self.spec)
-        error = refusal or (None if connection else self._last_error)
+        configuration_error = failures.configuration_error(self.spec)
+        error = configuration_error or (None if connection else self._last_error)
         process = connection.transport.process if connection else None
         return ServerStatus(
             name=self.spec.name,
@@ -170,46 +170,46 @@ class DownstreamServer:
         return "failed" if self._failures else "idle"
 
     def log_tail(self, lines: int = 20) -> list[str]:
-        """The last lines its latest process wrote to stderr."""
+        """The last lines that its latest process wrote to stderr."""
         return self._latest.transport.log.tail(lines) if self._latest else []
 
     # Starting.
 
     async def start(self) -> None:
-        """Start it unless it runs.
+        """Start the server unless it is running.
 
         Raises:
-            BridgeError: `server_start_failed`, or `server_unavailable` for one that can't be started at all, or
-                not yet again.
+            BridgeError: `server_start_failed`, or `server_unavailable` if it can't be started as configured or its
+                backoff hasn't passed.
         """
         await self._ready()
 
     async def start_ahead(self) -> None:
-        """Start it for whoever will soon use it: if that fails, they are told why. Never raises for that."""
-        self._untold = None
+        """Start the server in advance. A failure isn't raised: the next use of the server reports it."""
+        self._unreported = None
         try:
             await self._ready()
         except BridgeError as error:
             if error.code == "server_start_failed":
-                self._untold = error
+                self._unreported = error
 
     async def _ready(self) -> Connection:
         connection = self._connection
         if connection is not None:
             if connection.usable:
                 return connection
-            self._note_death(connection)
+            self._handle_death(connection)
         if self._closed:
             raise failures.error(self.spec, "server_unavailable", f"server {self.spec.name!r} is shut down.")
-        refusal = failures.refusal(self.spec)
-        if refusal is not None:
-            raise refusal
+        configuration_error = failures.configuration_error(self.spec)
+        if configuration_error is not None:
+            raise configuration_error
         if self._starting is None:
             wait = self._retry_at - anyio.current_time()
             if wait > 0:
-                if self._untold is not None:
-                    untold, self._untold = self._untold, None
-                    raise failures.again(untold)
+                if self._unreported is not None:
+                    untold, self._unreported = self._unreported, None
+                    raise failures.copy_to_raise(untold)
                 raise failures.backoff(self.spec, wait, self._last_error)
             start = _Start()
             self._spawn(self._start, start)
@@ -218,11 +218,11 @@ class DownstreamServer:
         await start.done.wait()
         if start.connection is None:
             assert start.error is not None  # noqa: S101 - one of both is set before `done`
-            raise failures.again(start.error)
+            raise failures.copy_to_raise(start.error)
         return start.connection
 
     async def _start(self, start: _Start) -> None:
-        """Settle `start`, whatever happens; runs apart from callers, so that none of them can cancel it."""
+        """Settle `start` in any case. Runs in its own task, so that no caller can cancel it."""
         launched: list[Connection] = []
         try:
             await anyio.to_thread.run_sync(load_sdk)
@@ -233,12 +233,12 @@ class DownstreamServer:
                 self._connection = self._latest = start.connection
                 self._speaks_legacy_only = self.spec.era == "auto" and start.connection.mode == "legacy"
                 self._last_error = None
-                self._adopt(start.connection.listing)
+                self._set_listing(start.connection.listing)
             else:
                 start.connection = None
-                start.error = failures.start_failure(self.spec, launched, self._shown)
+                start.error = failures.start_failure(self.spec, launched, self._mask_output)
         except BridgeError as error:
-            # No fault: the bridge is being shut down in the midst of it.
+            # Not a failure: the bridge is shutting down.
             start.error = error
         except Exception as error:
             logger.exception("starting server %r failed inside the bridge", self.spec.name)
@@ -255,14 +255,14 @@ class DownstreamServer:
                 )
                 if not self._closed:
                     failures.log(start.error)
-                self._failed(start.error)
+                self._record_failure(start.error)
             self._starting = None
             start.done.set()
 
     def _launch(self, mode: str) -> Connection:
         from mcp_bridge.downstream.client.connection import Connection  # noqa: PLC0415 - see `load_sdk`
 
-        # One for all of its processes: a server that dies and comes back is the same one.
+        # All processes of a server share one party.
         party = self._party = self._party or Party()
         limit = self._max_result_bytes + _ENVELOPE_BYTES
         given = self._environment.of(self.spec)
@@ -278,13 +278,13 @@ class DownstreamServer:
             await connection.run(self._idle_timeout)
         finally:
             self._connections.discard(connection)
-            self._note_death(connection)
+            self._handle_death(connection)
 
-    def _note_death(self, connection: Connection) -> None:
-        """Draw the consequences of a death, once: whoever sees it first, the next caller or the clean-up behind it."""
-        if connection is not self._connection or connection.stopping is not None or connection.death_noted:
+    def _handle_death(self, connection: Connection) -> None:
+        """Handle the death of a process once, whether the next caller or the clean-up notices it first."""
+        if connection is not self._connection or connection.stopping is not None or connection.death_handled:
             return
-        connection.death_noted = True
+        connection.death_handled = True
         healthy = connection.calls_done > 0 or anyio.current_time() - connection.started_at >= HEALTHY_AFTER
         error = failures.death(self.spec, connection)
         failures.log(error)
@@ -292,13 +292,13 @@ class DownstreamServer:
             self._failures = 0
             self._last_error = error
         elif self._failures == 0:
-            # The first early death costs no wait either; only a series of them does.
+            # The first early death costs no wait; only repeated ones do.
             self._failures = 1
             self._last_error = error
         else:
-            self._failed(error)
+            self._record_failure(error)
 
-    def _failed(self, error: BridgeError) -> None:
+    def _record_failure(self, error: BridgeError) -> None:
         self._failures += 1
         self._last_error = error
         wait = min(BACKOFF_CAP, BACKOFF_BASE * 2 ** min(self._failures - 1, 16))
@@ -307,7 +307,7 @@ class DownstreamServer:
     # Tools.
 
     async def tools(self) -> tuple[ToolInfo, ...]:
-        """Its tools, starting it if need be, listed anew if it said that they changed.
+        """The server's tools. Starts the server if necessary, and lists again if it has announced changes.
 
         Raises:
             BridgeError: As `start`.
@@ -318,7 +318,7 @@ class DownstreamServer:
         return self._listing.tools if self._listing else ()
 
     async def find_tool(self, name: str) -> ToolInfo:
-        """The tool of this name, or else of this alias.
+        """The tool with this name, or else with this alias.
 
         Raises:
             BridgeError: `unknown_tool` with the nearest names, or as `start`.
@@ -340,10 +340,10 @@ class DownstreamServer:
         return failures.error(self.spec, "unknown_tool", message, hint=hint, tool=name, nearest=close)
 
     async def _relist(self, connection: Connection) -> bool:
-        """List anew, once however many ask; a server that can't keeps its old listing.
+        """List again, once for all callers; if that fails, the old listing stays.
 
         Returns:
-            Whether it was listed for this caller; else what another had begun was waited for.
+            Whether this call made the listing; False if it waited for one that another had begun.
         """
         if self._relisting is not None:
             await self._relisting.wait()
@@ -355,7 +355,7 @@ class DownstreamServer:
                 await anyio.sleep(wait)
                 began = anyio.current_time()
             with time_limit(RELIST_TIMEOUT):
-                self._adopt(await connection.relist())
+                self._set_listing(await connection.relist())
         except Exception as error:  # noqa: BLE001 - the old listing serves; a dead server shows at the next call
             logger.debug("listing %r anew failed: %r", self.spec.name, error)
         finally:
@@ -365,9 +365,9 @@ class DownstreamServer:
             done.set()
         return True
 
-    def _adopt(self, listing: Listing) -> None:
+    def _set_listing(self, listing: Listing) -> None:
         if listing.notices and (self._listing is None or listing.notices != self._listing.notices):
-            # Once, and again when it is another: a server may list without end.
+            # Log a notice once, and again when it changes: a server may list without end.
             logger.warning("%s", "; ".join(listing.notices))
         self._listing = listing
         self._by_name = {tool.name: tool for tool in listing.tools}
@@ -377,7 +377,7 @@ class DownstreamServer:
     # Calling.
 
     async def listed(self, name: str) -> ToolInfo:
-        """The tool of exactly this name, as the server lists it now; starts the server if need be.
+        """The tool with exactly this name in the current listing. Starts the server if necessary.
 
         Raises:
             BridgeError: `server_start_failed`, `server_unavailable`, `unknown_tool`.
@@ -387,10 +387,10 @@ class DownstreamServer:
     async def _listed(self, name: str) -> tuple[ToolInfo, Connection]:
         connection = await self._ready()
         for _ in range(2):
-            if not self._is_changing(connection) or await self._relist(connection):
+            if not self._has_unlisted_changes(connection) or await self._relist(connection):
                 break
-            # What was listed for another call may have been asked for before the last change.
-        # Listing anew may have found it dead.
+            # A listing begun for another call may have been requested before the last change.
+        # The new listing may have found that the process has died.
         connection = await self._ready()
         if name not in self._by_name and anyio.current_time() - connection.listed_at > RELIST_AFTER:
             await self._relist(connection)
@@ -400,16 +400,16 @@ class DownstreamServer:
             raise self._unknown(name, self._by_name)
         return tool, connection
 
-    def _is_changing(self, connection: Connection) -> bool:
-        """Whether it has said that its tools have changed, and they aren't listed yet."""
+    def _has_unlisted_changes(self, connection: Connection) -> bool:
+        """Whether the server has announced changes that aren't listed yet."""
         return connection.stale or self._relisting is not None
 
     async def check(self, tool: ToolInfo, arguments: dict[str, Any]) -> None:
-        """Return if arguments fit a tool's schema.
+        """Return if arguments match a tool's schema.
 
         Raises:
-            BridgeError: `bad_arguments`, with all that is wrong and the tool's signature; `arguments_unchecked`: they
-                can't be held against the schema.
+            BridgeError: `bad_arguments`, with all faults and the tool's signature; `arguments_unchecked`: they can't be
+                checked against the schema.
         """
         try:
             await self.argument_check(tool).run(arguments)
@@ -419,7 +419,7 @@ class DownstreamServer:
             raise failures.error(self.spec, "arguments_unchecked", message, hint=hint, tool=tool.name) from None
         except ArgumentError as error:
             message = f"{self.spec.name}.{tool.name}: {error}."
-            raise failures.error(self.spec, "bad_arguments", message, hint=called_as(tool), tool=tool.name) from None
+            raise failures.error(self.spec, "bad_arguments", message, hint=call_hint(tool), tool=tool.name) from None
 
     async def call_tool(
         self,
@@ -428,17 +428,18 @@ class DownstreamServer:
         timeout: float | None = None,  # noqa: ASYNC109
         tell: Callable[[str], None] | None = None,
     ) -> CallToolResult:
-        """Call a tool, starting the server if need be.
+        """Call a tool. Starts the server if necessary.
 
         Args:
-            tool: As it was listed and judged: by another name, or listed otherwise, it isn't called. Or its name alone.
-            arguments: By their names in the schema.
-            timeout: Seconds the call may take once the server is up (its start has a limit of its own); the
-                configured `call_timeout` by default.
-            tell: Told the server's progress with it and what the server logs meanwhile, as it says it.
+            tool: The tool as it was listed when the call was decided, which is refused if it is listed differently now;
+                or its name alone.
+            arguments: Argument values by the schema's names.
+            timeout: Seconds that the call may take once the server is ready (its start has its own limit); by default
+                the configured `call_timeout`.
+            tell: Called with the server's progress and log messages as they arrive.
 
         Returns:
-            What the server answered; it may say `is_error`.
+            The server's answer, which may have `is_error` set.
 
         Raises:
             BridgeError: `server_start_failed`, `server_unavailable`, `unknown_tool`, `tool_changed`, `bad_arguments`
@@ -452,8 +453,8 @@ class DownstreamServer:
         arguments = arguments or {}
         await self.check(listed, arguments)
         is_as_listed = self._by_name.get(listed.name) is listed and connection.usable
-        if not is_as_listed or self._is_changing(connection):
-            # The check may have taken its time.
+        if not is_as_listed or self._has_unlisted_changes(connection):
+            # The check may have taken some time.
             now, connection = await self._listed(listed.name)
             if now != listed:
                 raise self._changed(listed)
@@ -466,7 +467,7 @@ class DownstreamServer:
         return failures.error(self.spec, "tool_changed", message, hint=hint, tool=tool.name)
 
     def argument_check(self, tool: ToolInfo) -> ArgumentCheck:
-        """What holds arguments against a tool's schema, compiled once a listing."""
+        """The compiled check of a tool's arguments; compiled once for each listing."""
         known = self._checks.get(tool.name)
         if known is None or known[0] is not tool:
             known = self._checks[tool.name] = (tool, ArgumentCheck(tool.input_schema))
@@ -496,7 +497,7 @@ class DownstreamServer:
             connection.in_flight.discard(began)
             connection.last_used = anyio.current_time()
         if result is None:
-            self._spawn(self._check_life, connection)
+            self._spawn(self._check_liveness, connection)
             message = f"{self.spec.name}.{tool.name} gave no answer within {limit:g} s; it was cancelled."
             raise failures.error(self.spec, "tool_timeout", message, tool=tool.name, timeout=limit)
         connection.calls_done += 1
@@ -506,11 +507,11 @@ class DownstreamServer:
             raise failures.error(self.spec, "tool_failed", message, tool=tool.name)
         return result  # type: ignore[no-any-return]
 
-    async def _check_life(self, connection: Connection) -> None:
-        """After a time-out: end the server if it answers nothing at all, so that the next call gets a fresh one.
+    async def _check_liveness(self, connection: Connection) -> None:
+        """After a time-out: end the server if it answers nothing at all, so that the next call gets a fresh process.
 
-        A server that runs one thing at a time may be busy with another call, begun earlier: that call's own
-        time-out decides first.
+        A server that handles one request at a time may be busy with an earlier call: that call's own time-out then
+        decides.
         """
         if self._checking_life or not connection.usable:
             return
@@ -519,7 +520,7 @@ class DownstreamServer:
         try:
             while connection.usable:
                 with anyio.move_on_after(LIVENESS_TIMEOUT) as scope:
-                    await _ignoring_errors(connection.ask_for_life)
+                    await _ignoring_errors(connection.ping)
                 if not scope.cancelled_caught:
                     return
                 if not any(began < asked_at for began in connection.in_flight):
@@ -536,18 +537,18 @@ class DownstreamServer:
             connection.stop(reason)
 
     def close(self, reason: str) -> None:
-        """End its processes for good."""
+        """End its processes permanently."""
         self._closed = True
         self.stop(reason)
 
     async def wait_ended(self) -> None:
-        """Return when none of its processes is left."""
+        """Return when all of its processes have ended."""
         for connection in list(self._connections):
             await connection.ended.wait()
 
 
 async def _ignoring_errors(ask: Callable[[], Awaitable[None]]) -> None:
-    """Any answer, an error too, is a sign of life."""
+    """Await a request and ignore its errors: an error is a sign of life, too."""
     try:
         await ask()
     except Exception as error:  # noqa: BLE001

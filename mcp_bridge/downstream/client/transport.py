@@ -1,11 +1,11 @@
-"""A child process as an MCP transport: the SDK's stdio transport, with what a supervisor needs besides.
+"""A child process as an MCP transport: the SDK's stdio transport, extended for supervision.
 
-Besides: stderr is always drained, into a bounded ring; a line is never held beyond a limit; what isn't a message
-on stdout is noted and passed over; the death of the child itself ends the connection at once, even while a
-grandchild holds the pipes open; a write never waits for a server that has stopped reading, except a request's own;
-and closing ends the whole process group, with every wait bounded and shielded from cancellation.
+The differences: stderr is always drained, into a bounded ring. A line above the limit is never held in memory. Output
+on stdout that isn't a message is logged and ignored. The child's death ends the connection at once, even if a
+grandchild holds the pipes open. Only a request waits for a server that has stopped reading; other writes don't. Closing
+ends the whole process group, with every wait bounded and shielded from cancellation.
 
-Loads the MCP SDK: import it only where a server is started.
+Loads the MCP SDK: import this module only where a server is started.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from mcp_types import (
 )
 
 from mcp_bridge import fair_share, large_json
-from mcp_bridge.downstream.client.aside import LARGE_VALUES, Outgoing, is_long, set_aside
+from mcp_bridge.downstream.client.large_parts import LARGE_VALUES, DetachedArguments, detach, is_oversized
 from mcp_bridge.downstream.client.lines import LineSplitter, Oversized, request_id_of
 from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.wire.jsonrpc import CONTAINER_WEIGHT, MAX_VALUES, may_hold_surrogates, values_exceed
@@ -46,62 +46,62 @@ if TYPE_CHECKING:
 
     from anyio.abc import ByteReceiveStream, ByteSendStream, Process, TaskGroup
 
-# Kept of a server's stderr (and of what isn't a message on its stdout).
+# How much of a server's stderr (and of non-messages on its stdout) is kept.
 LOG_BYTES = 64 * 1024
 
-# What the process may take to end by itself after its stdin was closed.
+# How long the process may take to exit by itself after its stdin was closed.
 EXIT_GRACE = 2.0
 
-# What its group may take to end after SIGTERM, before SIGKILL.
+# How long its process group may take to end after SIGTERM, before SIGKILL.
 TERMINATE_GRACE = 1.0
 
-# What the event loop may take to see a killed process end; only one in an uninterruptible wait runs this out.
+# How long the event loop may take to notice a killed process's end; only a process in uninterruptible sleep exceeds it.
 _REAP_GRACE = 1.0
 
-# What a dead child's last output may take to arrive while another process holds its pipes open. The time in which we
-# don't listen isn't counted: so not how long, but how much we listen is limited (a pipe holds a mebibyte at the most).
+# How long a dead child's last output may take to arrive while another process holds its pipes open. Time in which we
+# don't read isn't counted, so the output itself is limited too (a pipe holds one mebibyte at most).
 _LAST_OUTPUT_GRACE = 0.3
 _LAST_OUTPUT_BYTES = 2 << 20
 
-# How often to look at a process's state where the kernel can't tell us of a change.
+# How often to poll a process's state where the kernel can't notify us.
 _POLL_INTERVAL = 0.02
 _EXIT_POLL_INTERVAL = 0.25
 
-# Above this many unwritten bytes a request waits until the server has read some.
+# Above so many unwritten bytes a request waits until the server has read some.
 _WRITE_HIGH_WATER = 1024 * 1024
 
-# Above this many the server is held to have stopped reading for good.
+# Above so many unwritten bytes the server counts as having stopped reading for good.
 _WRITE_LIMIT = 64 * 1024 * 1024
 
 _CHUNK = 64 * 1024
 
-# Blocks of one result, and tools of one page of a listing: each takes the SDK some 15 µs.
+# Maximum blocks of one result, and tools of one listing page: the SDK takes about 15 µs for each.
 MAX_BLOCKS = 4_000
 MAX_TOOLS_IN_PAGE = 5_000
 
-# What a message that answers nothing is charged: the SDK makes a task of it; and one that isn't handed on.
+# The charge for a message that isn't an answer, for which the SDK creates a task, and for a line that isn't passed on.
 _MESSAGE_SECONDS = 0.0003
 _LINE_SECONDS = 0.00003
 
-# What people are told as it comes. Of a server that talks much it is the first, and so many a second; the rest costs
-# little.
-_TALK = frozenset({"notifications/message", "notifications/progress"})
-_TOLD_AT_ONCE = 50
-_TOLD_PER_SECOND = 20
+# Notifications that are shown to people as they arrive. A talkative server gets a burst of these and then so many a
+# second; dropping the rest costs little.
+_RATE_LIMITED = frozenset({"notifications/message", "notifications/progress"})
+_NOTIFICATION_BURST = 50
+_NOTIFICATIONS_PER_SECOND = 20
 
-# Messages that are handed on before others get their turn.
-_TAKEN_AT_ONCE = 32
+# How many messages are passed on before others get their turn.
+_MESSAGES_PER_TURN = 32
 
-# From the range JSON-RPC leaves to implementations; told from a server's own use by the type of its data.
+# From JSON-RPC's implementation-defined range; distinguished from a server's own use by the type of its data.
 _OVERSIZED_CODE = -32098
 
 
 class OversizedResult:
-    """Data of the error that stands in for an answer over the limit; no peer can send one.
+    """Data of the error that replaces an answer above the limit. No peer can send it.
 
     Attributes:
-        size: Its bytes.
-        parts: The limit that it is over, if that is one on their number (`250000 values`).
+        size: The answer's size in bytes.
+        parts: The exceeded limit if it is on a number of elements (`250000 values`), else empty.
     """
 
     def __init__(self, size: int, parts: str = "") -> None:
@@ -119,7 +119,7 @@ class LogRing:
         self._forgot = False
 
     def add(self, chunk: bytes) -> None:
-        """Append, forgetting the oldest beyond the limit."""
+        """Append a chunk; the oldest bytes above the limit are dropped."""
         self._forgot = self._forgot or len(chunk) > self._limit
         chunk = chunk[-self._limit :]
         self._chunks.append(chunk)
@@ -133,7 +133,7 @@ class LogRing:
             self._forgot = True
 
     def text(self) -> str:
-        """All that is kept, in whole lines: what the first one began with may have been forgotten."""
+        """The whole lines that are kept: the beginning of the first may have been dropped."""
         text = b"".join(self._chunks).decode("utf-8", "replace")
         return text.partition("\n")[2] if self._forgot else text
 
@@ -148,12 +148,12 @@ class StdioTransport:
 
     Attributes:
         process: The child, once entered.
-        environment: All of its variables.
-        log: What it wrote to stderr.
-        closed: Set when no further message will come.
-        outgoing: Large arguments, which are written in the place of their marks.
-        party: The server, among those that share the interpreter.
-        received: Bytes that have come.
+        environment: All of its environment variables.
+        log: Its stderr output.
+        closed: Set when no further message will arrive.
+        outgoing: Large arguments, which are written in place of their markers.
+        party: The server as a party that shares the interpreter.
+        received: The number of bytes received.
     """
 
     def __init__(
@@ -175,20 +175,20 @@ class StdioTransport:
         self.log = LogRing()
         self.closed = anyio.Event()
         self.end_reason: str | None = None
-        self.outgoing = Outgoing()
+        self.outgoing = DetachedArguments()
         self.party = party
         self._askers: dict[object, fair_share.Party] = {}
         self.received = 0
         self._has_ended = False
         self._waiting = anyio.CancelScope()
-        self._is_listening = False
+        self._is_reading = False
 
     async def __aenter__(self) -> tuple[_Messages, _Sink]:
         """Start the child.
 
         Raises:
             OSError: It can't be started.
-            ValueError: NUL bytes in the command, its arguments or its environment.
+            ValueError: The command, its arguments or its environment contain NUL bytes.
         """
         process = await anyio.open_process(
             self._argv,
@@ -199,7 +199,7 @@ class StdioTransport:
             cwd=self._cwd,
             start_new_session=True,
         )
-        # No await until the task group is entered: a cancellation in the gap would leak the process.
+        # No await until the task group is entered: a cancellation in between would leak the process.
         self.process = process
         tasks = anyio.create_task_group()
         await tasks.__aenter__()
@@ -216,7 +216,7 @@ class StdioTransport:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End the child and everything it started; bounded, whatever they do."""
+        """End the child and everything that it started. Bounded in time, whatever they do."""
         process, tasks, sink = self.process, self._tasks, self._sink
         assert process is not None  # noqa: S101 - entered
         assert tasks is not None  # noqa: S101
@@ -224,7 +224,7 @@ class StdioTransport:
         self.closed.set()
         with anyio.CancelScope(shield=True):
             assert process.stdout is not None  # noqa: S101
-            # A server that is stuck writing its last output would never come to read our end of file.
+            # A server blocked in writing its last output would never read our end of file.
             tasks.start_soon(_drain, process.stdout, None)
             await _close(process.stdin)
             await _wait_exit(process, EXIT_GRACE)
@@ -237,40 +237,40 @@ class StdioTransport:
         tasks.cancel_scope.shield = True
         await tasks.__aexit__(None, None, None)
 
-    def asked(self, number: str | int) -> None:
-        """A request is sent, for the party of this task."""
+    def track_request(self, number: str | int) -> None:
+        """Register a request that is sent for the current task's party."""
         whose = fair_share.current.get()
         if isinstance(number, int) and isinstance(whose, fair_share.Party):
             self._askers[number] = whose
 
-    def given_up(self, number: object) -> None:
-        """Nobody waits for the answer to a request any more."""
+    def forget_request(self, number: object) -> None:
+        """Unregister a request whose answer nobody waits for any more."""
         self._askers.pop(number, None)
 
-    def answered(self, number: object) -> fair_share.Party:
-        """For whom an answer is that has come: the server itself, if nobody has asked for it, or no longer."""
+    def take_requester(self, number: object) -> fair_share.Party:
+        """The party that an answer is charged to: the server itself if nobody waits for it."""
         return self._askers.pop(number, self.party)
 
-    async def turn(self) -> None:
-        """Wait for the server's turn to be heard.
+    async def wait_turn(self) -> None:
+        """Wait for the server's turn to be read.
 
-        Not once its process has ended: what is left of what it has sent is little, and waits nowhere else.
+        Doesn't wait once its process has ended: the remaining output is small, and waits nowhere else.
         """
         if not self._has_ended:
             with anyio.CancelScope() as self._waiting:
                 await self.party.turn()
 
     @contextmanager
-    def listening(self) -> Iterator[None]:
-        """The reader has looked at all that has come."""
-        self._is_listening = True
+    def reading(self) -> Iterator[None]:
+        """The context in which the reader has processed all received bytes."""
+        self._is_reading = True
         try:
             yield
         finally:
-            self._is_listening = False
+            self._is_reading = False
 
     def exit_status(self) -> str | None:
-        """How the child ended (`exit code 3`, `signal SIGKILL`), or None while it runs."""
+        """How the child ended (`exit code 3`, `signal SIGKILL`), or None while it is running."""
         code = self.process.returncode if self.process else None
         if code is None:
             return None
@@ -282,14 +282,14 @@ class StdioTransport:
             return f"signal {-code}"
 
     async def refuse(self, number: str | int) -> None:
-        """Answer a request of the server's that is too large to be looked at."""
+        """Answer a request of the server that is too large to be decoded."""
         error = ErrorData(code=INVALID_REQUEST, message="The request is too large.")
         if self._sink is not None:
             with suppress(anyio.BrokenResourceError):
                 await self._sink.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=error)))
 
     async def end_stream(self, reason: str) -> None:
-        """Let the reader see the end of the stream, whoever holds the pipe open."""
+        """Signal the end of the stream to the reader, even if a process holds the pipe open."""
         self.end_reason = self.end_reason or reason
         if self.process is not None:
             await _close(self.process.stdout)
@@ -298,20 +298,20 @@ class StdioTransport:
         await _exited(process)
         self._has_ended = True
         self._waiting.cancel()
-        await self.end_when_heard("its process ended")
+        await self.end_when_drained("its process ended")
 
-    async def end_when_heard(self, reason: str) -> None:
-        """End the stream when the reader has looked at what the child has written last."""
+    async def end_when_drained(self, reason: str) -> None:
+        """End the stream after the reader has processed the child's last output."""
         left = _LAST_OUTPUT_GRACE
         most = self.received + _LAST_OUTPUT_BYTES
         while left > 0 and self.received < most and not self.closed.is_set():
             await anyio.sleep(_POLL_INTERVAL)
-            left -= _POLL_INTERVAL if self._is_listening else 0
+            left -= _POLL_INTERVAL if self._is_reading else 0
         await self.end_stream(reason)
 
 
 class _Messages:
-    """The SDK's read stream over the child's stdout."""
+    """The SDK's read stream, fed from the child's stdout."""
 
     def __init__(self, transport: StdioTransport, stdout: ByteReceiveStream, limit: int) -> None:
         self._transport = transport
@@ -320,7 +320,7 @@ class _Messages:
         self._lines: deque[bytes | Oversized] = deque()
         self._ready: deque[SessionMessage | Exception] = deque()
         self._taken = 0
-        self._left = float(_TOLD_AT_ONCE)
+        self._left = float(_NOTIFICATION_BURST)
         self._looked = anyio.current_time()
 
     def __aiter__(self) -> Self:
@@ -329,21 +329,21 @@ class _Messages:
     async def __anext__(self) -> SessionMessage | Exception:
         while not self._ready:
             if not self._lines:
-                await self._transport.turn()
+                await self._transport.wait_turn()
                 await self._receive()
                 continue
             self._taken += 1
-            if self._taken % _TAKEN_AT_ONCE == 0:
-                # A chunk may hold hundreds of notifications, each of which costs the SDK a task.
+            if self._taken % _MESSAGES_PER_TURN == 0:
+                # A chunk may contain hundreds of notifications, each of which costs the SDK a task.
                 await anyio.lowlevel.checkpoint()
-                await self._transport.turn()
+                await self._transport.wait_turn()
             await self._take(self._lines.popleft())
         return self._ready.popleft()
 
     async def _receive(self) -> None:
-        # Apart from the loop above: what is read last isn't to be kept until something more comes.
+        # Separate from the loop above, so that the last chunk isn't kept alive until the next one arrives.
         try:
-            with self._transport.listening():
+            with self._transport.reading():
                 chunk = await self._stdout.receive(_CHUNK)
         except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
             self._transport.closed.set()
@@ -353,11 +353,11 @@ class _Messages:
 
     async def _take(self, line: bytes | Oversized) -> None:
         if isinstance(line, Oversized):
-            self._transport.answered(line.request_id)
+            self._transport.take_requester(line.request_id)
             await self._refuse(line.size, line.request_id)
             return
         whose = self._transport.party
-        # Whoever has asked for it is charged, when it is known who that is, and doesn't keep others from their answers.
+        # The requester is charged if it is known, and doesn't keep others from their answers.
         with fair_share.billed() as bill:
             try:
                 whose = await self._take_line(line.strip())
@@ -365,9 +365,9 @@ class _Messages:
                 whose.charge(bill.seconds)
 
     async def _take_line(self, line: bytes) -> fair_share.Party:
-        """Hand a line on, if it is a message; who is to be charged for it."""
+        """Pass on a line if it is a message; return the party to charge."""
         if CONTAINER_WEIGHT * len(line) > MAX_VALUES and await on_thread(values_exceed, line, MAX_VALUES):
-            # As for a guest's frame: a few bytes are a value, and each takes its time and its memory.
+            # As for a guest's frame: a value may take only a few bytes, and each takes time and memory.
             return await self._refuse_line(line, f"{MAX_VALUES} values")
         if line[:1] == b"{":
             try:
@@ -378,24 +378,24 @@ class _Messages:
             except ValueError:
                 pass
             else:
-                return await self._hand_on(message, line, over)
+                return await self._pass_on(message, line, over)
         if line:
             self._transport.log.add(b"(stdout) " + line[:_CHUNK] + b"\n")
         return self._transport.party
 
-    async def _hand_on(self, message: JSONRPCMessage, line: bytes, over: str) -> fair_share.Party:
+    async def _pass_on(self, message: JSONRPCMessage, line: bytes, over: str) -> fair_share.Party:
         if isinstance(message, JSONRPCResponse | JSONRPCError):
             number = _number(message.id)
             if over:
                 await self._refuse(len(line), number, parts=over)
             else:
                 self._ready.append(SessionMessage(message))
-            return self._transport.answered(number)
+            return self._transport.take_requester(number)
         party = self._transport.party
-        if message.method in _TALK and not self._may_tell():
+        if message.method in _RATE_LIMITED and not self._may_forward_notification():
             party.charge(_LINE_SECONDS)
         elif len(line) >= large_json.LARGE_CHARS:
-            # The SDK would look through it on the event loop, and nothing is done with it.
+            # The SDK would inspect it on the event loop, and nothing is done with it.
             self._transport.log.add(b"(stdout, not looked at) " + line[:_CHUNK] + b"\n")
             if isinstance(message, JSONRPCRequest):
                 await self._transport.refuse(message.id)
@@ -404,10 +404,10 @@ class _Messages:
             self._ready.append(SessionMessage(message))
         return party
 
-    def _may_tell(self) -> bool:
-        """Whether one more message of those that people are told may go its way."""
+    def _may_forward_notification(self) -> bool:
+        """Whether the rate limit allows one more notification that is shown to people."""
         now = anyio.current_time()
-        self._left = min(_TOLD_AT_ONCE, self._left + (now - self._looked) * _TOLD_PER_SECOND)
+        self._left = min(_NOTIFICATION_BURST, self._left + (now - self._looked) * _NOTIFICATIONS_PER_SECOND)
         self._looked = now
         if self._left < 1:
             return False
@@ -417,10 +417,10 @@ class _Messages:
     async def _refuse_line(self, line: bytes, parts: str) -> fair_share.Party:
         number = request_id_of(line)
         await self._refuse(len(line), number, parts=parts)
-        return self._transport.answered(number)
+        return self._transport.take_requester(number)
 
     async def _refuse(self, size: int, request_id: int | None, *, parts: str = "") -> None:
-        """Stand in for an answer that is over a limit."""
+        """Pass on an error in place of an answer above a limit."""
         if request_id is None:
             await self._transport.end_stream(f"it sent a message of {size} bytes that answers no known call")
             return
@@ -444,7 +444,7 @@ class _Messages:
 
 
 class _Sink:
-    """The SDK's write stream over the child's stdin."""
+    """The SDK's write stream, written to the child's stdin."""
 
     def __init__(self, transport: StdioTransport, stdin: ByteSendStream) -> None:
         self._transport = transport
@@ -454,31 +454,31 @@ class _Sink:
         self._drained = anyio.Event()
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Queue one message; a request also waits its turn when the server reads slowly.
+        """Queue one message; a request also waits while the server reads slowly.
 
         Raises:
             anyio.BrokenResourceError: The connection has ended.
-            ValueError: No JSON can carry the message.
+            ValueError: The message can't be encoded as JSON.
         """
-        data = await self._written(item)
+        data = await self._encoded(item)
         if self._transport.closed.is_set() or self._unwritten > _WRITE_LIMIT:
             raise anyio.BrokenResourceError
         self._unwritten += len(data)
-        # Serialised here, in the caller's task, so that what can't be serialised is the caller's error alone.
+        # Serialised here, in the caller's task, so that a serialisation error reaches only the caller.
         self._outgoing.send_nowait(data)
         if isinstance(item.message, JSONRPCRequest):
             while self._unwritten > _WRITE_HIGH_WATER and not self._transport.closed.is_set():
                 await self._drained.wait()
 
-    async def _written(self, item: SessionMessage) -> bytes:
+    async def _encoded(self, item: SessionMessage) -> bytes:
         message = item.message
         if isinstance(message, JSONRPCRequest):
-            self._transport.asked(message.id)
-            params = self._transport.outgoing.whole(message.params or {})
+            self._transport.track_request(message.id)
+            params = self._transport.outgoing.restored(message.params or {})
             if params is not None:
                 return await on_thread(_request, message, params)
         elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
-            self._transport.given_up((message.params or {}).get("requestId"))
+            self._transport.forget_request((message.params or {}).get("requestId"))
         return message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
 
     async def write_loop(self) -> None:
@@ -489,8 +489,8 @@ class _Sink:
                     self._unwritten -= len(data)
                     self._wake()
             except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
-                # It may still run with its stdin closed: nothing can be asked of it any more.
-                await self._transport.end_when_heard("it closed its standard input")
+                # The child may still run with its stdin closed: no request can reach it any more.
+                await self._transport.end_when_drained("it closed its standard input")
             finally:
                 self._wake()
 
@@ -513,13 +513,13 @@ class _Sink:
 
 
 def _number(request_id: str | int | None) -> int | None:
-    """The number of a request of ours; some servers answer it as a text."""
+    """The number of one of our requests; some servers return it as text."""
     number = None if request_id is None else coerce_request_id(request_id)
     return number if isinstance(number, int) else None
 
 
-def _long_list(result: Any) -> str:
-    """The limit that an answer is over, of which the SDK makes objects on the event loop."""
+def _exceeded_limit(result: Any) -> str:
+    """The exceeded limit on elements for which the SDK creates objects on the event loop; empty if none is exceeded."""
     if not isinstance(result, dict):
         return ""
     for name, limit in (("content", MAX_BLOCKS), ("tools", MAX_TOOLS_IN_PAGE)):
@@ -529,7 +529,7 @@ def _long_list(result: Any) -> str:
     return ""
 
 
-# What pydantic's reader says of it.
+# Pydantic's error message for excessive nesting.
 _TOO_DEEP = "recursion limit exceeded"
 
 _decoder = json.JSONDecoder()
@@ -537,11 +537,11 @@ _encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def _parsed(line: bytes) -> tuple[JSONRPCMessage, str]:
-    """A message, and the limit that it is over. Of an answer, what is too large for the SDK is aside.
+    """A message, and the limit that it exceeds, if any. An answer's large parts are detached.
 
     Raises:
-        ValueError: It is none.
-        RecursionError: It nests too deep.
+        ValueError: It is not a message.
+        RecursionError: It is nested too deeply.
     """
     if len(line) < large_json.LARGE_CHARS:
         try:
@@ -550,17 +550,17 @@ def _parsed(line: bytes) -> tuple[JSONRPCMessage, str]:
             if _TOO_DEEP in str(exc):
                 raise RecursionError from None
             raise
-        return message, _long_list(message.result) if isinstance(message, JSONRPCResponse) else ""
+        return message, _exceeded_limit(message.result) if isinstance(message, JSONRPCResponse) else ""
     read = large_json.loads(line, _decoder)
     if may_hold_surrogates(line):
-        # As for a short one: text that no UTF-8 can carry.
+        # As for a short line: text that UTF-8 can't encode.
         large_json.dumps(read, _encoder).encode()
     message = jsonrpc_message_adapter.validate_python(read, by_name=False)
     over = ""
     if isinstance(message, JSONRPCResponse):
-        over = _long_list(message.result)
-        message.result = set_aside(message.result)
-        if not over and is_long(message.result):
+        over = _exceeded_limit(message.result)
+        message.result = detach(message.result)
+        if not over and is_oversized(message.result):
             over = f"{LARGE_VALUES} values beside its content"
     return message, over
 
@@ -590,12 +590,12 @@ async def _close(stream: Any) -> None:
 
 
 async def _exited(process: Process) -> None:
-    """Return when the child itself has ended, whoever holds its pipes (`process.wait` waits for those too)."""
+    """Return when the child itself has exited, even if its pipes are open (`process.wait` waits for those too)."""
     if hasattr(os, "pidfd_open"):
         try:
             descriptor = os.pidfd_open(process.pid)
         except OSError:
-            descriptor = -1  # gone already, or a kernel without it
+            descriptor = -1  # The process has exited, or the kernel lacks pidfd_open.
         if descriptor >= 0:
             try:
                 await anyio.wait_readable(descriptor)
@@ -615,9 +615,9 @@ async def _wait_exit(process: Process, seconds: float) -> bool:
 
 
 async def _end_group(process: Process) -> None:
-    """SIGTERM, then SIGKILL, to whatever is left of the child's process group.
+    """Send SIGTERM, then SIGKILL, to what is left of the child's process group.
 
-    The group's id is the child's pid, and stays reserved while a member lives. Processes that made a session of
+    The group's id is the child's pid, and stays reserved while a member lives. Processes that started a session of
     their own are out of reach.
     """
     if not _signal_group(process.pid, signal.SIGTERM):
@@ -636,7 +636,7 @@ def _group_lives(process: Process) -> bool:
 
 
 def _signal_group(group: int, number: int) -> bool:
-    """Whether the group exists. macOS answers EPERM for zombies: that proves nothing, so it counts as existing."""
+    """Whether the group exists. macOS answers EPERM for zombies, which proves nothing, so that counts as existing."""
     try:
         os.killpg(group, number)
     except ProcessLookupError:
@@ -647,7 +647,7 @@ def _signal_group(group: int, number: int) -> bool:
 
 
 def _release(process: Process) -> None:
-    """Close asyncio's subprocess transport, which stays open, and warns, while a survivor holds a pipe."""
+    """Close asyncio's subprocess transport, which stays open and warns while a survivor holds a pipe."""
     transport = getattr(getattr(process, "_process", None), "_transport", None)
     close = getattr(transport, "close", None)
     if callable(close):

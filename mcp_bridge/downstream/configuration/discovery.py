@@ -1,16 +1,16 @@
-"""Which servers there are: our own TOML and Claude Code's files, merged by name.
+"""Discovery of servers: our own TOML and Claude Code's files, merged by name.
 
 Precedence, highest first: our TOML, the user's own before a folder's; Claude Code's local scope (`projects[FOLDER]` of
 `~/.claude.json`, of the working directory or the root of its git repository), project scope (`.mcp.json` in the working
 directory and in the folders above it, the nearest first), user scope (`mcpServers` of `~/.claude.json`).
 
-Servers of project scope come with the folder. They take part if the user has approved them in Claude Code, by what
-Claude Code keeps in the home directory, or has trusted the file's exact content (see `workspace.trust`). What is in the
-folder's own `.claude` approves of nothing: whoever made the folder wrote it. In a folder above, an approval counts for
+Servers of project scope come with the folder. They are used if the user has approved them in Claude Code, according to
+Claude Code's files in the home directory, or has trusted the file's exact content (see `workspace.trust`). The folder's
+own `.claude` can't approve anything: the author of the folder wrote it. In a parent folder, an approval counts only for
 a file that nobody else could have written.
 
-Client files belong to another program, so they are read leniently: unknown keys are ignored, a broken file or
-entry is a problem to report and never an exception. Our own TOML is read strictly (see `spec.spec_from_toml`).
+Client files belong to another program, so they are read leniently: unknown keys are ignored, and a broken file or
+entry is reported as a problem and never raised. Our own TOML is read strictly (see `spec.spec_from_toml`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
-from mcp_bridge.downstream.configuration.runners import sheltered
+from mcp_bridge.downstream.configuration.runners import isolate_runner
 from mcp_bridge.downstream.configuration.self_reference import runs_the_bridge
 from mcp_bridge.downstream.configuration.spec import Scope, ServerSpec, ServerType, spec_from_toml
 from mcp_bridge.errors import BridgeError
@@ -39,12 +39,14 @@ from mcp_bridge.workspace.content import (
     scripts_of,
     why,
 )
-from mcp_bridge.workspace.trust import PassedOver, Status, TrustStore, passed_over
+from mcp_bridge.workspace.trust import IgnoredFile, Status, TrustStore, ignored_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-# `$VAR` is left alone, as Claude Code leaves it.
+    from mcp_bridge.error_codes import Code
+
+# `$VAR` is not expanded, as in Claude Code.
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 _TYPE_NAMES: dict[str, ServerType] = {
@@ -59,16 +61,16 @@ _TYPE_NAMES: dict[str, ServerType] = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something in a configuration file that was passed over.
+    """An invalid part of a configuration file, which was ignored.
 
     Attributes:
-        code: Stable, for example `bad_client_config`.
-        file: The file it is in.
-        line: Where in the file, counted from 1, or None where that isn't known.
+        code: A stable code, for example `bad_client_config`.
+        file: The path of the file.
+        line: The line number, counted from 1, or None if unknown.
         message: What is wrong, in one sentence.
     """
 
-    code: str
+    code: Code
     file: str
     line: int | None
     message: str
@@ -76,38 +78,38 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A configured server that was left out on purpose, and why; `itself` where it is this bridge."""
+    """A configured server that was left out on purpose, and why; `is_self` if it is this bridge."""
 
     name: str
     file: str
     reason: str
-    itself: bool = False
+    is_self: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """All that was found. A server with a `problem` is in `servers` too: it is listed, and never started.
+    """The result of discovery. A server with a `problem` is in `servers` too: it is listed and never started.
 
     Attributes:
-        servers: By name.
-        problems: What was wrong in clients' files.
-        skipped: What was left out.
-        passed_over: Files that come with the folder and take no part, or not with all servers.
+        servers: Servers by name.
+        problems: Problems in client files.
+        skipped: Servers that were left out.
+        ignored_files: Files in the folder that are ignored, completely or for some of their servers.
     """
 
     servers: dict[str, ServerSpec] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
-    passed_over: list[PassedOver] = field(default_factory=list)
+    ignored_files: list[IgnoredFile] = field(default_factory=list)
 
     @property
-    def strangers(self) -> frozenset[str]:
-        """The servers that the folder configures, and not the user."""
+    def folder_servers(self) -> frozenset[str]:
+        """The names of servers that the folder configures, and not the user."""
         return frozenset(name for name, spec in self.servers.items() if spec.scope in {"folder", "project"})
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """A sentence for each file whose servers aren't there, for whoever looks for one; it names no folder."""
+        """One sentence for each file whose servers are ignored, for errors about unknown servers. Names no folder."""
         return tuple(f"Servers of {Path(row.file).name} are missing: {row.message}" for row in self.problems)
 
 
@@ -116,10 +118,10 @@ class _MissingVariableError(Exception):
 
 
 def expand(text: str, environ: Mapping[str, str]) -> str:
-    """Replace `${VAR}` and `${VAR:-default}`, once: what a variable holds is not expanded again.
+    """Expand `${VAR}` and `${VAR:-default}` once: the value of a variable is not expanded again.
 
     Raises:
-        KeyError: A variable that isn't set and has no default; its name is the argument.
+        KeyError: A variable isn't set and has no default; the argument is its name.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -169,7 +171,7 @@ def _text_map(value: Any) -> dict[str, str] | None:
 
 
 def _spec_from_client(name: str, entry: Any, file: str, scope: Scope) -> ServerSpec:
-    """One entry of a client's `mcpServers`; what is wrong with it becomes its `problem`."""
+    """One entry of a client's `mcpServers`; an error in it becomes its `problem`."""
     spec = ServerSpec(name=name, source=file, scope=scope)
     if not isinstance(entry, dict):
         return replace(spec, problem="the entry is not an object.")
@@ -207,11 +209,11 @@ def _spec_from_client(name: str, entry: Any, file: str, scope: Scope) -> ServerS
 
 
 _MAX_USER_BYTES = 256 << 20
-"""Of Claude Code's own file, which keeps histories too."""
+"""Size limit for Claude Code's own file, which also stores histories."""
 
 
 def _read_json(path: Path, problems: list[Problem]) -> dict[str, Any]:
-    """The file's object; `{}` when there is no such file, or it is broken (which is reported)."""
+    """The file's object; `{}` if the file doesn't exist or is invalid, which is reported."""
     try:
         data = read_regular(path, _MAX_USER_BYTES)
     except (FileNotFoundError, NotADirectoryError):
@@ -236,7 +238,7 @@ def _parsed_json(data: bytes, path: Path, problems: list[Problem]) -> dict[str, 
     except RecursionError:
         return report("not readable: nested too deeply.")
     except ValueError as error:
-        # A number of thousands of digits.
+        # A number with thousands of digits.
         return report(f"not readable: {error}.")
     if not isinstance(content, dict):
         return report("not a JSON object.")
@@ -260,12 +262,12 @@ def _names(container: Mapping[str, Any], key: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Approvals:
-    """What the user has said in Claude Code of a project's servers: it keeps names, and not what is behind them.
+    """The user's decisions in Claude Code about a project's servers. Claude Code stores names, without the commands.
 
     Attributes:
-        every: Whether all are approved of.
-        names: Those that are.
-        refused: Those that never take part.
+        every: Whether all servers are approved.
+        names: The approved servers.
+        refused: The servers that are never used.
     """
 
     every: bool
@@ -277,9 +279,9 @@ class _Approvals:
 
 
 def _approvals(local: Sequence[Mapping[str, Any]], home: Path, problems: list[Problem]) -> _Approvals:
-    """By the project's parts of `~/.claude.json`, and by `~/.claude/settings.json`, which is for all projects.
+    """The approvals in the project's parts of `~/.claude.json` and, for all projects, in `~/.claude/settings.json`.
 
-    The latter counts where the user has accepted the folder in Claude Code, which starts none of its servers before.
+    The latter counts if the user has accepted the folder in Claude Code, which starts none of its servers before.
     """
     general = _read_json(home / ".claude" / "settings.json", problems)
     accepted = any(part.get("hasTrustDialogAccepted") is True for part in local)
@@ -292,7 +294,7 @@ def _approvals(local: Sequence[Mapping[str, Any]], home: Path, problems: list[Pr
 
 
 def _claude_code(cwd: Path, home: Path, found: Discovery, trust: TrustStore | None) -> Iterator[ServerSpec]:
-    """Claude Code's servers, highest precedence first."""
+    """Claude Code's servers, the highest precedence first."""
     user_file, problems = home / ".claude.json", found.problems
     user = _read_json(user_file, problems)
     projects = _object(user, "projects", user_file, problems)
@@ -311,21 +313,21 @@ def _claude_code(cwd: Path, home: Path, found: Discovery, trust: TrustStore | No
 
 
 def _scripts(entry: Any, base: Path, files: Mapping[str, str], cwd: Path | None = None) -> dict[str, str]:
-    """The folder's files that a server's command names where it is started, with what is trusted of them."""
+    """The folder's files that the server's command names from its working directory, with their trusted hashes."""
     return {str(path): files.get(str(path), "not there") for path in scripts_of(entry, base, cwd)}
 
 
 def _project(
     file: Path, cwd: Path, approvals: _Approvals, found: Discovery, trust: TrustStore | None
 ) -> Iterator[ServerSpec]:
-    """The servers of a `.mcp.json` that take part, and those that the user has refused, which are off.
+    """The active servers of a `.mcp.json`, and those that the user has refused, which are disabled.
 
     Args:
-        file: In the working directory or in a folder above it.
-        cwd: The working directory, where its servers are started, as Claude Code starts them.
-        approvals: What the user has said in Claude Code.
-        found: Gets what is wrong and what is left out.
-        trust: What the user has trusted.
+        file: A file in the working directory or a parent folder.
+        cwd: The working directory, in which its servers are started, as in Claude Code.
+        approvals: The user's decisions in Claude Code.
+        found: Receives problems and skipped servers.
+        trust: The user's trust records.
     """
     above = file.parent != cwd
     try:
@@ -338,9 +340,9 @@ def _project(
         return
     content = _parsed_json(data, file, found.problems)
     if content and "mcpServers" not in content:
-        found.problems.append(Problem("bad_client_config", str(file), None, without_servers(content)))
+        found.problems.append(Problem("bad_client_config", str(file), None, missing_servers_problem(content)))
     status, reason, files = _trusted(file, data, content, trust)
-    meant = not above or _is_the_users(file)
+    meant = not above or _only_user_writable(file)
     unapproved = []
     for name, entry in _object(content, "mcpServers", file, found.problems).items():
         spec = _spec_from_client(name, entry, str(file), "project")
@@ -355,13 +357,13 @@ def _project(
             why_not = "it comes with the folder: neither approved in Claude Code nor trusted (`mcp-bridge trust`)."
             found.skipped.append(Skipped(name, str(file), why_not))
     if unapproved:
-        found.passed_over.append(passed_over(file, status, reason, tuple(unapproved), above=above))
+        found.ignored_files.append(ignored_file(file, status, reason, tuple(unapproved), above=above))
 
 
 def _trusted(
     file: Path, data: bytes, content: Mapping[str, Any], trust: TrustStore | None
 ) -> tuple[Status, str | None, Mapping[str, str]]:
-    """Whether a project's file is trusted, why that can't be told, and the hashes of what it would have started."""
+    """Whether a project's file is trusted, why that can't be told, and the hashes of the files that it would start."""
     if trust is None:
         return "untrusted", None, {}
     status, reason = trust.status(file, data)
@@ -371,11 +373,11 @@ def _trusted(
         whole = content_of(file, data, project_table(content))
     except BridgeError as error:
         return "unusable", error.message.removesuffix("."), {}
-    return ("trusted" if trust.agrees(whole) else "changed"), None, whole.files
+    return ("trusted" if trust.is_trusted(whole) else "changed"), None, whole.files
 
 
-def without_servers(content: Mapping[str, Any]) -> str:
-    """What is wrong with a project's file that has no `mcpServers`."""
+def missing_servers_problem(content: Mapping[str, Any]) -> str:
+    """What is wrong with a project file that has no `mcpServers`."""
     if isinstance(content.get("servers"), dict):
         return (
             'it has no mcpServers, so none of its servers is there: "servers" is VS Code\'s key. Call it "mcpServers".'
@@ -386,8 +388,8 @@ def without_servers(content: Mapping[str, Any]) -> str:
     return 'it has no mcpServers, so it has no server. Write {"mcpServers": {"NAME": {"command": …, "args": […]}}}.'
 
 
-def _is_the_users(file: Path) -> bool:
-    """Whether nobody but this user (or root) could have written a file, or put it there."""
+def _only_user_writable(file: Path) -> bool:
+    """Whether nobody but this user or root could have written the file or put it there."""
     try:
         found = [file.lstat(), file.parent.stat()]
     except OSError:
@@ -396,19 +398,19 @@ def _is_the_users(file: Path) -> bool:
 
 
 def _others_write(status: os.stat_result) -> bool:
-    # A group of the user's number is the user's own, as Debian and Fedora make them.
+    # A group with the user's own number is private to the user, as Debian and Fedora create it.
     by_group = status.st_mode & 0o020 and status.st_gid != status.st_uid
     return bool(by_group or status.st_mode & 0o002 or stat.S_ISLNK(status.st_mode))
 
 
 _MAX_GIT_BYTES = 4096
-"""Of a `.git` file, and of those that it leads to."""
+"""Size limit of a `.git` file and of the files that it refers to."""
 
 
 def git_root(folder: Path) -> Path | None:
-    """The root of the git repository that a folder is in; of a worktree, of the repository that it belongs to.
+    """The root of the git repository that contains a folder; for a worktree, the root of its main repository.
 
-    Nothing is believed that the folder says alone: a worktree counts if its repository names it too, as git writes it.
+    The folder's own claims aren't believed: a worktree counts only if its repository names it too, as git writes it.
     """
     here = folder.resolve()
     for place in (here, *here.parents):
@@ -417,13 +419,13 @@ def git_root(folder: Path) -> Path | None:
             try:
                 return place if marker.is_dir() else _repository_of(marker) or place
             except (OSError, RuntimeError, ValueError):
-                # A loop of links, or no path at all: whatever it is, the folder is nobody else's.
+                # A symlink loop, or not a path: the folder belongs to no repository.
                 return place
     return None
 
 
 def _repository_of(marker: Path) -> Path | None:
-    """The main working tree behind a worktree's `.git` file, if the two name each other."""
+    """The main working tree of a worktree's `.git` file, if the two refer to each other."""
     word, _, told = _git_line(marker).partition(": ")
     if word != "gitdir" or not told:
         return None
@@ -442,7 +444,7 @@ def _git_line(path: Path) -> str:
 
 
 def _command_problem(spec: ServerSpec, environ: Mapping[str, str]) -> str | None:
-    """What is wrong with a command that a shell would have understood, and nothing else does; None if nothing is."""
+    """Why a command is valid in a shell only, or None."""
     command = spec.command
     if spec.type != "stdio" or not command:
         return None
@@ -455,7 +457,7 @@ def _command_problem(spec: ServerSpec, environ: Mapping[str, str]) -> str | None
     path = spec.env.get("PATH", environ.get("PATH"))
     if shutil.which(words[0], path=path) is None:
         return None
-    # The words after the first aren't repeated: they may hold a secret.
+    # Only the first word is quoted in the message: the others may contain a secret.
     return (
         "command is a whole command line, and has to be the program alone: "
         f"write {words[0]!r} there, and what follows it in args, each word by itself."
@@ -475,25 +477,25 @@ def discover(
     folder: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     trusted: Content | None = None,
     trust: TrustStore | None = None,
-    shelter: Path | None = None,
-    everywhere: bool = False,
+    safe_directory: Path | None = None,
+    for_every_folder: bool = False,
 ) -> Discovery:
     """Find every configured server.
 
     Args:
         tables: The `[servers.NAME]` tables of our own TOML.
-        config_file: Where they came from.
-        environ: For `${VAR}`.
-        cwd: The working directory: its `.mcp.json` and those above it count, and its local scope.
-        home: The home directory: whose `.claude.json` counts.
+        config_file: The file that contains them.
+        environ: Variables for `${VAR}`.
+        cwd: The working directory: its `.mcp.json`, those of its parents, and its local scope are read.
+        home: The home directory, whose `.claude.json` is read.
         client_configs: False to read nothing but `tables`.
-        allow_self_server: Keep servers that are this bridge.
-        runs_itself: Tells whether a command line runs this bridge.
+        allow_self_server: Whether to include servers that are this bridge.
+        runs_itself: Returns whether a command line runs this bridge.
         folder: The `[servers.NAME]` tables of the folder's TOML, which the user has trusted.
-        trusted: What exactly is trusted of the folder, its file included.
-        trust: What the user has trusted; None for nothing.
-        shelter: The user's own directory, for servers that are configured for every folder (see `runners`).
-        everywhere: Whether `tables` are for every folder, too.
+        trusted: The exact content of the folder that is trusted, including its configuration file.
+        trust: The user's trust records; None for none.
+        safe_directory: A directory of the user's, for servers that are configured for every folder (see `runners`).
+        for_every_folder: Whether `tables` apply to every folder, too.
 
     Returns:
         Servers by name, what was wrong in clients' files, and what was left out.
@@ -522,13 +524,15 @@ def discover(
         if not allow_self_server and spec.type == "stdio" and runs_itself(spec.command, spec.args):
             found.skipped.append(
                 Skipped(
-                    name, file, "it is this bridge; a bridge behind itself would start itself for ever.", itself=True
+                    name, file, "it is this bridge; a bridge behind itself would start itself for ever.", is_self=True
                 )
             )
             continue
-        # A file above the working directory is about other folders, too.
+        # A file in a parent folder configures other folders, too.
         from_above = spec.scope == "project" and Path(file).parent != cwd.resolve()
-        if shelter is not None and (spec.scope == "user" or from_above or (everywhere and spec.scope == "config")):
-            spec = sheltered(spec, shelter)
+        if safe_directory is not None and (
+            spec.scope == "user" or from_above or (for_every_folder and spec.scope == "config")
+        ):
+            spec = isolate_runner(spec, safe_directory)
         found.servers[name] = spec
     return found

@@ -1,7 +1,7 @@
-"""Configuration files of clients whose servers the bridge doesn't read: that they are there, and what they list.
+"""Configuration files of clients whose servers the bridge doesn't read: where they are, and the servers that they list.
 
-For `mcp-bridge doctor`, so that somebody who misses a server learns where it is. Only files in the home directory are
-looked at: what is in a folder is for whoever trusts it.
+`mcp-bridge doctor` shows them, so that a user who misses a server learns where it is configured. Only files in the home
+directory are read: those in a folder require trust.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MAX_BYTES = 16 << 20
-"""Of a file; settings with histories in them are smaller."""
+"""Size limit of a file; settings that include histories are smaller."""
 
 _FILES = (
     ("Claude Desktop", ".config/Claude/claude_desktop_config.json", "mcpServers"),
@@ -34,21 +34,21 @@ _FILES = (
     ("Windsurf", ".codeium/windsurf/mcp_config.json", "mcpServers"),
     ("Zed", ".config/zed/settings.json", "context_servers"),
 )
-"""Client, its file in the home directory, and the key of its servers."""
+"""Clients, their files in the home directory, and the keys of their servers."""
 
 _WITH_COMMENTS = frozenset({"opencode", "VS Code", "Zed"})
-"""Clients that read more than JSON: what isn't JSON is no fault there."""
+"""Clients whose files may extend JSON, for example by comments: a file that isn't JSON is not reported as invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class OtherClient:
-    """A file of a client that isn't read.
+    """A configuration file of another client.
 
     Attributes:
-        client: Whose it is.
-        file: Its path.
-        servers: The names of its servers, without this bridge itself.
-        problem: What is wrong with it, or None.
+        client: The client's name.
+        file: The file's path.
+        servers: The names of its servers, without this bridge.
+        problem: What is wrong with the file, or None.
     """
 
     client: str
@@ -58,7 +58,7 @@ class OtherClient:
 
 
 def other_clients(home: Path) -> list[OtherClient]:
-    """Files of other clients that list servers, or can't be read."""
+    """The other clients' files that list servers or can't be read."""
     found = []
     for client, place, key in _FILES:
         file = home / place
@@ -80,10 +80,10 @@ def other_clients(home: Path) -> list[OtherClient]:
 
 
 def _servers(data: bytes, client: str, toml: bool, key: str) -> tuple[str, ...]:  # noqa: FBT001
-    """The names of the servers.
+    """The names of the servers in a file.
 
     Raises:
-        ValueError: The file isn't valid.
+        ValueError: The file is invalid.
     """
     text = data.decode("utf-8-sig")
     table: Any

@@ -1,8 +1,8 @@
-"""Servers that a user has configured for every folder, kept from running a folder's own code in their place.
+"""Keeps servers that a user has configured for every folder from running a folder's own code instead.
 
-Such a server is started where the bridge is, which may be anybody's folder, and some runners look there first: `npx`
-takes a program from its `node_modules` and a registry from its `.npmrc`, `python -m` a module that lies in it. The
-server itself still works in that folder, as its clients have it.
+Such a server is started in the bridge's working directory, which may be untrusted, and some runners look there first:
+`npx` takes a program from the folder's `node_modules` and a registry from its `.npmrc`, and `python -m` a module that
+lies in it. The server itself still works in that folder, as clients expect.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 _PYTHON = re.compile(r"python[0-9.]*|pypy[0-9.]*")
 
 _SAFE_PATH = "PYTHONSAFEPATH"
-"""Python 3.11 and later leave the working directory out of the modules' path with it."""
+"""Tells Python 3.11 and later to leave the working directory out of `sys.path`."""
 
 
-def sheltered(spec: ServerSpec, directory: Path) -> ServerSpec:
-    """The server with what keeps its runner from the folder that it is started in.
+def isolate_runner(spec: ServerSpec, directory: Path) -> ServerSpec:
+    """The server's configuration with options that keep its runner from using the folder in which it is started.
 
     Args:
         spec: A server that is configured for every folder.
-        directory: The user's own, which is there: what `npx` may look at in place of the folder.
+        directory: An existing directory of the user's, in which `npx` looks instead of the folder.
     """
     if spec.type != "stdio" or spec.cwd is not None:
         return spec
@@ -41,14 +41,14 @@ def sheltered(spec: ServerSpec, directory: Path) -> ServerSpec:
 
 
 def _imports_by_name(args: tuple[str, ...]) -> bool:
-    """Whether an interpreter is given `-m` or `-c`, and no script: its path would begin where it is started."""
+    """Whether an interpreter runs `-m` or `-c`, not a script: `sys.path` would begin with the working directory."""
     options = iter(args)
     for option in options:
         if not option.startswith("-") or option == "-":
             return False
         if option.startswith("--"):
             continue
-        # Flags may be written together: -um.
+        # Flags may be combined: -um.
         letters = re.match(r"-[A-Za-z]*?([mcWX])", option)
         if letters and letters[1] in "mc":
             return True

@@ -1,7 +1,7 @@
-"""Does a command line run this bridge? One behind itself would start itself for ever.
+"""Detects whether a command line runs this bridge, which would start itself without end as its own server.
 
-Only places where a command can stand are looked at: a file server for the directory `~/src/mcp-bridge` is none.
-What gets past this is stopped by `MCP_BRIDGE_NESTED`, which every child finds in its environment.
+Only words that can be a command are examined: a file server for the directory `~/src/mcp-bridge` doesn't match.
+Undetected cases are stopped by the variable `MCP_BRIDGE_NESTED`, which every child process inherits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PYTHON = re.compile(r"python[0-9.]*")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "fish"})
 
-# Options of `uv`, `uvx` and `pipx` that take a value as the next word; others are taken to be flags.
+# Options of `uv`, `uvx` and `pipx` that take the next word as their value; other options are taken to be flags.
 _RUNNER_OPTIONS = frozenset(
     {
         "--from",
@@ -54,7 +54,7 @@ _PYTHON_OPTIONS = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 
 
 def runs_the_bridge(command: str, args: tuple[str, ...] | list[str]) -> bool:
-    """Whether it starts this bridge: directly, as a module, or through a package runner or a shell."""
+    """Whether a command starts this bridge: directly, as a module, or through a package runner or a shell."""
     words = list(args)
     base = PurePath(command).name.removesuffix(".exe").removesuffix(".py")
     if base in NAMES:
@@ -121,7 +121,7 @@ def _runner_runs_it(words: list[str]) -> bool:
 
 
 def _is_requirement_of_it(requirement: str) -> bool:
-    """`mcp-code-bridge`, `mcp_code_bridge==1.2`, `mcp-code-bridge@latest`, a path or URL that ends in it."""
+    """Match `mcp-code-bridge`, `mcp_code_bridge==1.2`, `mcp-code-bridge@latest`, or a path or URL that ends in it."""
     tail = PurePath(requirement.partition("#")[0].rstrip("/")).name.removesuffix(".git")
     match = _REQUIREMENT_NAME.match(tail)
     return match is not None and match.group().replace("_", "-").lower() in NAMES

@@ -1,4 +1,4 @@
-"""How one downstream server is started, and the strict reading of it from our own TOML."""
+"""The configuration of one downstream server, and its strict decoding from our own TOML."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from mcp_bridge.downstream.catalog.aliases import nearest
-from mcp_bridge.downstream.configuration.environment import env_pass
+from mcp_bridge.downstream.configuration.env_pass import env_pass
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.toml_lines import line_of
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from mcp_bridge.downstream.configuration.environment import EnvPass
+    from mcp_bridge.downstream.configuration.env_pass import EnvPass
 
 ServerType = Literal["stdio", "http", "sse"]
 Era = Literal["auto", "legacy", "2026-07-28"]
@@ -25,39 +25,39 @@ Scope = Literal["config", "folder", "local", "project", "user"]
 TYPES: tuple[ServerType, ...] = ("stdio", "http", "sse")
 ERAS: tuple[Era, ...] = ("auto", "legacy", "2026-07-28")
 
-# What one tool call may take once its server is up; the same as the time-out most MCP clients have.
+# How long a tool call may take once its server is ready; the default of most MCP clients.
 CALL_TIMEOUT = 60.0
 
-# From starting the process to its listed tools; package runners may have to download first.
+# How long from the start of the process to its listing; package runners may have to download packages first.
 START_TIMEOUT = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSpec:
-    """One server as configured, with variables expanded.
+    """The configuration of one server, with variables expanded.
 
-    `repr` and `str` show no argument, no value of `env`, no URL and no header: each may hold a secret.
+    `repr` and `str` show no arguments, values of `env`, URL or headers: any of them may contain a secret.
 
     Attributes:
         name: The name in the configuration.
-        type: How it is reached. Only `stdio` can be used as yet; others are listed as unsupported.
-        command: Executable, found on the PATH of the child's environment.
-        args: Its arguments.
-        env: Added to the variables that it is given of ours.
-        env_pass: Which those are; None for what the settings say.
-        cwd: Its working directory, or None for ours.
-        url: For `http` and `sse`.
-        headers: For `http` and `sse`.
-        call_timeout: Seconds one call may take.
-        start_timeout: Seconds from starting the process to its listed tools.
-        era: Protocol era to speak; `auto` probes.
-        enabled: False for a server that is listed but never started.
-        source: The file it came from.
-        scope: Which kind of file that is; `folder` (our own TOML) and `project` files come with a checkout, and so from
-            others.
-        problem: Why it can't be used as configured, or None.
-        scripts: Of a server that comes with a folder: from the folder's files that its command names to the trusted
-            SHA-256 of each. It is started with these alone, however long after the look.
+        type: The transport. Only `stdio` is supported so far; servers of other types are listed as unsupported.
+        command: The executable, looked up on the PATH of the child's environment.
+        args: The command's arguments.
+        env: Variables in addition to those passed on from the bridge's environment.
+        env_pass: Which variables of the bridge's environment are passed on; None for the setting's value.
+        cwd: The working directory, or None for the bridge's.
+        url: The URL for `http` and `sse`.
+        headers: The headers for `http` and `sse`.
+        call_timeout: Seconds that one call may take.
+        start_timeout: Seconds from the start of the process to its listing.
+        era: The protocol era to speak; `auto` probes.
+        enabled: False for a server that is listed and never started.
+        source: The configuration file.
+        scope: The kind of configuration file; `folder` (our own TOML) and `project` files come with a checkout, which
+            others may have written.
+        problem: Why the server can't be used as configured, or None.
+        scripts: For a server that comes with a folder, the trusted SHA-256 of each of the folder's files that its
+            command names, by path. The server is only started if they still match.
     """
 
     name: str
@@ -87,7 +87,7 @@ class ServerSpec:
     __str__ = __repr__
 
     def fingerprint(self) -> str:
-        """SHA-256, in hex, of everything that decides which tools the server has; shows no secret."""
+        """SHA-256, in hex, of everything that determines the server's tools; reveals no secret."""
         identity = [
             self.name,
             self.type,
@@ -99,7 +99,7 @@ class ServerSpec:
             sorted(self.headers.items()),
         ]
         if self.scripts:
-            # The same relative command is another server in another folder, and after a change.
+            # A relative command is a different server in a different folder, and after a change of the file.
             identity.append(sorted(self.scripts.items()))
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
@@ -112,7 +112,7 @@ def _error(file: str, message: str, hint: str | None, *path: str) -> BridgeError
 
 
 class _Table:
-    """One `[servers.NAME]` table, read key by key; every complaint names the key's path, the file and the line."""
+    """Decodes one `[servers.NAME]` table key by key; every error names the key's path, the file and the line."""
 
     def __init__(self, name: str, table: Mapping[str, Any], file: str) -> None:
         self._name = name
@@ -202,7 +202,7 @@ _EXAMPLES = {
     "era": '"auto"',
     "enabled": "true",
 }
-"""What to write, by key, in TOML."""
+"""Example values by key, in TOML."""
 
 _MEANT = {
     **dict.fromkeys(("bin", "cmd", "exe", "exec", "executable", "program"), "command"),
@@ -218,23 +218,23 @@ _MEANT = {
     **dict.fromkeys(("active", "disabled"), "enabled"),
     **dict.fromkeys(("protocol", "protocol_version"), "era"),
 }
-"""What clients and people call them: by its letters, `cmd` would be nearest to `cwd`."""
+"""Keys that other clients and people use. By its letters alone, `cmd` would be nearest to `cwd`."""
 
 
 def spec_from_toml(name: str, table: Mapping[str, Any], file: str | Path) -> ServerSpec:
-    """Read one `[servers.NAME]` table.
+    """Decode one `[servers.NAME]` table.
 
     Args:
         name: The table's name.
-        table: Its content, as the TOML reader gives it. Variables are left as they are.
-        file: Where it came from, for messages.
+        table: The decoded TOML table. Variables in it are not expanded.
+        file: The configuration file, for error messages.
 
     Returns:
-        The spec, with `${VAR}` not yet expanded.
+        The configuration, with `${VAR}` not yet expanded.
 
     Raises:
-        BridgeError: `bad_config`, for an unknown key (the nearest known one is the hint), a value of the wrong
-            type, or a server with neither a command nor a URL.
+        BridgeError: `bad_config`: an unknown key (the hint names the nearest known key), a value of the wrong type,
+            or a server with neither a command nor a URL.
     """
     if not isinstance(table, dict):
         raise _error(str(file), "must be a table.", f"Write [servers.{name}].", name)

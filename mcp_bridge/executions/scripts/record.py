@@ -12,6 +12,7 @@ from mcp_bridge.kernel.machine import IN_DOUBT
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mcp_bridge.error_codes import Code
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.executions.scripts.call_history import PastCall
     from mcp_bridge.ledger.storage.store import StoredExecution
@@ -81,7 +82,7 @@ def suspend(
     said += _awaited(record.execution, waiting)
     if doubts:
         record.error = BridgeError(
-            IN_DOUBT,
+            "in_doubt",
             f"{' '.join(said)}{ended}",
             hint=f"A person finds out and says so: {settle_command(record.execution, doubts[0].call)}. {again}",
             calls=[call_row(call) for call in doubts],
@@ -93,7 +94,7 @@ def suspend(
     if "tool" in {row["kind"] for row in waiting}:
         ways.append(f"mcp-bridge execution resume {record.execution} --payload JSON says what it is.")
     hint = " ".join([*ways, again])
-    code = "approval_needed" if asks else "still_waiting"
+    code: Code = "approval_needed" if asks else "still_waiting"
     record.error = BridgeError(code, f"{' '.join(said)}{ended}", hint=hint).record()
 
 

@@ -17,7 +17,7 @@ from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.executions.scripts.lifecycle import MAX_LOST, ActiveScript, is_lost
 from mcp_bridge.executions.scripts.run import OWN_END, ScriptRun
 from mcp_bridge.executions.status import effective_status
-from mcp_bridge.ledger.storage.store import ERASED
+from mcp_bridge.ledger.storage.schema import ERASED
 from mcp_bridge.policy.rules.budgets import Amounts
 from mcp_bridge.policy.secrets.references import is_alike
 

@@ -1,6 +1,6 @@
-"""What to write instead, for the mistakes that models make: a sentence after Python's own error.
+"""Advice on mistakes that models often make: a sentence that follows Python's own error message.
 
-Loaded when a script has failed. A sentence is given only where the cause is known; a wrong one is worse than none.
+Loaded after a script has failed. Advice is given only if the cause is known: wrong advice is worse than none.
 """
 
 import errno
@@ -16,7 +16,7 @@ from mcp_bridge.guest.jsontext import JsonText
 from mcp_bridge.guest.proxies import MCPError, PendingCall, ServerModule
 
 MAX_LEAVES = 10
-"""Exceptions of a group that are looked at."""
+"""How many exceptions of a group are examined."""
 
 MAX_KEYS = 20
 MAX_KEY_CHARS = 40
@@ -33,10 +33,10 @@ SDK_ATTRIBUTES = frozenset(
         "structured_content", "text", "tools",
     }
 )  # fmt: skip
-"""What the SDK's result objects have, and plain data doesn't."""
+"""Attributes of the SDK's result objects, which plain data doesn't have."""
 
 OF_DICTS = frozenset({"get", "items", "keys", "pop", "update", "values"})
-"""What is asked of a dict, and text has not."""
+"""Methods of dictionaries that strings don't have."""
 
 JAVASCRIPT_METHODS = {
     "length": "len({0})",
@@ -60,7 +60,7 @@ JAVASCRIPT_METHODS = {
 
 
 class Case(NamedTuple):
-    """What is looked at: an exception, where in the script it was raised, and what is around."""
+    """A failure to advise on: the exception, where in the script it was raised, and the script's environment."""
 
     exc: Any
     failure: Failure
@@ -68,7 +68,7 @@ class Case(NamedTuple):
 
 
 def add_to(exc: BaseException, world: World) -> None:
-    """Add the sentence for an exception, or for the first of a group that has one, to it as a note."""
+    """Add advice to an exception as a note; for a group, advice on the first member that has any."""
     for leaf in _leaves(exc):
         if text := _advice(leaf, world):
             BaseException.add_note(leaf, text)
@@ -140,7 +140,7 @@ def _async_generator(failure: Failure) -> str:
     if trees.kind(node.node) in {"Await", "Subscript"}:
         node = node.inner("value")
     elif trees.kind(node.node) == "Call" and node.node.args and trees.kind(node.node.args[0]) == "Call":
-        # list(rows()), and the like.
+        # A call such as list(rows()).
         node = node.of(node.node.args[0])
     if node.text == "…":
         return "It gives its items one by one: write `async for` in the place of `for`."
@@ -206,7 +206,7 @@ def _wrong_subscript(said: str, failure: Failure) -> str | None:
 
 
 def _no_key(name: str, value: Any, failure: Failure) -> str:
-    """What to say of a key where an index is meant."""
+    """Advice on a key that is used where an index is required."""
     key = getattr(failure.node.slice, "value", None)
     what = f"`{name}` is a {'list' if isinstance(value, list) else 'tuple'} of {len(value)}"
     having = [
@@ -237,7 +237,7 @@ def _parse_first(name: str, document: Any) -> str:
 
 
 def _json_text(failure: Failure) -> str | None:
-    """The one name in scope whose text is a JSON array: what a loop over it gives is characters."""
+    """Advice for the only name in scope whose text is a JSON array: a loop over it iterates over characters."""
     names = failure.frame.f_locals | failure.frame.f_globals
     found = [
         name for name, value in names.items() if isinstance(value, JsonText) and isinstance(value.document(), list)
@@ -272,7 +272,7 @@ def _wrong_attribute(case: Case) -> str | None:
 
 
 def _of_ours(obj: Any, name: str, base: str, world: World) -> str | None:
-    """Of what the bridge has made."""
+    """Advice on attributes of the bridge's own objects."""
     if isinstance(obj, PendingCall):
         if name in SDK_ATTRIBUTES:
             return f"A call gives plain data, not a result object: write `await {base}`, without `.{name}`."
@@ -359,7 +359,7 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:MAX_KEYS]) + (", …" if len(names) > MAX_KEYS else "")
 
 
-# --- what isn't in a sandbox ---
+# --- missing features of a sandbox ---
 
 
 def _system(case: Case) -> str | None:
@@ -386,14 +386,14 @@ def _system(case: Case) -> str | None:
 
 
 def _is_writing(failure: Failure) -> bool:
-    """Whether the expression opens a file to write it."""
+    """Whether the expression opens a file for writing."""
     if trees.kind(failure.node) != "Call":
         return False
     function = failure.node.func
     called = getattr(function, "attr", None) or getattr(function, "id", "")
     if called != "open":
         return called in {"mkdir", "touch", "write_bytes", "write_text"}
-    # A path's `open` has its mode first.
+    # The first argument of a path's `open` is the mode.
     given = [*failure.node.args[:2], *(word.value for word in failure.node.keywords if word.arg == "mode")]
     modes = [str(one.value) for one in given if trees.kind(one) == "Constant"]
     return any(len(mode) <= MODE_CHARS and set(mode) & set("wax") and set(mode) <= set("rwaxbt+") for mode in modes)
@@ -425,7 +425,7 @@ def _is_network(exc: Any) -> bool:
 def _no_program(program: str, failure: Failure, world: World) -> str:
     name = program.rpartition("/")[2]
     if name == "sh" and trees.kind(failure.node) == "Call" and failure.node.args:
-        # A shell's command says more.
+        # A shell's command is more informative.
         command = failure.node.args[0]
         words = str(command.value).split() if trees.kind(command) == "Constant" else []
         name = words[0] if words else name

@@ -1,4 +1,4 @@
-"""What to write for a name that isn't defined."""
+"""Advice on names that aren't defined."""
 
 import builtins
 import sys
@@ -50,7 +50,7 @@ OF_NOTEBOOKS = frozenset({"get_ipython", "In", "Out"})
 
 
 def unknown(name: Any, world: World) -> str | None:
-    """A sentence for a `NameError`."""
+    """Advice for a `NameError`."""
     if not isinstance(name, str):
         return None
     tree = trees.parse(world.code)
@@ -58,7 +58,7 @@ def unknown(name: Any, world: World) -> str | None:
     if (said := _elsewhere(name, world)) is not None:
         return said
     if name in bound:
-        # It is the script's own, and not there yet, or no more.
+        # It is a name of the script that is not yet or no longer bound.
         return None
     if _is_unquoted_key(name, tree):
         return f"A dict's keys are quoted: write `{{{name!r}: …}}`, or a tool's arguments as `{name}=…`."
@@ -76,7 +76,7 @@ def unknown(name: Any, world: World) -> str | None:
 
 
 def _elsewhere(name: str, world: World) -> str | None:
-    """A name of the bridge's."""
+    """Advice on a name of the bridge's API."""
     aliases = world.aliases
     if name in aliases:
         return f"`{name}` is an MCP server: write `from mcp.servers import {aliases[name]}`."
@@ -100,7 +100,7 @@ def _importable(name: str, world: World) -> str | None:
     if name in IMPORTS:
         return f"Write `from {IMPORTS[name]} import {name}`."
     if name in sys.stdlib_module_names and not name.startswith("_"):
-        # As later interpreters say it themselves.
+        # In the words of later Python versions.
         return None if sys.version_info >= (3, 12) else f"Did you forget to import {name!r}?"
     if name in SHORT:
         package = SHORT[name].partition(".")[0]
@@ -111,7 +111,7 @@ def _importable(name: str, world: World) -> str | None:
 
 
 def _bound(tree: Any) -> set[str]:
-    """The names that a script gives something to, anywhere in it."""
+    """The names that a script binds anywhere."""
     found: set[str] = set()
     for node in trees.walk(tree) if tree is not None else ():
         match trees.kind(node):

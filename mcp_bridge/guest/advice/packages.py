@@ -1,4 +1,4 @@
-"""What to do without a package that isn't there: what the image has, which profile has it, what there is instead."""
+"""Advice on missing packages: what the image contains, which profile has the package, and alternatives."""
 
 import sys
 
@@ -7,14 +7,14 @@ from mcp_bridge.guest.advice.world import World
 DATA_PROFILE = frozenset(
     {"PIL", "joblib", "matplotlib", "numpy", "openpyxl", "pandas", "scipy", "sklearn", "tabulate", "tzdata", "yaml"}
 )
-"""Modules that the package profile `data` brings; a test holds it against the profile."""
+"""Modules of the package profile `data`; a test compares them with the profile."""
 
 NEED_NETWORK = frozenset(
     {"requests", "httpx", "aiohttp", "urllib3", "websockets", "websocket", "boto3", "botocore", "openai", "anthropic",
      "paramiko", "playwright", "selenium", "psycopg2", "psycopg", "asyncpg", "pymysql", "pymongo", "redis", "github",
      "slack_sdk", "googleapiclient", "yfinance", "feedparser"}
 )  # fmt: skip
-"""Packages that are of no use without a network."""
+"""Packages that are useless without a network."""
 
 SDK = frozenset({"fastmcp", "mcp_use", "mcp_client", "mcp_sdk", "mcpclient", "modelcontextprotocol"})
 
@@ -49,7 +49,7 @@ INSTEAD = {
     "six": "nothing",
     "typing_extensions": "typing",
 }
-"""What the standard library, or the sandbox, has in their place."""
+"""Replacements in the standard library or the sandbox."""
 
 OF_MCP = {
     "runtime": "from mcp import runtime",
@@ -63,7 +63,7 @@ MAX_SHOWN = 8
 
 
 def missing(module: str, world: World) -> str:
-    """What to do about a module that can't be imported."""
+    """Advice on a module that can't be imported."""
     name = module.partition(".")[0]
     if name in world.aliases:
         alias = world.aliases[name]
@@ -97,7 +97,7 @@ def _there(world: World) -> str:
 
 
 def no_installing() -> str:
-    """Why nothing can be installed, and who can."""
+    """Explains why packages can't be installed, and who can install them."""
     return (
         "Nothing can be installed: there is no network. Use the standard library; the operator's settings "
         '`profile = "data"` (numpy, pandas, matplotlib …) and `packages` bring more.'
@@ -105,7 +105,7 @@ def no_installing() -> str:
 
 
 def sdk(world: World) -> str:
-    """For who takes the bridge's `mcp` for the SDK."""
+    """Advice on taking the bridge's `mcp` package for the SDK."""
     return (
         f"`mcp` is the bridge here, not the SDK, and the servers are connected: write "
         f"`from mcp.servers import {world.example}`, then `await {world.example}.TOOL(...)`."

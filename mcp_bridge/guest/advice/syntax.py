@@ -1,4 +1,4 @@
-"""Code that doesn't compile: what to write instead, and what can be run as it is meant."""
+"""Advice on code that doesn't compile, and the repair of code whose intended form is obvious."""
 
 import _ast
 import re
@@ -49,7 +49,7 @@ _JAVASCRIPT = (
     (re.compile(r"(?:^|[\s(])!\s*[\w(]"), "`not x`"),
     (re.compile(r"\btypeof\b"), "`type(x)`"),
 )
-"""What a line of JavaScript has, and what Python has for it."""
+"""JavaScript syntax, and its equivalent in Python."""
 
 _TEXTS = re.compile(r"'[^']*'|\"[^\"]*\"|#.*")
 
@@ -57,11 +57,11 @@ _PLAIN = {
     "\u201c": '"', "\u201d": '"', "\u201e": '"', "\u2018": "'", "\u2019": "'", "\u2013": "-", "\u2014": "-",
     "\u2212": "-", "\u00d7": "*", "\u2026": "...",
 }  # fmt: skip
-"""What word processors write, and what is meant."""
+"""Typographic characters, and the plain characters that they replace."""
 
 
 def advice(exc: SyntaxError, world: World) -> str | None:
-    """A sentence for code that doesn't compile."""
+    """Advice on code that doesn't compile."""
     if exc.filename != FILENAME or not isinstance(exc.lineno, int):
         return None
     lines = world.code.split("\n")
@@ -135,7 +135,7 @@ def _of_fstring(message: str, line: str) -> str | None:
 
 
 def _async(lineno: int, code: str) -> str | None:
-    """For an `await` in a function that isn't asynchronous."""
+    """Advice on `await` in a function that isn't asynchronous."""
     lines = code.split("\n")
     indent = len(lines[lineno - 1]) - len(lines[lineno - 1].lstrip())
     if "lambda" in lines[lineno - 1]:
@@ -174,7 +174,7 @@ def _of_other_text(code: str, lines: list[str]) -> str | None:
 def _of_javascript(line: str) -> str | None:
     bare = _TEXTS.sub("''", line)
     for pattern, python in _JAVASCRIPT:
-        # An import of JavaScript's has a text in it that tells.
+        # Unlike Python's, an import in JavaScript contains a string.
         if found := pattern.search(line if "import" in pattern.pattern else bare):
             names = {"name": "name", "async": ""} | {key: value or "" for key, value in found.groupdict().items()}
             return f"run_python runs Python; there it is {python.format(**names)}."
@@ -188,16 +188,16 @@ def _of_end(message: str, lineno: int, lines: list[str]) -> str | None:
     return None
 
 
-# --- what is run as it is meant ---
+# --- repairs ---
 
 
 def repaired(code: str, exc: SyntaxError) -> Any:
-    """The tree of code in a fence, or indented as a whole; None for other code.
+    """The syntax tree of code in a Markdown fence, or indented as a whole; None for other code.
 
-    Lines keep their numbers, and texts within it their indentation.
+    Line numbers are kept, and so is the indentation inside strings.
 
     Raises:
-        SyntaxError: What is in the fence doesn't compile either.
+        SyntaxError: The code in the fence doesn't compile either.
     """
     inside = _unfenced(code)
     if inside is not None:

@@ -1,4 +1,4 @@
-"""Where a script failed: the expression, as a tree, and what stood in it."""
+"""Locates where a script failed: the expression as a syntax tree, and the values in it."""
 
 import _ast
 import sys
@@ -11,19 +11,19 @@ from typing import Any, NamedTuple
 from mcp_bridge.guest.runner import FILENAME
 
 OURS = "<bridge>"
-"""How the file names of our own code begin."""
+"""Prefix of the file names of the bridge's own code."""
 
 MAX_TEXT_CHARS = 200
-"""Of an expression that is repeated in a sentence."""
+"""Maximum characters of an expression that is quoted in advice."""
 
 
 def kind(node: Any) -> str:
-    """A node's type, by name; "" for none."""
+    """The name of a node's type; empty for None."""
     return type(node).__name__ if isinstance(node, _ast.AST) else ""
 
 
 def walk(tree: Any) -> Iterator[Any]:
-    """Every node of a tree, in no order that matters. The `ast` module isn't loaded for it."""
+    """All nodes of a tree, in any order. Avoids importing `ast`."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()
@@ -34,7 +34,7 @@ def walk(tree: Any) -> Iterator[Any]:
 
 
 def parse(code: str, mode: str = "exec") -> Any:
-    """The tree of a text; None if it has none."""
+    """The syntax tree of a text; None if it doesn't compile."""
     flags = _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | _ast.PyCF_ONLY_AST
     try:
         return compile(code, FILENAME, mode, flags, dont_inherit=True)
@@ -43,16 +43,16 @@ def parse(code: str, mode: str = "exec") -> Any:
 
 
 class Failure(NamedTuple):
-    """An expression of the script, in the frame where it failed.
+    """The failed expression of the script, and its frame.
 
     Attributes:
-        frame: The innermost frame of the script.
-        node: The expression; None where the interpreter doesn't say.
-        source: Its text, from which the node was made, in brackets.
-        files: Names of the files of the frames within it, without directories and suffix.
-        last_file, last_function: Of the innermost frame of all.
-        is_innermost: Whether the script's own frame is that.
-        is_innermost_but_ours: Whether there are only frames of ours within it.
+        frame: The script's innermost frame.
+        node: The expression; None if the interpreter doesn't report it.
+        source: The expression's text in parentheses, from which the node was parsed.
+        files: The file names of inner frames, without directories and suffix.
+        last_file, last_function: File and function of the innermost frame of all.
+        is_innermost: Whether the script's frame is the innermost of all.
+        is_innermost_but_ours: Whether all inner frames are the bridge's own.
     """
 
     frame: types.FrameType
@@ -66,7 +66,7 @@ class Failure(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The expression as it is written; `…` where it is long, or has several lines."""
+        """The expression as written; `…` if it is long or has several lines."""
         if self.node is None or self.node.lineno != self.node.end_lineno or self.node.lineno != 1:
             return "…"
         text = self.source[self.node.col_offset : self.node.end_col_offset].decode("utf-8", "replace")
@@ -77,11 +77,11 @@ class Failure(NamedTuple):
         return self._replace(node=node)
 
     def inner(self, name: str) -> "Failure":
-        """A part of the expression."""
+        """A child node of the expression."""
         return self.of(getattr(self.node, name, None))
 
     def value(self) -> Any:
-        """What a name stood for, or an item of it by a constant; None where finding out would run code."""
+        """The value of a name, or of an item with a constant key; None if evaluation would run code."""
         node = self.node
         match kind(node):
             case "Name":
@@ -93,7 +93,7 @@ class Failure(NamedTuple):
                 return base.__dict__.get(node.attr) if isinstance(base, types.ModuleType) else None
             case "Subscript" if kind(node.slice) == "Constant":
                 base, key = self.inner("value").value(), node.slice.value
-                # By the type's own: a class of the script's may do anything.
+                # Use the type's own method: a class of the script's may do anything.
                 if issubclass(type(base), dict) and isinstance(key, str):
                     return dict.get(base, key)
                 if (
@@ -134,7 +134,7 @@ def failure(exc: BaseException, code: str) -> Failure | None:
 
 
 def files_of(exc: BaseException) -> set[str]:
-    """The files of all frames of an exception, without directories and suffix."""
+    """The file names of all frames of an exception, without directories and suffix."""
     found, step = set(), exc.__traceback__
     while step is not None:
         found.add(_stem(step.tb_frame.f_code.co_filename))
@@ -147,7 +147,7 @@ def _stem(filename: str) -> str:
 
 
 def _source(step: types.TracebackType, code: str) -> bytes:
-    """The text of the expression that a frame was at, in brackets: so that it may have several lines."""
+    """The text of the expression that a frame was executing, in parentheses, so that it may span lines."""
     where = next(islice(step.tb_frame.f_code.co_positions(), step.tb_lasti // 2, None), (None,) * 4)
     first, last, start, end = where
     if first is None or last is None or start is None or end is None:
@@ -161,7 +161,7 @@ def _source(step: types.TracebackType, code: str) -> bytes:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """As later interpreters say it themselves."""
+    """A suggestion in the words of later Python versions."""
     if sys.version_info >= (3, 12) and hasattr(traceback, "_compute_suggestion_error"):
         return None
     import difflib

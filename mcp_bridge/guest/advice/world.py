@@ -1,4 +1,4 @@
-"""What is known around a script that has failed."""
+"""The environment of a script that has failed."""
 
 import os
 from collections.abc import Callable
@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 
 class World(NamedTuple):
-    """The surroundings of a script.
+    """The environment of a script.
 
     Attributes:
-        code: Its text.
-        servers: `{name, alias}` each.
-        tools: Tools by their server's alias, of the servers whose tools are known without starting one.
-        packages: Where the image's packages are.
+        code: The script's text.
+        servers: A dict `{name, alias}` for each server.
+        tools: Returns tools by server alias, for the servers whose tools are already listed.
+        packages: The directory of the image's packages.
     """
 
     code: str
@@ -22,16 +22,16 @@ class World(NamedTuple):
 
     @property
     def aliases(self) -> dict[str, str]:
-        """Every name of every server → its alias."""
+        """Maps every server's name and alias to its alias."""
         return {row[key]: row["alias"] for key in ("name", "alias") for row in self.servers}
 
     @property
     def example(self) -> str:
-        """A server's alias, to show how one is imported."""
+        """A server's alias, for examples of imports."""
         return str(self.servers[0]["alias"]) if self.servers else "NAME"
 
     def installed(self) -> list[str]:
-        """The packages of the image beside the standard library."""
+        """The image's packages besides the standard library."""
         try:
             found = os.listdir(self.packages)
         except OSError:

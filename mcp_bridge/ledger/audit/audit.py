@@ -7,24 +7,23 @@ the hashes beside the entries, its keys, what was erased, and the rows that are 
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import sqlite3
 import time
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
+from mcp_bridge.atomic_files import create_private, rename_noreplace, sync_directory, sync_file
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.audit.table_audit import Beside, check_master
+from mcp_bridge.ledger.audit.table_audit import TableAudit, check_master
 from mcp_bridge.ledger.log.codec import LEDGER, decode
-from mcp_bridge.ledger.log.reading import made_schema, open_ledger, schema_of, unknown_entry
+from mcp_bridge.ledger.log.reading import expected_schema, open_ledger, read_schema, unknown_entry
 from mcp_bridge.ledger.proofs import merkle, notes, tlog_proof
 from mcp_bridge.ledger.proofs.disclosures import Disclosed
 from mcp_bridge.ledger.proofs.disclosures import encode as encode_disclosed
 from mcp_bridge.ledger.proofs.exports import Picked, Signed, best_note, verify_export
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage.sealing import damaged
-from mcp_bridge.private_files import place, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -84,7 +83,7 @@ def verify_file(
             raise damaged(f"SQLite finds: {verdict}")
         if master is not None:
             check_master(ledger.connection, master)
-        beside = Beside()
+        beside = TableAudit()
         lines = ledger.lines(payloads=True, see=beside.see)
         found = verify_export(lines, verifiers, against, progress=progress)
         beside.check(ledger)
@@ -94,8 +93,8 @@ def verify_file(
 
 
 def _check_schema(connection: sqlite3.Connection) -> None:
-    wanted = made_schema(connection.execute("PRAGMA user_version").fetchone()[0])
-    found = schema_of(connection)
+    wanted = expected_schema(connection.execute("PRAGMA user_version").fetchone()[0])
+    found = read_schema(connection)
     for row in wanted:
         if row not in found:
             raise damaged(f"the {row[0]} {row[1]} is missing or changed")
@@ -308,7 +307,7 @@ def backup(path: Path, target: Path, verifiers: Sequence[Verifier] | None, maste
     new = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}")
     try:
         # SQLite writes into an empty file, and keeps its mode.
-        os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        create_private(new).close()
         with open_ledger(path) as ledger:
             ledger.connection.execute("COMMIT")
             try:
@@ -316,13 +315,9 @@ def backup(path: Path, target: Path, verifiers: Sequence[Verifier] | None, maste
                 ledger.connection.execute("VACUUM INTO ?", (str(new),))
             except sqlite3.Error as exc:
                 raise BridgeError("backup_failed", f"{target} can't be written: {exc}.") from None
-        fd = os.open(new, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_file(new)
         verdict = verify_file(new, verifiers, (), master)
-        place(new, target)
+        rename_noreplace(new, target)
         sync_directory(target.parent)
     except FileExistsError:
         raise BridgeError("backup_exists", f"{target} is there already.", hint="Name a file that isn't.") from None

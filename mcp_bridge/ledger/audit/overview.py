@@ -1,4 +1,4 @@
-"""What a reader of many executions asks the store for: pages of ids, counts of entries, whether anything is new."""
+"""Queries over many executions: pages of ids, counts of entries, whether anything has changed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.codec import decode
 from mcp_bridge.ledger.log.entries import Entry, Recorded
-from mcp_bridge.ledger.log.recorder import payload_of, pieces_of, recorded
+from mcp_bridge.ledger.log.pieces import payload_of, pieces_of
+from mcp_bridge.ledger.log.recorder import recorded
 
 if TYPE_CHECKING:
     import sqlite3
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.storage.sealing import MasterKey
 
 DAMAGED = "damaged"
-"""The one name in the payload of an entry that can't be read; its value says why."""
+"""The only key in the payload of an entry that can't be read; its value says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,8 @@ class Counted:
     """How many entries an execution has.
 
     Attributes:
-        kinds: By their kind.
-        last: When the last one was recorded, in seconds since 1970; None without any.
+        kinds: Their number, by kind.
+        last: When the last one was recorded, in seconds since 1970; None if there is none.
     """
 
     kinds: dict[str, int] = field(default_factory=dict)
@@ -48,12 +49,12 @@ async def newest(
     """Ids of a principal's executions and when they began, the latest first.
 
     Args:
-        database: Has them.
-        principal: Whose.
-        limit: At most so many.
-        statuses: As they are kept; any without some.
-        since: Those that began then or later, in seconds since 1970.
-        before: Those that come after the one that began then and has this id.
+        database: The store.
+        principal: The principal.
+        limit: The page size.
+        statuses: Stored statuses to select; empty for any.
+        since: Selects those that began then or later, in seconds since 1970.
+        before: The last row of the page before: when it began, and its id.
     """
     among = ", ".join("?" * len(statuses)) if statuses else "status"
     began, ident = before or (None, "")
@@ -66,7 +67,7 @@ async def newest(
 
 
 async def counts(database: Database, executions: Sequence[str]) -> dict[str, Counted]:
-    """The entries of some executions, counted."""
+    """Count the entries of some executions."""
     marks = ", ".join("?" * len(executions))
     kinds: dict[str, dict[str, int]] = {execution: {} for execution in executions}
     ends: dict[str, int] = {}
@@ -93,16 +94,16 @@ def _time(data: bytes) -> float | None:
 
 
 async def entries(database: Database, execution: str, limit: int = -1) -> list[Recorded]:
-    """An execution's entries, in order, also where some can't be read: those say so.
+    """An execution's entries, in order, even if some can't be read: their payloads say so.
 
-    For people who look for what was changed; who goes on with an execution reads it by the recorder, which refuses.
+    For people who look for what was changed. Whatever resumes an execution uses the recorder, which refuses.
 
     Args:
-        database: Has them.
-        execution: Whose.
-        limit: Only the first ones; all if it is negative.
+        database: The store.
+        execution: The execution.
+        limit: How many entries at most; negative for all.
     """
-    return await database.look(lambda connection: _entries(connection, database.master, execution, limit))
+    return await database.run_read(lambda connection: _entries(connection, database.master, execution, limit))
 
 
 def _entries(connection: sqlite3.Connection, master: MasterKey, execution: str, limit: int) -> list[Recorded]:
@@ -129,7 +130,7 @@ def _entries(connection: sqlite3.Connection, master: MasterKey, execution: str, 
 
 
 async def version(database: Database) -> int:
-    """A number that is another one when anything has been written since, by whichever process."""
+    """A number that changes whenever any process has written."""
     rows = await database.read("PRAGMA data_version")
     number: int = rows[0][0]
     return number

@@ -19,9 +19,9 @@ from mcp_bridge.ledger.log.pieces import label_of, unpack
 from mcp_bridge.ledger.log.transaction import check_row
 from mcp_bridge.ledger.proofs import merkle, notes, signing
 from mcp_bridge.ledger.storage.position import WRITES, writes_of
+from mcp_bridge.ledger.storage.schema import ERASED, OLD_REQUESTS, OLD_REQUESTS_GONE, UNFINISHED
 from mcp_bridge.ledger.storage.sealed_rows import check_sealed
-from mcp_bridge.ledger.storage.sealing import damaged, wrong_master
-from mcp_bridge.ledger.storage.store import ERASED
+from mcp_bridge.ledger.storage.sealing import damaged, wrong_master_key
 
 if TYPE_CHECKING:
     import sqlite3
@@ -30,26 +30,16 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.reading import Ledger, ReadEntry
     from mcp_bridge.ledger.storage.sealing import DataKey, MasterKey
 
-UNFINISHED = "unfinished erasure"
-"""With the number of its entry, the name in `meta` of an erasure of which something is left to do."""
-
 _MAC_TABLES = ("executions", "approvals", "programs", "data_keys", "holders", "checkpoints", "published")
 
 _WITH_PIECES, _WITH_TOKENS = 2, 3
 """Versions of the file."""
 
-OLD_REQUESTS = "requests"
-"""The name in `meta` of the key, wrapped, by which requests are told that earlier versions have kept; empty if there
-are none. Where it is, what they have left of erased values is forgotten."""
-
-OLD_REQUESTS_GONE = "gone"
-"""In the place of that key, where it is needed and wasn't there. It is taken when it is put back."""
-
 _DECISION = ("approved", "by", "comment")
 
 
 @dataclass
-class Beside:
+class TableAudit:
     """What the entries say of the rows beside them, gathered while they are read.
 
     Attributes:
@@ -208,7 +198,7 @@ class Beside:
         ):
             if token is not None:
                 known[token] += 1
-            put_back = ledger.master is not None and self._tokens[ledger.master.erased(execution, name)] > 0
+            put_back = ledger.master is not None and self._tokens[ledger.master.erasure_token(execution, name)] > 0
             if is_there == (token is not None or execution in self.erased) or (is_there and put_back):
                 said = "is there, and the log says it was erased" if is_there else "is gone, and the log doesn't say so"
                 raise damaged(f"the value behind the reference {name!r:.60} of {execution} {said}")
@@ -286,7 +276,7 @@ def check_master(connection: sqlite3.Connection, master: MasterKey) -> None:
     """
     (check,) = connection.execute("SELECT value FROM meta WHERE name = 'master'").fetchone() or ("",)
     if check != master.check:
-        raise wrong_master()
+        raise wrong_master_key()
 
 
 def _check_rows(connection: sqlite3.Connection, master: MasterKey) -> None:

@@ -1,4 +1,4 @@
-"""What is recorded of an execution: one entry for everything that it had, tried, or was denied."""
+"""Entries: one for everything that an execution began, tried, got, or was denied."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 TOMBSTONE = "[REDACTED_TOMBSTONE]"
-"""In the place of what was erased."""
+"""Replaces what was erased."""
 
 Kind = Literal[
     "start",  # an execution begins: a script's or a program's
     "intent",  # an effect is about to happen
-    "outcome",  # it has: how, and what its program's machine wants now
+    "outcome",  # how it ended, and what its program's machine emits next
     "denial",  # the policy refused it
-    "transition",  # a program's machine took an event that is no outcome: it is resumed, or cancelled
+    "transition",  # a program's machine took an event other than an outcome: it is resumed, or cancelled
     "suspension",
     "resume",
-    "decision",  # a person approved, denied, or said what became of a doubt
+    "decision",  # a person approved, denied, or settled an in-doubt call
     "violation",  # a sandbox asked for what its program had not emitted
     "erasure",  # payloads were made unreadable
     "key",  # the key that checkpoints are signed with from here on, the first one or another
@@ -28,14 +28,14 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing that happened.
+    """Something that happened.
 
     Attributes:
-        kind: What.
-        execution: Whose.
-        payload: The rest, as normal JSON, projected for the trace: no secret is in it. Of an erased execution:
+        kind: What happened.
+        execution: The execution's id.
+        payload: The details, as normal JSON, projected for the trace: it holds no secret. For an erased execution:
             `{"erased": TOMBSTONE}`.
-        step: The path of the program's step, or None. Read as `codec.fitting` has made it.
+        step: The path of the program's step, or None. Once recorded, as `codec.fitting` has made it.
         policy: The policy's hash.
         program: The program's hash, or None for a script.
     """
@@ -53,9 +53,9 @@ class Recorded:
     """An entry as it was recorded.
 
     Attributes:
-        sequence: Its place among all entries, from 0.
+        sequence: Its number among all entries, from 0.
         time: Seconds since 1970, UTC.
-        entry: It.
+        entry: The entry.
     """
 
     sequence: int

@@ -1,7 +1,7 @@
-"""The end of the log, for the connection that writes: entries become leaves, payloads are sealed, the head is signed.
+"""The end of the log, for the writing connection: entries become leaves, payloads are sealed, the head is signed.
 
-All of it happens inside the transaction that keeps it: sequence numbers, chains and the tree are those of the file,
-whichever process wrote last.
+All of it happens inside the transaction that stores it, so sequence numbers, chains and the tree continue those of the
+file, whichever process wrote last.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.codec import LEDGER, MAX_ENTRY_BYTES, Leaf, decode, encode, fitting, leaf_hash
 from mcp_bridge.ledger.log.nodes import read_node
-from mcp_bridge.ledger.log.pieces import Snapshot, label_of, pack, skeleton
+from mcp_bridge.ledger.log.pieces import Snapshot, label_of, manifest, pack
 from mcp_bridge.ledger.proofs.disclosures import SALT_BYTES, commitment
 from mcp_bridge.ledger.proofs.merkle import HASH_BYTES, Frontier
 from mcp_bridge.ledger.proofs.notes import Checkpoint, sign_checkpoint
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.storage.sealing import DataKey, MasterKey
 
 CLOCK_STEP_SECONDS = 60
-"""How far the clock may be behind the last entry: it is set now and then. The entry gets the last one's time."""
+"""How far the clock may be behind the last entry, since clocks are adjusted. The new entry gets the last one's time."""
 
 MAX_REMEMBERED = 10_000
-"""Executions whose chain's end and key are kept in memory."""
+"""Executions whose end of chain and data key are cached."""
 
 _SECOND = 1_000_000
 
@@ -53,16 +53,16 @@ _INSERT_PIECE = "INSERT INTO pieces (execution, name, size, sealed) VALUES (?, ?
 _FIND_PIECE = "SELECT 1 FROM pieces WHERE execution = ? AND name = ?"
 
 MAX_NAMES_REMEMBERED = 1000
-"""Of an execution's pieces; the others are looked up."""
+"""How many names of an execution's pieces are cached; others are looked up."""
 
 
 class Posted:
-    """An entry on its way.
+    """An entry that is queued to be appended.
 
     Attributes:
-        time: Microseconds since 1970 when it was posted.
-        execution, kind, step, policy, program: The entry's. It isn't kept itself: its payload would be here twice.
-        size: About how many bytes its payload has, as it was posted: what was counted in is counted out.
+        time: When it was posted, in microseconds since 1970.
+        execution, kind, step, policy, program: As in the entry. The entry isn't kept: its payload would be here twice.
+        size: About the size of its payload, as it was counted when it was posted.
     """
 
     __slots__ = ("_parts", "_snapshot", "execution", "kind", "policy", "program", "size", "step", "time")
@@ -85,7 +85,7 @@ class Posted:
 
     @property
     def payload(self) -> Parts:
-        """The payload's bytes, in parts. Of a large one they are made when they are first asked for."""
+        """The payload's bytes, in parts. A large one is encoded at the first access."""
         if self._parts is None:
             assert self._snapshot is not None  # noqa: S101 - one of them is there
             self._parts, self._snapshot = self._snapshot.split(), None
@@ -93,7 +93,7 @@ class Posted:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the payload."""
+        """The size of the payload."""
         return sum(map(len, self.payload))
 
 
@@ -102,18 +102,18 @@ class _Execution:
     previous: str | None
     key: DataKey | None
     pieces: set[bytes] = field(default_factory=set)
-    """Names of pieces that are there."""
+    """Names of pieces that are stored."""
 
 
 class Log:
-    """What the writer knows of the file's log. Belongs to one thread.
+    """The writer's view of the file's log. One thread uses it.
 
     Args:
         master: Opens and makes data keys.
-        origin: The log's.
+        origin: The log's origin.
         signer: Signs its checkpoints.
-        reload: The signer of a verifier key, for when another process has rotated the key.
-        position: How far the log had come, kept beside its file.
+        reload: Gives the signer of a verifier key, after another process has rotated the key.
+        position: The recorded position of the log.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Log:
         self.position = position
         self._reload = reload
         self.is_new = False
-        """Whether this process has begun it."""
+        """Whether this process has begun the log."""
         self.old_requests: bytes | None = None
         """As `forgetting.old_requests`."""
         self._version = -1
@@ -137,14 +137,14 @@ class Log:
         self._writes = 0
         self._before = 0
         self.stored: Counter[str] = Counter()
-        """Bytes that were written of each execution since `begin`."""
+        """Bytes that were written for each execution since `begin`."""
 
     def forget(self) -> None:
-        """What was done since `begin` is undone: know nothing."""
+        """Drop the cached state: the transaction since `begin` was rolled back."""
         self._version = -1
 
     def begin(self, connection: sqlite3.Connection) -> None:
-        """In a transaction that writes: see whether another connection has written since the last one.
+        """In a write transaction: reload the state if another connection has written since the last one.
 
         Raises:
             BridgeError: `ledger_damaged`, `ledger_behind`, `key_missing`, `key_unusable`.
@@ -154,7 +154,7 @@ class Log:
         self.stored.clear()
         version = connection.execute("PRAGMA data_version").fetchone()[0]
         if version == self._version:
-            # Here and nowhere else: in a transaction, a chain's end may not be in the file yet.
+            # Only here: within a transaction, the end of a chain may not be in the file yet.
             while len(self._executions) > MAX_REMEMBERED:
                 self._executions.popitem(last=False)
             return
@@ -172,14 +172,14 @@ class Log:
         self._version = version
 
     def append(self, connection: sqlite3.Connection, posted: Sequence[Posted]) -> tuple[list[tuple[Any, ...]], ...]:
-        """The rows of entries, for INSERT_ENTRY and INSERT_PAYLOAD; pieces of payloads are inserted.
+        """The rows for INSERT_ENTRY and INSERT_PAYLOAD. New pieces of payloads are inserted here.
 
         Raises:
             BridgeError: `clock_went_back`; `bad_entry`.
         """
         entries: list[tuple[Any, ...]] = []
         payloads: list[tuple[Any, ...]] = []
-        # At once: each call gives up the interpreter's lock, and waits for a busy event loop to get it back.
+        # In one call: each releases the interpreter's lock, and waits for a busy event loop to get it back.
         salts = os.urandom(SALT_BYTES * len(posted))
         for number, one in enumerate(posted):
             known = self._known(connection, one.execution)
@@ -236,7 +236,7 @@ class Log:
             if len(known.pieces) >= MAX_NAMES_REMEMBERED:
                 known.pieces.clear()
             known.pieces.add(name)
-        return skeleton(one.payload, names), size
+        return manifest(one.payload, names), size
 
     def finish(self, connection: sqlite3.Connection) -> None:
         """Sign for what was appended since `begin`; count what was written without an entry."""

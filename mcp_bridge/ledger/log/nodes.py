@@ -1,4 +1,4 @@
-"""The nodes of the log's tree, as its file keeps them: with the last of their leaves."""
+"""The nodes of the log's tree in the file: each is in the row of the last leaf under it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def read_node(connection: sqlite3.Connection, level: int, index: int) -> bytes:
-    """A node of the tree: it is kept with the last of its leaves.
+    """A node of the tree.
 
     Raises:
         BridgeError: `ledger_damaged`.

@@ -1,10 +1,10 @@
-"""Payloads in pieces: what an execution has recorded once is kept once.
+"""Deduplicated payloads: content that an execution records more than once is stored once.
 
-A payload is JSON. Its large parts (a value that was read, the code, a context) are *pieces*. They are kept in the table
-`pieces` by their names, MACs of their bytes under the execution's own key; the payload holds the names. The bytes that
-an entry commits to are those of the whole payload: a reader puts it together again, and checks it.
+A payload is JSON. Its large parts (a value that was read, the code, a context) are *pieces*. They are stored in the
+table `pieces` under their names, which are MACs of their bytes under the execution's own key. The payload is stored as
+a manifest with these names. An entry commits to the bytes of the whole payload: a reader reassembles and checks it.
 
-Which parts are pieces doesn't matter to anybody who reads: they can be cut otherwise by another version.
+A reader doesn't depend on which parts are pieces: another version may cut them differently.
 """
 
 from __future__ import annotations
@@ -19,52 +19,55 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mcp_bridge.large_json import dumps
+from mcp_bridge.ledger.log.codec import LEDGER
 from mcp_bridge.ledger.proofs.disclosures import SALT_BYTES, commitment
 from mcp_bridge.ledger.storage.sealing import NAME_BYTES, damaged
 from mcp_bridge.offload import is_deep, is_large
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Callable, Sequence
 
+    from mcp_bridge.ledger.log.codec import Leaf
     from mcp_bridge.ledger.storage.sealing import DataKey
 
 Parts: TypeAlias = "tuple[bytes, ...]"
-"""A payload's bytes: text and pieces in turn, the first and the last of them text, which may be empty."""
+"""A payload's bytes: text and pieces alternate, and begin and end with text, which may be empty."""
 
 MIN_PIECE_BYTES = 1024
-"""A shorter part costs as much to look up as to keep."""
+"""A shorter part costs as much to look up as to store."""
 
 MAX_DEPTH = 4
-"""How deep a part may be: the text of a tool's raw result is in `value`, `content`, a place, `text`."""
+"""How deep a piece may be: the text of a tool's raw result is in `value`, `content`, an index, `text`."""
 
 MAX_NESTING = 250
-"""Of arrays and objects in a large payload: more than in anything that comes from outside. It is encoded where a
-failure would be one of the file, after which nothing is written any more."""
+"""The deepest nesting of a large payload, more than in anything that comes from outside. A large payload is encoded by
+the writer, where a failure would count as one of the file, after which nothing is written any more."""
 
 MAX_MEMBERS = 64
-"""Of an object or an array that is looked into: a larger one is a piece as a whole."""
+"""An object or array with more members is a piece as a whole."""
 
 MAX_PIECE_BYTES = 64 << 20
-"""Of what a piece is when it is unpacked; the channel lets nothing in that is half as large."""
+"""The largest piece once it is unpacked; the channel lets nothing in that is half as large."""
 
 _PACK_LEVEL = 1
 _SAMPLE_BYTES = 4096
 _WORTH = 0.9
-"""Of a sample's length, what it has to be packed to: or packing the whole of it takes time for nothing."""
+"""A piece is packed only if a sample of it shrinks below this share."""
 
 _PACKED, _PLAIN = b"\1", b"\0"
 
 IN_PIECES = b"\1"
-"""Follows the salt of a payload that is kept in pieces. One that isn't begins with a brace."""
+"""Marks a manifest, after the salt. A payload that is stored whole begins with a brace."""
 
 _REMEMBERED_BYTES = 8 << 20
-"""Of pieces that a reader has seen last."""
+"""How many bytes of recently read pieces a reader caches."""
 
 _TREE = 2
-"""The form of what Python keeps of its values that knows no references: an object that is there twice is two."""
+"""The version of Python's marshal format without references: an object that occurs twice is written twice."""
 
 _BRACKETS = (b"[", b"{")
-"""With which Python begins an array and an object in that form."""
+"""The type codes of an array and an object in that format."""
 
 _LENGTH = struct.Struct(">I")
 
@@ -73,7 +76,7 @@ _encode = _encoder.encode
 
 
 def split(payload: dict[str, Any]) -> Parts:
-    """A payload as its bytes, cut where something large begins and ends. Joined they are what `json.dumps` gives."""
+    """A payload's bytes, cut where a large part begins and ends. Joined they are what `json.dumps` gives."""
     if not _may_be_large(payload, 0):
         return (_encode(payload).encode(),)
     found: list[tuple[bool, str]] = []
@@ -90,25 +93,25 @@ def split(payload: dict[str, Any]) -> Parts:
 
 
 class Snapshot:
-    """A large payload as it was, to be encoded elsewhere: to be cut it is walked through, value by value.
+    """A copy of a large payload as it was when posted, to be encoded on another thread.
 
-    It is taken in a hundredth of that time: others are waiting for the thread that posts.
+    To copy it takes a hundredth of the time that encoding takes, and the event loop waits meanwhile.
 
     Attributes:
-        size: Bytes of it, which are about those of the payload.
+        size: Its bytes, about as many as the payload's.
     """
 
     __slots__ = ("_data", "size")
 
     def __init__(self, payload: dict[str, Any]) -> None:
-        """Take a payload.
+        """Copy a payload.
 
         Raises:
             ValueError: It isn't JSON.
             RecursionError: It nests too deep to be encoded.
         """
         self._data = marshal.dumps(payload, _TREE)
-        # One with few brackets can't be too deep: most skip the walk.
+        # With few brackets it can't nest too deep: most skip the walk.
         if sum(map(self._data.count, _BRACKETS)) > MAX_NESTING and is_deep(payload, MAX_NESTING):
             raise RecursionError(f"a payload nests deeper than {MAX_NESTING} levels")
         self.size = len(self._data)
@@ -119,15 +122,15 @@ class Snapshot:
         return split(marshal.loads(self._data))  # noqa: S302
 
 
-def taken(payload: dict[str, Any]) -> Parts | Snapshot:
-    """A payload's bytes, or of a large one what they can be made of later, on another thread.
+def capture(payload: dict[str, Any]) -> Parts | Snapshot:
+    """A payload's bytes as of now; of a large payload a copy that another thread encodes.
 
     Raises:
         RecursionError: It nests too deep.
         ValueError, TypeError: It isn't JSON.
     """
     if _may_be_large(payload, 0) and is_large(payload):
-        # What Python doesn't write so is for `split` to take or to refuse.
+        # `split` accepts or refuses what marshal can't write.
         with contextlib.suppress(ValueError):
             return Snapshot(payload)
     return split(payload)
@@ -169,12 +172,12 @@ def _walk(value: Any, depth: int, out: list[tuple[bool, str]]) -> None:
 
 
 def _has_names(value: dict[Any, Any]) -> bool:
-    # Another key is made a text when it is encoded.
+    # The encoder turns other keys into texts.
     return all(type(name) is str for name in value)
 
 
-def skeleton(parts: Parts, names: Sequence[bytes]) -> bytes:
-    """What is kept of a payload in pieces, beside them."""
+def manifest(parts: Parts, names: Sequence[bytes]) -> bytes:
+    """What is stored of a payload whose large parts are pieces."""
     out = [IN_PIECES]
     for number, text in enumerate(parts[::2]):
         out += (_LENGTH.pack(len(text)), text, *names[number : number + 1])
@@ -182,7 +185,7 @@ def skeleton(parts: Parts, names: Sequence[bytes]) -> bytes:
 
 
 def pack(piece: bytes) -> bytes:
-    """A piece as it is sealed: packed, where that makes it shorter."""
+    """A piece as it is sealed, packed if that makes it shorter."""
     middle = len(piece) // 2
     sample = piece[middle : middle + _SAMPLE_BYTES]
     if len(zlib.compress(sample, _PACK_LEVEL)) > _WORTH * len(sample):
@@ -209,17 +212,17 @@ def unpack(data: bytes) -> bytes:
 
 
 def label_of(execution: str, name: bytes) -> bytes:
-    """Where a piece belongs: it opens nowhere else."""
+    """The label that a piece is sealed under: it opens nowhere else."""
     return f"piece/{execution}/{name.hex()}".encode()
 
 
 class Pieces:
-    """The pieces of one execution, as they are read.
+    """Reads the pieces of one execution.
 
     Args:
-        execution: Whose.
-        key: Opens them.
-        fetch: The sealed piece of a name; None where there is none.
+        execution: The execution.
+        key: Its data key.
+        fetch: Gives the sealed piece of a name; None if it is missing.
     """
 
     def __init__(self, execution: str, key: DataKey, fetch: Callable[[bytes], Any]) -> None:
@@ -252,20 +255,20 @@ class Pieces:
         return piece
 
     def value(self, name: bytes) -> Any:
-        """The JSON value that a piece is. The same object every time: an execution may have read it very often."""
+        """A piece as a JSON value. The same object every time: an execution may have read it very often."""
         if name not in self._values:
             self._values[name] = json.loads(self.text(name))
         return self._values[name]
 
 
 class Payload:
-    """A payload that was read, and held against its commitment.
+    """A payload as it is read, checked against its commitment.
 
     Args:
-        opened: As it was sealed: the salt, and the payload or what is kept of it beside its pieces.
+        opened: The unsealed bytes: the salt, then the payload or its manifest.
         wanted: The commitment.
-        sequence: The entry's, for the error.
-        pieces: Those of its execution; None for one that has none.
+        sequence: The entry's number, for the error.
+        pieces: The pieces of its execution; None for an entry about the log itself.
 
     Raises:
         BridgeError: `ledger_damaged`.
@@ -281,7 +284,7 @@ class Payload:
 
     @property
     def data(self) -> bytes:
-        """Its bytes."""
+        """The payload's bytes."""
         return b"".join(self._parts())
 
     @property
@@ -290,10 +293,10 @@ class Payload:
         return self._names
 
     def value(self) -> Any:
-        """It as JSON. What was recorded more than once is one object: it isn't to be changed."""
+        """The payload as a JSON value. Content recorded more than once is one object, which must not be changed."""
         if not self._names or self._pieces is None:
             return json.loads(self._texts[0])
-        # Of its own each time: nothing in the text around it can be taken for it.
+        # Random, so that nothing in the text around it can be mistaken for it.
         mark = secrets.token_hex(16)
         text = self._texts[0].decode()
         for number, after in enumerate(self._texts[1:]):
@@ -306,6 +309,43 @@ class Payload:
         for name, text in zip(self._names, self._texts[1:], strict=True):
             parts += (b"" if self._pieces is None else self._pieces.text(name), text)
         return parts
+
+
+def pieces_of(connection: sqlite3.Connection, execution: str, key: DataKey) -> Pieces:
+    """A reader of an execution's pieces by a connection."""
+
+    def fetch(name: bytes) -> Any:
+        # A corrupted byte can turn bytes into text, whatever the schema says.
+        query = "SELECT CAST(sealed AS BLOB) FROM pieces WHERE execution = ? AND name = ?"
+        row = connection.execute(query, (execution, name)).fetchone()
+        return None if row is None else row[0]
+
+    return Pieces(execution, key, fetch)
+
+
+def payload_of(leaf: Leaf, sealed: bytes | None, pieces: Pieces | None) -> Payload | None:
+    """The payload of an entry; None if it is erased.
+
+    Args:
+        leaf: The entry.
+        sealed: Its payload as it is stored.
+        pieces: The reader of its execution's pieces, with the data key; None if the key is destroyed.
+
+    Raises:
+        BridgeError: `ledger_damaged`: it isn't the payload that the entry commits to.
+    """
+    if leaf.execution != LEDGER:
+        if pieces is None:
+            return None
+        if sealed is None:
+            raise damaged(f"the payload of the entry {leaf.sequence} is missing")
+        sealed = pieces.key.open(sealed, leaf.commitment.encode())
+    elif sealed == b"":
+        # Withheld: it named erased values. Verification checks that another entry says so.
+        return None
+    if sealed is None:
+        raise damaged(f"the payload of the entry {leaf.sequence} is missing")
+    return Payload(sealed, leaf.commitment, leaf.sequence, pieces)
 
 
 def _parse(kept: bytes) -> tuple[list[bytes], list[bytes]]:

@@ -1,8 +1,7 @@
-"""The log as it is read from its file: by a connection that can't write, in one snapshot, entry by entry.
+"""Reads a log from its file: by a read-only connection, in one snapshot, entry by entry.
 
-What is read here is what an export holds. Nothing is taken for granted: columns beside the entries' bytes are held
-against them on the way. The file may be a stranger's: nothing is asked of it before its tables are seen to be a
-ledger's, since a view in the place of one could go on for ever.
+This is what an export holds. Nothing is trusted: the columns beside an entry's bytes are checked against them. The file
+may be a stranger's: its tables are checked before any query, since a view in the place of one could run for ever.
 """
 
 from __future__ import annotations
@@ -23,15 +22,14 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.codec import LEDGER, decode, leaf_hash
 from mcp_bridge.ledger.log.key_history import KeyEvent, keys_of
 from mcp_bridge.ledger.log.nodes import read_node
-from mcp_bridge.ledger.log.recorder import payload_of, pieces_of
+from mcp_bridge.ledger.log.pieces import payload_of, pieces_of
 from mcp_bridge.ledger.proofs import merkle
 from mcp_bridge.ledger.proofs.exports import checkpoint_line, entry_line, header_line
 from mcp_bridge.ledger.proofs.notes import merged
 from mcp_bridge.ledger.storage.failures import is_full
-from mcp_bridge.ledger.storage.opening import refuse_newer
 from mcp_bridge.ledger.storage.position import PositionFile, read_head
-from mcp_bridge.ledger.storage.schema import MIGRATIONS
-from mcp_bridge.ledger.storage.sealing import damaged, master_key, of_file, wrong_master
+from mcp_bridge.ledger.storage.schema import MIGRATIONS, refuse_newer
+from mcp_bridge.ledger.storage.sealing import damaged, master_key, naming_file, wrong_master_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -44,21 +42,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_EXECUTIONS_REMEMBERED = 16
-"""Their keys, and those of their pieces that were read last."""
+"""Executions whose key and recently read pieces are cached."""
 
 STEPS, STEPS_PER_BYTE = 10_000_000, 10
-"""How many instructions of SQLite's reading a file may take, and how many more for each of its bytes: many times what
-verifying one takes. Pages that name the same pages again and again could be followed for ever."""
+"""The limit of SQLite's instructions for reading a file, and what each of its bytes adds: many times what verification
+takes. Pages that refer to the same pages again and again could be followed for ever."""
 
 _STEPS_BETWEEN_LOOKS = 100_000
 
 INDEX_BYTES = 32 << 10
-"""Of a part of the index of a write-ahead log (sqlite.org/walformat.html, section 2)."""
+"""The size of a block of a write-ahead log's index (sqlite.org/walformat.html, section 2)."""
 
 MAX_SCHEMA_ROWS = 1000
 
 SchemaRow = tuple[str, str, str, str | None]
-"""Of SQLite's own table: type, name, the table that it belongs to, the statement."""
+"""A row of SQLite's schema table: type, name, table, SQL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +64,9 @@ class ReadEntry:
     """An entry with its payload.
 
     Attributes:
-        leaf: It.
-        data: Its bytes.
-        payload, salt: The payload's bytes and its salt; None where they are erased, or can't be read without a key.
+        leaf: The decoded entry.
+        data: The entry's bytes.
+        payload, salt: The payload's bytes and its salt; None if they are erased, or sealed and no key is given.
     """
 
     leaf: Leaf
@@ -82,13 +80,13 @@ class Ledger:
 
     Args:
         connection: In a transaction.
-        master: Opens payloads; None to leave them closed.
+        master: Opens payloads; None to leave them sealed.
 
     Attributes:
-        origin: The log's.
+        origin: The log's origin.
         size: The number of its entries.
-        note: The signed checkpoint of all of them.
-        vkey: The key that it is signed with.
+        note: The signed checkpoint of all entries.
+        vkey: The public key of its signature.
     """
 
     def __init__(self, connection: sqlite3.Connection, master: MasterKey | None) -> None:
@@ -106,7 +104,7 @@ class Ledger:
         return read_node(self.connection, level, index)
 
     def entry(self, sequence: int) -> ReadEntry:
-        """One entry.
+        """The entry of a number.
 
         Raises:
             BridgeError: `unknown_entry`; `ledger_damaged`.
@@ -119,7 +117,7 @@ class Ledger:
         return self._read(*row)
 
     def signing_keys(self) -> list[Verifier]:
-        """The public keys that the log has been signed with, by its own word, the first one first.
+        """The public keys that the log has been signed with according to its entries, in their order.
 
         Raises:
             BridgeError: `ledger_damaged`, `bad_entry`, `bad_key`.
@@ -132,7 +130,7 @@ class Ledger:
         )
 
     def entries(self) -> Iterator[ReadEntry]:
-        """All of them, in their order.
+        """All entries, in their order.
 
         Raises:
             BridgeError: `ledger_damaged`.
@@ -178,8 +176,8 @@ class Ledger:
         """The lines of an export.
 
         Args:
-            payloads: Whether all payloads that can be read are in it, and not just those about the log itself.
-            see: Is shown every entry on the way.
+            payloads: Whether it holds all readable payloads, and not just those about the log itself.
+            see: Called with every entry on the way.
 
         Raises:
             BridgeError: `ledger_damaged`.
@@ -196,9 +194,9 @@ class Ledger:
             yield checkpoint_line(note)
 
     def checkpoints(self) -> Iterator[str]:
-        """The checkpoints that are worth a look, by their sizes, each with all signatures that are kept of it.
+        """The stored checkpoints by their sizes, each with all its signatures, and the checkpoint of all entries.
 
-        Those with which a key took another's place, those that witnesses have cosigned, and that of all entries.
+        Those with which a key was rotated, and those that witnesses have cosigned, are stored.
 
         Raises:
             BridgeError: `ledger_damaged`.
@@ -211,12 +209,12 @@ class Ledger:
         yield self.head_note()
 
     def head_note(self) -> str:
-        """The checkpoint of all entries, with the signatures that are kept of it."""
+        """The checkpoint of all entries, with all its signatures."""
         kept = self.connection.execute("SELECT note FROM checkpoints WHERE size = ? ORDER BY rowid", (self.size,))
         return _merged("its head", [*(_text(note) for (note,) in kept), self.note])
 
 
-# A changed byte can make bytes text, whatever the table says.
+# A corrupted byte can turn bytes into text, whatever the schema says.
 _SELECT = """
     SELECT sequence, execution, kind, CAST(entry AS BLOB), CAST(nodes AS BLOB), CAST(sealed AS BLOB)
     FROM entries LEFT JOIN payloads USING (sequence)
@@ -224,16 +222,16 @@ _SELECT = """
 
 
 def _text(value: object) -> str:
-    # A changed byte can make a column's text bytes, whatever the table says.
+    # A corrupted byte can turn text into bytes, whatever the schema says.
     if not isinstance(value, str):
         raise damaged("a checkpoint that was kept is no text")
     return value
 
 
 def _merged(what: str, kept: Sequence[str]) -> str:
-    """The notes that are kept of one size as one."""
+    """Merge the stored notes of one size."""
     if len(kept) == 1:
-        # What it is, whoever verifies it finds out.
+        # Verification checks it.
         return kept[0]
     try:
         return merged(kept)
@@ -242,12 +240,12 @@ def _merged(what: str, kept: Sequence[str]) -> str:
 
 
 def unknown_entry(sequence: int, size: int) -> BridgeError:
-    """Of an entry that a log doesn't have."""
+    """The error for an entry that a log doesn't have."""
     return BridgeError("unknown_entry", f"The log has no entry {str(sequence)[:30]}: it has {size}, from 0.")
 
 
 def require(path: Path) -> None:
-    """See that there is a ledger.
+    """Check that there is a ledger.
 
     Raises:
         BridgeError: `database_unusable`.
@@ -266,7 +264,7 @@ def _not_begun(path: Path) -> BridgeError:
 
 
 def is_begun(connection: sqlite3.Connection) -> bool:
-    """Whether a file has anything of a log; a process may have been killed before it could begin one."""
+    """Whether a file has any part of a log. A process may have been killed before it began one."""
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
     return any(
         connection.execute(f"SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT 1)").fetchone()[0]  # noqa: S608
@@ -277,14 +275,14 @@ def is_begun(connection: sqlite3.Connection) -> bool:
 
 @contextmanager
 def open_ledger(path: Path, master: MasterKey | None = None) -> Iterator[Ledger]:
-    """A file's log, to be read.
+    """Open a file's log to read it.
 
     Args:
         path: The file.
-        master: Opens payloads; None to leave them closed.
+        master: Opens payloads; None to leave them sealed.
 
     Raises:
-        BridgeError: `database_unusable` (there is none, or it is none), `database_newer`, `ledger_damaged`.
+        BridgeError: `database_unusable` (the file is missing, or isn't a ledger), `database_newer`, `ledger_damaged`.
     """
     require(path)
     try:
@@ -302,10 +300,10 @@ def open_ledger(path: Path, master: MasterKey | None = None) -> Iterator[Ledger]
                 raise _not_begun(path)
             yield Ledger(opened, master)
     except BridgeError as exc:
-        raise of_file(path, exc) from None
+        raise naming_file(path, exc) from None
     except (sqlite3.Error, UnicodeDecodeError) as exc:
         if path.with_name(f"{path.name}-journal").exists():
-            # The file has another journal before it has its write-ahead log, and nothing is in it then.
+            # A new file has a rollback journal until it has its write-ahead log, and is empty until then.
             raise _not_begun(path) from None
         endless = getattr(exc, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT
         why = "it takes longer than any ledger of its size" if endless else str(exc)
@@ -316,10 +314,10 @@ def open_ledger(path: Path, master: MasterKey | None = None) -> Iterator[Ledger]
 
 @contextmanager
 def open_looking(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection to a ledger of ours that is only looked at, how far it may have come; for any thread.
+    """A connection to inspect the bridge's own ledger, even if it is behind its recorded position; for any thread.
 
     Raises:
-        sqlite3.Error: As it comes.
+        sqlite3.Error: As SQLite gives it.
         BridgeError: `database_unusable`, `database_newer`, `ledger_damaged`.
     """
     require(path)
@@ -335,20 +333,20 @@ def open_looking(path: Path) -> Iterator[sqlite3.Connection]:
                 position.load()
                 position.check(opened)
             except BridgeError as exc:
-                # Nothing follows from what is looked at; it can't be accepted here, either.
+                # Nothing is decided by an inspection, and a loss can't be accepted here.
                 logger.warning("%s", exc)
             yield opened
 
 
 def master_of(connection: sqlite3.Connection, directory: Path, source: str | Sequence[str]) -> MasterKey:
-    """The master key of a ledger, which is there.
+    """The master key of an existing ledger.
 
     Raises:
         BridgeError: `key_missing`, `key_unusable`.
     """
     master = master_key(source, directory, make=False)
     if dict(connection.execute("SELECT name, value FROM meta")).get("master") != master.check:
-        raise wrong_master()
+        raise wrong_master_key()
     return master
 
 
@@ -361,35 +359,35 @@ def _limit(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _check_tables(connection: sqlite3.Connection) -> None:
-    """Other things that are there, or missing, matter to nothing that is read: `audit.verify_file` finds them."""
+    """Check the tables. Reading doesn't depend on anything else in the schema: `audit.verify_file` checks that."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    found = schema_of(connection)
-    for row in made_schema(max(version, 1)):
-        # Where there is nothing at all, nothing was begun yet, which is no damage.
+    found = read_schema(connection)
+    for row in expected_schema(max(version, 1)):
+        # An empty schema isn't damage: no log has begun.
         if found and row[0] == "table" and row not in found:
             raise damaged(f"the table {row[1]} is missing or changed")
 
 
-def schema_of(connection: sqlite3.Connection) -> list[SchemaRow]:
-    """What tables, indexes and triggers a file has."""
+def read_schema(connection: sqlite3.Connection) -> list[SchemaRow]:
+    """The tables, indexes and triggers of a file."""
     return connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema").fetchmany(MAX_SCHEMA_ROWS)
 
 
 @functools.cache
-def made_schema(version: int) -> list[SchemaRow]:
-    """As `schema_of`, of a file of that version that nobody has changed."""
+def expected_schema(version: int) -> list[SchemaRow]:
+    """As `read_schema`, for an unchanged file of that version."""
     with closing(sqlite3.connect(":memory:")) as fresh:
         for migration in MIGRATIONS[: max(version, 0)]:
             for statement in migration:
                 fresh.execute(statement)
-        return schema_of(fresh)
+        return read_schema(fresh)
 
 
 @contextmanager
 def _readable(path: Path) -> Iterator[Path]:
-    """The file, or a copy where SQLite can't read it: with a journal, and no place for the index of that.
+    """The file, or a copy if SQLite can't read it in place: it has a write-ahead log, whose index can't be made.
 
-    Nobody writes to such a file: who does has made that index.
+    Nobody writes to such a file: a writer would have made that index.
     """
     journal = path.with_name(f"{path.name}-wal")
     if _has_index(path) or not _size(journal):
@@ -416,13 +414,13 @@ def _size(path: Path) -> int:
 
 
 def _has_index(path: Path) -> bool:
-    """Whether the index of a file's journal is there, or can be made."""
+    """Whether the index of a file's write-ahead log exists, or can be made."""
     can_be_made = os.access(path.parent, os.W_OK) and not is_full(path)
     return can_be_made or _size(path.with_name(f"{path.name}-shm")) >= INDEX_BYTES
 
 
 def _uri(path: Path) -> str:
-    # Where nothing can be made and no journal is, SQLite reads a file only if it is told that nobody writes to it.
+    # Without a journal, and where nothing can be made, SQLite reads a file only if told that it is immutable.
     still = not _size(path.with_name(f"{path.name}-wal")) and (
         not os.access(path.parent, os.W_OK) or not _has_index(path)
     )

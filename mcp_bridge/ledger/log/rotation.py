@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from mcp_bridge.atomic_files import write_private
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.audit.audit import checkpoint
 from mcp_bridge.ledger.log.codec import LEDGER
@@ -24,18 +25,10 @@ from mcp_bridge.ledger.log.transaction import posted, run
 from mcp_bridge.ledger.proofs.notes import add_signature, checkpoint_text
 from mcp_bridge.ledger.proofs.signing import Signer
 from mcp_bridge.ledger.storage.failures import unusable
-from mcp_bridge.ledger.storage.opening import (
-    NEXT_KEY_FILE,
-    connect,
-    look_first,
-    open_to_write,
-    own_signer,
-    own_vkey,
-    take_next_key,
-    write_entries,
-)
+from mcp_bridge.ledger.storage.key_files import NEXT_KEY_FILE, own_signer, own_vkey, take_next_key
+from mcp_bridge.ledger.storage.opening import connect, look_first, open_to_write, write_entries
 from mcp_bridge.ledger.storage.position import NOT_AS_FAR, PositionFile, read_head
-from mcp_bridge.private_files import KEY_BYTES, write_private
+from mcp_bridge.private_files import KEY_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What is done in one transaction of the file: statements, then entries, then the signature of the log's new head."""
+"""One transaction of the file: statements, then entries, then the signature of the log's new head."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from mcp_bridge.ledger.log.log import INSERT_ENTRY, INSERT_PAYLOAD, Posted
-from mcp_bridge.ledger.log.pieces import taken
+from mcp_bridge.ledger.log.pieces import capture
 from mcp_bridge.ledger.storage.sealing import damaged
 from mcp_bridge.ledger.storage.turns import take_turn
 
@@ -26,24 +26,23 @@ Row: TypeAlias = "tuple[str, str, Sequence[Any]]"
 """A table, the condition of a row of it, and the condition's parameters."""
 
 ROWS = (64, 16, 4)
-"""Numbers of rows that are inserted by one statement, where so many of them follow each other.
+"""How many rows are inserted by one statement, if that many follow each other.
 
-Every statement by itself gives up the interpreter's lock, and waits for a busy event loop to get it back.
+Each statement releases the interpreter's lock, and waits for a busy event loop to get it back.
 """
 
-
 PART_BYTES = 1 << 20
-"""Of payloads that are encrypted and inserted together."""
+"""Bytes of payloads that are encrypted and inserted together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """A parameter that is kept encrypted for its execution; NULL once that is erased.
+    """A parameter that is encrypted under its execution's data key; NULL once that execution is erased.
 
     Attributes:
-        execution: Whose.
-        data: What.
-        label: Where it belongs: it opens nowhere else.
+        execution: The execution.
+        data: The plaintext.
+        label: The place it is bound to: it opens nowhere else.
     """
 
     execution: str
@@ -56,10 +55,10 @@ class Statement:
     """A statement to be executed.
 
     Attributes:
-        text, parameters: SQL, and its parameters, of which some may be `Seal`.
-        row: The row that it writes, in a table that has a MAC for each.
-        otherwise: Statements, with their parameters, for when it changes nothing.
-        changed: How many rows it has changed, afterwards.
+        text, parameters: SQL and its parameters, some of which may be `Seal`.
+        row: The row that it writes, in a table whose rows have MACs.
+        otherwise: Statements, with their parameters, that run if it changes nothing.
+        changed: How many rows it has changed, once it is executed.
     """
 
     text: str
@@ -70,7 +69,7 @@ class Statement:
 
     @property
     def size(self) -> int:
-        """Bytes of what is to be sealed."""
+        """Bytes to be sealed."""
         return sum(len(value.data) for value in self.parameters if type(value) is Seal)
 
 
@@ -79,8 +78,8 @@ class Append:
     """An entry to be appended.
 
     Attributes:
-        posted: It.
-        after: The statement that it tells of: without a change by that there is nothing to tell.
+        posted: The entry.
+        after: The statement that it reports: the entry is appended only if that has changed something.
     """
 
     posted: Posted
@@ -88,7 +87,7 @@ class Append:
 
     @property
     def size(self) -> int:
-        """About the bytes of its payload."""
+        """About the size of its payload."""
         return self.posted.size
 
 
@@ -96,10 +95,10 @@ Item: TypeAlias = "Statement | Append"
 
 
 class Transaction:
-    """For work in one transaction that needs more than statements one after the other.
+    """A write transaction for work that is more than a list of statements.
 
     Args:
-        connection: In a transaction that writes.
+        connection: In the transaction.
         log: Begun for it.
     """
 
@@ -117,32 +116,32 @@ class Transaction:
 
 
 def posted(entry: Entry) -> Posted:
-    """An entry, as of now; what its payload is changed to later isn't recorded. A large one is encoded later."""
-    return Posted(entry, taken(entry.payload), time.time_ns() // 1000)
+    """An entry as of now: later changes of its payload aren't recorded. A large payload is encoded later."""
+    return Posted(entry, capture(entry.payload), time.time_ns() // 1000)
 
 
 def commit(connection: sqlite3.Connection, log: Log, batch: Sequence[Item]) -> dict[str, int]:
-    """Do what was posted, in one transaction; how many bytes were written of each execution.
+    """Execute what was posted, in one transaction. Gives how many bytes were written for each execution.
 
     Raises:
-        sqlite3.Error: As it comes. Nothing is done then.
-        BridgeError: As `Log`. Nothing is done then.
-        PositionError: It is done.
+        sqlite3.Error: As SQLite gives it. The transaction is rolled back.
+        BridgeError: As `Log`. The transaction is rolled back.
+        PositionError: The transaction is committed.
     """
     for item in batch:
         if isinstance(item, Append):
-            # Before the transaction: other processes wait for its end.
+            # Encoded before the transaction: other processes wait for its end.
             _ = item.posted.payload
     run(connection, log, lambda transaction: _do(transaction, batch))
     return dict(log.stored)
 
 
 def run(connection: sqlite3.Connection, log: Log, work: Callable[[Transaction], T]) -> T:
-    """Do work in one transaction.
+    """Run work in one transaction.
 
     Raises:
-        sqlite3.Error, BridgeError: As `commit`, and as the work. Nothing is done then.
-        PositionError: It is done.
+        sqlite3.Error, BridgeError: As `commit`, and as the work. The transaction is rolled back.
+        PositionError: The transaction is committed.
     """
     take_turn(connection)
     try:
@@ -163,15 +162,15 @@ def row_mac(master: MasterKey, table: str, values: Sequence[Any]) -> bytes:
     """The MAC of a row.
 
     Args:
-        master: Has the key.
-        table: The row's.
-        values: Its columns, without the MAC's own, which is the last.
+        master: The master key.
+        table: The row's table.
+        values: The row's columns, except the last, which is the MAC.
     """
     return master.mac(table, *values)
 
 
 def check_row(master: MasterKey, table: str, row: Sequence[Any]) -> None:
-    """Hold a row against its MAC, its last column.
+    """Check a row against its MAC, its last column.
 
     Raises:
         BridgeError: `ledger_damaged`.
@@ -181,7 +180,7 @@ def check_row(master: MasterKey, table: str, row: Sequence[Any]) -> None:
 
 
 def authenticate(connection: sqlite3.Connection, master: MasterKey, row: Row) -> None:
-    """Renew the MACs of rows that were written. Those of `data_keys` are written with them: they aren't changed."""
+    """Renew the MACs of rows that were written. Rows of `data_keys` are inserted with their MACs and never changed."""
     table, condition, parameters = row
     # Names and conditions are this project's own.
     found = connection.execute(f"SELECT rowid, * FROM {table} WHERE {condition}", parameters).fetchall()  # noqa: S608
@@ -200,7 +199,7 @@ def _do(transaction: Transaction, batch: Sequence[Item]) -> None:
         values = [_sealed(connection, log, value) for row in rows for value in row.parameters]
         cursor = connection.execute(rows[0].text if count == 1 else _of_rows(rows[0].text, count), values)
         rows[0].changed = cursor.rowcount
-        # One may be as large as all that a script may print, and the next statement reads it again.
+        # A value may be as large as all that a script may print; the next statement has its own copy.
         del values
         if count == 1 and rows[0].row is not None and rows[0].changed:
             transaction.authenticate(rows[0].row)
@@ -233,7 +232,7 @@ def _insert(connection: sqlite3.Connection, log: Log, entries: Sequence[Posted])
 
 
 def _parts(entries: Sequence[Posted]) -> Iterator[Sequence[Posted]]:
-    """Entries in parts of which none takes much memory to encrypt and to insert."""
+    """Entries in batches small enough to be encrypted and inserted in little memory."""
     begin = size = 0
     for at, entry in enumerate(entries):
         if at > begin and (size + entry.bytes > PART_BYTES or at - begin == ROWS[0]):
@@ -245,7 +244,7 @@ def _parts(entries: Sequence[Posted]) -> Iterator[Sequence[Posted]]:
 
 
 def _alike(statements: Sequence[Statement], at: int) -> int:
-    """How many statements from a place on are made as one."""
+    """How many statements from `at` on can be executed as one."""
     text = statements[at].text
     if not text.endswith(")") or " VALUES " not in text or statements[at].row is not None:
         return 1

@@ -1,6 +1,6 @@
-"""What shows that entries are in the log, for whoever checks it by themselves: bytes, hashes, and a signed checkpoint.
+"""Inclusion proofs with their entries and a signed checkpoint, for a reader who verifies them.
 
-Nothing is checked here, and nothing that was changed is held back: a reader who computes it again finds it.
+Nothing is verified here, and nothing that was changed is held back: the reader finds it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EntryEvidence:
-    """Of one entry.
+    """The evidence for one entry.
 
     Attributes:
-        sequence: Its place in the log.
-        data: Its bytes, as they are kept.
+        sequence: The entry's number.
+        data: The entry's stored bytes.
         hashes: The inclusion proof (RFC 6962, section 2.1.1).
-        payload, salt: What its commitment was made of; None where it is erased, or can't be read.
-        fault: Why there is no proof or no payload, though there should be; empty if all is well.
+        payload, salt: What it commits to; None if the payload is erased, or can't be read.
+        fault: Why the proof or the payload is missing though it should be there; empty if nothing is wrong.
     """
 
     sequence: int
@@ -42,12 +42,12 @@ class EntryEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Of some entries, all by one checkpoint.
+    """The evidence for some entries, all for one checkpoint.
 
     Attributes:
         note: The signed checkpoint.
         vkey: The key that signed it.
-        entries: They.
+        entries: The evidence for each entry.
     """
 
     note: str
@@ -56,7 +56,7 @@ class Evidence:
 
 
 def gather(path: Path, master: MasterKey, execution: str, sequences: Iterable[int]) -> Evidence:
-    """Read what shows that some entries of an execution are in the log. Of others' entries nothing is told.
+    """Collect the evidence that entries of an execution are in the log. Entries of other executions are left out.
 
     Raises:
         BridgeError: `database_unusable`, `ledger_damaged`: the log has no head.

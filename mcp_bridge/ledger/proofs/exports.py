@@ -24,6 +24,7 @@ from mcp_bridge.ledger.proofs.disclosures import Disclosed
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+    from mcp_bridge.error_codes import Code
     from mcp_bridge.ledger.proofs.notes import Checkpoint
     from mcp_bridge.ledger.proofs.signing import Verifier
 
@@ -384,7 +385,7 @@ class _Reader:
         try:
             checkpoint, _ = self._check_note(note, last.origin)
         except BridgeError as error:
-            raise _told(error, "A checkpoint kept elsewhere:") from error
+            raise _located(error, "A checkpoint kept elsewhere:") from error
         if checkpoint.size > last.size:
             raise BridgeError(
                 "rolled_back", f"A checkpoint kept elsewhere is of {checkpoint.size} entries; here are {last.size}."
@@ -411,7 +412,7 @@ class _Reader:
         try:
             yield
         except BridgeError as error:
-            raise _told(error, f"Line {self._line}:", line=self._line) from error
+            raise _located(error, f"Line {self._line}:", line=self._line) from error
 
 
 def best_note(checkpoints: Sequence[Signed], given: Collection[str] | None) -> Signed:
@@ -467,6 +468,6 @@ def _lines(source: IO[bytes] | Iterable[bytes]) -> Iterator[bytes]:
             yield line
 
 
-def _told(error: BridgeError, where: str, **details: Any) -> BridgeError:
-    code = "bad_checkpoint" if error.code == "bad_note" else error.code
+def _located(error: BridgeError, where: str, **details: Any) -> BridgeError:
+    code: Code = "bad_checkpoint" if error.code == "bad_note" else error.code
     return BridgeError(code, f"{where} {error.message}", hint=error.hint, **{**error.details, **details})

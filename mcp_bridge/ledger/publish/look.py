@@ -1,7 +1,7 @@
-"""What is seen of a log where its checkpoints are published, asked for, and held against the log as it is now.
+"""Asks the targets of publishing for the checkpoints that they have seen, and compares them with the log.
 
-Whoever verifies a ledger asks before they say that it is whole: a log that was put back to an earlier time, with the
-checkpoint of that time, agrees with itself, and only who has seen more of it knows.
+Whoever verifies a ledger does so before they call it whole: a log that was put back to an earlier time, with the
+checkpoint of that time, is consistent in itself, and only those who have seen a later one can tell.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs import merkle
 from mcp_bridge.ledger.proofs.notes import open_checkpoint
-from mcp_bridge.ledger.publish.publish import CONFLICT, checkpoint_of, rolled_back
+from mcp_bridge.ledger.publish.protocol import CONFLICT, checkpoint_of, rolled_back
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ASK_SECONDS = 30.0
-"""For all targets together, each of which has its own time-out besides."""
+"""The time-out for all targets together. Each target has its own as well."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What came of asking a target.
+class TargetCheck:
+    """The result of asking a target.
 
     Attributes:
-        target: Its id.
+        target: The target's id.
         status: `agrees`: what it has seen is the log's. `unasked`: it could not be asked.
-        size: Of the largest checkpoint that it has seen; 0 for none.
+        size: The size of the largest checkpoint that it has seen; 0 for none.
         error: Why it could not be asked, as `BridgeError.record`.
     """
 
@@ -55,9 +55,9 @@ class Asked:
 
 
 class FileLog:
-    """The log of a ledger's file, as `publishing.Source`. Each answer is of the file as it is then.
+    """The log of a ledger's file, as a `Source`. Each answer is read from the file anew.
 
-    So what a bridge publishes meanwhile is no sign of anything: it was in the file before.
+    So a checkpoint that a bridge publishes meanwhile is no conflict: its entries were in the file before.
 
     Args:
         path: The file.
@@ -71,7 +71,7 @@ class FileLog:
     async def roots(self, sizes: Sequence[int]) -> Sequence[bytes | None]:
         """As `publishing.Source`."""
         with open_ledger(self._path) as ledger:
-            # Sizes that are near each other have most of their nodes in common.
+            # Neighbouring sizes share most of their nodes.
             read = functools.cache(ledger.node)
             return [merkle.root(size, read) if size <= ledger.size else None for size in sizes]
 
@@ -86,7 +86,7 @@ class FileLog:
             return ledger.signing_keys()
 
     async def rotations(self) -> Sequence[str]:
-        """As `publishing.Source`: none, since nothing is added here."""
+        """As `publishing.Source`: none, since nothing is published from here."""
         return ()
 
     async def is_cosigned(self, size: int, key: Verifier) -> bool:
@@ -110,35 +110,36 @@ class FileLog:
         return self._taken.get(target, 0)
 
 
-async def ask(targets: Iterable[Target], log: FileLog) -> list[Asked]:
-    """Hold a log against what its targets have seen.
+async def check_targets(targets: Iterable[Target], log: FileLog) -> list[TargetCheck]:
+    """Compare a log with what its targets have seen.
 
     Args:
-        targets: They, their files absolute.
+        targets: The targets, with absolute file paths.
         log: The log.
 
     Returns:
-        What came of each. One that can't be asked holds up neither the others nor the caller for long.
+        A result for each. A target that doesn't answer delays neither the others nor the caller for long.
 
     Raises:
-        BridgeError: `publish_conflict`: one has seen another history. All have been asked then, or the time is over.
+        BridgeError: `publish_conflict`: a target has seen another history. All have been asked by then, or the time is
+            over.
     """
     targets = tuple(targets)
-    found: dict[str, Asked] = {}
+    found: dict[str, TargetCheck] = {}
     alarms: list[BridgeError] = []
 
     async def one(target: Target) -> None:
         try:
-            found[target.id] = Asked(target.id, "agrees", await _seen(target, log))
+            found[target.id] = TargetCheck(target.id, "agrees", await _seen(target, log))
         except BridgeError as exc:
             if exc.code == CONFLICT:
                 alarms.append(exc)
             else:
-                found[target.id] = Asked(target.id, "unasked", error=exc.record())
-        except Exception as exc:  # whatever it is: the others are asked all the same
+                found[target.id] = TargetCheck(target.id, "unasked", error=exc.record())
+        except Exception as exc:  # the other targets are asked all the same
             logger.exception("the %s could not be asked", target.id)
             error = BridgeError("internal_error", f"Asking the {target.id} failed: {type(exc).__name__}.")
-            found[target.id] = Asked(target.id, "unasked", error=error.record())
+            found[target.id] = TargetCheck(target.id, "unasked", error=error.record())
 
     with anyio.move_on_after(ASK_SECONDS):
         async with anyio.create_task_group() as tasks:
@@ -147,7 +148,7 @@ async def ask(targets: Iterable[Target], log: FileLog) -> list[Asked]:
     if alarms:
         raise alarms[0]
     late = BridgeError("publish_unreachable", f"It has not answered in {ASK_SECONDS:g} s.")
-    return [found.get(target.id, Asked(target.id, "unasked", error=late.record())) for target in targets]
+    return [found.get(target.id, TargetCheck(target.id, "unasked", error=late.record())) for target in targets]
 
 
 async def _seen(target: Target, log: FileLog) -> int:
@@ -158,9 +159,9 @@ async def _seen(target: Target, log: FileLog) -> int:
     """
     taken = log.last(target.id)
     if taken and await log.roots([taken]) == [None]:
-        # It needs not be asked: that is what it has said.
+        # It needn't be asked: it has taken that checkpoint.
         raise rolled_back(target, taken, checkpoint_of(await log.newest()))
-    # Each is loaded where it is used: the client for HTTP takes a tenth of a second.
+    # Imported late: the HTTP client takes a tenth of a second to load.
     if target.file is not None:
         from mcp_bridge.ledger.publish.to_file import look_at_file  # noqa: PLC0415
 

@@ -7,64 +7,16 @@ rolled back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.proofs.notes import parse_checkpoint, split_note
+from mcp_bridge.ledger.publish.protocol import Published, checkpoint_of, rolled_back
 
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping, Sequence
+    from collections.abc import MutableMapping
 
-    from mcp_bridge.ledger.proofs.notes import Checkpoint
-    from mcp_bridge.ledger.proofs.signing import Verifier
+    from mcp_bridge.ledger.publish.protocol import Source
     from mcp_bridge.ledger.publish.targets import Target
     from mcp_bridge.ledger.publish.to_file import FileRead
-
-CONFLICT = "publish_conflict"
-"""The code of an error that is an alarm: somebody else has seen another history than the one that is here."""
-
-
-class Source(Protocol):
-    """The log that is published."""
-
-    async def roots(self, sizes: Sequence[int]) -> Sequence[bytes | None]:
-        """For each size, the root of the log's first so many entries, 32 bytes; None if it has fewer."""
-
-    async def consistency(self, old: int, new: int) -> Sequence[bytes]:
-        """The consistency proof between two sizes that the log has had, 0 < old < new (RFC 6962, section 2.1.2)."""
-
-    async def keys(self) -> Sequence[Verifier]:
-        """The keys that the log has been signed with, by its own word, each no longer than it was in use."""
-
-    async def rotations(self) -> Sequence[str]:
-        """The checkpoints with which another key took a key's place, signed by both, the first one first."""
-
-    async def is_cosigned(self, size: int, key: Verifier) -> bool:
-        """Whether a checkpoint of the log with that size or more is kept that a witness's key has cosigned."""
-
-    async def newest(self) -> str:
-        """The signed checkpoint of all entries."""
-
-    def last(self, target: str) -> int:
-        """The size of the last checkpoint that a target (by its `Target.id`) has taken; 0 for none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """What came of a checkpoint that a target has taken.
-
-    Attributes:
-        target: The target's id.
-        size: What the target holds now; more than the checkpoint's if another process was quicker.
-        note: The checkpoint, with the cosignatures.
-        cosignatures: Their lines, each with its newline; none but of a witness.
-    """
-
-    target: str
-    size: int
-    note: str
-    cosignatures: tuple[str, ...] = ()
 
 
 async def publish(
@@ -91,7 +43,7 @@ async def publish(
             raise rolled_back(target, last, checkpoint)
         # Another process has added entries and published them since this checkpoint was read.
         return Published(target.id, last, note)
-    # Each is loaded where it is used: the client for HTTP takes a tenth of a second.
+    # Imported late: the HTTP client takes a tenth of a second to load.
     if target.file is not None:
         from mcp_bridge.ledger.publish.to_file import publish_to_file  # noqa: PLC0415
 
@@ -101,33 +53,3 @@ async def publish(
     if target.url is not None:
         return await publish_to_url(target, note)
     return await publish_to_witness(target, note, source)
-
-
-def checkpoint_of(note: str) -> Checkpoint:
-    """The checkpoint of a note, whose signatures are not looked at.
-
-    Raises:
-        BridgeError: `bad_note`.
-    """
-    return parse_checkpoint(split_note(note)[0])
-
-
-def rolled_back(target: Target, size: int, checkpoint: Checkpoint) -> BridgeError:
-    """The alarm that a target has seen a longer log."""
-    return conflict(
-        target,
-        f"The {target.id} has seen {size} entries of the log {checkpoint.origin}, and it has {checkpoint.size} now: "
-        "it was rolled back.",
-        size,
-    )
-
-
-def conflict(target: Target, message: str, size: int) -> BridgeError:
-    """An alarm about what a target has seen up to a size."""
-    return BridgeError(
-        CONFLICT,
-        message,
-        hint="If you have not restored an old backup, somebody has changed the ledger: keep both, and compare them.",
-        target=target.id,
-        size=size,
-    )

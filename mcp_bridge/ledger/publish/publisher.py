@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import anyio
 
 from mcp_bridge.errors import BridgeError, log_failure
-from mcp_bridge.ledger.publish.publish import CONFLICT, checkpoint_of, publish
+from mcp_bridge.ledger.publish.protocol import CONFLICT, checkpoint_of
+from mcp_bridge.ledger.publish.publish import publish
 from mcp_bridge.ledger.publish.targets import INTERVAL_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from mcp_bridge.ledger.publish.publish import Published, Source
+    from mcp_bridge.ledger.publish.protocol import Published, Source
     from mcp_bridge.ledger.publish.targets import Target
     from mcp_bridge.ledger.publish.to_file import FileRead
 
@@ -65,7 +66,7 @@ class Publisher:
         targets: Where to, their files absolute.
         source: The log.
         newest: Gives the log's newest signed checkpoint.
-        keep: Gets a target's state whenever it has changed, and what the target has taken if it has taken something: to
+        save: Gets a target's state whenever it has changed, and what the target has taken if it has taken something: to
             store both durably. Gives the state as it is kept: other processes publish too, and people look into alarms.
         states: The states that were kept, by target id.
         interval: Seconds from one attempt to the next.
@@ -77,7 +78,7 @@ class Publisher:
         targets: Iterable[Target],
         source: Source,
         newest: Callable[[], Awaitable[str]],
-        keep: Callable[[TargetState, Published | None], Awaitable[TargetState]],
+        save: Callable[[TargetState, Published | None], Awaitable[TargetState]],
         *,
         states: Mapping[str, TargetState] | None = None,
         interval: float = INTERVAL_SECONDS,
@@ -86,7 +87,7 @@ class Publisher:
         self._targets = tuple(targets)
         self._source = source
         self._newest = newest
-        self._keep = keep
+        self._save = save
         kept = states or {}
         self._states = {target.id: kept.get(target.id, TargetState(target.id)) for target in self._targets}
         self._sent: dict[str, str] = {}
@@ -158,7 +159,7 @@ class Publisher:
         if published is not None or after != before:
             self._states[target.id] = after
             try:
-                self._states[target.id] = await self._keep(after, published)
+                self._states[target.id] = await self._save(after, published)
             except Exception as exc:  # noqa: BLE001  (as above)
                 log_failure(logger, exc, "the state of publishing to the %s was not kept", target.id)
         return published is not None

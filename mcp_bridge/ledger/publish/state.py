@@ -1,4 +1,4 @@
-"""The file's log as it is published, how that goes, and what witnesses have cosigned: the tables of publishing."""
+"""The tables of publishing: the state of each target, and cosigned checkpoints."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.transaction import Transaction
     from mcp_bridge.ledger.proofs.merkle import NodeReader
     from mcp_bridge.ledger.proofs.signing import Verifier
-    from mcp_bridge.ledger.publish.publish import Published
+    from mcp_bridge.ledger.publish.protocol import Published
     from mcp_bridge.ledger.storage.database import Database
 
 
 MAX_COSIGNED = 1000
-"""Cosigned checkpoints that are kept, the newest: one comes a minute. Those that vouch for a key are kept besides."""
+"""How many of the newest cosigned checkpoints are kept; one may come every minute. Those that vouch for a key stay."""
 
 _FORGET = (
     "DELETE FROM checkpoints WHERE size NOT IN (SELECT sequence + 1 FROM entries WHERE execution = ? AND kind = 'key')"
@@ -39,36 +39,36 @@ _FORGET = (
 
 
 class PublishedLog:
-    """A log with what is known of its targets, as `publishing.Source`; `newest` and `keep` are a `Publisher`'s too.
+    """A ledger's log with the states of its targets: a `Source`, and the `newest` and `save` of a `Publisher`.
 
     Args:
-        database: Has the log.
-        states: How publishing to each target goes, as `read_states` gives it.
+        database: The ledger.
+        states: The state of each target, as `read_states` gives it.
     """
 
     def __init__(self, database: Database, states: Mapping[str, TargetState]) -> None:
         self._database = database
         self._states = dict(states)
-        """As they were kept or read last."""
+        """As they were last written or read."""
 
     async def roots(self, sizes: Sequence[int]) -> Sequence[bytes | None]:
         """As `publishing.Source`."""
 
         def work(connection: sqlite3.Connection) -> Sequence[bytes | None]:
             (entries,) = connection.execute("SELECT size FROM head").fetchone()
-            # Sizes that are near each other have most of their nodes in common.
+            # Neighbouring sizes share most of their nodes.
             read = functools.cache(_nodes(connection))
             return [merkle.root(size, read) if size <= entries else None for size in sizes]
 
-        return await self._database.look(work)
+        return await self._database.run_read(work)
 
     async def consistency(self, old: int, new: int) -> Sequence[bytes]:
         """As `publishing.Source`."""
-        return await self._database.look(lambda connection: merkle.consistency_proof(old, new, _nodes(connection)))
+        return await self._database.run_read(lambda connection: merkle.consistency_proof(old, new, _nodes(connection)))
 
     async def keys(self) -> Sequence[Verifier]:
         """As `publishing.Source`."""
-        return await self._database.look(lambda connection: Ledger(connection, None).signing_keys())
+        return await self._database.run_read(lambda connection: Ledger(connection, None).signing_keys())
 
     async def rotations(self) -> Sequence[str]:
         """As `publishing.Source`."""
@@ -99,11 +99,11 @@ class PublishedLog:
         ((note,),) = await self._database.read("SELECT note FROM head")
         return str(note)
 
-    async def keep(self, state: TargetState, published: Published | None) -> TargetState:
-        """Take down how publishing to a target goes, and the checkpoint if somebody has cosigned it.
+    async def save(self, state: TargetState, published: Published | None) -> TargetState:
+        """Store the state of a target, and the checkpoint if a witness has cosigned it.
 
         Returns:
-            How it goes, with what other processes have taken down of it.
+            The state, merged with what other processes have stored.
 
         Raises:
             BridgeError: As `Database.transact`.
@@ -119,8 +119,8 @@ class PublishedLog:
                 do(_FORGET, (LEDGER, MAX_COSIGNED))
             found = do("SELECT state FROM published WHERE target = ?", (state.target,)).fetchone()
             kept = TargetState(state.target) if found is None else TargetState(**json.loads(found[0]))
-            # An alarm that was taken down before is what has become of it: a person may have taken it away. And what
-            # another process has seen is not unseen. By the alarms alone: a clock may be put back.
+            # A stored alarm stays as it is: a person may have acknowledged it, or another process have raised it. Only
+            # an alarm that this process hasn't stored yet is new. Times don't decide: a clock may be put back.
             new = state.conflict is not None and state.conflict != before.conflict
             alarm = state.conflict if new else kept.conflict
             merged = replace(state, size=max(state.size, kept.size), conflict=alarm)
@@ -138,9 +138,9 @@ class PublishedLog:
 
 
 def _is_kept(transaction: Transaction, published: Published) -> bool:
-    """Whether cosignatures of that checkpoint by the same keys are kept: the first ones say most, and are enough.
+    """Whether cosignatures of that checkpoint by the same keys are stored: the earliest ones are enough.
 
-    A witness is asked whenever a bridge starts, whether there is something new or not.
+    A witness is asked whenever a bridge starts, even if there is nothing new.
     """
     rows = transaction.connection.execute("SELECT note FROM checkpoints WHERE size = ?", (published.size,)).fetchall()
     kept = {(name, one[:ID_BYTES]) for (note,) in rows for name, one in split_note(note)[1]}
@@ -148,7 +148,7 @@ def _is_kept(transaction: Transaction, published: Published) -> bool:
 
 
 async def read_states(database: Database) -> dict[str, TargetState]:
-    """How publishing goes, by target id.
+    """The states of publishing, by target id.
 
     Raises:
         BridgeError: As `Database.read`; `ledger_damaged`.
@@ -160,7 +160,7 @@ async def read_states(database: Database) -> dict[str, TargetState]:
 
 
 async def acknowledge(database: Database) -> None:
-    """Take away the alarms of all targets: a person has looked into them.
+    """Clear the alarms of all targets: a person has looked into them.
 
     Raises:
         BridgeError: As `Database.transact`.

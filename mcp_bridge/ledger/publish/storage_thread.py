@@ -1,7 +1,6 @@
-"""Work with a storage that may hang, in a thread that nobody has to wait for.
+"""Runs file operations that may hang in a daemon thread, which nobody has to wait for.
 
-anyio's worker threads are not daemons: the interpreter waits for them at its end, and so would whoever has asked a
-storage that doesn't answer.
+anyio's worker threads are not daemons: the interpreter would wait at its end for a storage that doesn't answer.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ T = TypeVar("T")
 _LOOK_SECONDS = 0.01
 
 _left: dict[Path, threading.Thread] = {}
-"""Threads that nobody waits for any more, by the file that they have to do with: each may still have it locked."""
+"""Abandoned threads, by the file that they work on: each may still hold a lock on it."""
 
 
-async def at_storage(path: Path, work: Callable[[], T]) -> T:
-    """What work gives, which may be left to itself: a cancellation doesn't wait for its end.
+async def run_on_storage_thread(path: Path, work: Callable[[], T]) -> T:
+    """Run work in a daemon thread and give its result. A cancellation abandons the thread.
+
+    Earlier work on the same file that was abandoned is waited for first; the caller limits for how long.
 
     Args:
-        path: The file that it has to do with.
-        work: Runs in a thread of its own.
-
-    Work of before that was left to itself is waited for first: for how long is the caller's to say.
+        path: The file that it works on.
+        work: The work.
 
     Raises:
         Exception: As the work.
     """
     while (before := _left.get(path)) is not None and before.is_alive():  # noqa: ASYNC110  (a thread that hangs)
-        # It may be about to end, as the last attempt before a bridge's end is.
+        # It may be about to end.
         await asyncio.sleep(_LOOK_SECONDS)
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
@@ -53,14 +52,14 @@ async def at_storage(path: Path, work: Callable[[], T]) -> T:
         result, error = None, None
         try:
             result = work()
-        except Exception as exc:  # noqa: BLE001  (whatever it is: somebody waits for it)
+        except Exception as exc:  # noqa: BLE001  (the waiter gets it)
             error = exc
-        # The loop may have been closed: nobody waits then.
+        # The loop may be closed by now: nobody waits then.
         try:
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(settle, result, error)
         finally:
-            # Else this frame, and what the work had, is kept by its own error.
+            # Otherwise the error would keep this frame, and all that the work holds, alive.
             del error
 
     thread = threading.Thread(target=run, name="storage", daemon=True)
@@ -72,8 +71,8 @@ async def at_storage(path: Path, work: Callable[[], T]) -> T:
         raise
 
 
-def in_loop(loop: asyncio.AbstractEventLoop, made: Coroutine[Any, Any, T]) -> T:
-    """From such a thread: what a coroutine gives, in the event loop.
+def run_in_loop(loop: asyncio.AbstractEventLoop, made: Coroutine[Any, Any, T]) -> T:
+    """From such a thread, run a coroutine in the event loop and give its result.
 
     Raises:
         RuntimeError: The loop is closed.

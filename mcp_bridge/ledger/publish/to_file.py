@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import fcntl
 import functools
 import logging
 import os
@@ -21,12 +20,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
+from mcp_bridge.atomic_files import sync_directory
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.file_locks import lock
 from mcp_bridge.ledger.proofs.notes import MAX_NOTE_BYTES, MAX_SIGNATURES, keyring, parse_checkpoint
 from mcp_bridge.ledger.proofs.signing import ID_BYTES, MARK, SIGNATURE_BYTES, decode_base64
-from mcp_bridge.ledger.publish.publish import Published, checkpoint_of, conflict, rolled_back
-from mcp_bridge.ledger.publish.storage_thread import at_storage, in_loop
-from mcp_bridge.private_files import sync_directory
+from mcp_bridge.ledger.publish.protocol import Published, checkpoint_of, conflict, rolled_back
+from mcp_bridge.ledger.publish.storage_thread import run_in_loop, run_on_storage_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.ledger.proofs.notes import Checkpoint
     from mcp_bridge.ledger.proofs.signing import Verifier
-    from mcp_bridge.ledger.publish.publish import Source
+    from mcp_bridge.ledger.publish.protocol import Source
     from mcp_bridge.ledger.publish.targets import Target
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,6 @@ _READING_SHARE = 0.8
 
 _TAIL_BYTES = 4096
 _HEAD_BYTES = 1024
-_LOCK_POLL_SECONDS = 0.02
 _DASH = "\u2014".encode()
 _MARK = _DASH + b" "
 _SIGNATURE = rb"%s[^ \n]+ (?:[A-Za-z0-9+/=]{4}){23,}\n" % _MARK
@@ -163,7 +162,7 @@ async def publish_to_file(
     loop = asyncio.get_running_loop()
 
     def roots(sizes: Sequence[int]) -> Sequence[bytes | None]:
-        return in_loop(loop, source.roots(sizes))
+        return run_in_loop(loop, source.roots(sizes))
 
     log = _Log(checkpoint_of(note).origin, keyring(await source.keys()), roots)
     # Where the log's key has changed, the one before has signed that, too: by itself it finds a log put back to
@@ -175,7 +174,7 @@ async def publish_to_file(
     try:
         with anyio.fail_after(target.timeout):
             # A storage that hangs keeps its thread; the bridge goes on, and ends.
-            size = await at_storage(target.file, work)
+            size = await run_on_storage_thread(target.file, work)
     except TimeoutError:
         raise _unusable(target, f"it has not answered in {target.timeout:g} s") from None
     except OSError as exc:
@@ -200,14 +199,14 @@ async def look_at_file(target: Target, source: Source) -> int:
     loop = asyncio.get_running_loop()
 
     def roots(sizes: Sequence[int]) -> Sequence[bytes | None]:
-        return in_loop(loop, source.roots(sizes))
+        return run_in_loop(loop, source.roots(sizes))
 
     checkpoint = checkpoint_of(await source.newest())
     log = _Log(checkpoint.origin, keyring(await source.keys()), roots)
     work = functools.partial(_look, target, target.file, log, checkpoint, source.last(target.id))
     try:
         with anyio.fail_after(target.timeout):
-            return await at_storage(target.file, work)
+            return await run_on_storage_thread(target.file, work)
     except TimeoutError:
         raise _unusable(target, f"it has not answered in {target.timeout:g} s") from None
     except OSError as exc:
@@ -461,21 +460,13 @@ def _signatures(note: _Note) -> list[tuple[str, bytes]]:
 
 
 def _lock(target: Target, fd: int) -> None:
-    deadline = time.monotonic() + LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise _unusable(target, "another process keeps it locked") from None
-            time.sleep(_LOCK_POLL_SECONDS)
-        except OSError as exc:
-            # A file system without locks: one write that appends still can't tear another's note.
-            if exc.errno not in {errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL}:
-                raise
-            return
-        else:
-            return
+    try:
+        if not lock(fd, seconds=LOCK_SECONDS):
+            raise _unusable(target, "another process keeps it locked")
+    except OSError as exc:
+        # A file system without locks: one write that appends still can't tear another's note.
+        if exc.errno not in {errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL}:
+            raise
 
 
 def _write_all(fd: int, data: bytes) -> None:

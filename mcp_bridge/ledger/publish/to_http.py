@@ -20,12 +20,12 @@ import httpx2
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.proofs.notes import open_checkpoint, split_note
 from mcp_bridge.ledger.proofs.signing import Verifier
-from mcp_bridge.ledger.publish.publish import Published, checkpoint_of, conflict, rolled_back
+from mcp_bridge.ledger.publish.protocol import Published, checkpoint_of, conflict, rolled_back
 
 if TYPE_CHECKING:
     import ssl
 
-    from mcp_bridge.ledger.publish.publish import Source
+    from mcp_bridge.ledger.publish.protocol import Source
     from mcp_bridge.ledger.publish.targets import Target
 
 logger = logging.getLogger(__name__)

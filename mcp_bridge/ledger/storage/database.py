@@ -1,7 +1,7 @@
-"""The SQLite file of a ledger, one writer: whoever writes at the same time shares a transaction, and so an fsync.
+"""The SQLite file of a ledger, with one writer: concurrent writes share a transaction, and so an fsync.
 
 Writes are posted in order and are durable when a flush that follows them returns. Once a write has failed nothing is
-written any more, and everything that wants to be recorded first fails: what isn't recorded must not happen.
+written any more, and every operation that has to be recorded first fails: what isn't recorded must not happen.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from mcp_bridge.fair_share import charge
 from mcp_bridge.ledger.log.quota import (
     MAX_QUEUED_BYTES,
     RESERVE_BYTES,
-    Allowance,
     Measured,
     Quota,
+    RunUsage,
     journal_bytes,
     measure,
 )
@@ -59,44 +59,44 @@ MAX_BATCH = 2000
 """Statements in one transaction, unless more belong together."""
 
 MAX_BATCH_BYTES = 8 << 20
-"""Of what is in one transaction, likewise: others wait for it, and it makes the write-ahead log as large."""
+"""Bytes in one transaction, likewise: other writers wait for it, and the write-ahead log grows by it."""
 
 MAX_WAL_BYTES = 32 << 20
-"""Over that, the write-ahead log is emptied as soon as nobody is reading."""
+"""Above that, the write-ahead log is emptied as soon as nobody reads."""
 
 RECLAIM_SECONDS = 10.0
-"""Between two attempts to make room, where the last one has not made enough."""
+"""From an attempt to make room that didn't make enough to the next."""
 
 LARGE_BYTES, BYTE_SECONDS = 4 << 10, 40e-9
-"""What is recorded is charged to whom it is recorded for from this size on: about what the writer takes for a byte."""
+"""From LARGE_BYTES on, recording is charged to the principal it is for, at about what the writer takes for a byte."""
 
 LAZY_SECONDS = 0.05
-"""How long what is posted may wait for somebody who wants it durable: what happened is not to become a doubt."""
+"""How long a posted write waits for a flush before it is written anyway: what happened should not become in doubt."""
 
 _LASTING = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-"""Errors after which nobody knows what is in the file."""
+"""Errors after which the file's content is unknown."""
 
 QUICK_SECONDS = 0.002
-"""For callers who went on together: if it took them longer, the next goes alone."""
+"""If the callers that were released together took longer than this, the next one is released alone."""
 
 
 class Database:
     """An open file. An async context manager.
 
     Args:
-        path: The file; made with mode 0600 if it isn't there. Its keys are beside it.
-        master: Where the master key is, as `sealing.master_key` takes it.
-        owner: What this process calls itself where it says whose an execution is; empty for one that has none.
-        quota: What the file may take.
-        reading: Whether it is only read, and left as it is.
+        path: The file; made with mode 0600 if it doesn't exist. Its keys are beside it.
+        master: The source of the master key, as `sealing.master_key` takes it.
+        owner: This process's label as an owner of executions; empty if it owns none.
+        quota: The file's limits.
+        reading: Whether the file is only read, and left unchanged.
 
     Attributes:
         is_new: Whether the file's log was begun by this process.
-        reclaim: To be set: makes room, when the file is full.
+        reclaim: A callback, to be set, that makes room when the file is full.
 
     Raises (on entering):
         BridgeError: `database_unusable` (no database, no permission), `database_busy` (another process holds it),
-            `ledger_damaged`, `ledger_behind`, `ledger_head_damaged` (it isn't what it had come to, or nobody knows),
+            `ledger_damaged`, `ledger_behind`, `ledger_head_damaged` (it isn't the recorded end),
             `database_newer` (of a later version: left untouched), `key_missing`, `key_unusable`,
             `state_unusable`.
     """
@@ -132,7 +132,7 @@ class Database:
         self.reclaim: Callable[[], Awaitable[None]] | None = None
         self._reclaiming = anyio.Lock()
         self._reclaimed = -math.inf
-        self._allowances: WeakValueDictionary[str, Allowance] = WeakValueDictionary()
+        self._runs: WeakValueDictionary[str, RunUsage] = WeakValueDictionary()
         self._queued = 0
         self._measured = Measured(0, 0, 0, gives_back=True)
 
@@ -182,7 +182,7 @@ class Database:
             await self.flush()
         except BridgeError as failure:
             log_failure(logger, failure, "the last entries were not recorded")
-        # Whoever comes now would wait for threads that have ended.
+        # Later callers would wait for threads that have ended.
         self._failure = self._failure or BridgeError("not_recorded", "The record of executions is closed.")
         if self._lazily is not None:
             self._lazily.cancel()
@@ -197,35 +197,35 @@ class Database:
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """The file's path."""
         return self._path
 
     @property
     def log(self) -> Log:
-        """The end of its log. It belongs to the writer's thread, save for what never changes: origin and keys."""
+        """The end of its log. It belongs to the writer's thread, except what never changes: origin and keys."""
         assert self._log is not None  # noqa: S101 - it is open
         return self._log
 
     @property
     def master(self) -> MasterKey:
-        """The key under which all others are kept."""
+        """The key that wraps all other keys."""
         assert self._master is not None  # noqa: S101 - it is open
         return self._master
 
     @property
     def old_requests(self) -> bytes | None:
-        """The key of the MACs of requests that version 0.1.0 has kept; None if it has kept none."""
+        """The key of the request MACs that version 0.1.0 stored; None if there are none."""
         return self.log.old_requests
 
     def is_present(self, owner: str) -> bool:
-        """Whether a process that calls itself so uses the store; also, where there is no telling. From any thread."""
+        """Whether the process of that label uses the store, or may use it. Callable from any thread."""
         return is_present(self._path.parent, owner)
 
     def post(self, statement: str, parameters: Sequence[Any]) -> None:
         """Write before anything that is posted later, without waiting.
 
         Raises:
-            BridgeError: `bad_text`: a text that is no Unicode; nothing is posted.
+            BridgeError: `bad_text`: a text isn't valid Unicode; nothing is posted.
         """
         self._post(Statement(statement, parameters))
 
@@ -239,29 +239,25 @@ class Database:
             _check_texts((entry.execution, entry.step, entry.policy, entry.program))
         self._add(*(Append(posted(entry)) for entry in entries))
 
-    # --- how much there is ---
+    # --- size and quota ---
 
-    def count(self, execution: str, allowance: Allowance) -> None:
-        """What is recorded of an execution counts for a run."""
-        self._allowances[execution] = allowance
-
-    def allowance(self) -> Allowance:
-        """A new run's."""
-        return Allowance(self)
+    def count(self, execution: str, run: RunUsage) -> None:
+        """Count what is recorded of an execution as a run's."""
+        self._runs[execution] = run
 
     @property
     def measured(self) -> Measured:
-        """How large the file is, as this process has seen it last."""
+        """The file's size as this process last saw it."""
         return self._measured
 
     async def measure(self) -> Measured:
-        """How large the file is now."""
-        by = self.look if self._reading else self.outside
+        """Measure the file now."""
+        by = self.run_read if self._reading else self.run_outside_transaction
         self._measured = await by(lambda connection: measure(connection, self._path))
         return self._measured
 
-    async def queue_is_short(self) -> None:
-        """Wait until not much waits to be written.
+    async def wait_for_queue(self) -> None:
+        """Wait until the queue of writes is short.
 
         Raises:
             BridgeError: As `flush`.
@@ -270,10 +266,10 @@ class Database:
             await self.flush()
 
     async def require_room(self, more: int = 0) -> None:
-        """See that something may begin; room is made for it, if that is possible.
+        """Check that the quota lets something begin, after making room if that is possible.
 
         Args:
-            more: Bytes that it may be over the quota.
+            more: Bytes by which the quota may be exceeded.
 
         Raises:
             BridgeError: `ledger_full`; as `flush`.
@@ -283,7 +279,7 @@ class Database:
         await self.measure()
         if self._full(more) is not None and self.reclaim is not None:
             async with self._reclaiming:
-                # Somebody else may have had it done meanwhile.
+                # Another caller may have made room meanwhile.
                 if self._full(more) is not None and time.monotonic() - self._reclaimed > RECLAIM_SECONDS:
                     await self.reclaim()
                     await self.measure()
@@ -293,7 +289,7 @@ class Database:
             raise error
 
     def has_room_for(self, size: int) -> bool:
-        """Whether so many bytes more are within the quota, and what is kept free over it."""
+        """Whether `size` more bytes fit into the quota and its reserve."""
         quota = self.quota
         used = self._measured.used + self._queued + size
         return (quota.max_bytes is None or used <= quota.max_bytes + RESERVE_BYTES) and (
@@ -341,21 +337,21 @@ class Database:
                 self._queued += item.size
                 if item.size > LARGE_BYTES:
                     charge(item.size * BYTE_SECONDS)
-                if isinstance(item, Append) and (run := self._allowances.get(item.posted.execution)) is not None:
+                if isinstance(item, Append) and (run := self._runs.get(item.posted.execution)) is not None:
                     run.posted += item.size
-                    run.told += item.size
+                    run.logical += item.size
             self._count_posted += len(items)
             if self._lazily is None:
                 self._lazily = asyncio.get_running_loop().call_later(LAZY_SECONDS, self._write_lazily)
 
     def _write_lazily(self) -> None:
-        """Write what was posted, and nobody has waited for."""
+        """Write what was posted without a flush."""
         self._lazily = None
         if self._failure is None and self._count_written < self._count_posted:
             self._want()
 
     def _want(self) -> asyncio.Future[BridgeError | None]:
-        """Have everything written that has been posted: what is posted without a pause in between stays together."""
+        """Request that all posted items are written. Items posted without an await in between stay together."""
         written: asyncio.Future[BridgeError | None] = asyncio.get_running_loop().create_future()
         self._waiting.append((self._count_posted, written))
         if not self._writing:
@@ -370,7 +366,7 @@ class Database:
         """
         failure = self._failure
         if failure is None and self._count_written < self._count_posted:
-            # Of its own: what is written later may fail.
+            # Its own result: a later write may fail.
             failure = await self._want()
         if failure is not None:
             raise failure
@@ -383,14 +379,14 @@ class Database:
         *entries: Entry,
         otherwise: Sequence[tuple[str, Sequence[Any]]] = (),
     ) -> int:
-        """Post and flush; how many rows it has changed.
+        """Post a statement and flush. Gives the number of rows that it changed.
 
         Args:
             statement: SQL.
             parameters: Its parameters.
             row: The row that it writes, in a table whose rows have MACs.
-            entries: What is appended to the log in the same transaction, if it changes anything.
-            otherwise: Statements of the same transaction, with their parameters, if it doesn't.
+            entries: Appended to the log in the same transaction, if the statement changes anything.
+            otherwise: Statements, with parameters, that run in the same transaction if it doesn't.
 
         Raises:
             BridgeError: As `post`, `flush`.
@@ -402,17 +398,17 @@ class Database:
         return made.changed
 
     async def transact(self, work: Callable[[Transaction], T]) -> T:
-        """Do work in a transaction of its own, in the writer's thread; what it gives.
+        """Run work in a transaction of its own, in the writer's thread, and give its result.
 
         Raises:
-            BridgeError: As `flush` and the work; `not_recorded`. Nothing of it is done then, and others go on; unless
-                it is `PositionError`: then it is done, and nothing after it.
+            BridgeError: As `flush` and the work; `not_recorded`. The transaction is rolled back then, and other writes
+                go on; after a `PositionError` it is committed, and nothing is written any more.
         """
         log = self.log
-        return await self.outside(lambda connection: run(connection, log, work))
+        return await self.run_outside_transaction(lambda connection: run(connection, log, work))
 
-    async def outside(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Do what can't be done in a transaction, in the writer's thread; what it gives.
+    async def run_outside_transaction(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run work outside of any transaction, in the writer's thread, and give its result.
 
         Raises:
             BridgeError: As `transact`.
@@ -437,16 +433,16 @@ class Database:
         return await done
 
     async def read(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The rows of a query, everything posted included.
+        """The rows of a query, after everything posted is written.
 
         Raises:
             BridgeError: As `post`, `flush`; `database_unusable`.
         """
         _check_texts(parameters)
-        return await self.look(lambda connection: connection.execute(query, parameters).fetchall())
+        return await self.run_read(lambda connection: connection.execute(query, parameters).fetchall())
 
-    async def look(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """What some work with a connection that can't write gives, everything posted included.
+    async def run_read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run work with the read-only connection, after everything posted is written, and give its result.
 
         Raises:
             BridgeError: As `flush` and the work; `database_unusable`.
@@ -471,10 +467,10 @@ class Database:
         return await done
 
     def _write(self) -> None:
-        """Have a batch written, and after it the next, for as long as somebody waits."""
+        """Write a batch, and then the next, for as long as somebody waits."""
         size = len(self._posted)
         if size > MAX_BATCH or self._queued > MAX_BATCH_BYTES:
-            # Not in the midst of what somebody has posted together: it is done as one, or not at all.
+            # Never in the middle of items that were posted together: they are one transaction.
             ends = [end - self._count_written for end, _ in self._waiting]
             most = self._fitting()
             size = max((end for end in ends if end <= most), default=ends[0])
@@ -506,14 +502,14 @@ class Database:
         def write(connection: sqlite3.Connection) -> tuple[dict[str, int], Measured]:
             stored = commit(connection, log, batch)
             if journal_bytes(self._path) > MAX_WAL_BYTES:
-                # Whoever reads, here or elsewhere, is not waited for: then the next commit tries again.
+                # Readers are not waited for: if there are any, the next commit tries again.
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             return stored, measure(connection, self._path)
 
         self._writer.do(write, settle)
 
     def _fitting(self) -> int:
-        """How many of the first items are no more than belong into one transaction."""
+        """How many of the first items fit into one transaction."""
         size = 0
         for number, item in enumerate(self._posted[:MAX_BATCH]):
             size += item.size
@@ -522,22 +518,22 @@ class Database:
         return MAX_BATCH
 
     def _settle(self, batch: Sequence[Item], stored: Mapping[str, int], measured: Measured) -> None:
-        """Take down what a batch has come to."""
+        """Account for a batch that was written."""
         self._measured = measured
         for item in batch:
-            if isinstance(item, Append) and (run := self._allowances.get(item.posted.execution)) is not None:
+            if isinstance(item, Append) and (run := self._runs.get(item.posted.execution)) is not None:
                 run.posted -= item.size
-                run.told += item.posted.bytes - item.size
+                run.logical += item.posted.bytes - item.size
         for execution, size in stored.items():
-            if (run := self._allowances.get(execution)) is not None:
+            if (run := self._runs.get(execution)) is not None:
                 run.stored += size
 
 
 def _let_go(waiting: list[asyncio.Future[BridgeError | None]], failure: BridgeError | None, count: int = 1) -> None:
-    """Let callers go on whose entries are durable, or failed: `count` now, the others in later turns of the event loop.
+    """Wake callers whose entries are durable, or failed: `count` now, the others in later iterations of the event loop.
 
-    What they do next may take its time (a check of large arguments), and they were brought together by sharing a
-    transaction. While it doesn't, more and more go at once.
+    What they do next may take long (a check of large arguments), and sharing a transaction has brought them together.
+    As long as it doesn't, more and more of them are woken at once.
     """
     loop = asyncio.get_running_loop()
     for written in waiting[:count]:
@@ -545,7 +541,7 @@ def _let_go(waiting: list[asyncio.Future[BridgeError | None]], failure: BridgeEr
             written.set_result(failure)
     if left := waiting[count:]:
         began = loop.time()
-        # The callers' turn comes first, this one's after it.
+        # The woken callers run first.
         loop.call_soon(lambda: _let_go(left, failure, 2 * count if loop.time() - began < QUICK_SECONDS else 1))
 
 
@@ -562,10 +558,10 @@ def _open_both(
 
 
 async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Do work to its end, whatever cancels the task that waits for it, and let it be cancelled then.
+    """Run work to its end even if the waiting task is cancelled, and raise the cancellation after it.
 
-    A scope's shield holds off scopes alone. A task's own `cancel` would leave a thread behind that opens a file, and
-    nobody who has what it opens, and closes it.
+    A cancel scope's shield protects against scopes only. A task's own `cancel` would leave a thread behind that opens
+    a file, and nobody to close it.
     """
     with anyio.CancelScope(shield=True):
         task, cancelled = asyncio.create_task(work), None
@@ -575,13 +571,13 @@ async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
             except asyncio.CancelledError as exc:
                 cancelled = exc
     if cancelled is not None:
-        # Its error, if it has one, is nobody's any more.
+        # The error of the work, if any, is kept as the cause.
         raise cancelled from task.exception()
     task.result()
 
 
 class _Worker:
-    """A thread with a connection. One that lives as long as the file: a hop to a pool's costs as much as a commit."""
+    """A thread with a connection. It lives as long as the file: a hop to a thread pool costs as much as a commit."""
 
     def __init__(self, connection: sqlite3.Connection, name: str) -> None:
         self._connection = connection
@@ -591,11 +587,11 @@ class _Worker:
         self._thread.start()
 
     def do(self, job: _Job, settle: _Settle) -> None:
-        """Have a job done after those before it; `settle` gets its result or its error, in the event loop."""
+        """Queue a job. `settle` gets its result or its error, in the event loop."""
         self._work.put((job, settle))
 
     async def close(self) -> None:
-        """End the thread, when all is done, and close the connection."""
+        """End the thread after its last job, and close the connection."""
         self._work.put(None)
         await anyio.to_thread.run_sync(self._thread.join)
 
@@ -605,16 +601,16 @@ class _Worker:
             result, failure = None, None
             try:
                 result = job(self._connection)
-            except Exception as error:  # noqa: BLE001  (whatever it is: somebody waits for it, and this thread goes on)
+            except Exception as error:  # noqa: BLE001  (the waiter gets it, and this thread goes on)
                 failure = error
-            # The loop may have been closed under us: nobody waits then.
+            # The loop may be closed by now: nobody waits then.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(settle, result, failure)
         self._connection.close()
 
 
 def _check_texts(parameters: Sequence[Any]) -> None:
-    """Here and not in the thread: a caller's bad text must not fail what others have posted."""
+    """Refuse bad texts before they are posted: in the writer they would fail what other callers have posted."""
     for text in parameters:
         if isinstance(text, str) and not text.isascii():
             try:

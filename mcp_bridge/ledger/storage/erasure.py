@@ -18,12 +18,12 @@ import anyio
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.audit.table_audit import UNFINISHED
 from mcp_bridge.ledger.log.codec import LEDGER
 from mcp_bridge.ledger.log.entries import Entry
-from mcp_bridge.ledger.storage.forgetting import entomb, forget_execution
+from mcp_bridge.ledger.storage.blind_indexes import FORGETTABLE, OF_REQUEST, held_execution_mac, key_mac, subject_macs
+from mcp_bridge.ledger.storage.forgetting import erase_value, forget_execution
+from mcp_bridge.ledger.storage.schema import ERASED, UNFINISHED
 from mcp_bridge.ledger.storage.sealed_rows import label_of, open_sealed
-from mcp_bridge.ledger.storage.store import ERASED, FORGETTABLE, OF_REQUEST, held_of, key_mac, subjects_of
 from mcp_bridge.ledger.storage.turns import in_turn
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ async def give_back(database: Database) -> None:
     Raises:
         BridgeError: As `Database.transact`.
     """
-    while await database.outside(_give_back_some):
+    while await database.run_outside_transaction(_give_back_some):
         pass
 
 
@@ -313,7 +313,7 @@ async def empty_journal(database: Database, seconds: float | None = None) -> Non
         BridgeError: `erasure_unfinished`.
     """
     deadline = time.monotonic() + (CHECKPOINT_SECONDS if seconds is None else seconds)
-    while await database.outside(_truncate):
+    while await database.run_outside_transaction(_truncate):
         if time.monotonic() > deadline:
             raise BridgeError(
                 "erasure_unfinished",
@@ -346,7 +346,7 @@ def _chosen(transaction: Transaction, database: Database, what: What, name: str)
             "SELECT execution FROM data_keys WHERE subject IN (?1, ?2)"
             " UNION SELECT holder FROM holders WHERE subject IN (?1, ?2)"
         )
-        rows = do(query, subjects_of(master, name))
+        rows = do(query, subject_macs(master, name))
     found = _with_holders(transaction, master, [execution for (execution,) in rows])
     is_there = "SELECT 1 FROM data_keys WHERE execution = ? AND wrapped IS NOT NULL"
     return sorted(one for one in found if do(is_there, (one,)).fetchone())
@@ -357,7 +357,7 @@ def _is_needed(transaction: Transaction, execution: str) -> bool:
     rows = transaction.connection.execute(
         "SELECT 1 FROM holders JOIN executions ON id = holder WHERE subject = ?"
         " AND status IN ('running', 'suspended', 'interrupted') AND (kind = 'program' OR key IS NOT NULL) LIMIT 1",
-        (held_of(transaction.log.master, execution),),
+        (held_execution_mac(transaction.log.master, execution),),
     )
     return rows.fetchone() is not None
 
@@ -371,7 +371,7 @@ def _with_holders(transaction: Transaction, master: MasterKey, executions: Itera
         if one not in found:
             found.add(one)
             rows = transaction.connection.execute(
-                "SELECT holder FROM holders WHERE subject = ?", (held_of(master, one),)
+                "SELECT holder FROM holders WHERE subject = ?", (held_execution_mac(master, one),)
             )
             left += [holder for (holder,) in rows]
     return found
@@ -433,8 +433,8 @@ def _erase_reference(
     for execution, name, value in found:
         _forget_value(transaction, execution, name, str(value))
     for text in {str(value) for _, _, value in found}:
-        _forget_subject(transaction, subjects_of(transaction.log.master, text)[1])
-    tokens = [entomb(transaction.connection, transaction.log, execution, name) for execution, name, _ in found]
+        _forget_subject(transaction, subject_macs(transaction.log.master, text)[1])
+    tokens = [erase_value(transaction.connection, transaction.log, execution, name) for execution, name, _ in found]
     _append(transaction, {**told, "references": sorted(tokens), "executions": []})
     return Erased((), len({execution for execution, _, _ in found}))
 

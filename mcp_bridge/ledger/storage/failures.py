@@ -1,4 +1,4 @@
-"""What SQLite and the system give as errors, as a reader can use them: what is wrong, and how it is mended."""
+"""Errors of SQLite and of the system, translated for a user: what is wrong, and how to mend it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sqlite3
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.storage.sealing import damaged, of_file
+from mcp_bridge.ledger.storage.sealing import damaged, naming_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,29 +30,29 @@ _HINTS = {
 
 
 def unusable(path: Path, error: Exception) -> BridgeError:
-    """Of a file that can't be opened: `database_busy`, `ledger_damaged`, `database_unusable`."""
+    """The error for a file that can't be opened: `database_busy`, `ledger_damaged`, `database_unusable`."""
     code = code_of(error)
     if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return BridgeError("database_busy", f"The record of executions, {path}, is in use: {error}.", hint=_BUSY)
     if code == sqlite3.SQLITE_CORRUPT:
-        return of_file(path, damaged(f"SQLite finds: {error}"))
+        return naming_file(path, damaged(f"SQLite finds: {error}"))
     hint = _hint(path, error, "See state_dir, and to the owner and mode of what is in it.")
     return BridgeError("database_unusable", f"The record of executions, {path}, can't be used: {error}.", hint=hint)
 
 
 def not_written(path: Path, error: Exception) -> BridgeError:
-    """Of entries that couldn't be written: what the log itself has said, `ledger_damaged`, `not_recorded`."""
+    """The error for entries that couldn't be written: the log's own, `ledger_damaged`, or `not_recorded`."""
     if isinstance(error, BridgeError):
-        return of_file(path, error)
+        return naming_file(path, error)
     code = code_of(error)
     if code == sqlite3.SQLITE_CORRUPT:
-        return of_file(path, damaged(f"SQLite finds: {error}"))
+        return naming_file(path, damaged(f"SQLite finds: {error}"))
     hint = _BUSY if code == sqlite3.SQLITE_BUSY else _hint(path, error, f"Look at {path}. Then start again.")
     return BridgeError("not_recorded", f"The record of executions can't be written: {error}.", hint=hint)
 
 
 def is_full(path: Path) -> bool:
-    """Whether a file's disk has no room for what SQLite makes beside it."""
+    """Whether the disk has no room for the files that SQLite makes beside a database."""
     try:
         return shutil.disk_usage(path.parent).free < _LEAST_BYTES
     except OSError:
@@ -70,6 +70,6 @@ def _hint(path: Path, error: Exception, otherwise: str) -> str:
 
 
 def code_of(error: Exception) -> int:
-    """SQLite's primary result code; 0 of an error that isn't SQLite's."""
-    # Those that Python's module makes itself have none.
+    """SQLite's primary result code; 0 for an error that isn't SQLite's."""
+    # Errors that Python's module raises itself have no code.
     return getattr(error, "sqlite_errorcode", 0) & _PRIMARY

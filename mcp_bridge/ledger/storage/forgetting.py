@@ -17,16 +17,17 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from mcp_bridge.atomic_files import sync_directory
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.audit.table_audit import OLD_REQUESTS, OLD_REQUESTS_GONE, UNFINISHED
 from mcp_bridge.ledger.log.codec import LEDGER
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.log import INSERT_ENTRY, INSERT_PAYLOAD, Posted
-from mcp_bridge.ledger.log.pieces import taken
+from mcp_bridge.ledger.log.pieces import capture
 from mcp_bridge.ledger.log.transaction import authenticate, row_mac
 from mcp_bridge.ledger.proofs.disclosures import SALT_BYTES
-from mcp_bridge.ledger.storage.store import ERASED, FORGETTABLE, held_of
-from mcp_bridge.private_files import KEY_BYTES, sync_directory
+from mcp_bridge.ledger.storage.blind_indexes import FORGETTABLE, held_execution_mac
+from mcp_bridge.ledger.storage.schema import ERASED, OLD_REQUESTS, OLD_REQUESTS_GONE, UNFINISHED
+from mcp_bridge.private_files import KEY_BYTES
 
 if TYPE_CHECKING:
     import sqlite3
@@ -43,7 +44,7 @@ WITHHELD = b""
 """In the place of a payload that names what was erased."""
 
 
-def forget_old(connection: sqlite3.Connection, log: Log, directory: Path) -> None:
+def forget_erased_values(connection: sqlite3.Connection, log: Log, directory: Path) -> None:
     """Forget, in a transaction that writes, what tells of erased values.
 
     Args:
@@ -72,7 +73,7 @@ def forget_old(connection: sqlite3.Connection, log: Log, directory: Path) -> Non
     named: list[int] = []
     for sequence, erased in _named(connection):
         rows = [row for row in erased if _is_there(connection, *row)]
-        tokens += [entomb(connection, log, *row) for row in rows]
+        tokens += [erase_value(connection, log, *row) for row in rows]
         if len(rows) == len(erased):
             named.append(sequence)
     if named:
@@ -90,7 +91,7 @@ def _tell(connection: sqlite3.Connection, log: Log, tokens: list[str], named: li
     told |= {"references": sorted(tokens), "withheld": named, "executions": []}
     entry = Entry("erasure", LEDGER, told)
     # A clock that is behind stands in nobody's way here: what puts it right opens the file, too.
-    posted = Posted(entry, taken(told), max(time.time_ns() // 1000, log.time))
+    posted = Posted(entry, capture(told), max(time.time_ns() // 1000, log.time))
     for statement, rows in zip((INSERT_ENTRY, INSERT_PAYLOAD), log.append(connection, [posted]), strict=True):
         connection.executemany(statement, rows)
     connection.execute("INSERT INTO meta VALUES (?, ?)", (f"{UNFINISHED} {sequence}", json.dumps([])))
@@ -120,7 +121,7 @@ def forget_execution(connection: sqlite3.Connection, log: Log, execution: str) -
     holders = do(
         "SELECT holder FROM holders JOIN data_keys ON execution = holder"
         " WHERE holders.subject = ? AND wrapped IS NOT NULL",
-        (held_of(master, execution),),
+        (held_execution_mac(master, execution),),
     ).fetchall()
     for (holder,) in holders:
         for (subject,) in subjects:
@@ -148,13 +149,13 @@ def forget_execution(connection: sqlite3.Connection, log: Log, execution: str) -
     return told + changed
 
 
-def entomb(connection: sqlite3.Connection, log: Log, execution: str, name: str) -> str:
+def erase_value(connection: sqlite3.Connection, log: Log, execution: str, name: str) -> str:
     """Remove the value behind a reference; what stands for both in the entry that says so.
 
     The reference's id stays while its execution does, whose states and payloads have it: it has to be told from one
     that there never was.
     """
-    token = log.master.erased(execution, name)
+    token = log.master.erasure_token(execution, name)
     connection.execute(
         "UPDATE reference_values SET value = NULL, erased = ? WHERE execution = ? AND id = ?", (token, execution, name)
     )

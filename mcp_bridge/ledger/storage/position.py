@@ -1,32 +1,31 @@
-"""How far a ledger had come, in a file beside it: SQLite takes its write-ahead log to end at the first bad checksum.
+"""The position of a ledger's last commit, in a file beside it. It detects a rollback of the write-ahead log.
 
-After a process was killed, the last commits are in that log alone. One changed byte in it, and SQLite goes back to a
-commit before it, which looks like any other state: what was done since would be done again. So after each commit, and
-before anybody is told of it, the number of entries, their root and the number of other commits are written here.
+SQLite takes its write-ahead log to end at the first bad checksum. After a kill, the last commits are in that log alone:
+if one byte of it changes, SQLite goes back to an earlier commit, which looks like any other state, and what was done
+since would be done again. So after each commit, and before it is acknowledged, the number of entries, their root and
+the number of other commits are written here.
 
-The record is written after the commit is on the disk, and isn't synced itself. A kill leaves what was written, in the
-system's memory. A power cut leaves any earlier record, or a half of one, which counts for nothing then. So a record is
-never ahead of a whole ledger, whatever has ended its process: the ledger of a commit that nobody was told of may be
-ahead of it.
+The record is written after the commit is on the disk, and isn't synced itself. After a kill it is whole. After a power
+cut it may be an earlier one, or torn and ignored. So a record is never ahead of an intact ledger; a ledger may be ahead
+of its record by a commit that wasn't acknowledged.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import functools
 import hashlib
 import json
 import logging
 import os
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.file_locks import lock, unlock
 from mcp_bridge.ledger.log.nodes import read_node
 from mcp_bridge.ledger.proofs import merkle
 from mcp_bridge.ledger.storage import turns
@@ -42,21 +41,19 @@ WRITES = "writes"
 """In the table `meta`, the number of commits that have changed something and appended no entry."""
 
 RECORD_BYTES = 512
-"""A sector: a power cut leaves the record before or this one, on most disks."""
-
-_LOOK_SECONDS = 0.001
+"""One sector: on most disks a power cut leaves either the old record or the new one."""
 
 _ACCEPT = "mcp-bridge audit accept-loss"
 
 NOT_AS_FAR = frozenset({"ledger_behind", "ledger_head_damaged"})
-"""The codes of a ledger that ends before what it had come to, or of which nobody knows how far that was."""
+"""Error codes of a ledger that ends before its recorded position, or whose recorded position is damaged."""
 
 
 class Position(NamedTuple):
-    """How far a ledger is.
+    """The position of a commit.
 
     Attributes:
-        origin: The log's name.
+        origin: The name of the log.
         size: The number of its entries.
         root: The tree's root over them.
         writes: The number of commits that appended none.
@@ -69,22 +66,22 @@ class Position(NamedTuple):
 
     @property
     def commits(self) -> int:
-        """Grows with each commit: by one, or by the number of its entries."""
+        """Grows with each commit, by one or by the number of its entries."""
         return self.size + self.writes
 
 
 class PositionError(BridgeError):
-    """A commit is on the disk, and how far the ledger has come by it can't be written beside it: `not_recorded`."""
+    """A commit is on the disk, and its position couldn't be recorded: `not_recorded`."""
 
 
 class PositionFile:
-    """The record beside a ledger's file. Belongs to one thread at a time; several processes may have one each.
+    """The position recorded beside a ledger's file. One thread at a time uses it; each process has its own.
 
-    A witness has one as well (`witness_files.WitnessHead`), which says the same in its own words.
+    A witness has one, too (`witness_files.WitnessHead`), with its own error messages.
 
     Args:
         ledger: The ledger's file.
-        leaves: Whether what is recorded is left as it is, whatever is committed.
+        leaves: Whether the recorded position is left as it is, whatever is committed.
     """
 
     def __init__(self, ledger: Path, *, leaves: bool = False) -> None:
@@ -96,25 +93,25 @@ class PositionFile:
         self._known: Position | None = None
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def load(self) -> None:
-        """Read what is recorded: nothing, for `check`, where a power cut has left no record, or half of one.
+        """Read the recorded position: none if a power cut has left no record, or a torn one.
 
-        To be read before the ledger is: others may go on with that meanwhile.
+        Read it before the ledger: other processes may commit meanwhile.
 
         Raises:
-            BridgeError: `ledger_head_damaged`: since the system was started, somebody has changed what was recorded.
+            BridgeError: `ledger_head_damaged`: the record was changed since the system was started.
                 `database_unusable`: it can't be read.
         """
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 # Another process may be writing it.
-                _lock(fd, fcntl.LOCK_SH)
+                _lock(fd, shared=True)
                 data = os.read(fd, RECORD_BYTES)
             finally:
                 os.close(fd)
@@ -134,14 +131,14 @@ class PositionFile:
 
     @property
     def known(self) -> Position | None:
-        """What was read or written last."""
+        """The position that was read or written last; None if there is none."""
         return self._known
 
     def check(self, connection: sqlite3.Connection) -> None:
-        """See that a ledger has come as far as is known.
+        """Check that a ledger is not behind the recorded position.
 
         Args:
-            connection: To its file.
+            connection: To the ledger's file.
 
         Raises:
             BridgeError: `ledger_behind`; `ledger_damaged`.
@@ -156,7 +153,7 @@ class PositionFile:
         def read(level: int, index: int) -> bytes:
             return read_node(connection, level, index)
 
-        # Of a head that was changed the numbers tell nothing.
+        # If its head was changed, its numbers mean nothing.
         if merkle.root(found.size, read) != found.root:
             raise damaged("its entries are not those that its head was signed for")
         if found.origin != known.origin:
@@ -166,7 +163,7 @@ class PositionFile:
             raise self.behind(f"{found.size} entries, and not the same")
 
     def check_numbers(self, size: int, writes: int) -> None:
-        """As `check`, of the same log, by its numbers alone.
+        """As `check`, for the same log, by its numbers alone.
 
         Raises:
             BridgeError: `ledger_behind`.
@@ -179,12 +176,12 @@ class PositionFile:
             raise self.behind(f"{size} entries, and lacks later changes of what is beside them")
 
     def accept(self, connection: sqlite3.Connection) -> Position | None:
-        """Have the next commit's position replace what is recorded; how far that was, or None where nobody knows.
+        """Let the next commit's position replace a later one that is recorded. Gives that one; None if it is unknown.
 
-        Nobody else reads or writes the record until then: of several who accept a loss at once one has accepted it.
+        The record stays locked until then: of several processes that accept a loss at once, one does.
 
         Args:
-            connection: In a transaction that writes, whose commit that is.
+            connection: In the write transaction of that commit.
 
         Raises:
             BridgeError: `nothing_is_lost`; `ledger_damaged`.
@@ -192,7 +189,7 @@ class PositionFile:
         """
         if self._fd < 0:
             self._fd = self._opened()
-        _lock(self._fd, fcntl.LOCK_EX)
+        _lock(self._fd)
         try:
             self._take(os.pread(self._fd, RECORD_BYTES, 0))
             self.check(connection)
@@ -204,7 +201,7 @@ class PositionFile:
         raise BridgeError("nothing_is_lost", f"{self._ledger} is as far as {self.path.name} says.")
 
     def unreadable(self, exc: OSError) -> BridgeError:
-        """The error of a record that can't be read."""
+        """The error for a record that can't be read."""
         return BridgeError(
             "database_unusable",
             f"{self.path}, which says how far the ledger had come, can't be read: {exc.strerror}.",
@@ -212,7 +209,7 @@ class PositionFile:
         )
 
     def changed(self) -> BridgeError:
-        """The error of a record that somebody has changed."""
+        """The error for a record that was changed."""
         return BridgeError(
             "ledger_head_damaged",
             f"{self.path}, which says how far the ledger had come, was changed.",
@@ -222,7 +219,7 @@ class PositionFile:
         )
 
     def unwritten(self, exc: OSError) -> BridgeError:
-        """The error of a commit that is on the disk, and can't be taken down."""
+        """The error for a commit whose position can't be recorded."""
         return PositionError(
             "not_recorded",
             f"The record of executions is written, and how far it has come can't be, to {self.path}: {exc.strerror}.",
@@ -231,7 +228,7 @@ class PositionFile:
         )
 
     def behind(self, found: str) -> BridgeError:
-        """The error of a ledger that was further than it is."""
+        """The error for a ledger that is behind its recorded position."""
         size = 0 if self._known is None else self._known.size
         restore = ", or move the directory away and restore a backup (mcp-bridge restore FILE)"
         other = restore if found == "nothing" else ""
@@ -246,7 +243,7 @@ class PositionFile:
         )
 
     def advance(self, position: Position) -> None:
-        """Take down a commit that is on the disk, unless another process has come further.
+        """Record the position of a commit that is on the disk, unless another process has recorded a later one.
 
         Raises:
             PositionError: `not_recorded`.
@@ -256,20 +253,20 @@ class PositionFile:
         try:
             if self._fd < 0:
                 self._fd = self._opened()
-            _lock(self._fd, fcntl.LOCK_EX)
+            _lock(self._fd)
             try:
                 there = None if self._accepts else _decoded(os.pread(self._fd, RECORD_BYTES, 0))
                 if there is None or there.origin != position.origin or there.commits < position.commits:
                     self._write(position)
             finally:
                 with suppress(OSError):
-                    fcntl.flock(self._fd, fcntl.LOCK_UN)
+                    unlock(self._fd)
         except OSError as exc:
             raise self.unwritten(exc) from None
         self._known, self._accepts = position, False
 
     def _write(self, position: Position) -> None:
-        # In one piece: who is killed has written it or hasn't.
+        # In one system call: a kill leaves it written or not.
         written = os.pwrite(self._fd, _encoded(position), 0)
         if written < RECORD_BYTES:
             raise OSError(errno.EIO, f"only {written} bytes of {RECORD_BYTES} were written")
@@ -284,30 +281,24 @@ class PositionFile:
         return fd
 
 
-def _lock(fd: int, kind: int) -> None:
-    deadline = time.monotonic() + turns.BUSY_SECONDS
-    while True:
-        try:
-            fcntl.flock(fd, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(_LOOK_SECONDS)
-        except OSError:
-            # A file system without locks has one bridge, or is at its users' risk.
-            return
-        else:
-            return
+def _lock(fd: int, *, shared: bool = False) -> None:
+    try:
+        is_ours = lock(fd, seconds=turns.BUSY_SECONDS, shared=shared)
+    except OSError:
+        # A file system without locks has one bridge, or is at its users' risk.
+        return
+    if not is_ours:
+        raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK))
 
 
 class Head(NamedTuple):
-    """What a ledger's file says of the end of its log.
+    """The end of a log, as the ledger's file has it.
 
     Attributes:
         size: The number of its entries.
         root: The tree's root over them.
-        note: The signed checkpoint of them.
-        vkey: The key that it is signed with.
+        note: The signed checkpoint of these entries.
+        vkey: The public key of its signature.
     """
 
     size: int
@@ -317,7 +308,7 @@ class Head(NamedTuple):
 
 
 def read_head(connection: sqlite3.Connection) -> Head:
-    """The head as it stands in the file, which may be another than was signed.
+    """The head in the file, which may differ from the one that was signed.
 
     Raises:
         sqlite3.Error: As SQLite gives it.
@@ -327,14 +318,14 @@ def read_head(connection: sqlite3.Connection) -> Head:
     if row is None:
         raise damaged("its head is missing")
     head = Head(*row)
-    # A changed byte can make a column's value one of another type, whatever the table says.
+    # A corrupted byte can change the type of a value, whatever the schema says.
     if [type(value) for value in head] != [int, bytes, str, str] or head.size < 0:
         raise damaged("its head is none")
     return head
 
 
 def position_of(connection: sqlite3.Connection) -> Position | None:
-    """How far a ledger is, as its file says; None where nothing was begun.
+    """The position of a ledger's last commit, from its file; None if no log has begun.
 
     Raises:
         sqlite3.Error: As SQLite gives it.
@@ -353,7 +344,7 @@ def position_of(connection: sqlite3.Connection) -> Position | None:
 
 
 def writes_of(kept: object) -> int:
-    """The number of writes as `meta` has it. A file that nobody has written to since has none."""
+    """The number of writes in `meta`. A file that was only written by earlier versions has none."""
     return int(kept) if isinstance(kept, str) and kept.isdecimal() and kept.isascii() else 0
 
 
@@ -373,7 +364,7 @@ def _encoded(position: Position) -> bytes:
 
 
 def _decoded(data: bytes) -> Position | None:
-    """What `_encoded` has made; None of anything else."""
+    """The position that `_encoded` wrote; None for anything else."""
     text, _, rest = data.partition(b"\n")
     if rest[:64] != hashlib.sha256(text).hexdigest().encode():
         return None
@@ -387,7 +378,7 @@ def _decoded(data: bytes) -> Position | None:
 
 @functools.cache
 def boot_id() -> str:
-    """What tells this start of the system from the one before; empty where nothing does."""
+    """An id of this start of the system; empty if the system has none."""
     if sys.platform == "darwin":
         found, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
         with suppress(OSError, AttributeError):

@@ -1,19 +1,19 @@
-"""Which processes use a store: each has a file locked for as long as it lives.
+"""Which processes use a store: each holds a lock on a file for as long as it lives.
 
-A process is told by its id where ids can be looked up. A container's neighbours can't look up each other's, nor can a
-bridge in a new container those of the one that it replaces; a lock they see all the same, as they do those of SQLite's
-write-ahead log, which has its users on one machine. The system takes the lock away when its process ends, however.
+Process ids wouldn't do: containers don't see each other's, and a bridge in a new container doesn't see those of the one
+that it replaces. Locks are visible to all of them, as are those of SQLite's write-ahead log, whose users are on one
+machine. The system releases the lock when the process ends, however that happens.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.file_locks import open_locked, try_lock
 from mcp_bridge.private_files import private_directory
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ FOLDER = "owners"
 
 
 class Presence:
-    """A process that uses a store, until `leave`.
+    """Marks this process as a user of a store, until `leave`.
 
     Args:
         directory: The state directory.
-        owner: What the process calls itself.
+        owner: The process's label.
 
     Raises:
         BridgeError: `state_unusable`.
@@ -39,7 +39,7 @@ class Presence:
         private_directory(self._path.parent)
         try:
             self._fd = _locked(self._path)
-            # Of those who were killed.
+            # Files of processes that were killed are removed.
             for other in self._path.parent.iterdir():
                 if other != self._path:
                     _is_locked(other)
@@ -51,31 +51,32 @@ class Presence:
             ) from None
 
     def leave(self) -> None:
-        """The process no longer uses it."""
+        """Mark the process as gone."""
         try:
-            # Of the same process there may be another; what isn't removed now is removed by the next who comes.
+            # The same process may have another one. What isn't removed now, the next process removes.
             with suppress(OSError):
-                _remove_unlocked(self._path, self._fd)
+                if try_lock(self._fd):
+                    _removed(self._path, self._fd)
         finally:
             os.close(self._fd)
 
 
 def is_present(directory: Path, owner: str) -> bool:
-    """Whether a process that calls itself so uses the store; also, where there is no telling.
+    """Whether the process of a label uses the store. True also if that can't be found out.
 
     Args:
         directory: The state directory.
-        owner: What it calls itself.
+        owner: The label.
     """
     return _is_locked(_path(directory, owner))
 
 
 def others(directory: Path, owner: str) -> bool:
-    """Whether another process uses a store.
+    """Whether another process uses the store.
 
     Args:
         directory: The state directory.
-        owner: What this one calls itself.
+        owner: This process's label.
     """
     own = _path(directory, owner)
     return own.parent.is_dir() and any(_is_locked(path) for path in own.parent.iterdir() if path != own)
@@ -87,22 +88,20 @@ def _path(directory: Path, owner: str) -> Path:
 
 def _locked(path: Path) -> int:
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        # A process that checks holds it for an instant. Without locks, no process is ever taken for gone.
+        fd = open_locked(path, shared=True)
         try:
-            # Whoever looks has it for an instant. On a file system without locks nobody can be taken for gone.
-            with suppress(OSError):
-                fcntl.flock(fd, fcntl.LOCK_SH)
             if _is_at(path, fd):
                 return fd
         except BaseException:
             os.close(fd)
             raise
-        # Somebody has looked before there was a lock, and removed it.
+        # Another process checked before there was a lock, and removed the file.
         os.close(fd)
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether anybody has a file locked; it is removed if not."""
+    """Whether any process has a file locked. The file is removed if none has."""
     while True:
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -111,23 +110,24 @@ def _is_locked(path: Path) -> bool:
         except OSError:
             return True
         try:
-            if _remove_unlocked(path, fd):
+            if not try_lock(fd):
+                return True
+            if _removed(path, fd):
                 return False
         except OSError:
             return True
         finally:
             os.close(fd)
-        # It was removed, and made by somebody else, before it was looked at.
+        # It was removed and made again before it was checked.
 
 
-def _remove_unlocked(path: Path, fd: int) -> bool:
-    """Remove a file that nobody else has locked; False if another is in its place by now.
+def _removed(path: Path, fd: int) -> bool:
+    """Remove a file that this process alone has locked; False if another is in its place by now.
 
     Raises:
-        OSError: Somebody has it locked; or as the system gives it.
+        OSError: As the system gives it.
     """
-    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    # Who has the only lock of what is at a path is the only one who may remove it.
+    # Only the holder of the exclusive lock on the file that has the name may remove it.
     if not _is_at(path, fd):
         return False
     path.unlink()
@@ -135,7 +135,7 @@ def _remove_unlocked(path: Path, fd: int) -> bool:
 
 
 def _is_at(path: Path, fd: int) -> bool:
-    """Whether a file that is open is the one at a path."""
+    """Whether an open file is the one that has the name."""
     try:
         return os.path.samestat(path.stat(), os.fstat(fd))
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""What a restore has in a state directory until it has ended, and what is known by that of one that was killed.
+"""The staging directory of a restore, and how to tell from it how far a killed restore has come.
 
-Everything is in RESTORING first. Then PLACING is written, one name after the other is taken from there to its place,
-and the ledger last: so while the ledger is still there, the restore isn't done, and once it isn't, it is.
+Everything is staged in RESTORING first. Then PLACING is written, and the files are moved into place one by one, the
+ledger last: the restore is done as soon as the ledger isn't in the staging directory any more.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
+from mcp_bridge.file_locks import locked_directory
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.private_files import locked_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 RESTORING = ".restoring"
-"""In the state directory: what isn't in its place yet. Whoever makes or removes it has the state directory locked."""
+"""The staging directory, in the state directory. Only a holder of the state directory's lock makes or removes it."""
 
 PLACING = "placing"
-"""In RESTORING: what is about to be put in its place."""
+"""A file in RESTORING that lists what is about to be moved into place."""
 
 AWAY = "before."
-"""How names begin in RESTORING of what tells of another ledger than the one that is restored."""
+"""The prefix, in RESTORING, of files that belong to the ledger that was there before."""
 
 
 def has_ledger(directory: Path) -> bool:
-    """Whether there is a ledger in its place. Who was killed may have left an empty file in that of one."""
+    """Whether there is a ledger. An empty file, which a killed process may have left, is none."""
     try:
         return (directory / FILE_NAME).stat().st_size > 0
     except FileNotFoundError:
@@ -41,7 +41,7 @@ def is_unfinished(directory: Path) -> bool:
 
 
 def put_back(directory: Path) -> None:
-    """Put back what tells of the ledger that was there before, or is there again.
+    """Move the files of the ledger that was there before back to their places.
 
     Raises:
         OSError: As the system gives it.
@@ -53,9 +53,9 @@ def put_back(directory: Path) -> None:
 
 
 def tidy_up(directory: Path) -> None:
-    """Where there is a ledger, which is about to be written to, remove what a restore has left that was killed.
+    """Before a ledger is opened for writing, remove what a killed restore has left.
 
-    The next one would take what is here for its own.
+    The next restore would take it for its own.
 
     Raises:
         OSError: As the system gives it.
@@ -64,9 +64,9 @@ def tidy_up(directory: Path) -> None:
     if not left.exists() or not has_ledger(directory):
         return
     with locked_directory(directory) as is_mine:
-        # The restore that has done this may be about to remove it.
+        # The restore itself may be about to remove it.
         if is_mine and left.exists():
             if (left / FILE_NAME).exists() and not (left / FILE_NAME).samefile(directory / FILE_NAME):
-                # It was never done, and somebody has put the ledger of before back.
+                # It was never done, and somebody has put the earlier ledger back.
                 put_back(directory)
             shutil.rmtree(left, ignore_errors=True)

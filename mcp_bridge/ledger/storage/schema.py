@@ -1,16 +1,31 @@
-"""The tables of the SQLite file, and what takes the file from each version to the next."""
+"""The tables of the SQLite file, its migrations, and names in its rows."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.storage.turns import take_first_turn
 
 if TYPE_CHECKING:
     import sqlite3
+    from pathlib import Path
 
 FILE_NAME = "ledger.sqlite"
 """In the state directory."""
+
+ERASED = "erased"
+"""The status of an execution whose data was erased."""
+
+UNFINISHED = "unfinished erasure"
+"""With the number of its entry, the name in `meta` of an erasure that isn't finished."""
+
+OLD_REQUESTS = "requests"
+"""The name in `meta` of the wrapped key of the request MACs that earlier versions stored; the value is empty if there
+are none. Where the row exists, what those versions left of erased values has been removed."""
+
+OLD_REQUESTS_GONE = "gone"
+"""In the place of that key if it is needed and was missing. It is imported once it is put back."""
 
 _FORGETTING = (
     # Of a value that was erased: what its entry names it by. With its execution, everything else of the row goes.
@@ -27,7 +42,7 @@ _FORGETTING = (
                 AND NOT EXISTS (SELECT 1 FROM data_keys WHERE execution = OLD.holder AND wrapped IS NULL)
             BEGIN SELECT RAISE(ABORT, 'what is held of another is forgotten with its holder, and not before'); END""",
 )
-"""So that nothing that is left of an erased value depends on it."""
+"""After this migration, nothing that remains of an erased value depends on it."""
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -152,3 +167,18 @@ def migrate(connection: sqlite3.Connection) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def refuse_newer(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse a file of a later version.
+
+    Raises:
+        BridgeError: `database_newer`.
+    """
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version > len(MIGRATIONS):
+        raise BridgeError(
+            "database_newer",
+            f"{path} was written by a later version of this program.",
+            hint="Use that version, or another state_dir.",
+        )

@@ -1,7 +1,7 @@
-"""Payloads and states that only who has the master key can read, until the key of their execution is destroyed.
+"""Encryption of payloads and states: envelope encryption under a master key, erased by destroying data keys.
 
-Every execution has a data key of its own (AES-256-GCM, NIST SP 800-38D), which is kept wrapped by a key that is derived
-from the master key. Without its data key nothing of an execution can be read, by anybody: that is how it is erased.
+Every execution has its own data key (AES-256-GCM, NIST SP 800-38D), stored wrapped by a key that is derived from the
+master key. Without its data key nothing of an execution can be read, by anybody: that is how it is erased.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FILE_NAME = "master.key"
-"""In the state directory."""
+"""The master key, in the state directory."""
 
 COMMAND_SECONDS = 30.0
 """How long a command may take to print the master key."""
@@ -36,25 +36,25 @@ COMMAND_SECONDS = 30.0
 KEYRING_SERVICE, KEYRING_NAME = "mcp-bridge", "ledger master key"
 
 OWN_SOURCES = frozenset({"file", "keyring"})
-"""Where a master key is that was made here, and is kept by nobody else; every other source is a command."""
+"""Sources whose master key the bridge makes and stores itself; every other source is a command."""
 
 _NONCE_BYTES, _TAG_BYTES = 12, 16
 
 NAME_BYTES = 16
-"""Of the name of a piece of a payload."""
+"""The size of the name of a piece of a payload."""
 
 _LOST = "Without it nothing that is recorded of executions can be read."
 
 
 class MasterKey:
-    """The key under which all others are kept.
+    """The key that wraps all other keys.
 
     Args:
         key: KEY_BYTES random bytes.
 
     Attributes:
-        check: By which a store knows it: a MAC of nothing secret.
-        requests: The key of the MACs by which equal requests are told.
+        check: A value by which a store recognises its master key: a MAC of nothing secret.
+        requests: The key of the MACs by which equal requests are recognised.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -66,7 +66,7 @@ class MasterKey:
         self.check = _derived(key, "check").hex()
 
     def new(self, execution: str) -> tuple[DataKey, bytes]:
-        """A new data key, and what is kept of it."""
+        """A new data key, and its wrapped form."""
         key = os.urandom(KEY_BYTES)
         return DataKey(key), self._wrapped(key, execution)
 
@@ -75,11 +75,11 @@ class MasterKey:
         return nonce + self._wrap.encrypt(nonce, key, label.encode())
 
     def wrap(self, key: bytes, name: str) -> bytes:
-        """What is kept of a key that is no execution's."""
+        """The wrapped form of a key that belongs to no execution."""
         return self._wrapped(key, f"/{name}")
 
     def unwrap(self, wrapped: str, name: str) -> bytes:
-        """The key behind what is kept of it, in hex.
+        """The key of a wrapped form, which is in hex.
 
         Raises:
             BridgeError: `ledger_damaged`.
@@ -91,12 +91,12 @@ class MasterKey:
             raise damaged(f"the key of {name} can't be opened") from None
 
     def new_row(self, execution: str, subject: str) -> tuple[DataKey, tuple[str, str, bytes, bytes]]:
-        """A new data key and its row: execution, subject, what is kept of it, MAC."""
+        """A new data key and its row: execution, subject, wrapped key, MAC."""
         key, wrapped = self.new(execution)
         return key, (execution, subject, wrapped, self.mac("data_keys", execution, subject, wrapped))
 
     def open(self, execution: str, wrapped: bytes) -> DataKey:
-        """The data key behind what is kept of it.
+        """The data key of a wrapped form.
 
         Raises:
             BridgeError: `ledger_damaged`.
@@ -107,16 +107,16 @@ class MasterKey:
             raise damaged(f"the key of {execution} can't be opened") from None
 
     def mac(self, *values: Any) -> bytes:
-        """HMAC-SHA-256 of values, no other values having the same; bytes by their SHA-256: a state may be large."""
+        """HMAC-SHA-256 of an unambiguous encoding of values. Bytes enter by their SHA-256: a state may be large."""
         plain = [[hashlib.sha256(value).hexdigest()] if isinstance(value, bytes) else value for value in values]
         return hmac.digest(self._mac, json.dumps(plain).encode(), "sha256")
 
-    def erased(self, execution: str, reference: str) -> str:
-        """How a reference that was erased in an execution is named."""
+    def erasure_token(self, execution: str, reference: str) -> str:
+        """The token that stands for a reference that was erased in an execution."""
         return hmac.digest(self._erased, f"{execution}/{reference}".encode(), "sha256").hex()[:32]
 
     def subject(self, subject: str) -> str:
-        """How a subject is named in the store: nothing that tells who it is."""
+        """The pseudonym of a subject in the store."""
         return hmac.digest(self._subjects, subject.encode(), "sha256").hex()[:32]
 
 
@@ -132,16 +132,16 @@ class DataKey:
         self._key = key
 
     def name(self, data: bytes) -> bytes:
-        """By which data is found again: a MAC, so that without the key nobody can tell whether a guess is right."""
-        # What is large is hashed first: that gives up the interpreter's lock, and a MAC at once doesn't.
+        """The name of a piece: a MAC of its data, so that nobody can test a guess without the key."""
+        # Hashed first: SHA-256 of large data releases the interpreter's lock, and `hmac.digest` doesn't.
         return hmac.digest(_derived(self._key, "name pieces"), hashlib.sha256(data).digest(), "sha256")[:NAME_BYTES]
 
     def seal(self, data: bytes, label: bytes) -> bytes:
         """Encrypt.
 
         Args:
-            data: Anything.
-            label: Where it belongs: it opens nowhere else.
+            data: The plaintext.
+            label: The place it is bound to (additional authenticated data): it opens nowhere else.
         """
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + self._cipher.encrypt(nonce, data, label)
@@ -159,7 +159,7 @@ class DataKey:
 
 
 def sealed_bytes(data: bytes) -> int:
-    """How many bytes data have when they are sealed."""
+    """The size of data once it is sealed."""
     return _NONCE_BYTES + len(data) + _TAG_BYTES
 
 
@@ -169,7 +169,7 @@ def master_key(source: str | Sequence[str], directory: Path, *, make: bool) -> M
     Args:
         source: `file`, `keyring`, or a command with its arguments.
         directory: The state directory.
-        make: Whether it may be made, where it isn't there: only for a store that has none yet.
+        make: Whether it may be made if it is missing: only for a store that has none yet.
 
     Raises:
         BridgeError: `key_missing`, `key_unusable`, `keyring_missing`.
@@ -188,7 +188,7 @@ def read_master(source: str | Sequence[str], directory: Path, *, make: bool) -> 
 
 
 def keep_in_keyring(key: bytes) -> None:
-    """Put a master key into the system's keyring.
+    """Store a master key in the system's keyring.
 
     Raises:
         BridgeError: `keyring_missing`, `key_unusable`.
@@ -237,7 +237,7 @@ def _from_keyring(*, make: bool) -> bytes:
 def _from_command(command: list[str]) -> bytes:
     shown = command[0] if command else "nothing"
     if _key_in(shown) is not None:
-        # The error of a command that isn't there would show it.
+        # The error for a missing command would show it.
         raise BridgeError(
             "key_unusable",
             "What stands in master_key is a key, and has to be the name of a command that prints one.",
@@ -264,7 +264,7 @@ def _decoded(text: str, what: str) -> bytes:
 
 
 def _key_in(text: str) -> bytes | None:
-    """The key that a text is, in hex or base64; None if it is none."""
+    """The key that a text encodes in hex or base64; None if it doesn't."""
     for decode in (bytes.fromhex, lambda value: base64.b64decode(value, validate=True)):
         with suppress(ValueError, binascii.Error):
             if len(key := decode(text.strip())) == KEY_BYTES:
@@ -272,8 +272,8 @@ def _key_in(text: str) -> bytes | None:
     return None
 
 
-def wrong_master() -> BridgeError:
-    """Of a master key that is another ledger's."""
+def wrong_master_key() -> BridgeError:
+    """The error for a master key of another ledger."""
     return BridgeError(
         "key_unusable",
         "The master key is not the one that this ledger was begun with.",
@@ -282,7 +282,7 @@ def wrong_master() -> BridgeError:
 
 
 def damaged(why: str) -> BridgeError:
-    """An error for a store that says what it can't have been told."""
+    """The error for a store whose content can't be what was written."""
     return BridgeError(
         "ledger_damaged",
         f"The record of executions is damaged: {why}.",
@@ -290,8 +290,8 @@ def damaged(why: str) -> BridgeError:
     )
 
 
-def of_file(path: Path, error: BridgeError) -> BridgeError:
-    """The same error, naming the file if it is of a damaged one."""
+def naming_file(path: Path, error: BridgeError) -> BridgeError:
+    """The same error; that of a damaged file names the file."""
     if error.code != "ledger_damaged":
         return error
     return BridgeError(error.code, f"{path}: {error.message}", hint=error.hint, **error.details)

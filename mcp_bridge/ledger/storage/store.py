@@ -1,7 +1,7 @@
-"""Saved programs, and executions with their states: what a suspended one needs to go on another day.
+"""Saved programs, executions with the states that they resume from, and approvals.
 
-What an execution was given and what it gave is kept encrypted, under a key of its own; the rest of a row is there to be
-found by, and has a MAC. An idempotency key is kept as one, too.
+An execution's inputs and outputs are encrypted under its own data key. The other columns of a row are for queries, and
+have a MAC. An idempotency key is stored as a MAC, too.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from mcp_bridge.ledger.log.entries import TOMBSTONE
 from mcp_bridge.ledger.log.log import INSERT_KEY
 from mcp_bridge.ledger.log.transaction import Seal, check_row, row_mac
+from mcp_bridge.ledger.storage.blind_indexes import FORGETTABLE, OF_REQUEST, held_execution_mac, key_mac, subject_mac
 from mcp_bridge.ledger.storage.sealed_rows import LIBRARY, label_of, open_sealed, seal, seal_bytes
 from mcp_bridge.ledger.storage.sealing import sealed_bytes
 from mcp_bridge.offload import off_loop
@@ -22,34 +23,22 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from mcp_bridge.ledger.log.entries import Entry
+    from mcp_bridge.ledger.storage.blind_indexes import KeySpace
     from mcp_bridge.ledger.storage.database import Database
-    from mcp_bridge.ledger.storage.sealing import DataKey, MasterKey
-
-ERASED = "erased"
-"""The status of an execution whose data was erased."""
-
-FORGETTABLE = "v"
-"""Before the MAC of an idempotency key, or of a subject's name, that sensitive values are a part of."""
-
-OF_REQUEST = "r"
-"""Before the MAC by which a script that waits, and had no key, is found by what it was asked for with."""
+    from mcp_bridge.ledger.storage.sealing import DataKey
 
 Starter: TypeAlias = Literal["operator", "agent"]
-"""Who has an execution begun: a person at the command line, or whoever talks to the MCP server or is in a sandbox."""
-
-KeySpace: TypeAlias = Literal["", "agent", "operator", "call"]
-"""Whose an idempotency key is: the same key of two starters is two keys, and so are one that is given and one that is
-made of the place of a call in a script. The empty space is the only one that version 0.1.0 had."""
+"""Who starts an execution: a person at the command line, or an agent, by the MCP server or from a sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedProgram:
-    """A program that the agent keeps.
+    """A program that an agent has saved.
 
     Attributes:
-        name, hash: Its own.
-        data: As `kernel.program.bundle` writes it.
-        saved: Seconds since 1970.
+        name, hash: The program's.
+        data: The program, as `kernel.program.bundle` writes it.
+        saved: When, in seconds since 1970.
     """
 
     name: str
@@ -59,12 +48,12 @@ class SavedProgram:
 
 
 class ProgramHead(NamedTuple):
-    """Which program is kept under a name.
+    """A saved program without its content.
 
     Attributes:
-        name, hash: Its own.
-        saved: Seconds since 1970.
-        size: Bytes that it takes.
+        name, hash: The program's.
+        saved: When, in seconds since 1970.
+        size: Its stored size in bytes.
     """
 
     name: str
@@ -75,32 +64,30 @@ class ProgramHead(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredExecution:
-    """An execution of a program, or of a script.
+    """An execution of a program or of a script.
 
     Attributes:
-        id: Its trace's id, too.
+        id: Its id, which is its trace's, too.
         kind: What is executed.
-        principal: Whose.
+        principal: Who it belongs to.
         key: Its idempotency key, or None.
-        request: MAC of the program and the context, or of the code, that it was asked for with.
-        status: As its machine's, or its script's; `erased`.
-        program: The program's hash, or the code's.
+        request: MAC of the request that it was started with: program and context, or code.
+        status: The status of its machine or script, or `erased`.
+        program: The hash of the program or code.
         bundle: The program, as `kernel.program.bundle` writes it, or the script: `code`, `servers`, `timeout`. Empty
             once it is erased.
-        origin: `operator` or `agent`: whose program it is.
-        owner: The process that has it under way, or had it last.
-        state: The machine's canonical bytes as it began or was left last, while it can go on.
-        record: What the agent is told of it.
+        origin: Whether the program is the operator's or the agent's.
+        owner: The process that executes it, or did so last.
+        state: The machine's canonical bytes at its start or last suspension, while it can be resumed.
+        record: The record that the agent gets.
         due: When its next timer fires, in seconds since 1970, or None.
-        started: Seconds since 1970.
-        changed: When it was last written, likewise.
-        subject: Whose data it holds, for erasure. Only there to be kept: it is never read again.
-        subject_is_value: Whether there is a sensitive value in that name: then nothing is kept of it once this is
-            erased.
-        is_held: Of a running one, whether a process that calls itself as its owner uses the store. Only read.
-        key_space: Whose its key is.
-        whole_key: The key with the sensitive values that it is made of, if there are any: then nothing is kept of it
-            once it is erased. Only there to be kept, too.
+        started: When it was started, in seconds since 1970.
+        changed: When it was last written, in seconds since 1970.
+        subject: The person whose data it holds, for erasure. Write-only.
+        subject_is_value: Whether the subject's name contains a sensitive value: it is then removed by an erasure.
+        is_held: Of a running one, whether its owner still uses the store. Read-only.
+        key_space: The space of its key.
+        whole_key: The key with its sensitive values, if it has any: it is then removed by an erasure. Write-only.
     """
 
     id: str
@@ -126,7 +113,7 @@ class StoredExecution:
 
     @property
     def starter(self) -> Starter:
-        """Who has begun it, as far as its key tells; of one that tells nothing, an agent."""
+        """Who has started it, by the space of its key; an agent if that doesn't tell."""
         return "operator" if self.key_space == "operator" else "agent"
 
 
@@ -135,12 +122,12 @@ class Approval:
     """A question to a person.
 
     Attributes:
-        id: For people to name it by.
-        execution, effect: What waits for it.
-        asked: Seconds since 1970.
+        id: Its number, by which people name it.
+        execution, effect: The execution and the effect that wait for it.
+        asked: When, in seconds since 1970.
         question: `tool` and `arguments` of a call, or `message` and `details`; `step`, `program`, `why`; projected.
         status: `open`, `approved` or `denied`.
-        decided: Seconds since 1970, or None.
+        decided: When, in seconds since 1970, or None.
         decision: `approved`, `by`, `comment`; or None.
     """
 
@@ -155,7 +142,7 @@ class Approval:
 
 
 class ProgramStore:
-    """Saved programs, executions, the values behind their references and the approvals that they ask for."""
+    """Saved programs, executions, the values behind their references, and approvals."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -165,17 +152,17 @@ class ProgramStore:
     async def save_program(
         self, principal: str, program: SavedProgram, most: int = 1 << 31, most_bytes: int = 1 << 62
     ) -> bool:
-        """Keep a program, in the place of one with the same name; False if there would be too many.
+        """Save a program, replacing one of the same name; False if there would be too many.
 
         Args:
-            principal: Whose.
-            program: It.
-            most: How many there may be.
+            principal: Who it belongs to.
+            program: The program.
+            most: How many programs the principal may have.
             most_bytes: How many bytes they may have.
         """
         text: str = await off_loop(program.data, json.dumps, program.data)
         data = Seal(LIBRARY + principal, text.encode(), label_of("program", principal, program.name))
-        # In the statement itself: another process may save one at the same time.
+        # Counted in the statement itself: another process may save one at the same time.
         changed = await self._database.write(
             "INSERT INTO programs (principal, name, hash, data, saved) SELECT ?1, ?2, ?3, ?4, ?5"
             " WHERE (SELECT count(*) < ?6 AND coalesce(sum(length(data)), 0) + length(?4) <= ?7 FROM programs"
@@ -187,7 +174,7 @@ class ProgramStore:
         return changed == 1
 
     async def programs(self, principal: str) -> list[SavedProgram]:
-        """By name.
+        """A principal's programs, by name.
 
         Raises:
             BridgeError: `ledger_damaged`.
@@ -204,7 +191,7 @@ class ProgramStore:
         return found
 
     async def program(self, principal: str, name: str) -> SavedProgram | None:
-        """The one of a name.
+        """The program of a name; None if there is none.
 
         Raises:
             BridgeError: `ledger_damaged`.
@@ -222,14 +209,14 @@ class ProgramStore:
         return await off_loop(data, opened)
 
     async def program_heads(self, principal: str) -> list[ProgramHead]:
-        """What the programs are, by name, without reading them. A row is held against its MAC when it is read."""
+        """A principal's programs without their content, by name. Their MACs are checked when they are read."""
         rows = await self._database.read(
             "SELECT name, hash, saved, length(data) FROM programs WHERE principal = ? ORDER BY name", (principal,)
         )
         return [ProgramHead(*row) for row in rows]
 
     async def delete_program(self, principal: str, name: str) -> None:
-        """Forget it. Its executions and what is recorded of them stay."""
+        """Delete a saved program. Its executions and their records stay."""
         await self._database.write("DELETE FROM programs WHERE principal = ? AND name = ?", (principal, name))
 
     # --- executions ---
@@ -237,18 +224,18 @@ class ProgramStore:
     async def add(
         self, execution: StoredExecution, values: Mapping[str, str | float] | None = None, *entries: Entry
     ) -> bool:
-        """Keep a new execution; False if its key has one already.
+        """Store a new execution; False if its key belongs to another one.
 
         Args:
-            execution: It.
-            values: Those behind its references.
+            execution: The execution.
+            values: The values behind its references.
             entries: Recorded in the same transaction.
         """
         database, key = self._database, execution.key
         kept = {"key": key, "space": execution.key_space, "bundle": execution.bundle}
-        # Before anything is posted: what is from here on is one transaction.
+        # Before anything is posted: all that follows is one transaction.
         bundle = await off_loop(kept, seal, execution.id, "bundle", kept)
-        subject = _subject(database.master, execution.subject, is_value=execution.subject_is_value)
+        subject = subject_mac(database.master, execution.subject, is_value=execution.subject_is_value)
         _, row = database.master.new_row(execution.id, subject)
         database.post(INSERT_KEY, row)
         self.keep_values(execution.id, values or {})
@@ -283,12 +270,11 @@ class ProgramStore:
         return changed == 1
 
     async def give_key(self, execution: StoredExecution, known_by: str | None = None) -> bool:
-        """Give an execution that has none an idempotency key; False if another one is known by the same text.
+        """Give an execution without an idempotency key one; False if another execution has the same.
 
         Args:
-            execution: As it is kept, with `key` and `key_space` as it has them from now on.
-            known_by: A text, made of what was asked for, that `by_keys` finds it by; then its key finds it by its id
-                alone. None: it is found by its key.
+            execution: The stored execution, with its new `key` and `key_space`.
+            known_by: A text made of the request, by which `by_keys` finds it. None: its key finds it.
         """
         if known_by is None:
             name = self._key_name(execution, execution.key or "")
@@ -303,17 +289,17 @@ class ProgramStore:
         return changed == 1
 
     def hold(self, holder: str, *, execution: str = "", subject: str = "", is_value: bool = False) -> None:
-        """What an execution keeps is from now on of another's, too, or of a person's: it is erased with that.
+        """Note that an execution holds data of another one, or of a person: it is erased with that.
 
         Args:
-            holder: The execution.
-            execution: The other one.
-            subject: Whose data it holds.
-            is_value: Whether there is a sensitive value in that name.
+            holder: The execution that holds the data.
+            execution: The other execution.
+            subject: The person.
+            is_value: Whether the person's name contains a sensitive value.
         """
         master = self._database.master
-        for name in ([held_of(master, execution)] if execution else []) + (
-            [_subject(master, subject, is_value=is_value)] if subject else []
+        for name in ([held_execution_mac(master, execution)] if execution else []) + (
+            [subject_mac(master, subject, is_value=is_value)] if subject else []
         ):
             self._database.post(
                 "INSERT INTO holders (holder, subject, mac) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
@@ -321,7 +307,7 @@ class ProgramStore:
             )
 
     async def sealed_record(self, execution: str, record: dict[str, Any]) -> Seal:
-        """A record as `update` takes it: to be encoded before anything is posted that belongs together with it."""
+        """A large record as `update` takes it. Encode it before posting anything that belongs into its transaction."""
         return await off_loop(record, seal, execution, "record", record)
 
     async def update(
@@ -333,16 +319,16 @@ class ProgramStore:
         record: dict[str, Any] | Seal | None,
         due: float | None,
     ) -> None:
-        """Take down how far an execution is, together with what was recorded last.
+        """Store an execution's progress, in one transaction with the entries that were posted last.
 
         Args:
             execution: Its id.
             status: As in `StoredExecution`.
-            state: Likewise.
-            record: Likewise; a large one as `sealed_record` gives it.
+            state: As in `StoredExecution`.
+            record: As in `StoredExecution`; a large one as `sealed_record` gives it.
             due: As in `StoredExecution`.
         """
-        # Without a pause after what was recorded last: it is one transaction.
+        # Without an await after the last posted entry: they are one transaction.
         sealed = seal(execution, "record", record) if isinstance(record, dict) else record
         await self._database.write(
             "UPDATE executions SET status = ?, state = ?, record = ?, due = ?, changed = ?"
@@ -359,11 +345,11 @@ class ProgramStore:
         )
 
     async def take(self, execution: StoredExecution, owner: str) -> bool:
-        """Have an execution go on; of several who try at once, one is told that it may.
+        """Claim an execution, to continue it. Of several processes that try at once, one succeeds.
 
         Args:
-            execution: As it was read: if it has changed since, it is somebody else's.
-            owner: The process that goes on with it.
+            execution: As it was read: if it has changed since, another process has claimed it.
+            owner: The process that claims it.
         """
         changed = await self._database.write(
             "UPDATE executions SET status = 'running', owner = ?, changed = ?"
@@ -374,7 +360,7 @@ class ProgramStore:
         return changed == 1
 
     async def recorded_bytes(self, execution: str) -> int:
-        """How much is kept of what an execution has recorded."""
+        """The stored size of what an execution has recorded."""
         rows = await self._database.read(
             "SELECT (SELECT coalesce(sum(length(sealed)), 0) FROM entries JOIN payloads USING (sequence)"
             " WHERE execution = ?1) + (SELECT coalesce(sum(size), 0) FROM pieces WHERE execution = ?1)",
@@ -384,7 +370,7 @@ class ProgramStore:
         return size
 
     async def interrupt(self, execution: str) -> None:
-        """Of a running one that can't be taken down as it stands: it goes on by its entries."""
+        """Mark a running execution whose state can't be stored as interrupted: it is resumed from its entries."""
         await self._database.write(
             "UPDATE executions SET status = 'interrupted', changed = ? WHERE id = ? AND status = 'running'",
             (time.time(), execution),
@@ -392,7 +378,7 @@ class ProgramStore:
         )
 
     async def release_key(self, execution: StoredExecution) -> bool:
-        """Let an ended execution's idempotency key be used for another; False if somebody else has."""
+        """Release an ended execution's idempotency key for another one; False if it has been released already."""
         changed = await self._database.write(
             "UPDATE executions SET key = NULL, changed = ? WHERE id = ? AND changed = ? AND key IS NOT NULL",
             (time.time(), execution.id, execution.changed),
@@ -401,7 +387,7 @@ class ProgramStore:
         return changed == 1
 
     async def execution(self, execution: str) -> StoredExecution | None:
-        """By id.
+        """The execution of an id; None if there is none.
 
         Raises:
             BridgeError: `ledger_damaged`.
@@ -410,12 +396,12 @@ class ProgramStore:
         return found[0] if found else None
 
     async def by_key(self, principal: str, key: str, space: KeySpace = "") -> StoredExecution | None:
-        """By idempotency key.
+        """The execution of an idempotency key; None if there is none.
 
         Args:
-            principal: Whose executions.
+            principal: Who it belongs to.
             key: The key, with any sensitive values.
-            space: Whose key; by default one that version 0.1.0 has kept.
+            space: The key's space; by default that of keys of version 0.1.0.
 
         Raises:
             BridgeError: `ledger_damaged`.
@@ -426,7 +412,7 @@ class ProgramStore:
         return found[0] if found else None
 
     async def by_keys(self, principal: str, keys: Sequence[str], space: KeySpace) -> list[StoredExecution]:
-        """Those that are known by some texts, as `give_key` takes them; the one that has begun first comes first."""
+        """The executions of some texts that `give_key` was given as `known_by`, the earliest first."""
         names = [OF_REQUEST + self._key_mac(principal, key, space) for key in keys]
         among = ", ".join("?" * len(names))
         return await self._executions(
@@ -434,12 +420,12 @@ class ProgramStore:
         )
 
     async def holders(self, execution: str) -> list[str]:
-        """The scripts that have something of an execution: those that have begun it, gone on with it or read of it.
+        """The scripts that hold data of an execution: those that started, resumed or read it.
 
         Raises:
             BridgeError: `ledger_damaged`.
         """
-        subject = held_of(self._database.master, execution)
+        subject = held_execution_mac(self._database.master, execution)
         rows = await self._database.read("SELECT * FROM holders WHERE subject = ?", (subject,))
         for row in rows:
             self._check("holders", row)
@@ -448,7 +434,7 @@ class ProgramStore:
     async def executions(
         self, principal: str | None, limit: int, statuses: Collection[str] = ()
     ) -> list[StoredExecution]:
-        """The latest, newest first; of everybody without a principal, of any status unless some are named.
+        """The latest executions, newest first; of all principals if that is None, of any status if none is given.
 
         Raises:
             BridgeError: `ledger_damaged`.
@@ -460,7 +446,7 @@ class ProgramStore:
         )
 
     async def ids(self, principal: str, prefix: str, limit: int) -> list[str]:
-        """Ids of executions that begin with some characters."""
+        """Ids of executions that begin with a prefix."""
         rows = await self._database.read(
             "SELECT id FROM executions WHERE principal = ? AND substr(id, 1, ?) = ? ORDER BY id LIMIT ?",
             (principal, len(prefix), prefix, limit),
@@ -485,7 +471,7 @@ class ProgramStore:
     # --- values behind references ---
 
     def keep_values(self, execution: str, values: Mapping[str, str | float]) -> None:
-        """Keep the values behind an execution's references, with what is recorded next."""
+        """Store the values behind an execution's references, in the transaction of what is recorded next."""
         for name, value in values.items():
             sealed = Seal(execution, json.dumps(value).encode(), label_of("value", execution, name))
             self._database.post(
@@ -494,7 +480,7 @@ class ProgramStore:
             )
 
     async def values(self, execution: str) -> dict[str, str | float | None]:
-        """The values behind an execution's references, in the order they were kept in; None behind one that was erased.
+        """The values behind an execution's references, in the order of their storing; None for an erased one.
 
         Raises:
             BridgeError: `ledger_damaged`.
@@ -508,13 +494,13 @@ class ProgramStore:
         }
 
     async def references_to(self, value: str | float) -> list[str]:
-        """The ids of references behind which a value is kept, in any execution.
+        """The ids of references to a value, in any execution.
 
         Raises:
             BridgeError: `ledger_damaged`.
         """
         data = json.dumps(value).encode()
-        # Equal values are equally long, sealed as well: most of the others need not be opened.
+        # Sealing keeps lengths: most other values needn't be opened.
         rows = await self._database.read(
             "SELECT execution, id, value, wrapped FROM reference_values JOIN data_keys USING (execution)"
             " WHERE length(value) = ? AND wrapped IS NOT NULL",
@@ -532,7 +518,7 @@ class ProgramStore:
     # --- approvals ---
 
     async def ask(self, execution: str, effect: int, question: dict[str, Any]) -> None:
-        """Have a person decide about an effect, unless somebody has been asked already."""
+        """Open an approval for an effect, unless there is one already."""
         row = ("approvals", "execution = ? AND effect = ?", (execution, effect))
         await self._database.write(
             "INSERT INTO approvals (execution, effect, asked, question, status) VALUES (?, ?, ?, ?, 'open')"
@@ -542,10 +528,10 @@ class ProgramStore:
         )
 
     async def decide(self, approval: Approval, decision: dict[str, Any], *entries: Entry) -> bool:
-        """Take down a person's decision; False if there was one already.
+        """Store a person's decision; False if there was one already.
 
         Args:
-            approval: Which.
+            approval: The approval.
             decision: `approved`, and `by`, `comment`.
             entries: Recorded in the same transaction.
         """
@@ -603,26 +589,6 @@ class ProgramStore:
 
     def _check(self, table: str, row: Any) -> None:
         check_row(self._database.master, table, row)
-
-
-def key_mac(master: MasterKey, principal: str, key: str, space: KeySpace) -> str:
-    """What stands for an idempotency key."""
-    return master.mac("idempotency key", principal, key, *((space,) if space else ())).hex()
-
-
-def subjects_of(master: MasterKey, subject: str) -> tuple[str, str]:
-    """What may stand for a subject: the same without sensitive values in its name, and with."""
-    name = master.subject(subject)
-    return name, FORGETTABLE + name
-
-
-def _subject(master: MasterKey, subject: str, *, is_value: bool) -> str:
-    return subjects_of(master, subject)[is_value] if subject else ""
-
-
-def held_of(master: MasterKey, execution: str) -> str:
-    """What stands for an execution among the subjects of those that hold something of it."""
-    return master.mac("held execution", execution).hex()
 
 
 def _execution(row: list[Any], key: DataKey | None) -> StoredExecution:

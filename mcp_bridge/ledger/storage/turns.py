@@ -1,6 +1,6 @@
-"""How processes that write to one file take turns.
+"""Waiting for SQLite's write lock, which several processes share.
 
-SQLite's own waiting looks ten times a second: beside a process that writes without a pause it would take seconds.
+SQLite's own busy handler polls ten times a second: beside a process that writes without a pause it would take seconds.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 BUSY_SECONDS = 30.0
-"""How long to wait for another process that is writing."""
+"""How long to wait for another process that writes."""
 
 _LOOK_SECONDS = 0.001
-"""How often to look whether it has done: about as long as a transaction takes."""
+"""Between two attempts: about as long as a transaction takes."""
 
 
 def take_turn(connection: sqlite3.Connection) -> None:
-    """Begin to write, when no other process does.
+    """Begin a write transaction, when no other process has one.
 
     Args:
         connection: With a `busy_timeout` of 0.
 
     Raises:
-        sqlite3.OperationalError: SQLITE_BUSY: another was at it for BUSY_SECONDS.
+        sqlite3.OperationalError: SQLITE_BUSY: another process has been writing for BUSY_SECONDS.
     """
     _patiently(lambda: connection.execute("BEGIN IMMEDIATE"), BUSY_SECONDS)
 
 
 def in_turn(write: Callable[[], object]) -> None:
-    """Do what is a transaction by itself, when no other process writes.
+    """Run a statement that is a transaction by itself, when no other process writes.
 
     Args:
-        write: Does it, by a connection with a `busy_timeout` of 0.
+        write: Runs it, by a connection with a `busy_timeout` of 0.
 
     Raises:
         sqlite3.OperationalError: As `take_turn`; as SQLite gives it.
@@ -45,7 +45,7 @@ def in_turn(write: Callable[[], object]) -> None:
 
 
 def use_wal(connection: sqlite3.Connection, seconds: float) -> None:
-    """Change the journal's mode, which SQLite doesn't wait for when several processes begin one file at once.
+    """Switch to a write-ahead log. SQLite doesn't wait when several processes do so at once.
 
     Args:
         connection: To the file.
@@ -66,14 +66,14 @@ def _patiently(attempt: Callable[[], object], seconds: float) -> None:
             # The low byte is the primary code (sqlite.org/rescode.html).
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
-            # Not in step with whoever else waits.
+            # Out of step with other processes that wait.
             time.sleep(_LOOK_SECONDS * random.uniform(0.5, 1.5))  # noqa: S311
         else:
             return
 
 
 def take_first_turn(connection: sqlite3.Connection) -> None:
-    """As `take_turn`, of a connection that otherwise waits as SQLite does."""
+    """As `take_turn`, for a connection that otherwise uses SQLite's busy handler."""
     connection.execute("PRAGMA busy_timeout = 0")
     try:
         take_turn(connection)

@@ -14,13 +14,13 @@ import os
 import sqlite3
 import stat
 import threading
-import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from mcp_bridge.atomic_files import write_new
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.proofs.merkle import empty_root
 from mcp_bridge.ledger.storage import turns
@@ -388,25 +388,12 @@ def private_key(path: Path) -> Ed25519PrivateKey:
 
 
 def _make(path: Path) -> None:
-    """Make a key. Linked into its place: of several processes that do so at the same time, all read the same."""
     data = Ed25519PrivateKey.generate().private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-    try:
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):
-            os.link(fresh, path)
-    finally:
-        fresh.unlink(missing_ok=True)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    with contextlib.suppress(FileExistsError):
+        # Of several processes that make one at the same time, all read the same.
+        write_new(path, data)
 
 
 def _open(path: Path) -> sqlite3.Connection:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
 MIN_SECRET_CHARS = GRAM
-"""Shorter ones are no secrets: they can be guessed, and nothing could be masked without shredding text."""
+"""Shorter texts aren't accepted as secrets: they can be guessed, and masking them would shred other text."""
 
 MIN_SUBSTRING_CHARS = 8
 

@@ -1,4 +1,4 @@
-"""What is shown of a value, and to whom.
+"""Projection of values: which parts of a value the agent, the record, a model, a person and a tool may see.
 
 | projection | for whom | secrets | sensitive values | erased values |
 |---|---|---|---|---|

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
+    from mcp_bridge.error_codes import Code
     from mcp_bridge.policy.rules.decision import Decision
     from mcp_bridge.policy.rules.rules import Limits, PolicyLimits
 
@@ -31,7 +32,7 @@ Kind = Literal["calls", "bytes", "model_tokens", "model_cost_usd"]
 # Costs are added up in billionths of a dollar: as fractions, a thousand times 0.001 are not 1.
 _PER_USD = 10**9
 
-_REFUSALS: dict[Kind, tuple[str, str]] = {
+_REFUSALS: dict[Kind, tuple[Code, str]] = {
     "calls": ("budget_calls", "tool calls"),
     "bytes": ("budget_bytes", "bytes of arguments and results"),
     "model_tokens": ("budget_tokens", "tokens of models"),
@@ -41,7 +42,7 @@ _REFUSALS: dict[Kind, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
-    """What an effect takes.
+    """What an effect uses.
 
     Attributes:
         calls: Tool calls.
@@ -62,7 +63,7 @@ class Amounts:
             raise ValueError("a cost is no number")
 
     def counted(self) -> dict[Kind, int]:
-        """In whole numbers: the cost in billionths of a dollar, rounded up."""
+        """As whole numbers; the cost is in billionths of a dollar, rounded up."""
         return {
             "calls": self.calls,
             "bytes": self.bytes,
@@ -100,19 +101,19 @@ class Usage:
         return dict(self._taken)
 
     def passed(self, limits: Limits, more: Mapping[Kind, int]) -> Kind | None:
-        """The first limit that `more` would pass; what it has nothing of passes none."""
+        """The first limit that `more` would exceed; an amount of 0 exceeds none."""
         for kind, amount in more.items():
             if amount and (limit := _limit(limits, kind)) is not None and self._taken[kind] + amount > limit:
                 return kind
         return None
 
     def spent(self, limits: Limits) -> bool:
-        """Whether money was spent, and all there is."""
+        """Whether the cost limit is reached."""
         limit = _limit(limits, "model_cost_usd")
         return limit is not None and self._taken["model_cost_usd"] >= max(limit, 1)
 
     def add(self, more: Mapping[Kind, int]) -> None:
-        """Count; negative amounts are given back."""
+        """Add amounts; negative ones are returned."""
         for kind, amount in more.items():
             self._taken[kind] += amount
 
@@ -124,7 +125,7 @@ class Usages:
         self._by_principal: dict[str, Usage] = {}
 
     def of(self, principal: str) -> Usage:
-        """The principal's usage, from now on always the same."""
+        """The usage of a principal; the same object every time."""
         return self._by_principal.setdefault(principal, Usage())
 
 
@@ -157,7 +158,7 @@ class Budget:
         return {"usage": self._usage.record(), "made": {str(rule): calls for rule, calls in self.made.items()}}
 
     def adopt(self, record: Mapping[str, Any]) -> None:
-        """Count what a part of this execution has used elsewhere, as `record` gives it: not for the principal again."""
+        """Add what a part of this execution has used elsewhere, as `record` gives it; the principal has it already."""
         self._usage.add(record["usage"])
         for rule, calls in record["made"].items():
             self.made[int(rule)] = self.made.get(int(rule), 0) + calls
@@ -168,12 +169,12 @@ class Budget:
             self.made[rule] = self.made.get(rule, 0) + 1
 
     def uncount(self, decision: Decision) -> None:
-        """Give back what `count` took, for a call that was never made: a person refused it."""
+        """Undo `count` for a call that was never made since a person refused it."""
         for rule in decision.counts:
             self.made[rule] -= 1
 
     def reserve(self, amounts: Amounts) -> Reservation:
-        """Take what an effect may use, before it starts.
+        """Reserve what an effect may use, before it starts.
 
         Args:
             amounts: The most it may use, as far as that is known. A model's tokens are at most the bytes of its prompt
@@ -213,7 +214,7 @@ class Budget:
 
 
 class Share:
-    """What one program has taken of a budget. Several executions may go on with it in turn, each with its own budget.
+    """One program's share of a budget. Several executions may resume it in turn, each with its own budget.
 
     Args:
         budget: Holds the program to its limits now.
@@ -225,12 +226,12 @@ class Share:
         self._by_rule: dict[int, int] = {}
 
     def add(self, amounts: Amounts, rules: Sequence[int] = ()) -> None:
-        """Note what of the budget the program has taken: it is counted there already."""
+        """Note what the program has used; the budget has counted it already."""
         self._usage.add(amounts.counted())
         self._note(dict.fromkeys(rules, 1))
 
     def adopt(self, record: Mapping[str, Any]) -> None:
-        """Count what the program has used in all, as `Budget.record` gives it, as far as it isn't counted yet."""
+        """Add the program's total usage, as `Budget.record` gives it, as far as it isn't counted yet."""
         known = self._usage.record()
         usage = {kind: max(0, record["usage"][kind] - amount) for kind, amount in known.items()}
         made = {int(rule): max(0, calls - self._by_rule.get(int(rule), 0)) for rule, calls in record["made"].items()}
@@ -244,7 +245,7 @@ class Share:
 
 
 class Reservation:
-    """What is taken for one effect, until it is settled or released.
+    """What is reserved for one effect, until it is settled or released.
 
     As a context manager it stays taken if nobody settles it: an effect that was cut short may have used all of it.
     """
@@ -256,7 +257,7 @@ class Reservation:
         self._reserved: Mapping[Kind, int] | None = reserved
 
     def settle(self, used: Amounts) -> None:
-        """Count what the effect used, all in all, in the place of what was reserved.
+        """Replace what was reserved by what the effect has used in all.
 
         Raises:
             BridgeError: As `reserve`: it used more than was reserved for it, and more than there was. That is counted,
@@ -266,7 +267,7 @@ class Reservation:
             self._budget._settle(reserved, used.counted())  # noqa: SLF001 - the two are one mechanism
 
     def release(self) -> None:
-        """Give everything back: the effect was never started."""
+        """Return everything: the effect was never started."""
         self.settle(Amounts())
 
     def _close(self) -> Mapping[Kind, int] | None:

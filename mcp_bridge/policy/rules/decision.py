@@ -48,7 +48,7 @@ _FOR_THE_AGENT = {
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is to happen to a call.
+    """The policy's decision on a call.
 
     Attributes:
         effect: `allow`, `approve` (ask a person first) or `deny`.
@@ -120,7 +120,7 @@ def decide_alone(snapshot: PolicySnapshot, call: Call) -> Decision:
 
 
 def denial_in_any_case(snapshot: PolicySnapshot, call: Call, *, knows_hints: bool) -> Decision | None:
-    """The denial of a call whose arguments aren't known yet, if whatever they are it is denied; else None.
+    """The denial of a call whose arguments aren't known yet, if it is denied for all arguments; otherwise None.
 
     Args:
         snapshot: The policy.
@@ -155,7 +155,7 @@ def _denial_in_any_case_alone(snapshot: PolicySnapshot, call: Call, *, knows_hin
 
 
 def asked_about(snapshot: PolicySnapshot, tool: ToolNames) -> frozenset[str]:
-    """The arguments of a tool that a condition of the policy, or of the floor beneath it, asks about."""
+    """The arguments of a tool that a condition of the policy, or of the floor beneath it, refers to."""
     roots = snapshot.compiled.fitting(tool).roots
     return roots if snapshot.floor is None else roots | asked_about(snapshot.floor, tool)
 
@@ -173,7 +173,7 @@ def preset_effect(snapshot: PolicySnapshot, call: Call) -> Outcome:
 
 
 def believed_read_only(snapshot: PolicySnapshot, call: Call) -> bool:
-    """Whether a trusted server says that the tool changes nothing, and doesn't say in one breath that it destroys."""
+    """Whether a trusted server's hints say that the tool is read-only, and don't also say that it is destructive."""
     if call.names.server not in snapshot.trust_hints:
         return False
     return call.hints.get("readOnlyHint") is True and call.hints.get("destructiveHint") is not True

@@ -1,4 +1,4 @@
-"""One rule and one call: whether the rule decides it, and how. What the rules decide together is in `decision`."""
+"""One rule and one call: whether the rule decides the call, and how. `decision` combines the rules."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Finding(NamedTuple):
 
 
 class CompiledRule:
-    """A rule, ready to be asked.
+    """A compiled rule.
 
     Args:
         number: Its place among the rules, from 1.
@@ -75,11 +75,11 @@ class CompiledRule:
 
     @property
     def roots(self) -> frozenset[str]:
-        """The arguments that its condition asks about."""
+        """The arguments that its condition refers to."""
         return frozenset() if self._condition is None else self._condition.roots
 
     def reading(self, tool: ToolNames) -> Reading | None:
-        """How its globs fit a tool; None if they don't."""
+        """How its globs match a tool; None if they don't."""
         if any(glob.names(tool) for glob in self._globs):
             return "narrow"
         return "broad" if any(glob.covers(tool) for glob in self._globs) else None
@@ -89,7 +89,7 @@ class CompiledRule:
         return [glob.text for glob in self._globs if glob.covers(tool)]
 
     def judge(self, call: Call, reading: Reading) -> Finding:
-        """What it says of a call whose tool it fits.
+        """The rule's verdict on a call whose tool it matches.
 
         A condition without an answer, such as `None <= 500`, never helps a call: a rule that denies or asks a person
         applies, one that allows doesn't, and one that allows steps of programs refuses them.
@@ -184,7 +184,7 @@ _UNFIT = frozenset({Cause.CONDITION_FAILS, Cause.NO_ANSWER})
 
 
 class Fitting(NamedTuple):
-    """The rules that fit one tool: those that deny, and the others in their order.
+    """The rules that match one tool: those that deny, and the others in their order.
 
     Attributes:
         denying, others: The rules.
@@ -197,7 +197,7 @@ class Fitting(NamedTuple):
 
 
 class CompiledRules:
-    """A policy's rules, with a memory of which of them fit which tool.
+    """A policy's rules, with a cache of which of them match which tool.
 
     Args:
         rules: In their order.
@@ -212,7 +212,7 @@ class CompiledRules:
         self._fitting: dict[ToolNames, Fitting] = {}
 
     def fitting(self, tool: ToolNames) -> Fitting:
-        """The rules that fit a tool."""
+        """The rules that match a tool."""
         found = self._fitting.get(tool)
         if found is None:
             if len(self._fitting) >= _MAX_CACHED_TOOLS:

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
 MAX_DEFAULTS_CHARS = 64 << 10
-"""Of the JSON of the defaults that one call is given."""
+"""The largest JSON of all defaults of one call."""
 
 _MAX_SCHEMAS = 10_000
-"""Parts of a schema that are looked at for one call."""
+"""How many subschemas are visited for one call."""
 
 _MAX_DEPTH = 64
 """How deep defaults are put in: a schema may refer to itself."""
@@ -29,7 +29,7 @@ _MAX_HOPS = 32
 
 
 class _TooMuchError(Exception):
-    """The schema is larger than what is looked at."""
+    """The schema is larger than the limit."""
 
 
 class Filled(NamedTuple):
@@ -164,7 +164,7 @@ class _Filling:
 
 
 def left_unknown(filled: Filled) -> dict[str, Any]:
-    """Filled arguments for the rules, where a tool refuses its own defaults: what stands in for them isn't known."""
+    """Filled arguments for the rules if a tool refuses its own defaults: the values it uses instead aren't known."""
     arguments = dict(filled.arguments)
     for path in filled.paths:
         root = path.partition(".")[0].partition("[")[0]
@@ -173,7 +173,7 @@ def left_unknown(filled: Filled) -> dict[str, Any]:
 
 
 def announces_array(schema: Mapping[str, Any], path: tuple[str, ...]) -> bool:
-    """Whether a schema says of a place that there may be an array."""
+    """Whether a schema allows an array at a path."""
     places: list[Any] = [schema]
     for name in path:
         places = [inner for place in places for inner in _inner(schema, place, name)][:_MAX_HOPS]
@@ -192,7 +192,7 @@ def _inner(root: Mapping[str, Any], schema: Any, name: str) -> Iterator[Any]:
 
 
 def kinds(root: Mapping[str, Any], schema: Any) -> set[str]:
-    """The JSON types that a schema announces; none if it doesn't say."""
+    """The JSON types that a schema declares; empty if it declares none."""
     found: set[str] = set()
     for part in _alternatives(root, schema):
         announced = part.get("type")
@@ -203,7 +203,7 @@ def kinds(root: Mapping[str, Any], schema: Any) -> set[str]:
 
 
 def _alternatives(root: Mapping[str, Any], schema: Any) -> Iterator[Mapping[str, Any]]:
-    """A schema, what it refers to, and its alternatives."""
+    """A schema, those that it refers to, and its alternatives."""
     waiting, hops = [schema], 0
     while waiting and hops < _MAX_HOPS:
         for part in _resolved(root, waiting.pop()):
@@ -231,7 +231,7 @@ def _resolved(root: Mapping[str, Any], schema: Any) -> Iterator[Mapping[str, Any
 
 
 def _target(root: Mapping[str, Any], reference: Any) -> Any:
-    """What a reference such as `#/$defs/Point` leads to; None for one that leads elsewhere (RFC 6901)."""
+    """The target of a reference such as `#/$defs/Point` (RFC 6901); None if it is outside of the document."""
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return root if reference == "#" else None
     found: Any = root

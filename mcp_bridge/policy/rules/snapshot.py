@@ -74,7 +74,7 @@ class PolicySnapshot(BaseModel):
 
     @functools.cached_property
     def compiled(self) -> CompiledRules:
-        """The rules, ready to be asked; no part of the data."""
+        """The compiled rules; not a part of the data."""
         pins = {program.name: program.hash for program in self.programs}
         return CompiledRules(self.rules, pins, self.count - len(self.rules) + 1)
 
@@ -85,14 +85,14 @@ class PolicySnapshot(BaseModel):
 
     @functools.cached_property
     def may_deny(self) -> bool:
-        """Whether there is any call that it denies."""
+        """Whether it denies any call."""
         denies = self.preset in {"locked", "read-only"} or any(
             rule.effect in {"deny", "program"} or rule.max_calls is not None for rule in self.rules
         )
         return denies or (self.floor is not None and self.floor.may_deny)
 
     def believes(self, server: str) -> bool:
-        """Whether a server's hints are believed, by everybody who has a say."""
+        """Whether a server's hints are trusted, by this policy and by the floors beneath it."""
         return server in self.trust_hints and (self.floor is None or self.floor.believes(server))
 
     @functools.cached_property
@@ -166,7 +166,7 @@ def freeze(policy: Policy, programs: Mapping[str, str], source: Source = NOWHERE
 
 
 def over(floor: PolicySnapshot, snapshot: PolicySnapshot) -> PolicySnapshot:
-    """A folder's policy over the user's own: whatever it says, calls are held to both, and to the lower limits."""
+    """A folder's policy over the user's own, which is its floor: calls have to pass both, and the lower limits hold."""
     limits = snapshot.limits.model_dump() | {
         "principal": _lower(floor.limits.principal, snapshot.limits.principal).model_dump(),
         **_lower(floor.limits, snapshot.limits).model_dump(exclude={"principal"}),

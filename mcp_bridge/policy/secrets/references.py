@@ -35,21 +35,21 @@ Scalar: TypeAlias = str | int | float
 
 MAX_REFERENCES = 100_000
 MAX_REFERENCE_CHARS = 64 << 20
-"""What one execution may have the host keep, as a number of values and as characters of all of them."""
+"""The limits of one execution: how many values, and how many characters of all of them."""
 
 _IN_BYTES = re.compile(REFERENCE.pattern.encode())
 
 _PREFIX = REFERENCE_PREFIX.encode()
 
 _TREE = 2
-"""The form of what Python keeps of its values that writes out each text where it stands."""
+"""The version of Python's marshal format that writes out each text where it stands."""
 
 
 class References(Protocol):
-    """The references of one execution. A database may take the place of `MemoryReferences`."""
+    """The references of one execution."""
 
     def put(self, value: Scalar, subject: str | None = None) -> str:
-        """Keep a value and give its reference, `vault://ref/<id>`.
+        """Store a value and give its reference, `vault://ref/<id>`.
 
         Of a value that was erased nothing is known any more: met again, it is a new one.
 
@@ -69,25 +69,25 @@ class References(Protocol):
         """
 
     def is_erased(self, reference_id: str) -> bool:
-        """Whether there was a value and it is erased."""
+        """Whether the value is erased."""
 
     def __contains__(self, reference_id: object) -> bool:
-        """Whether the id was given out, erased or not."""
+        """Whether there is a reference of that id, erased or not."""
 
     def values_behind(self, value: Any) -> dict[str, Scalar]:
-        """The values of this execution's references in a JSON value, by their ids; those that are erased left out."""
+        """The values behind the references in a JSON value, by id; without erased ones."""
 
     def adopt(self, values: Mapping[str, Scalar | None]) -> None:
-        """Know values that this execution had in another process, by the ids of their references.
+        """Take over the values of this execution from another process, by the ids of their references.
 
         None is behind one that was erased.
         """
 
     def erase(self, reference_id: str) -> bool:
-        """Forget a value, keep its tombstone; whether there was one to forget."""
+        """Erase a value and keep a tombstone; False if there was none to erase."""
 
     def erase_subject(self, subject: str) -> int:
-        """Forget every value of a subject, those it shares with others included; how many that were."""
+        """Erase every value of a subject, shared ones included. Gives their number."""
 
 
 def _named(value: Any) -> set[str]:
@@ -106,12 +106,12 @@ def _named(value: Any) -> set[str]:
 
 
 def new_id() -> str:
-    """The id of a new reference: random."""
+    """A random id for a new reference."""
     return base64.b32encode(os.urandom(REFERENCE_ID_CHARS * 5 // 8)).decode().lower()
 
 
 def fill_in(value: Any, values: Mapping[str, Scalar | None]) -> Any:
-    """A projected value as it was before, for a person: with values in the place of their references.
+    """A projected value for a person: the values are put in the place of their references.
 
     Args:
         value: JSON; not changed.
@@ -141,7 +141,7 @@ def fill_in(value: Any, values: Mapping[str, Scalar | None]) -> Any:
 
 
 def is_alike(recorded: Any, now: Any, values: Mapping[str, Scalar]) -> bool:
-    """Whether two projected values are equal as JSON, in which `1` is not `true`; references by what is behind them.
+    """Whether two projected values are equal as JSON (`1` isn't `true`); references are compared by their values.
 
     Nothing is known of a value that was erased: in the place of a recorded reference to one there may be another now,
     the same one everywhere.
@@ -171,7 +171,7 @@ def is_alike(recorded: Any, now: Any, values: Mapping[str, Scalar]) -> bool:
 
 
 Ids: TypeAlias = "dict[tuple[type, Scalar], str]"
-"""Of values, with their types, the ids of their references."""
+"""The ids of references by their values, which are keyed with their types."""
 
 
 def ids_of(values: Mapping[str, Scalar | None]) -> Ids:
@@ -202,7 +202,7 @@ def renamed(value: Any, behind: Mapping[str, Scalar], ids: Ids) -> Any:
 
 
 def _key(value: Scalar) -> tuple[type, Scalar]:
-    # 1 and 1.0 are equal, and two values.
+    # 1 and 1.0 are equal in Python, and two values here.
     return type(value), value
 
 
@@ -212,7 +212,7 @@ class MemoryReferences:
     def __init__(self) -> None:
         self._values: dict[str, Scalar | None] = {}
         self._ids: Ids = {}
-        """Of each value, the reference that it was given first."""
+        """The first reference of each value."""
         self._subjects: dict[str, set[str]] = {}
         self._chars = 0
         self._lock = Lock()

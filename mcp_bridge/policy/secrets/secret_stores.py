@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import importlib
 import json
 import os
 import stat
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from mcp_bridge.atomic_files import write_private
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.file_locks import lock
 from mcp_bridge.private_files import state_directory
 
 if TYPE_CHECKING:
@@ -129,29 +129,9 @@ class SecretFile:
         try:
             if len(data) > MAX_FILE_BYTES:
                 raise OSError(0, f"it would be over {MAX_FILE_BYTES} bytes")
-            new.unlink(missing_ok=True)
-            fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            try:
-                with os.fdopen(fd, "wb") as file:
-                    # Whatever the umask is.
-                    os.fchmod(fd, 0o600)
-                    file.write(data)
-                    file.flush()
-                    os.fsync(fd)
-                new.replace(self.path)
-            except BaseException:
-                new.unlink(missing_ok=True)
-                raise
-            self._sync_directory()
+            write_private(self.path, data, durable=True, temporary=new)
         except OSError as exc:
             raise self._unwritable(exc) from None
-
-    def _sync_directory(self) -> None:
-        fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -164,22 +144,17 @@ class SecretFile:
         except OSError as exc:
             raise self._unwritable(exc) from None
         try:
-            deadline = time.monotonic() + LOCK_SECONDS
-            while True:
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() >= deadline:
-                        raise BridgeError(
-                            "secrets_file_busy",
-                            f"Another process has been writing {self.path} for {LOCK_SECONDS:g} s.",
-                            hint=f"Find it with: fuser {path}",
-                            file=str(self.path),
-                        ) from None
-                    time.sleep(_LOCK_POLL_SECONDS)
-                except OSError as exc:
-                    raise self._unwritable(exc) from None
+            try:
+                is_ours = lock(fd, seconds=LOCK_SECONDS)
+            except OSError as exc:
+                raise self._unwritable(exc) from None
+            if not is_ours:
+                raise BridgeError(
+                    "secrets_file_busy",
+                    f"Another process has been writing {self.path} for {LOCK_SECONDS:g} s.",
+                    hint=f"Find it with: fuser {path}",
+                    file=str(self.path),
+                )
             yield
         finally:
             os.close(fd)

@@ -165,13 +165,13 @@ class Bounds:
     Attributes:
         grants: Of the user's own secrets that the folder's configuration names too: its globs. A tool has to be named
             by both.
-        strangers: Servers that the folder configures. What the user has granted by name they get only if it is in
+        folder_servers: Servers that the folder configures. What the user has granted by name they get only if it is in
             `grants`, since the name may have been meant for another server.
         owned: The user's own secrets.
     """
 
     grants: Mapping[str, tuple[ToolGlob, ...]] = field(default_factory=dict)
-    strangers: frozenset[str] = frozenset()
+    folder_servers: frozenset[str] = frozenset()
     owned: frozenset[str] = frozenset()
 
     def allow(self, secret_id: str, tool: ToolNames) -> bool:
@@ -179,7 +179,7 @@ class Bounds:
         globs = self.grants.get(secret_id)
         if globs is not None:
             return any(glob.names(tool) for glob in globs)
-        return secret_id not in self.owned or tool.server not in self.strangers
+        return secret_id not in self.owned or tool.server not in self.folder_servers
 
 
 UNBOUNDED = Bounds()

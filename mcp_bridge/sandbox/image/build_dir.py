@@ -1,8 +1,7 @@
-"""A directory for one image build at a time, on this machine's state directory."""
+"""A temporary directory for an image build, with a lock that allows one build at a time."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tempfile
@@ -14,30 +13,31 @@ import anyio
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.file_locks import try_lock
 from mcp_bridge.private_files import state_directory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
 LOCK_SECONDS = 1200.0
-"""How long to wait for another process that is building."""
+"""How long to wait for another process's build."""
 
 _POLL_SECONDS = 0.1
 _PREFIX = "image-build-work-"
 
 
 @asynccontextmanager
-async def workshop(state_dir: Path, progress: Callable[[str], None]) -> AsyncGenerator[Path]:
-    """Hold the build lock, with an empty directory that is gone afterwards.
+async def build_directory(state_dir: Path, progress: Callable[[str], None]) -> AsyncGenerator[Path]:
+    """Hold the build lock and provide an empty directory, which is removed afterwards.
 
-    What a killed build left there is swept first.
+    Directories that killed builds have left behind are removed first.
 
     Args:
-        state_dir: Made if it isn't there.
-        progress: Told once when another process holds the lock.
+        state_dir: The state directory; created if missing.
+        progress: Called once if another process holds the lock.
 
     Raises:
-        BridgeError: `image_build_failed` when the lock isn't free within LOCK_SECONDS.
+        BridgeError: `image_build_failed` if the lock isn't free within LOCK_SECONDS.
         OSError: The state directory can't be used.
     """
     lock = await anyio.to_thread.run_sync(_open_lock, state_dir)
@@ -46,7 +46,7 @@ async def workshop(state_dir: Path, progress: Callable[[str], None]) -> AsyncGen
         try:
             yield await anyio.to_thread.run_sync(_make, state_dir)
         finally:
-            # Half a gigabyte stays behind if a cancelled build's cancellation reaches its clean-up too.
+            # Shielded: a cancelled build would otherwise leave half a gigabyte behind.
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(_sweep, state_dir)
     finally:
@@ -62,16 +62,13 @@ async def _acquire(lock: int, progress: Callable[[str], None]) -> None:
     told = False
     with anyio.move_on_after(LOCK_SECONDS):
         while True:
-            try:
-                # The kernel drops it with the process, so a killed build blocks nobody.
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not told:
-                    progress("Waiting for another process that is building an image.")
-                    told = True
-                await anyio.sleep(_POLL_SECONDS)
-            else:
+            # The kernel releases the lock when the process ends, so a killed build blocks nobody.
+            if try_lock(lock):
                 return
+            if not told:
+                progress("Waiting for another process that is building an image.")
+                told = True
+            await anyio.sleep(_POLL_SECONDS)
     raise BridgeError("image_build_failed", f"Another process has been building for {LOCK_SECONDS:.0f} s.")
 
 

@@ -1,8 +1,9 @@
-"""Which shared objects a set of ELF files needs, as the host's own loader resolves them.
+"""Finds the shared objects that a set of ELF files needs, as the host's own loader resolves them.
 
-The names come from the files' dynamic sections, read here; the places come from the loader's `--list`, which honours
-the cache, RPATH and hardware variants exactly as at run time and executes none of the listed code. The loader is asked
-only about names that no earlier answer settled, so hundreds of extension modules cost a handful of processes.
+The names come from the dynamic sections of the files, which are parsed here. The paths come from the loader's `--list`,
+which honours the cache, RPATH and hardware variants exactly as at run time, and executes none of the listed code. The
+loader is asked only about names that no earlier answer has resolved, so hundreds of extension modules take a handful of
+processes.
 
 Source: System V ABI, chapter 5 (program header, dynamic section); ld.so(8).
 """
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 LOADER_SECONDS = 30.0
-"""One `--list` answers in milliseconds; this allows for a stalled disk."""
+"""Bound on one `--list`, which takes milliseconds: this allows for a stalled disk."""
 
 _MAGIC = b"\x7fELF"
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
@@ -33,11 +34,11 @@ _DT_NULL, _DT_NEEDED, _DT_STRTAB = 0, 1, 5
 
 @dataclass(frozen=True, slots=True)
 class ElfFile:
-    """What the loader would read from an object first.
+    """The parts of an ELF file that the loader reads first.
 
     Attributes:
         needed: The DT_NEEDED names, in order.
-        loader: The PT_INTERP path, or None for a shared or a static object.
+        loader: The PT_INTERP path, or None for a shared object or static executable.
     """
 
     needed: tuple[str, ...]
@@ -53,7 +54,7 @@ class _Segment:
 
 
 def read_elf(path: Path) -> ElfFile | None:
-    """The dynamic section of one file, or None when it isn't a well-formed ELF file.
+    """The dynamic section of a file, or None if it isn't a well-formed ELF file.
 
     Raises:
         OSError: The file can't be read.
@@ -61,7 +62,7 @@ def read_elf(path: Path) -> ElfFile | None:
     with path.open("rb") as file:
         try:
             return _read(file)
-        except (struct.error, ValueError, OverflowError):  # a truncated file, or offsets that make no sense
+        except (struct.error, ValueError, OverflowError):  # A truncated file, or invalid offsets.
             return None
 
 
@@ -121,7 +122,7 @@ def _needed(file: BinaryIO, segments: list[_Segment], tags: list[tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Libraries:
-    """Where the loader found each shared object, and which it found nowhere."""
+    """The path of each shared object, and the names that the loader did not find."""
 
     found: dict[str, Path]
     missing: frozenset[str]
@@ -130,16 +131,16 @@ class Libraries:
 async def resolve_libraries(
     loader: str, program: Path, objects: Iterable[Path], *, preload: str | None = None
 ) -> Libraries:
-    """Every shared object that `program` and `objects` need, transitively.
+    """Resolve all shared objects that `program` and `objects` need, transitively.
 
     Args:
         loader: The program's PT_INTERP path.
         program: The executable.
-        objects: The modules it may load later.
-        preload: An object that is opened by name at run time, and so stands in no dynamic section.
+        objects: Modules that it may load later.
+        preload: An object that is opened by name at run time, and so is in no dynamic section.
 
     Raises:
-        BridgeError: `image_build_failed` when the loader can't list the program itself.
+        BridgeError: `image_build_failed` if the loader can't list the program itself.
     """
     found: dict[str, Path] = {}
     missing: set[str] = set()

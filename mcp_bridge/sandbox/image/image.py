@@ -1,8 +1,8 @@
-"""The sandbox's image: which one a request means, whether it is there, and how to make it without a network.
+"""The sandbox's image: its name, whether it exists, and how to build it without a network.
 
-An image is named by what it is made from, so a present image is always the right one, a changed interpreter or profile
-asks for another, and nothing is ever pulled. The root file system is written to a file first and handed to the engine
-whole: an engine that reads a stream takes a stream that breaks off between two members for a complete one.
+An image is named by a hash of its ingredients. So an existing image is always the right one, a changed interpreter or
+profile gets another image, and nothing is ever pulled. The root file system is written to a file first and passed to
+the engine as a whole: an engine that reads a stream accepts one that ends early between two members as complete.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import anyio
 import platformdirs
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.sandbox.image.build_dir import workshop
+from mcp_bridge.sandbox.image.build_dir import build_directory
 from mcp_bridge.sandbox.image.packages import install_packages, load_profile, normalise_requirements
 from mcp_bridge.sandbox.image.rootfs import PYTHON, Interpreter, running_interpreter, write_root
 from mcp_bridge.sandbox.image.tool import ToolResult, disk_full, run_tool
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 REPOSITORY = "localhost/mcp-code-bridge"
-"""No registry answers for this name, so an engine can't pull it by mistake."""
+"""No registry has this name, so an engine can't pull the image by mistake."""
 
 CONFIGURED_IMAGE_HINT = "Load it into the engine, or unset `image` and one is built."
-"""What to do when a configured image isn't there: nothing of ours can build that one."""
+"""The hint for a configured image that doesn't exist: the bridge can't build it."""
 
 LABEL_PROFILE = "mcp-bridge.profile"
 LABEL_RECIPE = "mcp-bridge.recipe"
@@ -44,35 +44,35 @@ ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "HOME": "/tmp",  # noqa: S108 - inside the image
     "LANG": "C.UTF-8",
-    # One CPU and a few hundred MiB: every further BLAS thread costs memory and start-up time, and gains nothing.
+    # One CPU and a few hundred MiB: further BLAS threads cost memory and start-up time and bring no benefit.
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "MPLBACKEND": "Agg",
     "MPLCONFIGDIR": "/tmp/matplotlib",  # noqa: S108 - inside the image
-    # Without it joblib tries a semaphore and a folder in /dev/shm at import, and warns where they are refused.
+    # Otherwise joblib tries to use /dev/shm at import, and warns where it can't.
     "JOBLIB_MULTIPROCESSING": "0",
 }
-"""The image's own environment; a container started with an empty one should be given it again."""
+"""The image's environment, which must also be passed to a container that is started with an empty one."""
 
 INSPECT_SECONDS = 30.0
-"""An engine that is starting up after boot can take seconds to answer."""
+"""Bound on one query: an engine that starts after a boot can take seconds to answer."""
 
 IMPORT_SECONDS = 300.0
-"""The engine unpacks and hashes the tar: half a gigabyte on a slow disk."""
+"""Bound on an import: the engine unpacks and hashes up to half a gigabyte, perhaps on a slow disk."""
 
 LISTING_DELAYS = (0.1, 0.3, 1.0, 3.0)
-"""Seconds before a listing that broke off is tried again."""
+"""Pauses in seconds before an interrupted listing is repeated."""
 
 _RECIPE_VERSION = 1
 
 
 @dataclass(frozen=True)
 class ImageRequest:
-    """What an image must hold.
+    """The required content of an image.
 
     Attributes:
-        profile: A package profile's name.
-        packages: Further requirements, as `normalise_requirements` takes them.
+        profile: The name of a package profile.
+        packages: Additional requirements, normalised by `normalise_requirements`.
     """
 
     profile: str = "base"
@@ -84,14 +84,14 @@ class ImageInfo:
     """A local image.
 
     Attributes:
-        reference: How to name it to the engine.
+        reference: The image's name on the engine.
         id: The engine's full id.
-        size: In bytes, as the engine counts.
-        profile: The package profile; this and the next three are empty for an image that doesn't say.
+        size: The size that the engine reports, in bytes.
+        profile: The package profile; this and the next three are empty for an image without our labels.
         python: The interpreter's version.
-        magic: Its bytecode's magic number, in hexadecimal.
+        magic: The magic number of its bytecode, in hexadecimal.
         packages: `name==version`, sorted.
-        created: RFC 3339, as the engine gives it.
+        created: RFC 3339, as the engine reports it.
         labels: All of its labels.
     """
 
@@ -107,10 +107,10 @@ class ImageInfo:
 
 
 def image_reference(request: ImageRequest) -> str:
-    """The name of the image that this interpreter makes for `request`.
+    """The name of the image that this interpreter builds for `request`.
 
     Raises:
-        BridgeError: `unknown_profile`, `packages_failed` for a malformed requirement, `image_build_failed` when the
+        BridgeError: `unknown_profile`; `packages_failed` for a malformed requirement; `image_build_failed` if the
             interpreter's files can't be found.
     """
     return _reference(request, _recipe(request, running_interpreter()))
@@ -140,18 +140,18 @@ async def ensure_image(
     progress: Callable[[str], None] | None = None,
     state_dir: Path | None = None,
 ) -> ImageInfo:
-    """The image to use: the configured one, else the present one for `request`, else a new one.
+    """The configured image, else the existing image for `request`, else a newly built one.
 
     Args:
         engine: The engine's executable, `podman` or `docker`.
-        request: What the image must hold; not looked at when `configured` is given.
-        configured: A reference that must be present; it is never pulled.
-        engine_args: Global arguments, put right after the executable.
-        progress: Told in a sentence what takes time.
-        state_dir: Where the lock and the intermediate files go; the user's state directory by default.
+        request: The required content of the image; ignored if `configured` is given.
+        configured: A reference that must exist; it is never pulled.
+        engine_args: Global arguments, placed after the executable.
+        progress: Called with a sentence about each slow step.
+        state_dir: Holds the lock and intermediate files; by default the user's state directory.
 
     Raises:
-        BridgeError: `image_missing` when the configured image isn't there, or as for `build_image`.
+        BridgeError: `image_missing` if the configured image doesn't exist, or as `build_image`.
     """
     if configured is not None:
         try:
@@ -164,7 +164,7 @@ async def ensure_image(
     present = await _inspect(engine, [reference], engine_args)
     if present:
         return present[0]
-    return await _build(engine, request, engine_args, progress or _silent, state_dir, forced=False)
+    return await _build(engine, request, engine_args, progress or _no_progress, state_dir, forced=False)
 
 
 async def build_image(
@@ -175,22 +175,22 @@ async def build_image(
     progress: Callable[[str], None] | None = None,
     state_dir: Path | None = None,
 ) -> ImageInfo:
-    """Build the image anew, whether it is there or not. Takes the arguments of `ensure_image`.
+    """Build the image, even if it exists. Takes the arguments of `ensure_image`.
 
-    A failed or cancelled build leaves nothing behind, and an image that was there stays.
+    A failed or cancelled build leaves nothing behind, and keeps an existing image.
 
     Raises:
-        BridgeError: `image_build_failed`, `packages_failed`, `unknown_profile`, `disk_full`, `no_runtime` when there is
-            no such engine, `engine_failed` when it doesn't answer.
+        BridgeError: `image_build_failed`, `packages_failed`, `unknown_profile`, `disk_full`; `no_runtime` if the engine
+            isn't installed; `engine_failed` if it doesn't answer.
     """
-    return await _build(engine, request, engine_args, progress or _silent, state_dir, forced=True)
+    return await _build(engine, request, engine_args, progress or _no_progress, state_dir, forced=True)
 
 
 async def inspect_image(engine: str, reference: str, engine_args: Sequence[str] = ()) -> ImageInfo:
-    """Look up one local image by reference or id.
+    """Look up a local image by reference or id.
 
     Raises:
-        BridgeError: `image_missing`; `no_runtime` and `engine_failed` as for `build_image`.
+        BridgeError: `image_missing`; `no_runtime` and `engine_failed` as `build_image`.
     """
     found = await _inspect(engine, [reference], engine_args)
     if not found:
@@ -204,10 +204,10 @@ async def inspect_image(engine: str, reference: str, engine_args: Sequence[str] 
 
 
 async def list_images(engine: str, engine_args: Sequence[str] = ()) -> list[ImageInfo]:
-    """The local images that carry this project's labels, newest first.
+    """The local images with this project's labels, newest first.
 
     Raises:
-        BridgeError: `no_runtime` and `engine_failed` as for `build_image`.
+        BridgeError: `no_runtime` and `engine_failed` as `build_image`.
     """
     ids = await _image_ids(engine, engine_args, f"label={LABEL_RECIPE}")
     found = await _inspect(engine, ids, engine_args) if ids else []
@@ -215,17 +215,17 @@ async def list_images(engine: str, engine_args: Sequence[str] = ()) -> list[Imag
 
 
 async def remove_image(engine: str, reference: str, engine_args: Sequence[str] = ()) -> None:
-    """Remove one image. A reference that is gone already is no error.
+    """Remove an image. An image that no longer exists is not an error.
 
     Raises:
-        BridgeError: `engine_failed` when it is in use; `no_runtime` as for `build_image`.
+        BridgeError: `engine_failed` if it is in use; `no_runtime` as `build_image`.
     """
     result = await _engine(engine, engine_args, "image", "rm", reference)
     if result.returncode != 0 and not _is_missing(result):
         raise _engine_failed(result)
 
 
-def _silent(_: str) -> None:
+def _no_progress(_: str) -> None:
     pass
 
 
@@ -242,7 +242,7 @@ async def _build(
     recipe = _recipe(request, interpreter)
     reference = _reference(request, recipe)
     try:
-        async with workshop(state_dir or platformdirs.user_state_path("mcp-code-bridge"), progress) as work:
+        async with build_directory(state_dir or platformdirs.user_state_path("mcp-code-bridge"), progress) as work:
             if not forced and (present := await _inspect(engine, [reference], engine_args)):
                 return present[0]
             progress(f"Building {reference} from Python {interpreter.version}.")
@@ -288,7 +288,7 @@ async def _import(engine: str, engine_args: Sequence[str], tar: Path, reference:
     changes += [f"LABEL {name}={json.dumps(value)}" for name, value in labels.items()]
     changes += ["USER 65534:65534", "WORKDIR /workspace", f'CMD ["{PYTHON}"]']
     arguments = [part for change in changes for part in ("--change", change)]
-    # The engine's own copies go where an ended build is swept.
+    # The engine's temporary copies go to the build directory, which is removed.
     result = await _engine(
         engine,
         engine_args,
@@ -307,14 +307,14 @@ async def _import(engine: str, engine_args: Sequence[str], tar: Path, reference:
 
 
 async def _remove_replaced(engine: str, engine_args: Sequence[str], recipe: str) -> None:
-    """A forced or a doubled build takes the name from an equal image; the nameless one is of no use."""
+    """Remove untagged images of the same recipe, from which a forced or concurrent build has taken the name."""
     try:
         replaced = await _image_ids(engine, engine_args, f"label={LABEL_RECIPE}={recipe}", "dangling=true")
     except BridgeError:
-        # The image is built; what is left over waits for the next build.
+        # The build has succeeded; the next build removes what is left.
         return
     for image in replaced:
-        # One that a container still runs from stays until the next build.
+        # An image that a container still uses stays until the next build.
         await _engine(engine, engine_args, "image", "rm", image)
 
 
@@ -324,7 +324,7 @@ async def _image_ids(engine: str, engine_args: Sequence[str], *filters: str) -> 
         result = await _engine(engine, engine_args, "images", "--quiet", "--no-trunc", *arguments)
         if result.returncode == 0:
             return list(dict.fromkeys(result.stdout.split()))
-        # Podman's listing fails as a whole when anybody removes an image while it reads them.
+        # Podman's listing fails completely if an image is removed while it reads them.
         if delay is None or not _is_missing(result):
             break
         await anyio.sleep(delay)
@@ -346,7 +346,7 @@ def _decode(row: dict[str, Any], asked: Sequence[str]) -> ImageInfo:
     labels = {str(name): str(value) for name, value in ((row.get("Config") or {}).get("Labels") or {}).items()}
     names = [str(name) for name in row.get("RepoTags") or ()]
     packages = labels.get(LABEL_PACKAGES, "")
-    # Asked for by name, it keeps that name though it may have others.
+    # An image looked up by name keeps this name, though it may have others.
     reference = next((name for name in names if name in asked), names[0] if names else str(row["Id"]))
     return ImageInfo(
         reference=reference,

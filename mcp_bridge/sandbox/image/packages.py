@@ -1,9 +1,9 @@
 """Package profiles, and their installation on the host for the image's interpreter.
 
-The packages are binary wheels only: nothing of theirs runs on the host, neither a build script nor a hook.
+Only binary wheels are installed: no code of a package runs on the host, neither a build script nor a hook.
 
-The installers work in a directory of ours. Where the bridge was started may be anybody's folder: `python -m pip` would
-import a `pip.py` from there, and uv would take its index from a `uv.toml` or `pyproject.toml`.
+The installers run in a directory of ours, because the bridge's working directory may be untrusted: `python -m pip`
+would import a `pip.py` from there, and uv would take its index from a `uv.toml` or `pyproject.toml`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 INSTALL_SECONDS = 900.0
-"""Bounds one installer's run: the data profile is 110 MB of wheels over a slow line."""
+"""Bound on one run of an installer: the data profile is 110 MB of wheels, perhaps over a slow line."""
 
 PROBE_SECONDS = 20.0
-"""Bounds `INSTALLER --help`."""
+"""Bound on `INSTALLER --help`."""
 
-# One PEP 508 requirement by name: no option, no URL, no path, no environment marker can be said in it.
+# One PEP 508 requirement by name. Options, URLs, paths and environment markers don't match.
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _VERSION = r"(?:===?|~=|!=|<=?|>=?)\s*[A-Za-z0-9.*+!_-]+"
 _REQUIREMENT = re.compile(
@@ -48,9 +48,9 @@ class Profile:
 
     Attributes:
         name: For example `data`.
-        path: Its requirements file, every line pinned and hashed.
+        path: Its requirements file, with every line pinned and hashed.
         pins: Its requirements without the hashes.
-        digest: SHA-256 of the file.
+        digest: The SHA-256 of the file.
     """
 
     name: str
@@ -60,10 +60,10 @@ class Profile:
 
 
 def image_directory() -> Path:
-    """The directory of the Containerfile and the profiles: package data, or a checkout's `sandbox_image`.
+    """The directory of the Containerfile and the profiles: package data, or `sandbox_image` in a checkout.
 
     Raises:
-        BridgeError: `image_build_failed` when neither is there.
+        BridgeError: `image_build_failed` if neither exists.
     """
     package = Path(__file__).resolve().parents[2]
     for candidate in (package / "_sandbox_image", package.parent / "sandbox_image"):
@@ -77,19 +77,19 @@ def image_directory() -> Path:
 
 
 def profile_names() -> list[str]:
-    """The profiles there are, sorted.
+    """The names of the profiles, sorted.
 
     Raises:
-        BridgeError: As for `image_directory`.
+        BridgeError: As `image_directory`.
     """
     return sorted(path.stem for path in (image_directory() / "profiles").glob("*.txt"))
 
 
 def load_profile(name: str) -> Profile:
-    """Read one profile.
+    """Read a profile.
 
     Raises:
-        BridgeError: `unknown_profile`, with the nearest names; or as for `image_directory`.
+        BridgeError: `unknown_profile`, with the nearest names; or as `image_directory`.
     """
     names = profile_names()
     if name not in names:
@@ -109,10 +109,10 @@ def load_profile(name: str) -> Profile:
 
 
 def normalise_requirements(packages: Sequence[str]) -> tuple[str, ...]:
-    """The requirements in one spelling and order, so that equal requests have equal images.
+    """The requirements, normalised and sorted, so that equal requests result in the same image.
 
     Raises:
-        BridgeError: `packages_failed` for anything but `NAME`, `NAME[EXTRA]` and versions of it.
+        BridgeError: `packages_failed` for anything but `NAME`, `NAME[EXTRA]` and version specifiers.
     """
     normal: set[str] = set()
     for package in packages:
@@ -131,11 +131,11 @@ def normalise_requirements(packages: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Installer:
-    """A package installer that answers.
+    """A working package installer.
 
     Attributes:
-        argv: The command, up to its subcommand.
-        options: What makes it quiet and unattended.
+        argv: The command, including its subcommand.
+        options: Options for quiet and unattended runs.
     """
 
     argv: tuple[str, ...]
@@ -155,7 +155,7 @@ async def _find_installer(python: Path, work: Path) -> _Installer:
     candidates.append(_Installer((str(python), "-m", "pip"), pip))
     for candidate in candidates:
         try:
-            # A version manager's shim stands on PATH for tools that the selected version doesn't have.
+            # A version manager may have a shim on PATH for tools that the selected version lacks.
             if (await run_tool([*candidate.argv, "--help"], seconds=PROBE_SECONDS, directory=work)).returncode == 0:
                 return candidate
         except (OSError, TimeoutError):
@@ -179,7 +179,7 @@ async def install_packages(
     """Install a profile and the extra requirements into `target`, for the ABI of `python`.
 
     Returns:
-        What is installed, as sorted `name==version`.
+        The installed packages, as sorted `name==version`.
 
     Raises:
         BridgeError: `packages_failed` with the installer's last lines, or `disk_full`.
@@ -193,7 +193,7 @@ async def install_packages(
         await _install([*argv, "--require-hashes", "--no-deps", "-r", str(profile.path)], profile.name, work)
     if packages:
         progress(f"Installing {', '.join(packages)}.")
-        # The profile's versions hold for the extras too; hashes can't be demanded of names the user chose.
+        # The profile's versions constrain the extras too; hashes can't be required for names that the user chose.
         if profile.pins:
             constraints = work / "constraints.txt"
             await anyio.to_thread.run_sync(constraints.write_text, "\n".join(profile.pins) + "\n")

@@ -1,8 +1,9 @@
-"""A root file system made from the running interpreter: no network, no shell, nothing else of the host.
+"""Builds a root file system from the running interpreter: no network, no shell, no other files of the host.
 
-In it: the executable, the standard library without its tests and tools, the shared objects that the loader names, the
-time zones, a passwd of two lines, and the packages' directory. Everything is moved to one layout (`/usr/local`),
-whatever the host's is, so the guest sees the same paths in an image from pyenv, a distribution or a relocatable build.
+It contains the executable, the standard library without its tests and tools, the shared objects that the loader
+reports, the time zones, a passwd of two lines, and the packages. Everything is placed in one layout (`/usr/local`),
+whatever the host's layout is, so the guest sees the same paths in an image from pyenv, a distribution or a relocatable
+build.
 """
 
 from __future__ import annotations
@@ -30,22 +31,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 SITE_PACKAGES = "/opt/site-packages"
-"""Where packages are inside; not on the interpreter's own path: the guest adds it."""
+"""The packages' directory in the image. It isn't on the interpreter's default path: the guest adds it."""
 
 PYTHON = "/usr/local/bin/python3"
-"""The interpreter inside."""
+"""The interpreter's path in the image."""
 
 COMPILE_SECONDS = 600.0
-"""Byte-compiling the largest profile takes a tenth of this on a slow machine."""
+"""Bound on byte-compilation. The largest profile takes a tenth of this on a slow machine."""
 
 _PREFIX = "/usr/local"
-_MTIME = 946684800  # any constant serves: the .pyc files are unchecked-hash, so nothing compares it
+_MTIME = 946684800  # any constant works: the .pyc files are unchecked-hash, so no time is compared
 _UNCHECKED_HASH = (0b01).to_bytes(4, "little")  # PEP 552
 _ZONEINFO = Path("/usr/share/zoneinfo")
 _LOCALES = (Path("/usr/lib/locale/C.utf8"), Path("/usr/lib/locale/C.UTF-8"))
-"""The image's LANG; a C library that has it built in ships neither."""
+"""Files for the image's LANG; a C library with a built-in C.UTF-8 has neither."""
 
-# No network, no display and no installer inside: these could never work there.
+# These could never work inside, without network, display and installer.
 _OMITTED_TOP = frozenset(
     {"ensurepip", "idlelib", "tkinter", "turtledemo", "site-packages", "dist-packages", "lib-dynload"}
     | {"turtle.py", "sitecustomize.py", "usercustomize.py", "EXTERNALLY-MANAGED"}
@@ -65,16 +66,16 @@ _OPEN_DIRECTORIES = ("/tmp", "/workspace")  # noqa: S108 - inside the image
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """The host's base interpreter, found from a virtual environment too.
+    """The host's base interpreter, which is also found from a virtual environment.
 
     Attributes:
-        executable: The real file, no symbolic link.
+        executable: The executable, with symbolic links resolved.
         version: For example `3.11.7`.
-        magic: The bytecode's magic number, in hexadecimal.
-        abi: The extension modules' tag, for example `cpython-311-x86_64-linux-gnu`.
+        magic: The magic number of its bytecode, in hexadecimal.
+        abi: The tag of extension modules, for example `cpython-311-x86_64-linux-gnu`.
         system: For example `linux-x86_64`.
-        stdlib: The standard library's directory.
-        modules: The directory of its extension modules; need not exist.
+        stdlib: The directory of the standard library.
+        modules: The directory of its extension modules; may not exist.
     """
 
     executable: Path
@@ -87,16 +88,16 @@ class Interpreter:
 
     @property
     def identity(self) -> list[str | int]:
-        """What tells two interpreters apart, for an image's name."""
+        """The values that distinguish interpreters, for the image's name."""
         status = self.executable.stat()
         return [self.version, self.magic, self.abi, self.system, status.st_mtime_ns, status.st_size]
 
 
 def running_interpreter() -> Interpreter:
-    """The interpreter behind this process.
+    """The base interpreter of this process.
 
     Raises:
-        BridgeError: `image_build_failed` when it can't be found (an embedded or frozen interpreter).
+        BridgeError: `image_build_failed` if it can't be found (an embedded or frozen interpreter).
     """
     named = getattr(sys, "_base_executable", None) or sys.executable
     executable = Path(os.path.realpath(named)) if named else None
@@ -125,9 +126,9 @@ class _File:
     """One regular file of the image.
 
     Attributes:
-        content: A host file, read only when it is written, or bytes made here.
-        executable: Programs and shared objects.
-        header: Takes the place of the content's first bytes, as many as it has itself.
+        content: Bytes, or a host file that is read when it is written.
+        executable: Whether it is a program or shared object.
+        header: Replaces the same number of bytes at the beginning of the content.
     """
 
     content: Path | bytes
@@ -140,7 +141,7 @@ class _File:
 
 
 class _Tree:
-    """The image's paths, absolute and normal, each with what stands there."""
+    """The image's files, symbolic links and directories by absolute, normalised path."""
 
     def __init__(self) -> None:
         self.files: dict[str, _File] = {}
@@ -148,7 +149,7 @@ class _Tree:
         self.directories: dict[str, int] = {"/": 0o755}
 
     def write(self, tar: Path) -> None:
-        """Write a tar whose bytes depend on the tree alone."""
+        """Write a tar file whose bytes depend only on the tree."""
         for path in [*self.files, *self.links, *self.directories]:
             for parent in PurePosixPath(path).parents:
                 self.directories.setdefault(str(parent), 0o755)
@@ -170,27 +171,27 @@ class _Tree:
         else:
             file = self.files[path]
             data = file.read()
-            # The host's modes and owners never go in, its set-id bits least of all.
+            # Modes and owners of the host, set-id bits in particular, are never copied.
             info.mode = 0o755 if file.executable else 0o644
             info.size = len(data)
             archive.addfile(info, BytesIO(data))
 
 
 async def write_root(tar: Path, interpreter: Interpreter, *, work: Path, site: Path | None) -> frozenset[str]:
-    """Write the root file system as a tar, owned by root, with fixed times.
+    """Write the root file system as a tar file, owned by root, with fixed times.
 
     Args:
         tar: The file to write.
-        interpreter: Of this process: its bytecode is the image's.
+        interpreter: This process's interpreter: the image gets its bytecode.
         work: An empty directory for intermediate files.
-        site: Installed packages, or None.
+        site: The directory of installed packages, or None.
 
     Returns:
-        The names of shared objects that some module wants and this host doesn't have; the modules that want
-        them fail inside as they would on the host.
+        The names of shared objects that a module needs and this host lacks. Those modules fail in the image as they
+        would on the host.
 
     Raises:
-        BridgeError: `image_build_failed` when this interpreter can't run in a Linux container.
+        BridgeError: `image_build_failed` if this interpreter can't run in a Linux container.
         OSError: Reading or writing failed.
     """
     elf = await anyio.to_thread.run_sync(read_elf, interpreter.executable)
@@ -213,7 +214,7 @@ async def write_root(tar: Path, interpreter: Interpreter, *, work: Path, site: P
 
 
 def _library(interpreter: Interpreter) -> str:
-    # getpath looks for this directory by this name, relative to the executable.
+    # getpath searches for a directory of this name relative to the executable.
     return f"{_PREFIX}/{sys.platlibdir}/{interpreter.stdlib.name}"
 
 
@@ -230,7 +231,7 @@ def _lay_out(interpreter: Interpreter, site: Path | None) -> _Tree:
     library = _library(interpreter)
     for path in _walk(interpreter.stdlib, omit=_omit_from_stdlib):
         tree.files[f"{library}/{path.relative_to(interpreter.stdlib).as_posix()}"] = _File(path)
-    tree.directories[f"{library}/lib-dynload"] = 0o755  # getpath complains where there is none
+    tree.directories[f"{library}/lib-dynload"] = 0o755  # getpath warns if it doesn't exist
     if interpreter.modules.is_dir():
         for path in sorted(interpreter.modules.glob("*.so")):
             if not path.name.startswith(_OMITTED_MODULES):
@@ -255,8 +256,8 @@ def _omit_from_stdlib(path: PurePosixPath) -> bool:
 
 
 def _omit_from_site(path: PurePosixPath) -> bool:
-    # Test modules and their data are a sixth of the data profile. The packages that hold them stay: some are
-    # imported at run time (openpyxl.tests, for one).
+    # Test modules and their data are a sixth of the data profile. The packages that contain them stay: some are
+    # imported at run time (openpyxl.tests, for example).
     in_tests = "tests" in path.parts[:-1]
     return (
         path.name == "__pycache__"
@@ -271,7 +272,7 @@ def _nothing(_: PurePosixPath) -> bool:
 
 
 def _walk(root: Path, *, omit: Callable[[PurePosixPath], bool]) -> Iterator[Path]:
-    """The regular files below `root`, through symbolic links only where they stay inside it."""
+    """The regular files below `root`. Symbolic links are followed only if their target is below `root`."""
     real_root = root.resolve()
     for directory, names, files in os.walk(root):
         here = Path(directory)
@@ -305,12 +306,12 @@ async def _add_libraries(tree: _Tree, loader: str, program: Path, site: Path | N
         for path, file in tree.files.items()
         if isinstance(file.content, Path) and ".so" in PurePosixPath(path).name
     ]
-    # Threads that end by cancellation open libgcc_s by name. Before glibc 2.34 getpwuid opened libnss_files too.
+    # Thread cancellation opens libgcc_s by name. Before glibc 2.34 getpwuid opened libnss_files, too.
     libraries = await resolve_libraries(loader, program, objects, preload="libgcc_s.so.1:libnss_files.so.2")
-    # Every library goes beside libc: the one directory that this loader searches whatever its configuration says.
+    # Libraries are placed beside libc, in the one directory that this loader searches in any configuration.
     home = str(next((path for name, path in libraries.found.items() if name.startswith("libc.")), Path(loader)).parent)
     for name, path in libraries.found.items():
-        if site is None or not path.is_relative_to(site):  # packages find their own through RPATH
+        if site is None or not path.is_relative_to(site):  # packages find their own libraries through RPATH
             tree.files[f"{home}/{name}"] = _File(path, executable=True)
     tree.files[loader] = _File(Path(loader), executable=True)
     vendored = {PurePosixPath(path).name for path in tree.files}
@@ -318,7 +319,7 @@ async def _add_libraries(tree: _Tree, loader: str, program: Path, site: Path | N
 
 
 async def _add_bytecode(tree: _Tree, program: Path, roots: Sequence[tuple[Path, str]], work: Path) -> None:
-    """A .pyc beside every module, which the interpreter takes without even looking at the source."""
+    """Add a .pyc file for every module, which the interpreter uses without checking the source."""
     stale = await anyio.to_thread.run_sync(_reuse_bytecode, tree)
     cache = work / "bytecode"
     for number, (root, inside) in enumerate(roots):
@@ -328,9 +329,9 @@ async def _add_bytecode(tree: _Tree, program: Path, roots: Sequence[tuple[Path, 
         listing = work / f"sources-{number}.txt"
         await anyio.to_thread.run_sync(listing.write_text, "\n".join(sources))
         argv = [str(program), "-I", "-S", "-W", "ignore", "-X", f"pycache_prefix={cache}", "-m", "compileall"]
-        # The code objects name the path inside, so that two builds of the same packages are the same bytes.
+        # Code objects contain the path in the image, so that builds of the same packages are reproducible.
         argv += ["-q", "-q", "-j", "0", "-s", str(root), "-p", inside, "-i", str(listing)]
-        # Modules that don't compile (another version's syntax) stay sources, so the exit status says nothing.
+        # Modules that don't compile (syntax of another version) are kept as source: the exit status is meaningless.
         result = await run_tool(argv, seconds=COMPILE_SECONDS)
         if result.disk_full:
             raise disk_full(result.tail())
@@ -338,7 +339,7 @@ async def _add_bytecode(tree: _Tree, program: Path, roots: Sequence[tuple[Path, 
 
 
 def _reuse_bytecode(tree: _Tree) -> dict[str, Path]:
-    """Adopt the host's valid bytecode; returns the modules that have none, with their sources."""
+    """Add the host's valid bytecode; return the modules without, and their sources."""
     stale: dict[str, Path] = {}
     for path, file in list(tree.files.items()):
         if not path.endswith(".py") or not isinstance(file.content, Path):
@@ -357,7 +358,7 @@ def _take_bytecode(tree: _Tree, stale: Mapping[str, Path], cache: Path) -> None:
 
 
 def _adopt(tree: _Tree, path: str, source: Path, cached: Path) -> bool:
-    """Put `cached` in as the bytecode of `path` if it is that of `source` as it is now."""
+    """Add `cached` as the bytecode of `path` if it matches the current source; return whether it does."""
     try:
         with cached.open("rb") as file:
             code = file.read(16)

@@ -1,7 +1,7 @@
-"""Run one host tool to its end, with every wait bounded.
+"""Runs a host tool to its end, with every wait bounded.
 
-The image's makers start container engines, package installers and the ELF loader. All of them are started here:
-argument vectors only, no shell, and a tool that is cancelled or late takes its own children along.
+The image build starts container engines, package installers and the ELF loader. All of them are started here: by
+argument vectors, without a shell. A tool that is cancelled or late is ended together with its children.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ _TAIL_CHARACTERS = 2000
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a tool left behind."""
+    """A tool's exit status and output."""
 
     returncode: int
     stdout: str
     stderr: str
 
     def tail(self) -> str:
-        """The last lines the tool had to say: stderr, or stdout where stderr is empty."""
+        """The last lines of stderr, or of stdout if stderr is empty."""
         text = self.stderr.strip() or self.stdout.strip()
         return "\n".join(text.splitlines()[-_TAIL_LINES:])[-_TAIL_CHARACTERS:]
 
     @property
     def disk_full(self) -> bool:
-        """Whether a failure was for want of disk space."""
+        """Whether the tool failed because the disk is full."""
         return self.returncode != 0 and "no space left on device" in (self.stderr + self.stdout).lower()
 
 
 def disk_full(message: str) -> BridgeError:
-    """The error for ENOSPC, whoever met it."""
+    """The error for ENOSPC."""
     return BridgeError(
         "disk_full",
         f"The disk is full: {message}",
@@ -70,16 +70,16 @@ async def run_tool(
     Args:
         argv: The command; never interpreted by a shell.
         seconds: The bound on the whole run.
-        environment: Additions to this process's environment.
-        directory: Where it works; by default where this process does, which may be anybody's folder.
+        environment: Variables in addition to this process's environment.
+        directory: The working directory; by default this process's, which may be untrusted.
 
     Raises:
         FileNotFoundError: There is no such executable. PermissionError: it may not be run.
-        TimeoutError: It was still running after `seconds`; it has been ended.
+        TimeoutError: It was still running after `seconds`, and was ended.
     """
     # Its own process group: an installer's workers are ended with it, and a terminal's Ctrl-C reaches only this
-    # process, which then ends the tool in order.
-    # A cancellation that met a half-opened process would end the tool alone, not the children it has by then.
+    # process, which then ends the tool in an orderly way.
+    # Shielded: a cancellation while the process is being opened would end the tool alone, without its children.
     with anyio.CancelScope(shield=True):
         process = await anyio.open_process(
             argv,
@@ -111,7 +111,7 @@ async def _collect(stream: AsyncIterable[bytes] | None, into: bytearray) -> None
 async def _end(process: Process) -> None:
     if process.returncode is None:
         for number in (signal.SIGTERM, signal.SIGKILL):
-            # The second reaches children that outlived the first, whether or not the tool itself has ended.
+            # The second signal reaches children that survived the first, whether or not the tool itself has ended.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
             with anyio.move_on_after(TERMINATE_SECONDS):

@@ -1,1 +1,1 @@
-"""The trace viewer: what happened, with its proofs, and what waits for a person, in a browser on the same machine."""
+"""The trace viewer: executions with their proofs, and open approvals, in a browser on the same machine."""

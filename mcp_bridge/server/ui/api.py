@@ -1,4 +1,4 @@
-"""What the viewer's pages ask for. One principal's: what is another's is as unknown as what isn't there."""
+"""The API of the viewer's pages. It serves one principal: others' executions appear as unknown."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PAGE = 50
-"""Executions of one answer."""
+"""Executions per page."""
 
 MAX_ROWS = 200
-"""Rows of a timeline, or proofs, of one answer."""
+"""Maximum timeline rows, or proofs, per page."""
 
 MAX_QUERY_CHARS = 200
 MAX_BODY_BYTES = 64 << 10
 
 MAX_DRAWN_STEPS = 300
-"""A picture of more is no help to anybody."""
+"""A graph of more steps is not useful."""
 
 _STATUSES = {
     "bad_argument": 400,
@@ -61,8 +61,8 @@ class Api:
 
     Args:
         mine: The principal's executions.
-        live: Tells of changes.
-        by: Whose the decisions are: the login name of whoever started the viewer.
+        live: Notifies of changes.
+        by: The name recorded with decisions: the login name of the user who started the viewer.
     """
 
     def __init__(self, mine: Overview, live: Live, by: str) -> None:
@@ -71,7 +71,7 @@ class Api:
         self._by = by
 
     def routes(self) -> list[Route]:
-        """All of them."""
+        """All routes."""
         one = "/api/executions/{id}"
         get = {
             "/api/executions": self.executions,
@@ -87,7 +87,7 @@ class Api:
         return [*routes, Route("/api/approvals/{id}", _answering(self.decide), methods=["POST"])]
 
     async def executions(self, request: Request) -> Response:
-        """A page of the list."""
+        """A page of the list of executions."""
         asked = request.query_params
         query = asked.get("query", "")
         if len(query) > MAX_QUERY_CHARS:
@@ -107,7 +107,7 @@ class Api:
         return JSONResponse({"executions": rows, "before": before, "searched": page.searched})
 
     async def execution(self, request: Request) -> Response:
-        """An execution, without its timeline."""
+        """An execution without its timeline."""
         row = await self._mine.execution(request.path_params["id"])
         counted = await overview.counts(self._mine.database, [row.id])
         return JSONResponse(views.execution(row, await self._mine.entries(row), counted[row.id]))
@@ -122,7 +122,7 @@ class Api:
         return JSONResponse(views.timeline_page(entries, offset=offset, limit=limit, running=running))
 
     async def entry(self, request: Request) -> Response:
-        """The row of a timeline that has an entry, whole."""
+        """The timeline row of an entry, uncut."""
         row = await self._mine.execution(request.path_params["id"])
         sequence = _whole(request.path_params["sequence"], "sequence")
         page = views.timeline_page(
@@ -133,7 +133,7 @@ class Api:
         return JSONResponse(page["rows"][0])
 
     async def proofs(self, request: Request) -> Response:
-        """What shows that entries of an execution are in the log: the page computes it by itself."""
+        """The proofs that entries of an execution are in the log, which the page itself verifies."""
         row = await self._mine.execution(request.path_params["id"])
         sequences = [_whole(text, "sequence") for text in request.query_params.getlist("sequence")]
         if not 0 < len(sequences) <= MAX_ROWS:
@@ -141,7 +141,7 @@ class Api:
         return JSONResponse(views.proofs(await self._mine.evidence(row, sequences)))
 
     async def graph(self, request: Request) -> Response:
-        """The program's picture, with the way that was taken."""
+        """The program's graph with the path that was taken."""
         row = await self._mine.execution(request.path_params["id"])
         if row.kind != "program":
             raise BridgeError("unknown_program", "This execution is of no program.")
@@ -156,7 +156,7 @@ class Api:
         return Response(svg(draw(program), path), media_type="image/svg+xml")
 
     async def approvals(self, request: Request) -> Response:
-        """What waits for a person, oldest first; then what was decided, latest first. With `count`, how much waits."""
+        """Open approvals, oldest first; then decided ones, latest first. With `count`, the number of open ones."""
         counted = "count" in request.query_params
         rows = await self._mine.questions(open_only=counted)
         waiting = [row for row in rows if row.status == "open"]
@@ -167,7 +167,7 @@ class Api:
         return JSONResponse({"approvals": told, "open": len(waiting), "by": self._by})
 
     async def decide(self, request: Request) -> Response:
-        """Approve or deny, as `mcp-bridge approvals` does."""
+        """Approve or deny, as `mcp-bridge approvals`."""
         execution, _, effect = request.path_params["id"].rpartition(".")
         body = await _body(request)
         approved, comment = body.get("approved"), body.get("comment")
@@ -186,7 +186,7 @@ class Api:
         return JSONResponse(views.question(await self._mine.question(execution, asked.approval.effect)))
 
     async def events(self, _: Request) -> Response:
-        """That something has changed, for as long as somebody listens."""
+        """A stream of change notifications."""
         if self._live.is_full:
             raise BridgeError("too_many_viewers", "Too many viewers are open.")
         return StreamingResponse(self._live.events(), media_type="text/event-stream")
@@ -196,7 +196,7 @@ _DECISION = {"approved", "comment"}
 
 
 def _answering(work: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    """An endpoint whose errors are answers."""
+    """Wrap an endpoint so that errors become responses."""
 
     async def answer(request: Request) -> Response:
         try:

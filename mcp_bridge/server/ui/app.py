@@ -1,4 +1,4 @@
-"""The viewer's server: files, data, and changes as they come."""
+"""The viewer's web server: static files, data, and change notifications."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ if TYPE_CHECKING:
 STATIC = Path(__file__).parent / "static"
 
 PAGES = ("/", "/executions/{id}", "/approvals")
-"""All are the same file: its script looks at the address."""
+"""All pages are the same file, whose script reads the URL."""
 
 MAX_CONNECTIONS = 256
 
 GOODBYE_SECONDS = 1
-"""For answers under way when the viewer ends."""
+"""How long open responses may take when the viewer ends."""
 
 
 class Address(NamedTuple):
-    """Where to listen."""
+    """The address to listen at."""
 
     host: str
     port: int
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Whether only this machine can reach it."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
 
     def url(self, token: str) -> str:
-        """To open: the token is behind the `#`, which no browser sends anywhere."""
+        """The URL to open: the token is in the fragment, which browsers don't send."""
         host = socket.gethostname() if self.host in {"0.0.0.0", "::"} else self.host  # noqa: S104 - it is compared
         host = f"[{host}]" if ":" in host else host
         return f"http://{host}:{self.port}/#token={token}"
@@ -64,16 +64,16 @@ def build(live: Live, principal: str, token: str, by: str) -> ASGIApp:
     """The viewer as an ASGI application.
 
     Args:
-        live: Tells of changes to a database, which has the executions.
-        principal: Whose executions are shown.
-        token: Has to come with every request for data.
-        by: Whose the decisions are that are made there.
+        live: Notifies of changes to the database that has the executions.
+        principal: The principal whose executions are shown.
+        token: The token that every request for data must have.
+        by: The name recorded with decisions.
     """
 
     @contextlib.asynccontextmanager
     async def watching(_: Starlette) -> AsyncGenerator[None]:
         async with anyio.create_task_group() as tasks:
-            # Before there is a page: whatever changes after it is told.
+            # Before the first page is served, so that no later change is missed.
             await live.look()
             tasks.start_soon(live.watch)
             yield
@@ -98,7 +98,7 @@ def build(live: Live, principal: str, token: str, by: str) -> ASGIApp:
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to whoever runs it: the database has to be closed in order."""
+    """A server that installs no signal handlers: its caller has to close the database in order."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -110,8 +110,8 @@ async def serve(app: ASGIApp, live: Live, listener: socket.socket) -> None:
 
     Args:
         app: The viewer.
-        live: Its, to be ended: streams of changes would never end by themselves.
-        listener: Listens.
+        live: Its notifications, which must be ended: their streams would never end by themselves.
+        listener: The listening socket.
     """
     config = uvicorn.Config(
         app,

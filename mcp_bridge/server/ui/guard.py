@@ -1,8 +1,8 @@
-"""Who may ask the viewer for anything, and what a browser may do with its answers.
+"""Access control for the viewer, and restrictions on what browsers may do with its responses.
 
-Every user of the machine can reach a loopback port, and so can every web page in the user's browser. So: no answer
-without the token, which no other page has and no browser sends by itself; no answer under another name than the
-machine's (DNS rebinding); no change from another page.
+All users of the machine, and all web pages in the user's browser, can reach a loopback port. So there is no response
+without the token, which no other page has and no browser sends by itself; none under a host name that isn't the
+machine's (DNS rebinding); and no change by another page.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from mcp_bridge.error_codes import Code
 
 API = "/api/"
 
@@ -31,9 +33,9 @@ _HEADERS = {
 }
 
 _CLEARING = {"clear-site-data": '"cache", "storage"'}
-"""For whoever asks for a service worker's script: the viewer has none, so somebody else has left it at this port. A
-browser looks for a newer one at its next visits, and drops it with what else was left.
-Not on other answers: it would take the page's token."""
+"""Sent for a service worker's script: the viewer has none, so another program has left one at this port. Browsers fetch
+a newer version at the next visits, and then clear everything that was left.
+Not sent with other responses, because it would clear the page's token."""
 
 
 class Guard:
@@ -41,7 +43,7 @@ class Guard:
 
     Args:
         app: The viewer.
-        token: Has to come with every request for data.
+        token: The token that every request for data must have.
     """
 
     def __init__(self, app: ASGIApp, token: str) -> None:
@@ -50,7 +52,7 @@ class Guard:
         self._names = {"localhost", socket.gethostname().lower(), socket.getfqdn().lower()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI has it."""
+        """Handle an ASGI connection."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -78,7 +80,7 @@ class Guard:
         await guarded({"type": "http.response.start", "status": status, "headers": sent})
         await send({"type": "http.response.body", "body": body})
 
-    def _refusal(self, scope: Scope, headers: dict[bytes, str], *, is_data: bool) -> tuple[int, str, str] | None:
+    def _refusal(self, scope: Scope, headers: dict[bytes, str], *, is_data: bool) -> tuple[int, Code, str] | None:
         host = headers.get(b"host", "")
         if not self._is_ours(host):
             return 403, "bad_host", "This address is not the viewer's."
@@ -90,7 +92,7 @@ class Guard:
             return 403, "bad_origin", "Another page asks for this."
         if scope["method"] not in {"GET", "HEAD"} and origin is None:
             return 403, "bad_origin", "A change has to say which page asks for it."
-        # Not a cookie: those go to every port of a host, and come from every port's pages.
+        # Not a cookie, which would be sent to, and could be set by, every port of the host.
         kind, _, token = headers.get(b"authorization", "").partition(" ")
         given = token.strip().encode("utf-8", "surrogateescape")
         if kind.lower() != "bearer" or not hmac.compare_digest(given, self._token):
@@ -98,7 +100,7 @@ class Guard:
         return None
 
     def _is_ours(self, host: str) -> bool:
-        """Whether a Host header names an address, or this machine: a name of somebody else's may lead here, too."""
+        """Whether a Host header is an IP address or this machine's name: another name may resolve to it, too."""
         name, _, port = host.rpartition(":")
         if not name or not port.isdigit():
             name = host

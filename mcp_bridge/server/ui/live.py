@@ -1,4 +1,4 @@
-"""Tells every viewer that something has changed: one look at the store a second, however many there are."""
+"""Notifies all viewers of changes, with one query to the store a second, however many there are."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 1.0
 
 TICK_SECONDS = 20.0
-"""How often a viewer hears something at least: an execution whose process has died changes nothing in the store."""
+"""Interval of unconditional notifications: when an execution's process dies, the store doesn't change."""
 
 MAX_VIEWERS = 64
 
 
 class Live:
-    """What has changed, for those who look.
+    """Change notifications for viewers.
 
     Args:
-        database: Where.
+        database: The database to watch.
 
     Attributes:
-        database: Where.
+        database: The database to watch.
     """
 
     def __init__(self, database: Database) -> None:
@@ -44,22 +44,22 @@ class Live:
 
     @property
     def is_full(self) -> bool:
-        """Whether there are as many viewers as there may be."""
+        """Whether the maximum number of viewers is reached."""
         return self._viewers >= MAX_VIEWERS
 
     def end(self) -> None:
-        """Let go of everybody who listens."""
+        """End all streams."""
         self._has_ended = True
         self._changed.set()
 
     async def watch(self) -> None:
-        """Look, until cancelled."""
+        """Watch for changes until cancelled."""
         while True:
             await self.look()
             await anyio.sleep(POLL_SECONDS)
 
     async def look(self) -> None:
-        """Tell who listens if something has changed since the last look."""
+        """Notify the streams if anything has changed since the last check."""
         try:
             now = await overview.version(self.database)
         except BridgeError as exc:
@@ -71,9 +71,9 @@ class Live:
         self._seen = now
 
     async def events(self) -> AsyncGenerator[str]:
-        """Server-sent events (HTML standard, section 9.2), without anything of what has changed.
+        """Server-sent events (HTML standard, section 9.2) without any content.
 
-        After `open` nothing is missed: who has looked before it looks again.
+        After the event `open` no change is missed: data fetched before it must be fetched again.
         """
         self._viewers += 1
         try:

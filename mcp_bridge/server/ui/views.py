@@ -1,4 +1,4 @@
-"""What the viewer's pages are told, as JSON: texts of others are texts, and of bounded length."""
+"""The data of the viewer's pages as JSON: untrusted text is passed as text, with bounded length."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from mcp_bridge.views.timeline import TimelineRow
 
 MAX_SHOWN_CHARS = 4000
-"""Of one value, before somebody asks for all of it."""
+"""Maximum length of a value before all of it is requested."""
 
 MAX_WHOLE_CHARS = 8 << 20
 
 MAX_PRINTED_CHARS = 200_000
-"""Of a result, or of what was printed: the whole is in the file that the agent was told of."""
+"""Maximum length of a result or of output: the whole text is in the file that the agent was told of."""
 
 MAX_NAME_CHARS = 500
 
 MAX_STEPS = 1000
-"""Rows of a program's trace."""
+"""Maximum rows of a program's trace."""
 
 
 def summary(row: StoredExecution, counted: Counted) -> dict[str, Any]:
-    """An execution's line in the list."""
+    """An execution's row in the list."""
     status = effective_status(row)
     ended = counted.last if status in ENDED else None
     return {
@@ -63,7 +63,7 @@ def _waiting(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def execution(row: StoredExecution, entries: Sequence[Recorded], counted: Counted) -> dict[str, Any]:
-    """An execution's page, without its timeline."""
+    """An execution's page without its timeline."""
     record = record_of(row)
     steps = list(progress(row, entries).steps)
     return summary(row, counted) | {
@@ -72,9 +72,9 @@ def execution(row: StoredExecution, entries: Sequence[Recorded], counted: Counte
         "totals": asdict(totals(timeline(entries))),
         "steps": [_step(step) for step in steps[-MAX_STEPS:]],
         "steps_left_out": max(0, len(steps) - MAX_STEPS),
-        "results": [[label, shown(record[name], MAX_PRINTED_CHARS)] for name, label in _RESULTS if record.get(name)],
+        "results": [[label, clipped(record[name], MAX_PRINTED_CHARS)] for name, label in _RESULTS if record.get(name)],
         "error": _error(record),
-        "source": shown(source_of(row), MAX_WHOLE_CHARS),
+        "source": clipped(source_of(row), MAX_WHOLE_CHARS),
     }
 
 
@@ -84,15 +84,15 @@ _RESULTS = (
     ("stderr", "Printed to standard error"),
     ("value", "Value of the last expression"),
 )
-"""Of a program's record and of a script's."""
+"""Fields of the records of programs and scripts."""
 
 
 def _error(record: dict[str, Any]) -> dict[str, Any] | None:
     error = record.get("error")
     if isinstance(error, dict):
         text = error.get("traceback") or error.get("message")
-        return {"code": str(error.get("code") or ""), "message": shown(str(text), MAX_PRINTED_CHARS)}
-    return {"code": str(record.get("code") or ""), "message": shown(str(error), MAX_PRINTED_CHARS)} if error else None
+        return {"code": str(error.get("code") or ""), "message": clipped(str(text), MAX_PRINTED_CHARS)}
+    return {"code": str(record.get("code") or ""), "message": clipped(str(error), MAX_PRINTED_CHARS)} if error else None
 
 
 def _step(step: dict[str, Any]) -> dict[str, Any]:
@@ -100,8 +100,8 @@ def _step(step: dict[str, Any]) -> dict[str, Any]:
         "id": step["id"],
         "status": step["status"],
         "retries": step.get("retries", 0),
-        "output": shown(step.get("output")),
-        "error": shown(step.get("error")),
+        "output": clipped(step.get("output")),
+        "error": clipped(step.get("error")),
         "code": step.get("code"),
     }
 
@@ -109,14 +109,14 @@ def _step(step: dict[str, Any]) -> dict[str, Any]:
 def timeline_page(
     entries: Sequence[Recorded], *, offset: int, limit: int, running: bool, whole: int | None = None
 ) -> dict[str, Any]:
-    """Some rows of a timeline.
+    """A page of timeline rows.
 
     Args:
-        entries: All of the execution's.
-        offset: The first row's place.
-        limit: At most so many.
-        running: Whether the execution is under way: then so is a call without an outcome.
-        whole: Only the row with this entry, and nothing of it cut.
+        entries: All entries of the execution.
+        offset: The index of the first row.
+        limit: The maximum number of rows.
+        running: Whether the execution is in progress, and so are calls without an outcome.
+        whole: An entry; if given, only its row is returned, uncut.
     """
     rows = timeline(entries)
     some = rows[offset : offset + limit] if whole is None else [row for row in rows if whole in row.sequences]
@@ -141,9 +141,9 @@ def _row(row: TimelineRow, most: int, *, running: bool) -> dict[str, Any]:
         "what": _name(row.what),
         "step": row.step,
         "status": status,
-        "given": shown(row.given, most),
-        "value": shown(row.value, most),
-        "error": row.error and {"code": str(row.error["code"]), "message": shown(str(row.error["message"]), most)},
+        "given": clipped(row.given, most),
+        "value": clipped(row.value, most),
+        "error": row.error and {"code": str(row.error["code"]), "message": clipped(str(row.error["message"]), most)},
         "usage": row.usage,
         "erased": row.erased,
         "damaged": row.damaged,
@@ -154,12 +154,12 @@ def _name(text: str) -> str:
     return text if len(text) <= MAX_NAME_CHARS else text[: MAX_NAME_CHARS - 1] + "…"
 
 
-def shown(value: Any, most: int = MAX_SHOWN_CHARS) -> dict[str, Any] | None:
-    """A value as text, of which the end may be left out. Texts as they are, everything else as JSON.
+def clipped(value: Any, most: int = MAX_SHOWN_CHARS) -> dict[str, Any] | None:
+    """A value as text, possibly cut. Texts are unchanged, everything else is JSON.
 
     Returns:
-        `text`, `cut` (whether its end is left out) and `left_out` (how many characters of it: pages that counted
-        themselves would count in other units). None for None.
+        `text`, `cut` (whether its end was cut) and `left_out` (how many characters were cut, in Python's units, which
+        differ from JavaScript's). None for None.
     """
     if value is None:
         return None
@@ -168,7 +168,7 @@ def shown(value: Any, most: int = MAX_SHOWN_CHARS) -> dict[str, Any] | None:
 
 
 def proofs(evidence: Evidence) -> dict[str, Any]:
-    """Entries with their proofs. Bytes are base64: not one of them may change on the way."""
+    """Entries with their proofs. Bytes are base64, because they must arrive unchanged."""
     return {
         "checkpoint": evidence.note,
         "vkey": evidence.vkey,
@@ -191,7 +191,7 @@ def _base64(data: bytes | None) -> str | None:
 
 
 def question(row: Asked) -> dict[str, Any]:
-    """A question to a person, all of it: what isn't seen isn't approved."""
+    """A question to a person, uncut: what isn't seen must not be approved."""
     approval, asks = row.approval, row.question
     decision = approval.decision or {}
     is_call = "tool" in asks
@@ -204,9 +204,9 @@ def question(row: Asked) -> dict[str, Any]:
         "origin": row.execution.origin if row.execution else "",
         "step": exactly(str(asks.get("step") or "")),
         "tool": exactly(str(asks["tool"])) if is_call else None,
-        "message": None if is_call else shown(asks.get("message", ""), MAX_WHOLE_CHARS),
-        "details": shown(asks.get("arguments" if is_call else "details") or None, MAX_WHOLE_CHARS),
-        "announced": shown(asks.get("announced") or None, MAX_WHOLE_CHARS),
+        "message": None if is_call else clipped(asks.get("message", ""), MAX_WHOLE_CHARS),
+        "details": clipped(asks.get("arguments" if is_call else "details") or None, MAX_WHOLE_CHARS),
+        "announced": clipped(asks.get("announced") or None, MAX_WHOLE_CHARS),
         "filled": exactly(", ".join(asks.get("filled") or ())),
         "why": str(asks.get("why") or ""),
         "decided": approval.decided,
@@ -216,6 +216,6 @@ def question(row: Asked) -> dict[str, Any]:
 
 
 def is_whole(row: Asked) -> bool:
-    """Whether a question is shown to its end."""
+    """Whether a question is displayed completely."""
     told = question(row)
     return not any(told[name] and told[name]["cut"] for name in ("message", "details", "announced"))

@@ -25,9 +25,9 @@ from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.exports import verify_export
 from mcp_bridge.ledger.proofs.signing import Verifier
-from mcp_bridge.ledger.storage import opening
+from mcp_bridge.ledger.storage import key_files
 from mcp_bridge.ledger.storage.database import Database
-from mcp_bridge.ledger.storage.opening import KEY_FILE, PUBLIC_KEY_FILE
+from mcp_bridge.ledger.storage.key_files import KEY_FILE, PUBLIC_KEY_FILE
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 
 PUBLISHED = '{"size": 1, "status": "ok", "conflict": {"time": 1.7e9, "message": "m"}}'
@@ -714,7 +714,7 @@ async def test_another_bridge_goes_on_with_the_new_key(tmp_path):
     assert verdict(path, [first], (), master) is None
     async with Database(path) as database:
         await Writer(database).start(WAITING)
-    assert not (tmp_path / opening.NEXT_KEY_FILE).exists()
+    assert not (tmp_path / key_files.NEXT_KEY_FILE).exists()
     assert verdict(path, [first], (), master) is None
 
 
@@ -727,7 +727,7 @@ async def test_a_rotation_that_died_before_its_key_was_in_its_place_loses_no_key
         died.calls += 1
         if died.calls == 2:
             raise BridgeError("died", "It died.")
-        opening.take_next_key(connection, directory)
+        key_files.take_next_key(connection, directory)
 
     async with Database(path) as database:
         first = database.log.signer.vkey
@@ -735,7 +735,7 @@ async def test_a_rotation_that_died_before_its_key_was_in_its_place_loses_no_key
             patch.setattr(rotation, "take_next_key", dying)
             with pytest.raises(BridgeError, match="died"):
                 await rotation.rotate_key(database)
-    assert (tmp_path / opening.NEXT_KEY_FILE).exists()
+    assert (tmp_path / key_files.NEXT_KEY_FILE).exists()
     async with Database(path) as database:
         await Writer(database).start(ASKED)
         second = database.log.signer.vkey

@@ -27,8 +27,8 @@ from mcp_bridge.executions.scripts.run import ScriptRun
 from mcp_bridge.host.service import open_bridge
 from mcp_bridge.ledger.audit import audit
 from mcp_bridge.ledger.config import LedgerConfig
-from mcp_bridge.ledger.log import pieces
-from mcp_bridge.ledger.log import quota as allowance
+from mcp_bridge.ledger.log import allowance, pieces
+from mcp_bridge.ledger.log.allowance import Allowance
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.pieces import MIN_PIECE_BYTES, split
 from mcp_bridge.ledger.log.quota import Quota
@@ -38,7 +38,7 @@ from mcp_bridge.ledger.proofs import tlog_proof
 from mcp_bridge.ledger.proofs.exports import verify_export
 from mcp_bridge.ledger.proofs.signing import COSIGNATURE, Signer, Verifier
 from mcp_bridge.ledger.publish import state
-from mcp_bridge.ledger.storage import compacting, erasure
+from mcp_bridge.ledger.storage import compacting, erasure, vacuum
 from mcp_bridge.ledger.storage import database as databases
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME, MIGRATIONS
@@ -206,7 +206,7 @@ async def test_who_goes_on_in_another_process_finds_what_is_there(tmp_path):
 async def test_a_run_that_has_recorded_its_limit_begins_nothing_more_and_what_had_begun_is_recorded(tmp_path):
     quota = Quota(max_run_bytes=4 * MEBIBYTE)
     async with Database(tmp_path / FILE_NAME, quota=quota) as database:
-        recorder, run = SqliteRecorder(database), database.allowance()
+        recorder, run = SqliteRecorder(database), Allowance(database)
         run.counts(ENDED)
         made = 0
         with pytest.raises(BridgeError, match="recorded") as caught:
@@ -225,14 +225,14 @@ async def test_a_run_that_has_recorded_its_limit_begins_nothing_more_and_what_ha
         rows = await recorder.read(ENDED)
         assert [row.entry.kind for row in rows] == ["intent", "outcome"] * 4 + ["outcome", "end"]
         # Another run isn't held up.
-        async with database.allowance().room():
+        async with Allowance(database).room():
             pass
 
 
 async def test_what_is_there_already_counts_as_often_as_it_is_recorded_only_for_a_larger_limit(tmp_path):
     quota, value = Quota(max_run_bytes=2 * MEBIBYTE), noise(MEBIBYTE)
     async with Database(tmp_path / FILE_NAME, quota=quota) as database:
-        recorder, run = SqliteRecorder(database), database.allowance()
+        recorder, run = SqliteRecorder(database), Allowance(database)
         run.counts(ENDED)
         made = 0
         with pytest.raises(BridgeError) as caught:
@@ -251,7 +251,7 @@ async def test_many_at_once_go_no_further_over_the_limit_than_what_is_kept_free_
     quota = Quota(max_run_bytes=8 * MEBIBYTE)
     refused = []
     async with Database(tmp_path / FILE_NAME, quota=quota) as database:
-        recorder, run = SqliteRecorder(database), database.allowance()
+        recorder, run = SqliteRecorder(database), Allowance(database)
         run.counts(ENDED)
 
         async def call(number):
@@ -284,7 +284,7 @@ class Plain:
 async def test_a_refused_call_is_recorded_without_what_it_was_given_and_is_refused_again(tmp_path):
     given = {"key": "k", "value": noise(MEBIBYTE)}
     async with Database(tmp_path / FILE_NAME, quota=Quota(max_run_bytes=1)) as database:
-        recorder, run = SqliteRecorder(database), database.allowance()
+        recorder, run = SqliteRecorder(database), Allowance(database)
         run.counts(ENDED)
         await recorder.append(Entry("start", ENDED))
 
@@ -303,7 +303,7 @@ async def test_a_refused_call_is_recorded_without_what_it_was_given_and_is_refus
         await database.flush()
         assert size_of(database.path) < MEBIBYTE
         # Whoever runs it again is told the same, and something else under its name is another way.
-        again = script(Past(await recorder.read(ENDED)), room=database.allowance().room)
+        again = script(Past(await recorder.read(ENDED)), room=Allowance(database).room)
         with pytest.raises(BridgeError, match="recorded") as caught:
             await again.answer("0#1", "memory", "memory.save", given, do)
         assert caught.value.code == "record_limit"
@@ -314,7 +314,7 @@ async def test_a_refused_call_is_recorded_without_what_it_was_given_and_is_refus
 
 async def test_over_the_quota_nothing_new_begins_and_outcomes_are_recorded(tmp_path):
     async with Database(tmp_path / FILE_NAME, quota=Quota(max_bytes=2 * MEBIBYTE)) as database:
-        recorder, run = SqliteRecorder(database), database.allowance()
+        recorder, run = SqliteRecorder(database), Allowance(database)
         await run.require()
         await recorder.append(outcome(ENDED, 1, noise(3 * MEBIBYTE)))
         with pytest.raises(BridgeError) as caught:
@@ -329,7 +329,7 @@ async def test_over_the_quota_nothing_new_begins_and_outcomes_are_recorded(tmp_p
 async def test_without_room_on_the_disk_nothing_new_begins(tmp_path):
     async with Database(tmp_path / FILE_NAME, quota=Quota(min_free_bytes=1 << 60)) as database:
         with pytest.raises(BridgeError) as caught:
-            await database.allowance().require()
+            await Allowance(database).require()
         assert caught.value.code == "ledger_full"
         assert "min_free" in caught.value.hint
 
@@ -337,7 +337,7 @@ async def test_without_room_on_the_disk_nothing_new_begins(tmp_path):
 async def test_what_waits_to_be_written_is_bounded_by_its_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(databases, "MAX_QUEUED_BYTES", 2 * MEBIBYTE)
     async with Database(tmp_path / FILE_NAME) as database:
-        run, most = database.allowance(), 0
+        run, most = Allowance(database), 0
         for number in range(20):
             async with run.room():
                 SqliteRecorder(database).post(outcome(ENDED, number, noise(MEBIBYTE, number)))
@@ -497,7 +497,7 @@ async def test_a_full_ledger_erases_what_takes_much_and_then_what_ended_first(tm
             await writer.start(one)
             await writer.recorder.append(outcome(one, 1, noise(3 * MEBIBYTE, 50)))
             await writer.end(one)
-        await database.allowance().require()
+        await Allowance(database).require()
         kept = {one.id: one.status for one in await ProgramStore(database).executions(None, 100)}
         # One of the two large ones was enough, and it is the one that had ended first.
         assert kept == dict.fromkeys([*names, ASKED], "success") | {ANNA: "erased", WAITING: "suspended"}
@@ -506,7 +506,7 @@ async def test_a_full_ledger_erases_what_takes_much_and_then_what_ended_first(tm
         await writer.recorder.append(
             outcome(HOLDER, 1, noise(2 * MEBIBYTE, 52)), outcome(HOLDER, 2, noise(1900000, 53))
         )
-        await database.allowance().require()
+        await Allowance(database).require()
         kept = {one.id: one.status for one in await ProgramStore(database).executions(None, 100)}
         assert kept[ASKED] == "erased"
         assert kept[HOLDER] == "running"
@@ -524,7 +524,7 @@ async def test_a_full_ledger_erases_nothing_if_forever_was_said(tmp_path):
 
         database.reclaim = reclaim
         with pytest.raises(BridgeError) as caught:
-            await database.allowance().require()
+            await Allowance(database).require()
         assert caught.value.code == "ledger_full"
         kept = {one.id: one.status for one in await ProgramStore(database).executions(None, 100)}
     assert kept == dict.fromkeys(names, "success")
@@ -751,7 +751,7 @@ async def test_a_small_ledger_of_0_1_0_gives_space_back_once_it_was_opened(old):
 
 
 async def test_a_large_ledger_of_0_1_0_gives_space_back_when_it_was_compacted(old, monkeypatch):
-    monkeypatch.setattr(compacting, "AT_ONCE_BYTES", 0)
+    monkeypatch.setattr(vacuum, "AT_ONCE_BYTES", 0)
     path = old / FILE_NAME
     async with Database(path, owner=owner_label()) as database:
         writer = Writer(database)

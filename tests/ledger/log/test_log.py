@@ -22,7 +22,7 @@ from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import opening, schema
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.erasure import erase
-from mcp_bridge.ledger.storage.opening import KEY_FILE, PUBLIC_KEY_FILE
+from mcp_bridge.ledger.storage.key_files import KEY_FILE, PUBLIC_KEY_FILE
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.sealing import FILE_NAME as MASTER_FILE
 from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution

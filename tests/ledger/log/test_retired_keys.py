@@ -19,7 +19,7 @@ from mcp_bridge.ledger.proofs import exports, notes
 from mcp_bridge.ledger.proofs.signing import Signer, Verifier
 from mcp_bridge.ledger.publish.targets import Target
 from mcp_bridge.ledger.publish.to_file import publish_to_file
-from mcp_bridge.ledger.storage.opening import KEY_FILE
+from mcp_bridge.ledger.storage.key_files import KEY_FILE
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 
 FIRST, SECOND, THIRD = (signer(seed).vkey for seed in ("first", "second", "third"))

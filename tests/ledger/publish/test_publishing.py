@@ -35,8 +35,9 @@ from mcp_bridge.ledger.proofs.notes import Checkpoint, open_checkpoint, sign_che
 from mcp_bridge.ledger.proofs.signing import COSIGNATURE, Signer, Verifier
 from mcp_bridge.ledger.publish import look as asking
 from mcp_bridge.ledger.publish import publisher, to_file, to_http
-from mcp_bridge.ledger.publish.look import ask
-from mcp_bridge.ledger.publish.publish import Published, publish
+from mcp_bridge.ledger.publish.look import check_targets
+from mcp_bridge.ledger.publish.protocol import Published
+from mcp_bridge.ledger.publish.publish import publish
 from mcp_bridge.ledger.publish.publisher import Publisher, TargetState
 from mcp_bridge.ledger.publish.state import PublishedLog, acknowledge, read_states
 from mcp_bridge.ledger.publish.targets import PublishingConfig, Target
@@ -433,13 +434,13 @@ import anyio
 from pathlib import Path
 from published_log import Log
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger import publishing_file
+from mcp_bridge.ledger.publish import to_file as publishing_file
 from mcp_bridge.ledger.publish.to_file import look_at_file, publish_to_file
 from mcp_bridge.ledger.publish.targets import Target
 
 target = Target(file=Path({str(file.file)!r}), timeout=0.1)
 
-async def ask():
+async def check_targets():
     try:
         await {work}
     except BridgeError as exc:
@@ -611,7 +612,7 @@ async def test_a_size_is_believed_where_a_cosignature_of_as_much_is_kept_and_not
     ((root,),) = [await log.roots([signed_size])]
     note = sign_checkpoint(Checkpoint(database.log.origin, signed_size, root), database.log.signer)
     line = (key or OTHER).cosign(note.partition("\n\n")[0] + "\n", SEEN)
-    await log.keep(
+    await log.save(
         TargetState("witness x", "ok", signed_size), Published("witness x", signed_size, note + line, (line,))
     )
     is_known = key is not None and size <= signed_size
@@ -619,7 +620,7 @@ async def test_a_size_is_believed_where_a_cosignature_of_as_much_is_kept_and_not
     # And of another history it says nothing.
     note = sign_checkpoint(Checkpoint(database.log.origin, 9, bytes(32)), database.log.signer)
     line = COSIGNER.cosign(note.partition("\n\n")[0] + "\n", SEEN)
-    await log.keep(TargetState("witness x", "ok", 9), Published("witness x", 9, note + line, (line,)))
+    await log.save(TargetState("witness x", "ok", 9), Published("witness x", 9, note + line, (line,)))
     assert await log.is_cosigned(size, COSIGNER.verifier) == is_known
 
 
@@ -778,9 +779,9 @@ async def test_a_witness_is_asked_what_it_has_seen_in_whichever_way_it_answers(w
     alarm = found in {"rolled back", "rewritten"}
     if alarm:
         with pytest.raises(BridgeError, match=found):
-            await ask([target], Log(9))
+            await check_targets([target], Log(9))
     else:
-        (asked,) = await ask([target], Log(9))
+        (asked,) = await check_targets([target], Log(9))
         code = asked.error and asked.error["code"]
         assert (asked.status, asked.size if code is None else code) == ("agrees" if code is None else "unasked", found)
     assert [request[0] for request in requests] == methods
@@ -791,27 +792,27 @@ async def test_a_witness_is_asked_what_it_has_seen_in_whichever_way_it_answers(w
 
 
 async def test_a_file_is_asked_and_left_as_it_is(file, tmp_path):
-    assert [(one.status, one.size) for one in await ask([file], Log(9))] == [("agrees", 0)]
+    assert [(one.status, one.size) for one in await check_targets([file], Log(9))] == [("agrees", 0)]
     assert not file.file.exists()
     for size in (5, 9):
         await publish(file, Log(size).note(), Log(size))
     before = file.file.read_bytes()
     for log, size in ((Log(9), 9), (Log(12), 9)):
-        assert [(one.status, one.size) for one in await ask([file], log)] == [("agrees", size)]
+        assert [(one.status, one.size) for one in await check_targets([file], log)] == [("agrees", size)]
     for log, word in ((Log(5), "rolled back"), (Log(9, fork=7), "rewritten"), (Log(12, fork=3), "rewritten")):
         with pytest.raises(BridgeError, match=word) as caught:
-            await ask([file], log)
+            await check_targets([file], log)
         assert caught.value.code == "publish_conflict"
     # Somebody who has the file may keep it locked: looking needs no lock.
     with file.file.open() as locked:
         fcntl.flock(locked, fcntl.LOCK_EX)
-        assert [one.size for one in await ask([file], Log(9))] == [9]
+        assert [one.size for one in await check_targets([file], Log(9))] == [9]
     assert file.file.read_bytes() == before
     file.file.unlink()
-    (lost,) = await ask([file], Log(9, lasts={file.id: 9}))
+    (lost,) = await check_targets([file], Log(9, lasts={file.id: 9}))
     assert (lost.status, lost.error["code"]) == ("unasked", "publish_file_lost")
     os.mkfifo(file.file)
-    (odd,) = await ask([file], Log(9))
+    (odd,) = await check_targets([file], Log(9))
     assert (odd.status, odd.error["code"]) == ("unasked", "publish_file_unusable")
 
 
@@ -823,13 +824,13 @@ async def test_one_target_that_sees_another_history_is_enough_and_the_others_are
     witness = Target(witness=web.address, key=COSIGNER.vkey)
     nowhere = Target(file=tmp_path / "no" / "where")
     with pytest.raises(BridgeError, match="rolled back"):
-        await ask([witness, file, nowhere], Log(9))
+        await check_targets([witness, file, nowhere], Log(9))
     file.file.unlink()
-    found = await ask([witness, file, nowhere, Target(url=web.address)], Log(9))
+    found = await check_targets([witness, file, nowhere, Target(url=web.address)], Log(9))
     assert [one.status for one in found] == ["agrees", "agrees", "agrees", "unasked"]
     # All together have an end, too.
     monkeypatch.setattr(asking, "ASK_SECONDS", 0.0)
-    assert [one.status for one in await ask([witness], Log(9))] == ["unasked"]
+    assert [one.status for one in await check_targets([witness], Log(9))] == ["unasked"]
 
 
 async def test_a_witness_that_is_asked_again_leaves_one_cosignature_of_a_size(database):
@@ -840,7 +841,7 @@ async def test_a_witness_that_is_asked_again_leaves_one_cosignature_of_a_size(da
     for key, seconds in ((COSIGNER, SEEN), (COSIGNER, SEEN + 60), (other, SEEN + 120), (COSIGNER, SEEN + 180)):
         line = key.cosign(note.partition("\n\n")[0] + "\n", seconds)
         target = f"witness {key.vkey}"
-        await log.keep(TargetState(target, "ok", size), Published(target, size, note + line, (line,)))
+        await log.save(TargetState(target, "ok", size), Published(target, size, note + line, (line,)))
     rows = await database.read("SELECT note FROM checkpoints")
     assert len(rows) == 2
     with open_ledger(database.path) as ledger:

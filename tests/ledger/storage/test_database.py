@@ -212,7 +212,7 @@ async def test_after_a_disk_has_failed_nothing_is_written_however_it_showed(data
         raise error
 
     with pytest.raises(BridgeError, match="disk I/O error"):
-        await database.outside(work)
+        await database.run_outside_transaction(work)
     with pytest.raises(BridgeError, match="disk I/O error"):
         await database.write("INSERT INTO meta VALUES ('a', '')", ())
 

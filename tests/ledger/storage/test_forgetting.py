@@ -39,10 +39,10 @@ from mcp_bridge.ledger.proofs import tlog_proof
 from mcp_bridge.ledger.proofs.exports import verify_export
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import opening
+from mcp_bridge.ledger.storage.blind_indexes import key_mac
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.sealing import MasterKey
-from mcp_bridge.ledger.storage.store import key_mac
 from mcp_bridge.settings import Settings
 
 CARDS = "4111 1111 1111 1111", "4242 4242 4242 4242"

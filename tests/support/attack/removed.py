@@ -163,8 +163,8 @@ def knowing_whose_key(patch: pytest.MonkeyPatch) -> None:
 
 def asking_what_can_be_shown(patch: pytest.MonkeyPatch) -> None:
     """What a question can't hold is left out of it."""
-    worded = questions._worded
-    patch.setattr(questions, "_worded", lambda question: worded(question)[:4000])
+    worded = questions._question_text
+    patch.setattr(questions, "_question_text", lambda question: worded(question)[:4000])
 
 
 def telling_names_apart(patch: pytest.MonkeyPatch) -> None:

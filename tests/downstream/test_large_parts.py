@@ -11,15 +11,15 @@ from servers.specs import faulty
 
 from mcp_bridge import fair_share
 from mcp_bridge.downstream.catalog.results import convert
-from mcp_bridge.downstream.client import aside, transport
+from mcp_bridge.downstream.client import large_parts, transport
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.fair_share import Party
 
 pytestmark = pytest.mark.timeout(120)
 
-LARGE_TEXT = "x" * (aside.LARGE_CHARS + 1)
-LARGE_LIST = list(range(aside.LARGE_VALUES + 1))
+LARGE_TEXT = "x" * (large_parts.LARGE_CHARS + 1)
+LARGE_LIST = list(range(large_parts.LARGE_VALUES + 1))
 
 RESULTS = [
     {"content": [{"type": "text", "text": LARGE_TEXT}]},
@@ -28,7 +28,7 @@ RESULTS = [
     {"content": [], "structuredContent": {"result": LARGE_LIST}, "_meta": {"a": 1}},
     {
         "content": [
-            {"type": "image", "data": "QUJD" * aside.LARGE_CHARS, "mimeType": "image/png"},
+            {"type": "image", "data": "QUJD" * large_parts.LARGE_CHARS, "mimeType": "image/png"},
             {"type": "resource_link", "uri": "file:///a", "name": "a", "_meta": {"values": LARGE_LIST}},
             {"type": "resource", "resource": {"uri": "file:///a", "text": "t", "mimeType": "text/plain"}},
         ]
@@ -42,14 +42,14 @@ def as_small(raw):
 
 
 @pytest.mark.parametrize("raw", RESULTS)
-def test_a_result_whose_parts_were_aside_is_the_same(raw):
+def test_a_result_whose_parts_were_detached_is_the_same(raw):
     before = json.dumps(raw)
-    without = aside.set_aside(raw)
+    without = large_parts.detach(raw)
     assert json.dumps(raw) == before
-    assert not aside.is_long(without), "this the SDK copies"
+    assert not large_parts.is_oversized(without), "this the SDK copies"
     validate_server_result("tools/call", "2025-11-25", without)
     result = as_small(without)
-    whole = aside.whole(result, aside.taken_back(result), objects_only=True)
+    whole = large_parts.reattach(result, large_parts.detached_parts(result), objects_only=True)
     assert whole == as_small(raw)
     assert whole.model_fields_set == as_small(raw).model_fields_set
     assert convert(whole) == convert(as_small(raw))
@@ -58,25 +58,25 @@ def test_a_result_whose_parts_were_aside_is_the_same(raw):
 
 @pytest.mark.parametrize("raw", [{"content": []}, {"a": LARGE_TEXT}, [LARGE_TEXT], "x", {"content": LARGE_TEXT}])
 def test_what_is_small_or_no_result_is_left_as_it_is(raw):
-    assert aside.set_aside(raw) is raw
+    assert large_parts.detach(raw) is raw
 
 
 def test_a_mark_that_a_server_writes_is_text_like_any():
-    (name,) = aside.set_aside({"content": LARGE_LIST})["_meta"]
+    (name,) = large_parts.detach({"content": LARGE_LIST})["_meta"]
     raw = {"content": [{"type": "text", "text": "a"}], "_meta": {name: "x"}}
-    assert aside.taken_back(as_small(raw)) == {}
+    assert large_parts.detached_parts(as_small(raw)) == {}
     # And beside a real one, it is lost with it, and nothing else is.
-    both = aside.set_aside(RESULTS[0] | {"_meta": {name: {"content": []}, "kept": 1}})
+    both = large_parts.detach(RESULTS[0] | {"_meta": {name: {"content": []}, "kept": 1}})
     result = as_small(both)
-    assert aside.whole(result, aside.taken_back(result), objects_only=True).meta == {"kept": 1}
+    assert large_parts.reattach(result, large_parts.detached_parts(result), objects_only=True).meta == {"kept": 1}
 
 
 @pytest.mark.parametrize("block", [{"type": "text"}, {"type": "nonsense", "text": LARGE_TEXT}, 7, None])
 def test_content_that_is_none_is_refused_as_a_small_one_is(block):
     raw = {"content": [{"type": "text", "text": LARGE_TEXT}, block]}
-    result = as_small(aside.set_aside(raw))
+    result = as_small(large_parts.detach(raw))
     with pytest.raises(ValidationError):
-        aside.whole(result, aside.taken_back(result), objects_only=True)
+        large_parts.reattach(result, large_parts.detached_parts(result), objects_only=True)
     with pytest.raises(ValidationError):
         as_small(raw)
 
@@ -84,24 +84,24 @@ def test_content_that_is_none_is_refused_as_a_small_one_is(block):
 @pytest.mark.parametrize("structured", [LARGE_LIST, LARGE_TEXT])
 def test_structured_content_is_an_object_where_it_is_one_in_a_small_result(structured):
     raw = {"content": [], "structuredContent": structured}
-    result = as_small(aside.set_aside(raw))
-    parts = aside.taken_back(result)
+    result = as_small(large_parts.detach(raw))
+    parts = large_parts.detached_parts(result)
     with pytest.raises(ValidationError):
         validate_server_result("tools/call", "2025-11-25", raw)
     with pytest.raises(ValidationError):
-        aside.whole(result, parts, objects_only=True)
-    assert aside.whole(result, parts, objects_only=False).structured_content == structured
+        large_parts.reattach(result, parts, objects_only=True)
+    assert large_parts.reattach(result, parts, objects_only=False).structured_content == structured
 
 
 def test_tools_of_a_large_page_are_the_same_and_one_that_is_none_is_refused():
     tools = [{"name": f"t{n}", "inputSchema": {"type": "object"}, "description": "d" * 500} for n in range(1000)]
-    page = ListToolsResult.model_validate(aside.set_aside({"tools": tools, "nextCursor": "n"}), by_name=False)
+    page = ListToolsResult.model_validate(large_parts.detach({"tools": tools, "nextCursor": "n"}), by_name=False)
     assert page.tools == []
     assert page.next_cursor == "n"
-    assert list(aside.tools_of(page)) == tools
-    page = ListToolsResult.model_validate(aside.set_aside({"tools": [*tools, {"name": 1}]}), by_name=False)
+    assert list(large_parts.tools_of(page)) == tools
+    page = ListToolsResult.model_validate(large_parts.detach({"tools": [*tools, {"name": 1}]}), by_name=False)
     with pytest.raises(ValidationError):
-        list(aside.tools_of(page))
+        list(large_parts.tools_of(page))
 
 
 # --- with a real server ---
@@ -138,10 +138,10 @@ async def test_large_arguments_and_results_arrive_whole_and_nothing_is_left_behi
                 assert convert(result)["value"] == text
         connection = fleet.servers["faulty"]._latest
         assert connection is not None
-        assert connection.transport.outgoing._kept == {}
+        assert connection.transport.outgoing._detached == {}
         assert max(asked) == 1
         assert connection.transport._askers == {}
-    assert max(seen) < aside.LARGE_CHARS, "the SDK has seen a large one"
+    assert max(seen) < large_parts.LARGE_CHARS, "the SDK has seen a large one"
 
 
 async def test_what_is_left_of_a_large_call_that_was_given_up_is_nothing():
@@ -152,5 +152,5 @@ async def test_what_is_left_of_a_large_call_that_was_given_up_is_nothing():
                     await fleet.call_tool("faulty", "hang", arguments)
         connection = fleet.servers["faulty"]._latest
         assert connection is not None
-        assert connection.transport.outgoing._kept == {}
+        assert connection.transport.outgoing._detached == {}
         assert connection.transport._askers == {}

@@ -1,10 +1,10 @@
-"""Keeps a bridge open for a server that stays up whatever the configuration is, or the reason why there is none.
+"""Keeps a bridge open for a server that stays up with any configuration, or the error if it can't be opened.
 
-A client shows its user nothing of a server that has ended but that the connection is closed. So the server answers
-from the start, and a call is what tries again to open what couldn't be opened: once it is mended, the next call works.
+If a server exits, its client only shows the user that the connection was closed. So the server always answers its
+client. If the bridge couldn't be opened, every call tries again: after the error is fixed, the next call works.
 
-A bridge that is open keeps what it was opened with. When the files have changed since, it goes on with that, less what
-they take away: it never makes a call that the files had not allowed when it was opened.
+An open bridge keeps its configuration. If the files have changed since, it continues with the old configuration, minus
+what the new one takes away: it never makes a call that the files didn't allow when it was opened.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.host.service import open_bridge
-from mcp_bridge.offload import on_waiting_thread
+from mcp_bridge.offload import on_blocking_thread
 from mcp_bridge.settings import Settings
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FIRST_SECONDS = 3.0
-"""How long the server waits to be opened before it answers its client, which is told then what is behind it."""
+"""How long the server delays its first answer to the client, which then includes the list of servers."""
 
 CALL_SECONDS = 50.0
-"""How long a call waits for that; clients give up after sixty."""
+"""How long a call waits for the bridge to be opened; clients time out after sixty seconds."""
 
 INTERNAL_ERROR = BridgeError("internal_error", "The bridge met an internal error; its log has the details.")
 
@@ -45,7 +45,7 @@ NOT_OPEN_YET = BridgeError(
     hint="Call again; if that lasts, another process may hold its ledger: see its log, or `mcp-bridge doctor`.",
 )
 
-MEND = "Nothing was run. Tell your user; once it is mended, the next call works, and nothing has to be restarted."
+FIX_HINT = "Nothing was run. Tell your user; once it is mended, the next call works, and nothing has to be restarted."
 
 CHANGED = (
     "mcp-bridge's configuration has changed since it was started. What that takes away holds from now on; what it adds "
@@ -56,7 +56,7 @@ BROKEN = "mcp-bridge's configuration has changed and can't be used, so what held
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """What a bridge is opened with: the arguments of `open_bridge`."""
+    """The arguments of `open_bridge`."""
 
     settings: Settings
     specs: tuple[ServerSpec, ...]
@@ -66,12 +66,12 @@ class Configured:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What the configuration's files say now that they say something else than before.
+    """The new state of the configuration's files after a change.
 
     Attributes:
-        servers: The names of the servers that they still have, `local` for the operator's tools among them.
-        policy: What decides, by them.
-        differs: Whether they say anything else than when the bridge was opened.
+        servers: The names of the servers that remain, including `local` for the operator's tools.
+        policy: The new policy.
+        differs: Whether anything differs from the state in which the bridge was opened.
     """
 
     servers: frozenset[str]
@@ -80,27 +80,27 @@ class Change:
 
 
 class Source(Protocol):
-    """The configuration's files. What it does may take a while: it is called on a thread."""
+    """The configuration's files. The methods may block and are called on a thread."""
 
     def configure(self) -> Configured:
-        """Read them.
+        """Read the files.
 
         Raises:
-            BridgeError: Something is wrong in them.
+            BridgeError: The configuration is invalid.
         """
         ...
 
     def change(self) -> Change | BridgeError | None:
-        """What they say now, or why that can't be told, if it isn't what they said when this was last asked."""
+        """The new state of the files, or the error, if it has changed since the last call; else None."""
         ...
 
-    def complain(self, error: BridgeError) -> None:
-        """Say on standard error why nothing can be run."""
+    def print_error(self, error: BridgeError) -> None:
+        """Print on standard error why nothing can be run."""
         ...
 
 
 def configured(source: Source) -> Configured | BridgeError:
-    """What a bridge is to be opened with, or why there is nothing."""
+    """The configuration to open a bridge with, or the error."""
     try:
         return source.configure()
     except BridgeError as exc:
@@ -118,8 +118,8 @@ def _changed(source: Source) -> Change | BridgeError | None:
         return INTERNAL_ERROR
 
 
-class Keeper:
-    """Made by `kept`."""
+class BridgeSupervisor:
+    """Created by `keep_open`."""
 
     def __init__(
         self,
@@ -131,9 +131,9 @@ class Keeper:
         self._first = first
         self._ahead = ahead
         self.settings = Settings()
-        """Those of the bridge; before they could be read, what they are by default."""
+        """The bridge's settings; the defaults until the configuration is read."""
         self.error: BridgeError | None = None
-        """Why there is no bridge."""
+        """Why there is no bridge, or None."""
         self._bridge: Bridge | None = None
         self._tried = anyio.Event()
         self._wanted = anyio.Event()
@@ -142,7 +142,7 @@ class Keeper:
         self._news: list[str] = []
 
     async def bridge(self) -> Bridge:
-        """The bridge, for a call that comes now.
+        """The bridge, for a call.
 
         Raises:
             BridgeError: There is none: as `Source.configure` and `open_bridge`; `not_open_yet`, `internal_error`.
@@ -151,42 +151,42 @@ class Keeper:
             await self._look()
             return self._bridge
         if self.error is not None:
-            # Calls that come at the same time wait for one attempt.
+            # Concurrent calls share one attempt.
             self.error, self._tried = None, anyio.Event()
             self._wanted.set()
         with anyio.move_on_after(CALL_SECONDS):
             await self._tried.wait()
         if self._bridge is None:
-            # Without the frames that it was raised through before: they would become more with every call.
+            # Without the traceback of earlier raises, which would grow with every call.
             raise (self.error or NOT_OPEN_YET).with_traceback(None)
         return self._bridge
 
-    def news(self) -> list[str]:
-        """What the next answer is to say of the configuration, once."""
-        news, self._news = self._news, []
-        return news
+    def configuration_changes(self) -> list[str]:
+        """Changes of the configuration to mention in the next answer; each is returned once."""
+        configuration_changes, self._news = self._news, []
+        return configuration_changes
 
     def aliases(self) -> list[str] | None:
-        """What scripts call the servers; None while that isn't known."""
+        """The servers' aliases; None if they aren't known yet."""
         return self._bridge.aliases() if self._bridge is not None else None
 
     async def first(self) -> None:
-        """Wait for the first attempt, for as long as a client can be kept waiting."""
+        """Wait for the first attempt, at most as long as a client can be kept waiting."""
         with anyio.move_on_after(FIRST_SECONDS):
             await self._tried.wait()
 
     async def keep(self) -> None:
-        """Open the bridge, whenever a call comes and there is none, until `leave`."""
+        """Open the bridge whenever a call needs one and there is none, until `leave`."""
         found = self._first
         while not self._left.is_set():
             await self._open(found)
             await self._wanted.wait()
             self._wanted = anyio.Event()
             if not self._left.is_set():
-                found = await on_waiting_thread(configured, self._source)
+                found = await on_blocking_thread(configured, self._source)
 
     def leave(self) -> None:
-        """Close the bridge, as soon as it has no calls any more."""
+        """Close the bridge once it has no calls in progress."""
         self._left.set()
         self._wanted.set()
 
@@ -213,23 +213,23 @@ class Keeper:
             self._failed(exc if isinstance(exc, BridgeError) else INTERNAL_ERROR)
 
     def _failed(self, error: BridgeError) -> None:
-        self._source.complain(error)
+        self._source.print_error(error)
         told = _for_the_agent(error)
-        hint = f"{told.hint} {MEND}" if told.hint else MEND
+        hint = f"{told.hint} {FIX_HINT}" if told.hint else FIX_HINT
         self.error = BridgeError(told.code, told.message, hint=hint, **told.details)
         self._tried.set()
 
     async def _look(self) -> None:
-        """Notice what has changed since the bridge was opened, before a call is made under it."""
-        # To its end: what was found is told once, and a call that is taken back meanwhile mustn't lose it.
+        """Check the files for changes before a call."""
+        # Shielded: a change is reported once, and must not be lost if the call is cancelled.
         with anyio.CancelScope(shield=True):
             async with self._looking:
-                self._take_in(await on_waiting_thread(_changed, self._source))
+                self._apply_change(await on_blocking_thread(_changed, self._source))
 
-    def _take_in(self, change: Change | BridgeError | None) -> None:
+    def _apply_change(self, change: Change | BridgeError | None) -> None:
         assert self._bridge is not None  # noqa: S101 - only a bridge that is open is looked after
         if isinstance(change, BridgeError):
-            self._source.complain(change)
+            self._source.print_error(change)
             self._news = [BROKEN.format(f"[{change.code}] {_for_the_agent(change)}")]
         elif change is not None:
             self._bridge.restrict(change.servers, change.policy)
@@ -239,7 +239,7 @@ class Keeper:
 
 
 def _for_the_agent(error: BridgeError) -> BridgeError:
-    """The error without what an operator's module has said while it was imported, which may have a secret in it."""
+    """The error without messages of operator's modules during their import, which may contain secrets."""
     bare = error.private.get("message")
     if bare is None:
         return error
@@ -247,21 +247,21 @@ def _for_the_agent(error: BridgeError) -> BridgeError:
 
 
 @asynccontextmanager
-async def kept(
+async def keep_open(
     source: Source, first: Configured | BridgeError, ahead: Callable[[Bridge], Coroutine[Any, Any, None]]
-) -> AsyncGenerator[Keeper]:
-    """Keep a bridge open. Leaving it ends every container and server, even under cancellation.
+) -> AsyncGenerator[BridgeSupervisor]:
+    """Keep a bridge open. On exit, all containers and servers are ended, even under cancellation.
 
     Args:
         source: The configuration's files.
-        first: What was read of them already, or why that can't be done.
-        ahead: What to do with a bridge once it is open, before anybody waits for it.
+        first: The configuration if it was already read, or the error.
+        ahead: Called with a newly opened bridge, before the first call waits for it.
     """
-    keeper = Keeper(source, first, ahead)
+    supervisor = BridgeSupervisor(source, first, ahead)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(keeper.keep)
-        await keeper.first()
+        tasks.start_soon(supervisor.keep)
+        await supervisor.first()
         try:
-            yield keeper
+            yield supervisor
         finally:
-            keeper.leave()
+            supervisor.leave()

@@ -1,4 +1,4 @@
-"""What `mcp-bridge doctor` finds out about the environment: variables that break what the bridge and its servers do."""
+"""Checks of environment variables for `mcp-bridge doctor`: wrong values break the bridge or its servers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 CERTIFICATE_FILES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "PIP_CERT")
-"""Variables that name a file of certificates, for Python, uv, pip, curl and Node."""
+"""Variables that name a certificate file, for Python, uv, pip, curl and Node."""
 
 PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 
@@ -23,7 +23,7 @@ _LOOPBACK = ("localhost", "127.0.0.1")
 
 
 def findings(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """What is wrong with variables for certificates and proxies; nothing is tried over the network."""
+    """Findings about variables for certificates and proxies, without access to the network."""
     yield from _certificates(environ)
     yield from _proxies(environ)
 
@@ -50,7 +50,7 @@ def _certificate_finding(name: str, value: str, wrong: str, wanted: str) -> Find
 def _wrong_certificates(file: Path) -> str | None:
     try:
         if file.is_dir():
-            # REQUESTS_CA_BUNDLE may be one.
+            # REQUESTS_CA_BUNDLE may be a directory.
             return None
         if not file.is_file():
             return "which isn't there"
@@ -92,7 +92,7 @@ def _proxies(environ: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _wrong_proxy(value: str) -> str | None:
-    """What is wrong with a proxy's address; it may hold a password, so nothing of it is repeated but its scheme."""
+    """What is wrong with a proxy's URL. It may contain a password, so only its scheme is quoted."""
     try:
         parts = urlsplit(value)
         host, _ = parts.hostname, parts.port

@@ -1,0 +1,151 @@
+"""Detaches the large parts of a server's messages before the SDK processes the rest.
+
+The SDK copies and validates a whole message several times on the event loop, which takes a tenth of a second for the
+largest accepted message. So the transport passes it a message without its large parts, which a marker stands for. The
+parts are validated off the event loop, one at a time.
+
+Loads the MCP SDK: import this module only where a server is started.
+"""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from mcp_types import CallToolResult, ContentBlock, ListToolsResult, Tool
+from pydantic import TypeAdapter
+
+from mcp_bridge.offload import is_large
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LARGE_CHARS = 256 << 10
+LARGE_VALUES = 2000
+"""Limits above which a part is detached: the SDK would take some milliseconds to copy it."""
+
+_KEY = "mcp_bridge/detached"
+
+_PARTS = {"content": list, "structuredContent": object, "tools": list}
+"""Members of results that can be detached, and their types. An empty value replaces a detached one."""
+
+_blocks: TypeAdapter[list[ContentBlock]] = TypeAdapter(list[ContentBlock])
+_object: TypeAdapter[dict[str, Any] | None] = TypeAdapter(dict[str, Any] | None)
+_BLOCKS_AT_ONCE = 50
+
+
+class _Detached(str):
+    """The marker in a message's `_meta` that carries the detached parts. No message from a peer can contain one."""
+
+    __slots__ = ("parts",)
+
+    parts: dict[str, Any]
+
+
+def is_oversized(value: Any) -> bool:
+    """Whether a value is too large for the SDK to copy on the event loop."""
+    return is_large(value, chars=LARGE_CHARS, values=LARGE_VALUES)
+
+
+def detach(result: Any) -> Any:
+    """The result without its large parts; the same object if it has none or isn't a result.
+
+    Args:
+        result: A decoded JSON-RPC result. It isn't modified.
+    """
+    if not isinstance(result, dict) or not is_oversized(result):
+        return result
+    meta = result.get("_meta")
+    if not (meta is None or isinstance(meta, dict)):
+        return result
+    mark = _Detached("")
+    mark.parts = {
+        name: result[name] for name, kind in _PARTS.items() if name in result and isinstance(result[name], kind)
+    }
+    if not mark.parts:
+        return result
+    rest = {name: kind() if kind is list else {} for name, kind in _PARTS.items() if name in mark.parts}
+    return result | rest | {"_meta": (meta or {}) | {_KEY: mark}}
+
+
+def detached_parts(result: CallToolResult | ListToolsResult) -> dict[str, Any]:
+    """The parts detached from a result, by their wire names."""
+    mark = (result.meta or {}).get(_KEY)
+    return mark.parts if isinstance(mark, _Detached) else {}
+
+
+def reattach(result: CallToolResult, parts: dict[str, Any], *, objects_only: bool) -> CallToolResult:
+    """A copy of a tool call's result with its detached parts restored.
+
+    Args:
+        result: The result as the SDK decoded it.
+        parts: The detached parts.
+        objects_only: Whether structured content must be an object, as in protocol versions before 2026-07-28.
+
+    Raises:
+        pydantic.ValidationError: A part is not valid content.
+    """
+    found: dict[str, Any] = {}
+    if "content" in parts:
+        blocks = parts["content"]
+        found["content"] = [
+            block
+            for start in range(0, len(blocks), _BLOCKS_AT_ONCE)
+            for block in _blocks.validate_python(blocks[start : start + _BLOCKS_AT_ONCE], by_name=False)
+        ]
+    if "structuredContent" in parts:
+        structured = found["structured_content"] = parts["structuredContent"]
+        if objects_only and not isinstance(structured, dict):
+            _object.validate_python(structured)
+    meta = {name: value for name, value in (result.meta or {}).items() if name != _KEY}
+    copy = result.model_copy(update=found)
+    copy.meta = meta or None
+    if not meta:
+        copy.model_fields_set.discard("meta")
+    return copy
+
+
+def tools_of(page: ListToolsResult) -> Iterator[dict[str, Any]]:
+    """The tools of a listing page, normalised by the SDK's model, with wire names.
+
+    Raises:
+        pydantic.ValidationError: One of them is invalid.
+    """
+    for raw in detached_parts(page).get("tools", ()):
+        yield _dumped(Tool.model_validate(raw, by_name=False))
+    for tool in page.tools:
+        yield _dumped(tool)
+
+
+def _dumped(tool: Tool) -> dict[str, Any]:
+    return tool.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+class DetachedArguments:
+    """Arguments too large for the SDK, keyed by the marker that stands for them in a request."""
+
+    def __init__(self) -> None:
+        self._detached: dict[str, dict[str, Any]] = {}
+
+    @contextmanager
+    def detached(self, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """The arguments, or a marker for large ones, to pass to the SDK until the request is answered or abandoned."""
+        if not is_oversized(arguments):
+            yield arguments
+            return
+        mark = secrets.token_hex(16)
+        self._detached[mark] = arguments
+        try:
+            yield {mark: True}
+        finally:
+            del self._detached[mark]
+
+    def restored(self, message: dict[str, Any]) -> dict[str, Any] | None:
+        """A request's parameters with the detached arguments restored; None if none were detached."""
+        arguments = message.get("arguments")
+        if self._detached and isinstance(arguments, dict) and len(arguments) == 1:
+            (mark,) = arguments
+            if (kept := self._detached.get(mark)) is not None:
+                return message | {"arguments": kept}
+        return None

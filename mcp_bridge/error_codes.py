@@ -1,0 +1,974 @@
+"""Every error code, with what it means, what to do about it, and who sees it.
+
+A code is a string that doesn't change from version to version: scripts, clients and people branch on it. `Code` is the
+type of all of them, and mypy refuses one that isn't listed, wherever an error is made. `GROUPS` describes each.
+docs/error-codes.md is made from here:
+
+    python -m mcp_bridge.error_codes > docs/error-codes.md
+
+To add a code, write it into `Code` and into the group of what raises it, and make the page anew.
+`tests/project/test_error_codes.py` finds a code that is missing in one of them, or that nothing raises any more.
+
+Standard library only. `errors` and what runs in the container import it for type checking alone, so no sandbox and no
+start of the server loads these texts.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import Flag, auto
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# fmt: off
+Code = Literal[
+    "already_decided", "already_pending", "ambiguous_id", "approval_needed", "approval_outdated",
+    "arguments_too_deep", "arguments_unchecked", "artifact_too_large", "backup_busy", "backup_damaged",
+    "backup_exists", "backup_failed", "backup_newer", "backup_unusable", "bad_argument", "bad_arguments",
+    "bad_artifact", "bad_artifact_name", "bad_checkpoint", "bad_client_config", "bad_code", "bad_condition",
+    "bad_config", "bad_context", "bad_entry", "bad_export", "bad_frame", "bad_host", "bad_identity", "bad_intent",
+    "bad_key", "bad_memory", "bad_note", "bad_origin", "bad_outcome", "bad_params", "bad_passphrase",
+    "bad_policy_snapshot", "bad_program", "bad_proof", "bad_recipient", "bad_reference", "bad_request", "bad_result",
+    "bad_secret", "bad_signature", "bad_state", "bad_text", "bad_timeout", "bad_tool_result", "bad_tools", "bad_type",
+    "bad_value", "bridge_at_work", "budget_bytes", "budget_calls", "budget_cost", "budget_exceeded", "budget_tokens",
+    "calls_too_large", "cancelled", "cannot_listen", "certificates", "changed_file", "channel_closed",
+    "client_config", "client_not_read", "clock_is_right", "clock_went_back", "code_too_large", "config_missing",
+    "configuration", "context_too_large", "cpus_not_enforced", "database_busy", "database_newer", "database_unusable",
+    "demo_needs_git", "demo_needs_servers", "denied", "denied_steps", "disk_full", "divergence", "duplicate_id",
+    "effect_cancelled", "empty_code", "ended", "engine", "engine_absent", "engine_alias", "engine_broken",
+    "engine_failed", "engine_silent", "erased", "erasure_unfinished", "error", "execution_running", "exit", "failed",
+    "files_full", "folder_changed", "folder_too_large", "frame_too_deep", "frame_too_large", "image",
+    "image_build_failed", "image_missing", "image_python_too_old", "image_without_python", "in_doubt",
+    "index_in_text", "internal_error", "interpreter_exited", "interpreter_killed", "interrupted", "invalid_program",
+    "kernel_command_line", "key_conflict", "key_missing", "key_unusable", "keyring_missing", "keyring_unusable",
+    "ledger_behind", "ledger_damaged", "ledger_full", "ledger_head_damaged", "ledger_in_use", "ledger_missing",
+    "ledger_room", "limits", "limits_refused", "log_unwritable", "memory_not_enforced", "missing_field",
+    "model_bad_answer", "model_failed", "model_timeout", "model_unavailable", "narrowed", "nested_bridge", "no_fts5",
+    "no_newuidmap", "no_runtime", "no_subordinate_ids", "no_target", "no_user_namespace", "not_allowed", "not_asked",
+    "not_awaited", "not_in_doubt", "not_json", "not_open_yet", "not_pending", "not_recorded", "not_replayable",
+    "not_resumable", "not_suspended", "not_trusted", "nothing_is_lost", "nothing_to_erase", "nothing_to_trust",
+    "oci_runtime_unusable", "other_log", "other_program", "other_version", "out_of_memory", "output_limit",
+    "output_unwritable", "packages_failed", "payload_too_large", "pids_not_enforced", "plan_failed", "privileges",
+    "program_cycle", "program_sensitive", "programs_too_large", "proxy", "publish_bad_answer", "publish_conflict",
+    "publish_file_foreign", "publish_file_lost", "publish_file_unusable", "publish_refused", "publish_unasked",
+    "publish_unreachable", "record_limit", "reference_erased", "reference_unknown", "reserved_name", "restore_busy",
+    "restore_exists", "restore_failed", "restore_unfinished", "result_too_large", "retired_key", "rolled_back",
+    "runtime_directory", "sandbox_broken", "sandbox_lost", "sandbox_silent", "sandbox_start_failed",
+    "sandbox_start_timeout", "script", "script_error", "script_missing", "script_timeout", "seccomp_off",
+    "seccomp_refused", "secret_denied", "secret_elsewhere", "secret_missing", "secrets_file_busy",
+    "secrets_file_damaged", "secrets_file_unreadable", "secrets_file_unsafe", "secrets_file_unwritable",
+    "security_module", "server", "server_died", "server_start_failed", "server_unavailable", "servers", "stalled",
+    "state_unsafe", "state_unusable", "state_unwritable", "still_waiting", "storage_vfs", "sub_steps_failed",
+    "syntax_error", "tampered", "timeout", "token_needed", "too_large", "too_many_artifacts", "too_many_calls",
+    "too_many_keys", "too_many_memories", "too_many_programs", "too_many_references", "too_many_viewers",
+    "too_much_at_once", "tool_busy", "tool_cancelled", "tool_changed", "tool_error", "tool_failed", "tool_timeout",
+    "tool_unavailable", "trust_unusable", "unexpected_response", "uninstall_failed", "unknown_approval",
+    "unknown_artifact", "unknown_doubt", "unknown_effect", "unknown_entry", "unknown_field", "unknown_key",
+    "unknown_method", "unknown_output", "unknown_path", "unknown_profile", "unknown_program", "unknown_request",
+    "unknown_run", "unknown_secret", "unknown_server", "unknown_step", "unknown_tool", "unknown_trace", "unreachable",
+    "untrusted_file", "untrusted_key", "unusable_file", "usage", "userns_refused", "violation", "wall_timeout",
+    "witness_alone", "witness_behind", "witness_forgot", "witness_head_damaged", "witness_key_missing",
+    "witness_key_unsafe", "witness_key_unusable", "witness_newer", "witness_unusable", "wrong_identity",
+    "wrong_passphrase",
+]
+# fmt: on
+
+
+class Audience(Flag):
+    """Who gets to see a code.
+
+    Attributes:
+        SCRIPT: The script, as `code` of the exception that a call raises or of a program's step.
+        CLIENT: The MCP client, in the answer of a tool.
+        COMMAND: Whoever runs a command: `mcp-bridge: CODE: …` on standard error, or `error.code` with `--json`.
+        DOCTOR: Whoever runs `mcp-bridge doctor --json`.
+        VIEWER: The trace viewer's pages.
+    """
+
+    SCRIPT = auto()
+    CLIENT = auto()
+    COMMAND = auto()
+    DOCTOR = auto()
+    VIEWER = auto()
+
+
+class Description(NamedTuple):
+    """What there is to know of a code.
+
+    Attributes:
+        meaning: What has happened.
+        remedy: What to do about it.
+        seen_by: Who sees it; None for whoever sees the others of its group.
+        exit_status: With which a command ends, if that is the same for every command: 2 for a wrong use, 4 for a
+            refusal, 5 for an execution that is suspended.
+    """
+
+    meaning: str
+    remedy: str
+    seen_by: Audience | None = None
+    exit_status: Literal[2, 4, 5] | None = None
+
+
+class Group(NamedTuple):
+    """Codes that come from the same place.
+
+    Attributes:
+        title: A heading.
+        about: Where these codes come from, in a sentence.
+        seen_by: Who sees them.
+        codes: The codes, sorted.
+    """
+
+    title: str
+    about: str
+    seen_by: Audience
+    codes: Mapping[Code, Description]
+
+
+_SCRIPT, _CLIENT, _COMMAND = Audience.SCRIPT, Audience.CLIENT, Audience.COMMAND
+_DOCTOR, _VIEWER = Audience.DOCTOR, Audience.VIEWER
+
+# fmt: off
+GROUPS: Final[tuple[Group, ...]] = (
+    Group("Running a script",
+        "Why a run of `run_python` or `mcp-bridge run` did not begin, or how it ended.",
+        _CLIENT | _COMMAND, {
+        "approval_needed": Description(
+            "The policy wants a person to approve the call, and nobody can be asked now.",
+            "Answer with `mcp-bridge approvals` or in the viewer, then run the script again with its idempotency key.",
+            _SCRIPT | _CLIENT | _COMMAND),
+        "bad_code": Description(
+            "The code is not Unicode text: it holds a lone surrogate.",
+            "Send the code as UTF-8 text.", exit_status=2),
+        "bad_key": Description(
+            "An idempotency key is too long or not printable, or text that should be a public key is not one.",
+            "Use 1 to 1000 printable characters as an idempotency key. Copy a public key as `mcp-bridge audit "
+            "key` prints it.",
+            exit_status=2),
+        "bad_timeout": Description(
+            "`timeout` is not above 0, or is above `max_timeout`.",
+            "Ask for a shorter time, or have the operator raise `max_timeout`.", exit_status=2),
+        "cancelled": Description(
+            "The run, the program or the step was cancelled.",
+            "Start it again if you still need it.", _SCRIPT | _CLIENT | _COMMAND),
+        "channel_closed": Description(
+            "The script closed its channel to the bridge, or the channel broke.",
+            "Close only the descriptors that the script has opened itself."),
+        "code_too_large": Description(
+            "The code is larger than a run may send to its sandbox.",
+            "Write less code, or let it read its data by a tool.", exit_status=2),
+        "divergence": Description(
+            "A script that is run again from its record does not make the calls that it made before.",
+            "Keep time, chance and the order of sets out of what the script decides. Nothing was done twice."),
+        "empty_code": Description(
+            "There is no code to run.",
+            "Pass Python source in `code`, a file or `-c`.", exit_status=2),
+        "erased": Description(
+            "What the execution was given and gave was erased.",
+            "Use another idempotency key to run it again."),
+        "exit": Description(
+            "The script ended by `sys.exit` with a status other than 0.",
+            "See what the script printed."),
+        "image_python_too_old": Description(
+            "The image has a Python older than 3.11.",
+            "Configure another image, or none."),
+        "in_doubt": Description(
+            "A call was begun, and nobody knows whether it happened.",
+            "A person finds out and says so with `mcp-bridge execution settle`.", _SCRIPT | _CLIENT | _COMMAND),
+        "internal_error": Description(
+            "The bridge met a fault of its own.",
+            "See its log, and report the fault.", _SCRIPT | _CLIENT | _COMMAND | _VIEWER),
+        "interpreter_exited": Description(
+            "The interpreter left before the script's end, as by `os._exit`.",
+            "End a script by its last line or by `sys.exit`."),
+        "interpreter_killed": Description(
+            "A signal ended the interpreter.",
+            "See what the script does to processes, and what its libraries do."),
+        "key_conflict": Description(
+            "The idempotency key belongs to other code, another program, another context, or to an execution "
+            "whose owner is not known.",
+            "Use a key for one thing only.", exit_status=2),
+        "not_open_yet": Description(
+            "The bridge is still being opened, so nothing was run.",
+            "Call again. If it lasts, run `mcp-bridge doctor`.", _CLIENT),
+        "out_of_memory": Description(
+            "The script used more memory than its sandbox has.",
+            "Work in smaller parts, or raise `memory`."),
+        "output_limit": Description(
+            "The script printed more than `max_output_size`.",
+            "Print less, or keep a file with `artifact(path)`."),
+        "sandbox_lost": Description(
+            "The sandbox ended, and not by the script's doing.",
+            "Run the script again, with its idempotency key."),
+        "sandbox_silent": Description(
+            "The sandbox stopped sending its heartbeat.",
+            "Run the script again. If it lasts, the host is overloaded."),
+        "sandbox_start_timeout": Description(
+            "The sandbox did not answer in time after its start.",
+            "Try again. If it lasts, run `mcp-bridge doctor`."),
+        "script_error": Description(
+            "The script raised an exception that it did not catch.",
+            "Fix the script: the answer has the exception and its line."),
+        "script_timeout": Description(
+            "The script used up its own time; waiting for tools does not count.",
+            "Ask for more with `timeout`, or do less."),
+        "still_waiting": Description(
+            "The execution still waits: for a person, a time or a payload.",
+            "See what it waits for with `mcp-bridge execution show`, then go on with it.",
+            _SCRIPT | _CLIENT | _COMMAND, exit_status=5),
+        "syntax_error": Description("The code does not compile.", "Fix the code: the answer has the line."),
+        "unknown_run": Description(
+            "No run was given this idempotency key, which looks like one that the bridge makes.",
+            "Ask without a key, or with one of your own.", exit_status=2),
+        "wall_timeout": Description(
+            "The run took longer than a whole run may, with all waiting counted.",
+            "Do less in one run."),
+    }),
+    Group("Calls of tools",
+        "The errors that a tool call raises in a script, and with which a tool step of a program fails.",
+        _SCRIPT, {
+        "approval_outdated": Description(
+            "The server has changed the tool since a person approved the call. Nothing was called.",
+            "Start again, and have the tool approved as it is now."),
+        "arguments_too_deep": Description("The arguments nest too deep.", "Pass flatter values."),
+        "arguments_unchecked": Description(
+            "The arguments can't be checked against the tool's schema, so it was not called.",
+            "Pass less, or have the server's author fix the schema."),
+        "bad_arguments": Description(
+            "The arguments don't fit the tool.",
+            "Call it as the message shows.", _SCRIPT | _CLIENT),
+        "bad_result": Description(
+            "What the server answered is no result of a tool, or can't be passed on as JSON.",
+            "Report it to the server's author."),
+        "bad_tool_result": Description(
+            "A registered tool returned something that is not JSON.",
+            "The operator fixes the tool."),
+        "budget_bytes": Description(
+            "The operator's limit on bytes of arguments and results is reached.",
+            "Pass less, or have the operator raise the limit in `[policy]`."),
+        "budget_calls": Description(
+            "The operator's limit on calls is reached.",
+            "Call less, or have the operator raise the limit in `[policy]`."),
+        "budget_cost": Description(
+            "The operator's limit on the cost of models is reached.",
+            "Use the model less, or have the operator raise the limit in `[policy]`."),
+        "budget_tokens": Description(
+            "The operator's limit on a model's tokens is reached.",
+            "Use the model less, or have the operator raise the limit in `[policy]`."),
+        "calls_too_large": Description(
+            "The requests of this run are larger than `max_call_size` together.",
+            "Pass less, or have the operator raise `max_call_size`.", _SCRIPT | _CLIENT),
+        "denied": Description(
+            "The policy or a person refused the call.",
+            "`mcp-bridge policy explain SERVER.TOOL` names the rule. Do without the call, or ask the operator.",
+            _SCRIPT | _CLIENT | _COMMAND, exit_status=4),
+        "error": Description("A request failed, and the host gave no code.", "Read the message."),
+        "interrupted": Description(
+            "The call was taken back or cut off: it may have happened.",
+            "Look whether it happened before you call again."),
+        "not_awaited": Description("A call was written without `await`, so it never ran.", "Write `await` before it."),
+        "record_limit": Description(
+            "This run has recorded as much as `max_run_size` allows. The call was not made.",
+            "Go on in another run, or have the operator raise `max_run_size` in `[ledger]`."),
+        "reference_erased": Description(
+            "The value behind a `vault://ref/` reference was erased.",
+            "Get the value again."),
+        "reference_unknown": Description(
+            "This execution has no value behind the `vault://ref/` reference.",
+            "Use a reference only in the execution that it came from."),
+        "result_too_large": Description("The answer is larger than may be passed on.", "Ask the tool for less."),
+        "secret_denied": Description(
+            "The tool may not receive this secret.",
+            "Have the operator name the tool in the secret's table."),
+        "secret_missing": Description(
+            "There is no value for the secret.",
+            "Set it with `mcp-bridge secret set`, or where `[secrets]` says that it comes from.", _SCRIPT | _COMMAND),
+        "server_died": Description(
+            "The server ended while the tool ran: the call may have happened.",
+            "`mcp-bridge servers list --start` shows what it printed."),
+        "server_start_failed": Description(
+            "The server did not start.",
+            "`mcp-bridge servers list --start` shows what it printed."),
+        "server_unavailable": Description(
+            "The server is disabled, misconfigured, of a kind that is not supported, or waits to be started again.",
+            "Read the reason in the message, and fix the server's configuration."),
+        "too_many_calls": Description(
+            "The run has made as many requests as `max_calls` allows.",
+            "Call less, or have the operator raise `max_calls`.", _SCRIPT | _CLIENT),
+        "too_many_references": Description(
+            "The execution has too many sensitive values.",
+            "Handle fewer sensitive values in one execution."),
+        "tool_busy": Description(
+            "Every thread for synchronous registered tools was busy. The call was not started.",
+            "Call again later, or make the tool asynchronous."),
+        "tool_cancelled": Description(
+            "The call was cancelled, because its server was stopped.",
+            "Call again if you still need it."),
+        "tool_changed": Description(
+            "The server has changed the tool just now, so it was not called.",
+            "Read the tool's description again, and call it as it is now."),
+        "tool_error": Description("The tool itself says that it failed.", "Read its message."),
+        "tool_failed": Description(
+            "The server answered with a protocol error instead of a result.",
+            "Read its message. If it lasts, see the server's log."),
+        "tool_timeout": Description(
+            "The tool gave no answer in time: the call may have happened.",
+            "Look whether it happened. The operator can raise the server's `timeout`."),
+        "tool_unavailable": Description(
+            "Too many timed-out calls of a registered tool are still running.",
+            "The operator finds out why the tool hangs."),
+        "unknown_server": Description(
+            "There is no such server.",
+            "The message has the nearest names; `mcp-bridge servers list` has all.",
+            _SCRIPT | _CLIENT | _COMMAND, exit_status=2),
+        "unknown_tool": Description(
+            "There is no such tool.",
+            "The message has the nearest names.", _SCRIPT | _COMMAND, exit_status=2),
+        "violation": Description(
+            "The sandbox asked for something that the program or the script does not allow now. The execution has "
+            "failed.",
+            "Use the bridge's own modules in scripts, and don't write to its channel.", _SCRIPT | _CLIENT),
+    }),
+    Group("Files and memories",
+        "Errors when artifacts, memories and outputs are kept or read.",
+        _SCRIPT, {
+        "artifact_too_large": Description(
+            "The artifacts of this run are larger than `max_artifact_size` together.",
+            "Keep less, or have the operator raise `max_artifact_size`."),
+        "bad_artifact": Description(
+            "The parts of an artifact came out of order, or are not base64.",
+            "Keep files with `artifact(path)`."),
+        "bad_artifact_name": Description("The name is no plain file name.", "Use a file name without a folder."),
+        "bad_memory": Description(
+            "The memory's key or value is too long, or its file is damaged.",
+            "Use a shorter key or value, or save the memory again."),
+        "disk_full": Description(
+            "The disk is full or can't be written.",
+            "Free space, or move the state directory.", _SCRIPT | _COMMAND),
+        "files_full": Description(
+            "Artifacts and kept outputs have reached `max_files_size`.",
+            "The operator erases some, or raises `max_files_size` in `[ledger]`."),
+        "too_many_artifacts": Description(
+            "The run has kept too many artifacts.",
+            "Put several files into one archive."),
+        "too_many_memories": Description(
+            "There are too many memories, or they are too large together.",
+            "Delete some."),
+        "unknown_artifact": Description("There is no such artifact.", "Run the script again.", _CLIENT),
+        "unknown_output": Description(
+            "No such output is kept.",
+            "Run the script again, and print less of it.", _CLIENT),
+    }),
+    Group("Programs",
+        "Errors when a program is saved, started or resumed.",
+        _SCRIPT | _CLIENT | _COMMAND, {
+        "bad_context": Description("The context is no JSON object.", "Pass names and values.", exit_status=2),
+        "bad_program": Description(
+            "A file or standard input has no program.",
+            "Write an object with a list of `steps`.", _COMMAND, exit_status=2),
+        "bad_request": Description("A request has a field that is too long or of the wrong form.", "Read the message."),
+        "bad_state": Description(
+            "What is kept of a program or an execution can't be used: it was changed, or another version wrote it.",
+            "Delete the program and save it again. The execution can't go on."),
+        "context_too_large": Description(
+            "The context is too large, or has too many sensitive values.",
+            "Pass less: a program can read large data by a tool.", exit_status=2),
+        "denied_steps": Description(
+            "The policy would deny steps of the program in any case, so it was not begun.",
+            'Leave these steps out, or set `denied_steps = "warn"` in `[programs]`.'),
+        "effect_cancelled": Description(
+            "The program no longer needs this effect.",
+            "Nothing: the program goes on without it.", _SCRIPT),
+        "invalid_program": Description(
+            "The program is not valid.",
+            "Fix what the message lists; see [Faults of a program](#faults-of-a-program).", exit_status=2),
+        "narrowed": Description(
+            "The execution may use servers that this script was not given.",
+            "Go on without `servers`, or with all that it was begun with.", _SCRIPT),
+        "not_suspended": Description(
+            "The execution is not suspended, or somebody has resumed it.",
+            "See how it stands with `mcp-bridge execution show`."),
+        "payload_too_large": Description("The payload is too large.", "Pass less.", _SCRIPT),
+        "program_sensitive": Description(
+            "The program has sensitive values where no reference can stand for them.",
+            "Use other names for its steps, and pass such values in its context.", _SCRIPT | _CLIENT),
+        "programs_too_large": Description(
+            "The saved programs that this one runs are too large together.",
+            "Have it run fewer or smaller programs."),
+        "reserved_name": Description(
+            "The name is empty, or is the operator's, or looks like it.",
+            "Use another name.", exit_status=2),
+        "too_many_programs": Description(
+            "Too many programs are saved or running.",
+            "Delete some, or await some.", _SCRIPT | _CLIENT),
+        "unknown_program": Description(
+            "There is no such program.",
+            "`mcp-bridge program list` has them.", _SCRIPT | _CLIENT | _COMMAND | _VIEWER, exit_status=2),
+        "unknown_request": Description(
+            "The host does not answer this request.",
+            "Use the bridge's own modules in scripts.", _SCRIPT),
+        "unknown_trace": Description(
+            "There is no such execution.",
+            "`mcp-bridge execution list` has them.", _SCRIPT | _CLIENT | _COMMAND | _VIEWER, exit_status=2),
+    }),
+    Group("How steps and programs end",
+        "The `code` of a step that failed, of a program that ended badly, and of an event that a program's machine "
+        "refused. Codes of calls and models stand there, too.",
+        _SCRIPT | _CLIENT | _COMMAND, {
+        "already_pending": Description(
+            "The effect is pending already.",
+            "Report it: the bridge should not ask for it."),
+        "bad_outcome": Description(
+            "The outcome of an effect can't be taken by the program.",
+            "Report it to the tool's author, with what the tool answered."),
+        "bad_value": Description(
+            "A value has the wrong form: of a field of a program, of a payload, or of an outcome.",
+            "Pass what the message asks for."),
+        "budget_exceeded": Description(
+            "The program has used up its own `max_…` limits.",
+            "Raise the limit in the program, or do less."),
+        "ended": Description("The execution has ended, so nothing can happen to it.", "Start it again."),
+        "failed": Description("The effect or the step failed, and gave no code of its own.", "Read the message."),
+        "no_target": Description("A condition has no target for this case.", "Give the step `then` and `otherwise`."),
+        "not_allowed": Description(
+            "The model's answer is none of `allowed_outputs`.",
+            "Have the prompt name them, or add the answer."),
+        "not_json": Description("A value can't be written as JSON.", "Pass text, numbers, lists and objects of them."),
+        "not_pending": Description("The effect isn't pending.", "See what waits with `mcp-bridge execution show`."),
+        "not_resumable": Description(
+            "The effect waits for a person or for its time, and takes no payload.",
+            "Answer with `mcp-bridge approvals`, or wait."),
+        "other_program": Description(
+            "The state belongs to another program.",
+            "Resume the execution with the program that it was begun with."),
+        "other_version": Description("The state was written by another version.", "Use that version."),
+        "stalled": Description(
+            "Too many steps in a row have changed nothing (`max_stalled_steps`).",
+            "Fix the loop, or raise the limit."),
+        "sub_steps_failed": Description("Sub-steps of a parallel step failed.", "See the sub-steps' own errors."),
+        "timeout": Description("The effect did not end in time.", "Raise `timeout_seconds` of the step."),
+        "too_large": Description(
+            "A value or a program is too large, or programs nest too deep; in the viewer: more than it takes or draws.",
+            "Pass less, or split it.", _SCRIPT | _CLIENT | _COMMAND | _VIEWER),
+        "too_much_at_once": Description(
+            "One event would make the program do too much at once.",
+            "Use smaller lists and fewer steps without effects."),
+        "unknown_effect": Description("No such effect is awaited.", "Report it: the bridge should not ask for it."),
+    }),
+    Group("Faults of a program",
+        "What the validator says of a program: the `code` of each fault, beside its `path` and `message`. "
+        "`bad_value`, `not_json`, `too_large`, `unknown_program` and `unknown_step` can be there, too.",
+        _SCRIPT | _CLIENT | _COMMAND, {
+        "bad_condition": Description(
+            "The condition can't be read, or has no answer.",
+            "Write it as the message shows."),
+        "bad_reference": Description("The text is no reference.", "Write a reference such as `$items`."),
+        "bad_type": Description("The value has the wrong type.", "Use the type that the message names."),
+        "duplicate_id": Description("Two steps have the same id.", "Give each its own."),
+        "index_in_text": Description("Brackets in a text are text.", "Write an index with dots, as the message shows."),
+        "missing_field": Description("A field is missing.", "Add it."),
+        "program_cycle": Description("Programs run each other without end.", "Break the cycle.", _COMMAND),
+        "unknown_field": Description(
+            "There is no such field here.",
+            "Remove it; the message may have the nearest name."),
+        "unknown_step": Description(
+            "There is no such step, or it does not call that tool.",
+            "The message has the nearest names.", exit_status=2),
+        "unreachable": Description("No other step leads to this one.", "Point a step at it, or remove it."),
+    }),
+    Group("Models",
+        "Errors of a model step, or when a model is asked to write a program.",
+        _SCRIPT | _COMMAND, {
+        "bad_intent": Description(
+            "The intent is empty or too long.",
+            "Say in a few sentences what the program shall do."),
+        "model_bad_answer": Description(
+            "The model answered without text, or with too much.",
+            "Raise or set `max_tokens`."),
+        "model_failed": Description("The provider or the client refused.", "Read its words in the message."),
+        "model_timeout": Description("The model did not answer in time.", "Raise `timeout` in `[model]`."),
+        "model_unavailable": Description(
+            "No model is configured, its library is not installed, or the client can't be asked.",
+            "Add a `[model]` table; install the extra that the message names."),
+        "plan_failed": Description(
+            "The model wrote no valid program.",
+            "Say more exactly what the program shall do, or use a stronger model."),
+    }),
+    Group("Approvals and calls in doubt",
+        "Errors when a person answers a question, or settles a call that is in doubt.",
+        _COMMAND | _VIEWER, {
+        "already_decided": Description(
+            "Somebody has answered the question already.",
+            "Nothing: the first answer counts.", exit_status=4),
+        "ambiguous_id": Description(
+            "Several executions, questions or calls match the id.",
+            "Write more of the id.", _COMMAND, exit_status=2),
+        "not_in_doubt": Description(
+            "No call of this execution, or not this one, is in doubt.",
+            "See what waits with `mcp-bridge execution show`.", _COMMAND),
+        "unknown_approval": Description(
+            "The execution has asked no such question.",
+            "`mcp-bridge approvals list` has those that are open.", exit_status=2),
+        "unknown_doubt": Description(
+            "No such call is in doubt.",
+            "The message lists those that are.", _COMMAND, exit_status=2),
+    }),
+    Group("The channel to the sandbox",
+        "A message that breaks the channel's rules. The script's own values can be too large or too deep; the rest "
+        "happens when a script writes to the channel.",
+        _SCRIPT | _CLIENT, {
+        "bad_frame": Description("A line is not JSON, or not a message of the channel.", "Don't write to the channel."),
+        "bad_params": Description("A message's parameters don't fit its method.", "Pass what the message asks for."),
+        "frame_too_deep": Description("A value nests too deep for the channel.", "Pass flatter values."),
+        "frame_too_large": Description(
+            "A value is too large for the channel.",
+            "Pass less, or keep a file with `artifact(path)`."),
+        "unexpected_response": Description(
+            "The sandbox answered a question that was never asked.",
+            "Don't write to the channel."),
+        "unknown_method": Description(
+            "The sandbox sent a message that the channel doesn't have, or not in this form.",
+            "Don't write to the channel."),
+    }),
+    Group("Containers and images",
+        "Why a sandbox could not be started.",
+        _CLIENT | _COMMAND, {
+        "engine_failed": Description(
+            "A command of the container engine failed.",
+            "Read the engine's words in the message, and run `mcp-bridge doctor`."),
+        "image_build_failed": Description(
+            "The image could not be built.",
+            "Read the message; `mcp-bridge image build` tries again."),
+        "image_missing": Description(
+            "The image isn't on this machine, and images are never pulled.",
+            "`mcp-bridge image build`, or load it with the engine's `load`."),
+        "image_without_python": Description(
+            "The image has no `python3`.",
+            "Use one with Python 3.11 or later on its PATH, or none."),
+        "no_runtime": Description(
+            "No container engine works here.",
+            "`mcp-bridge doctor` says why for each, and what to install."),
+        "packages_failed": Description(
+            "The image's packages could not be installed.",
+            "See the message; `mcp-bridge doctor` checks proxies and certificates."),
+        "sandbox_broken": Description(
+            "A script in the sandbox failed when `doctor` tried one.",
+            "Read the message.", _COMMAND),
+        "sandbox_start_failed": Description(
+            "The engine could not start the container, or it ended before the script began.",
+            "Try again; if it lasts, run `mcp-bridge doctor`."),
+        "unknown_profile": Description(
+            "There is no such package profile.",
+            "The message has the profiles.", _COMMAND, exit_status=2),
+    }),
+    Group("Configuration and trust",
+        "Errors in the configuration, and in files that come with a folder.",
+        _COMMAND | _CLIENT, {
+        "bad_client_config": Description(
+            "A client's configuration file can't be read, or has no servers where they belong.",
+            "Fix the file; the message has its line.", _COMMAND),
+        "bad_config": Description(
+            "The configuration has a wrong key or value.",
+            "The message has the file, the line, and what to write.", exit_status=2),
+        "bad_policy_snapshot": Description(
+            "The policy that is stored with an execution can't be read.",
+            "It was changed, or another version stored it: use that version."),
+        "bad_tools": Description(
+            "A registered tool can't be loaded as it is declared.",
+            "Fix the module; the message has the place.", exit_status=2),
+        "changed_file": Description(
+            "The folder's file, or one that it loads, isn't what was trusted.",
+            "`mcp-bridge trust` shows what it would do, and asks.", _COMMAND),
+        "config_missing": Description(
+            "There is no such configuration file.",
+            "Name a file that is there.", exit_status=2),
+        "folder_changed": Description(
+            "A file was changed while it was read, so it isn't what was trusted.",
+            "Run `mcp-bridge trust` again."),
+        "folder_too_large": Description(
+            "The folder's file would load more than a person can review.",
+            "Give tools and programs folders of their own, and name these."),
+        "log_unwritable": Description(
+            "`log_file` can't be written.",
+            "Name a file in a folder that is there.", _COMMAND, exit_status=2),
+        "nested_bridge": Description(
+            "This bridge was started by a bridge, as one of its servers.",
+            "Take it out of the servers, or set `MCP_BRIDGE_ALLOW_SELF_SERVER=1`.", _COMMAND, exit_status=4),
+        "no_fts5": Description("This Python's SQLite can't search text.", "Use a Python whose SQLite has FTS5."),
+        "not_asked": Description(
+            "The command needs a confirmation, and there is no terminal to ask in. Nothing was done.",
+            "Run it in a terminal, or with `--yes`.", _COMMAND, exit_status=4),
+        "not_trusted": Description(
+            "Nothing in this folder was trusted.",
+            "`mcp-bridge trust --list` has what is.", _COMMAND),
+        "nothing_to_trust": Description(
+            "The folder has no file that could be trusted.",
+            "Name the folder that has one.", _COMMAND, exit_status=2),
+        "trust_unusable": Description(
+            "The records of what is trusted can't be used.",
+            "Check their owner and mode, or remove them and trust the folders again."),
+        "untrusted_file": Description(
+            "A folder's own file takes no part: its content isn't trusted.",
+            "`mcp-bridge trust` shows what it would do, and asks.", _COMMAND),
+        "unusable_file": Description(
+            "A folder's own file takes no part: it can't be read or judged.",
+            "Read the reason in the message.", _COMMAND),
+    }),
+    Group("Secrets",
+        "Errors when secrets are read or set.",
+        _COMMAND, {
+        "bad_secret": Description(
+            "The value is empty, is not text, or can be guessed.",
+            "Use a longer one of more kinds of characters.", exit_status=2),
+        "keyring_missing": Description(
+            "The library for the system's keyring isn't installed.",
+            "Install `mcp-code-bridge[keyring]`, or use the file."),
+        "keyring_unusable": Description("The system's keyring can't be used.", "Unlock it, or use the file."),
+        "secret_elsewhere": Description(
+            "The secret is configured to come from elsewhere.",
+            "Set it there, or change its table.", exit_status=2),
+        "secrets_file_busy": Description(
+            "Another process is writing the file of secrets.",
+            "Find it with `fuser`, and wait for its end."),
+        "secrets_file_damaged": Description(
+            "The file of secrets is not what this version writes.",
+            "Move the file away, and set the secrets again."),
+        "secrets_file_unreadable": Description("The file of secrets can't be read.", "Check its owner and mode."),
+        "secrets_file_unsafe": Description(
+            "The file of secrets can be read or written by others.",
+            "`chmod 600`, and change secrets that somebody may have read."),
+        "secrets_file_unwritable": Description(
+            "The file of secrets can't be written.",
+            "Free the disk, or set `MCP_BRIDGE_STATE_DIR`."),
+        "unknown_secret": Description("No such secret is kept.", "`mcp-bridge secret list` has them.", exit_status=2),
+    }),
+    Group("The ledger on disk",
+        "Why the record of executions can't be used or written. Without it nothing is done.",
+        _CLIENT | _COMMAND, {
+        "bad_text": Description("A text holds a lone surrogate.", "Send Unicode text.", _CLIENT | _VIEWER),
+        "clock_is_right": Description(
+            "The clock is not behind the last entry, so there is nothing to accept.",
+            "Nothing.", _COMMAND),
+        "clock_went_back": Description(
+            "The clock is behind the last entry.",
+            "Set the clock; if it is right now, `mcp-bridge audit accept-clock`."),
+        "database_busy": Description("Another process uses the ledger, and has not let it go in time.", "Try again."),
+        "database_newer": Description(
+            "A later version of this program wrote the ledger.",
+            "Use that version, or another `state_dir`."),
+        "database_unusable": Description(
+            "The ledger's file, or what is beside it, can't be read.",
+            "Read the reason; check its owner and mode, or go on with a backup.", _CLIENT | _COMMAND | _VIEWER),
+        "erasure_unfinished": Description(
+            "The erasure is done, and something of the erased could not be removed yet.",
+            "It is removed at the bridge's next start, or by the next `mcp-bridge erase`.", _COMMAND),
+        "execution_running": Description(
+            "The execution is running, so it can't be erased.",
+            "Erase it when it has ended.", _COMMAND),
+        "key_missing": Description("A key file is gone.", "Put it back from a copy."),
+        "key_unusable": Description(
+            "A key can't be read, is not the right one, or can be read by others.",
+            "Do what the hint says; `chmod 600` if the mode is wrong."),
+        "ledger_behind": Description(
+            "The ledger has less than it had: an older copy was put in its place.",
+            "Keep a copy, and put the ledger back as it was, with its `-wal` file."),
+        "ledger_damaged": Description("The ledger is damaged.", "Go on with a backup: `mcp-bridge restore`."),
+        "ledger_full": Description(
+            "The ledger, or its disk, is full. Nothing new begins.",
+            "`mcp-bridge erase`, or raise `max_size` in `[ledger]`; make room on the disk.",
+            _SCRIPT | _CLIENT | _COMMAND),
+        "ledger_head_damaged": Description(
+            "The file that says how far the ledger had come was changed.",
+            "Put the state directory back from a copy, or accept the loss as the hint says."),
+        "ledger_in_use": Description(
+            "Other processes use the ledger, so it can't be compacted.",
+            "End every bridge that uses this state directory, then try again.", _COMMAND),
+        "ledger_missing": Description(
+            "The ledger's key is there, and the ledger is gone.",
+            "Put it back, or restore a backup elsewhere."),
+        "not_recorded": Description(
+            "The ledger can't be written, so nothing is done any more.",
+            "Read the reason; fix the disk, and start again.", _SCRIPT | _CLIENT | _COMMAND | _VIEWER),
+        "not_replayable": Description("The execution can't be replayed.", "Read the reason in the message.", _COMMAND),
+        "nothing_is_lost": Description(
+            "The ledger has all that it had, so there is no loss to accept.",
+            "Nothing.", _COMMAND),
+        "nothing_to_erase": Description(
+            "There is nothing of this to erase.",
+            "See what is kept with `mcp-bridge execution show`.", _COMMAND),
+        "restore_unfinished": Description(
+            "A backup is being restored here, or that was cut off.",
+            "Restore it again with `mcp-bridge restore FILE`."),
+        "state_unsafe": Description("Others can write the state directory.", "Do what the hint says."),
+        "state_unusable": Description(
+            "The state directory can't be made or used.",
+            "Check its owner and mode, or set `MCP_BRIDGE_STATE_DIR`."),
+        "state_unwritable": Description(
+            "A file in the state directory can't be written when a container is started.",
+            "Check its owner and mode."),
+        "too_many_keys": Description(
+            "The log's key was rotated as often as a verifier accepts.",
+            "Move the state directory away: another log begins.", _COMMAND),
+        "unknown_entry": Description(
+            "The log or the execution has no such entry.",
+            "Use a number that is there.", _COMMAND | _VIEWER, exit_status=2),
+    }),
+    Group("Proofs and checkpoints",
+        "What the verification of a log, an export, a proof or a checkpoint has found.",
+        _COMMAND, {
+        "bad_checkpoint": Description(
+            "A line is no checkpoint, or checkpoints don't follow each other.",
+            "Take the file from its source again."),
+        "bad_entry": Description(
+            "An entry of the log is not well formed.",
+            "Keep a copy of the file, and find out who has changed it."),
+        "bad_export": Description("The file is no export, or is cut off.", "Export the log again."),
+        "bad_note": Description("This is no signed note of a log.", "Take it from its source again."),
+        "bad_proof": Description(
+            "The proof does not show what it claims.",
+            "Don't trust what it is about; ask for another."),
+        "bad_signature": Description("A signature is wrong.", "Don't trust what it is about."),
+        "other_log": Description("The checkpoint is of another log.", "Use a checkpoint of this log."),
+        "retired_key": Description(
+            "A key that another has replaced has signed a later checkpoint: whoever has the old key can have made it.",
+            "Ask for a checkpoint that the log's present key has signed."),
+        "rolled_back": Description(
+            "A checkpoint has more entries than the log.",
+            "Entries are missing: keep both, and find out why."),
+        "tampered": Description(
+            "Entries are not those that were signed.",
+            "Keep a copy, and find out who has changed it."),
+        "unknown_key": Description(
+            "No known key has signed it, or a cosignature has an impossible time.",
+            "Name the key with `--key`, from a source that you trust."),
+        "untrusted_key": Description(
+            "No trusted key of the log has signed the last checkpoint.",
+            "Name the log's key with `--key`, from a source that you trust."),
+    }),
+    Group("Publishing and witnesses",
+        "Errors when checkpoints are published, and of a witness.",
+        _COMMAND, {
+        "publish_bad_answer": Description(
+            "The target's answer is not one that it may give.",
+            "See whether its address is right."),
+        "publish_conflict": Description(
+            "What was published contradicts the ledger.",
+            "If you restored no old backup, somebody has changed the ledger: keep both, and compare them."),
+        "publish_file_foreign": Description(
+            "The target's file holds something else than checkpoints of this log.",
+            "Name another file."),
+        "publish_file_lost": Description(
+            "The target's file no longer has what was published.",
+            "Mount the storage, put a copy back, or name another file."),
+        "publish_file_unusable": Description("The target's file can't be used.", "Do what the hint says."),
+        "publish_refused": Description(
+            "The target refused the checkpoint.",
+            "See whether it has this log's key, and whether its address is right."),
+        "publish_unasked": Description(
+            "The target accepts checkpoints and can't be asked for them.",
+            "Verify with `--checkpoint` and the notes that are kept there."),
+        "publish_unreachable": Description(
+            "The target can't be reached, or does not answer.",
+            "Check the network. The bridge tries again by itself."),
+        "witness_alone": Description(
+            "The directory is a witness's, and has no ledger to back up.",
+            "Stop the witness, and copy its files as the hint says."),
+        "witness_behind": Description(
+            "The witness knows less than it has cosigned: an older copy was put in its place.",
+            "Put its file back as it was, or begin as another witness."),
+        "witness_forgot": Description(
+            "The witness has its key, and not what it has cosigned.",
+            "Put the file back, or begin as another witness."),
+        "witness_head_damaged": Description(
+            "The file that says how much the witness has cosigned was changed.",
+            "Put the directory back from a copy."),
+        "witness_key_missing": Description("The witness's key is gone.", "Put it back, or begin as another witness."),
+        "witness_key_unsafe": Description(
+            "Others can read the witness's key.",
+            "`chmod 600`; make a new key if somebody may have read it."),
+        "witness_key_unusable": Description(
+            "The witness's key can't be made or read, or is no key.",
+            "Put it back from a backup."),
+        "witness_newer": Description(
+            "A later version of this program wrote the witness's file.",
+            "Use that version, or another `state_dir`."),
+        "witness_unusable": Description(
+            "What the witness has cosigned can't be read or written.",
+            "Fix the disk, or put the file back as it was."),
+    }),
+    Group("Backup and restore",
+        "Errors when a backup is made or restored.",
+        _COMMAND, {
+        "backup_busy": Description("Another backup is being made.", "Wait for its end."),
+        "backup_damaged": Description("The backup is damaged. Nothing was restored.", "Take another one."),
+        "backup_exists": Description("The file to write is there already.", "Name another file.", exit_status=2),
+        "backup_failed": Description(
+            "The backup could not be written, or not be read again.",
+            "Read the reason, and try again."),
+        "backup_newer": Description("A later version of this program wrote the backup.", "Use that version."),
+        "backup_unusable": Description("The file is no backup and no ledger.", "Name another one."),
+        "bad_identity": Description(
+            "A line is no identity of age.",
+            "Name a file as `mcp-bridge backup-key` writes it.", exit_status=2),
+        "bad_passphrase": Description(
+            "The passphrase is empty, was typed differently, or is not text.",
+            "Type it again.", exit_status=2),
+        "bad_recipient": Description(
+            "The text is no recipient of age.",
+            "Name a key that begins with `age1`.", exit_status=2),
+        "restore_busy": Description("Another restore into this directory is under way.", "Wait for its end."),
+        "restore_exists": Description(
+            "The directory has a ledger or keys already.",
+            "Move it away, or name another one.", exit_status=2),
+        "restore_failed": Description(
+            "The directory can't be written or the file not be checked. Nothing has changed.",
+            "Read the reason, and try again."),
+        "wrong_identity": Description(
+            "The backup is encrypted for others than this identity.",
+            "Name the right file with `--identity`."),
+        "wrong_passphrase": Description("The passphrase does not open the backup.", "Type the right one."),
+    }),
+    Group("The command line and the viewer",
+        "Other errors of commands and of the viewer (`mcp-bridge ui`).",
+        _COMMAND, {
+        "bad_argument": Description(
+            "An option or an argument is wrong.",
+            "Do what the message says.", _CLIENT | _COMMAND | _VIEWER, exit_status=2),
+        "bad_host": Description(
+            "The request's Host header is not the viewer's address.",
+            "Open the address that `mcp-bridge ui` printed.", _VIEWER),
+        "bad_origin": Description("Another page made the request.", "Use the viewer's own pages.", _VIEWER),
+        "bridge_at_work": Description(
+            "A bridge uses the state directory, so nothing was removed.",
+            "End the clients and commands that use it; `pgrep -af mcp-bridge` lists them.", exit_status=4),
+        "cannot_listen": Description("The address can't be listened on.", "Name another with `--listen HOST:PORT`."),
+        "demo_needs_git": Description("The demonstration's git repository could not be made.", "Install git."),
+        "demo_needs_servers": Description(
+            "The demonstration's servers are not there.",
+            "`make demo` in a checkout installs them."),
+        "output_unwritable": Description("Standard output can't be written.", "Send it elsewhere, or make room there."),
+        "script_missing": Description(
+            "There is no script, it can't be read, or there are two.",
+            "Give a file, `-c` or standard input.", exit_status=2),
+        "token_needed": Description(
+            "The request lacks the viewer's token.",
+            "Open the address that `mcp-bridge ui` printed.", _VIEWER),
+        "too_many_viewers": Description("Too many pages of the viewer are open.", "Close some.", _VIEWER),
+        "uninstall_failed": Description("A file can't be removed.", "Check its owner and mode, and run it again."),
+        "unknown_path": Description("The viewer has no such page.", "Follow its links.", _VIEWER),
+        "usage": Description(
+            "The command line is wrong.",
+            "Do what the message says; `--help` has all options.", exit_status=2),
+    }),
+    Group("What doctor finds",
+        "The `code` of a finding in `mcp-bridge doctor --json` that is no error of a command. An `ok` level says "
+        "that all is well with it.",
+        _DOCTOR, {
+        "certificates": Description(
+            "A variable names certificates that are not there.",
+            "Name what is there, or unset it."),
+        "client_config": Description("A client's configuration file can't be read.", "Fix the file, for its client."),
+        "client_not_read": Description(
+            "Another client's file lists servers that the bridge does not read.",
+            "Copy those that belong behind the bridge into its configuration."),
+        "configuration": Description("Which configuration file is used.", "Nothing."),
+        "cpus_not_enforced": Description(
+            "The engine does not enforce the limit of processors.",
+            "Delegate the control groups, as the hint says."),
+        "engine": Description("Which container engine is used.", "Nothing."),
+        "engine_absent": Description("The engine is not installed.", "Install podman or docker, if no other works."),
+        "engine_alias": Description("The docker command is an alias of podman.", "Nothing."),
+        "engine_broken": Description("The engine's command can't be started.", "Install it again."),
+        "engine_silent": Description("The engine did not answer, or does not work.", "Do what the hint says."),
+        "image": Description("Which image is used.", "Nothing."),
+        "kernel_command_line": Description("The engine can't hide the host's `/proc/cmdline`.", "Use podman."),
+        "ledger_room": Description(
+            "How much room the ledger has; a warning if it is little.",
+            "Erase executions, or make room."),
+        "limits": Description("The limits of memory, processes and processors are in force.", "Nothing."),
+        "limits_refused": Description(
+            "The engine refuses limits.",
+            "Delegate the control groups, or run the engine as root."),
+        "memory_not_enforced": Description(
+            "The memory limit holds for each process, not for the sandbox as a whole.",
+            "Delegate the control groups, as the hint says."),
+        "no_newuidmap": Description("`newuidmap` is not installed.", "Install it, as the hint says."),
+        "no_subordinate_ids": Description(
+            "The user has no ranges in `/etc/subuid` and `/etc/subgid`.",
+            "Run the line that the hint has, as root."),
+        "no_user_namespace": Description(
+            "Users in the sandbox are the host's users.",
+            "Run podman rootless, or docker with `userns-remap`."),
+        "oci_runtime_unusable": Description(
+            "The OCI runtime can't start a container here.",
+            "Nothing, if another one is used."),
+        "pids_not_enforced": Description(
+            "Processes are counted by user id instead of by sandbox.",
+            "Delegate the control groups, as the hint says."),
+        "privileges": Description("The sandbox keeps capabilities, or may gain privileges.", "Use another engine."),
+        "proxy": Description("A variable for proxies is wrong or contradicts another.", "Set it as the hint says."),
+        "runtime_directory": Description(
+            "`XDG_RUNTIME_DIR` is not this user's.",
+            "Log in again instead of using `su`."),
+        "script": Description("A script ran in a fresh container.", "Nothing."),
+        "seccomp_off": Description("The seccomp profile is not in force.", "Use an engine and a kernel with seccomp."),
+        "seccomp_refused": Description(
+            "The engine refuses the seccomp profile.",
+            "Use an engine and a kernel with seccomp."),
+        "security_module": Description("A security module confines the sandbox as well.", "Nothing."),
+        "server": Description("A server's configuration is wrong.", "Fix it; the message says how."),
+        "servers": Description("How many servers are configured.", "Nothing."),
+        "storage_vfs": Description(
+            "The engine's storage driver copies the whole image at every start.",
+            "Use overlay storage, as the hint says."),
+        "userns_refused": Description("The engine refuses a user mapping.", "Nothing, if another way is found."),
+    }),
+)
+# fmt: on
+
+DESCRIPTIONS: Final[Mapping[Code, Description]] = {code: row for group in GROUPS for code, row in group.codes.items()}
+"""Every code's description."""
+
+_INTRODUCTION = """\
+<!-- Made by `python -m mcp_bridge.error_codes`: change mcp_bridge/error_codes.py, not this file. -->
+
+# Error codes
+
+Every error has a code, a sentence that says what is wrong, and mostly a hint that says what to do. Codes stay the same
+from version to version, so a script, a client or a shell can branch on them; sentences and hints may change.
+
+| seen by | where the code stands |
+|---|---|
+| script | `exc.code` of the exception that a call raises; `.code` of a program, a step or a trace |
+| client | the error in the answer of `run_python` or of a tool for programs |
+| command | `mcp-bridge: CODE: …` on standard error, `error.code` with `--json` |
+| doctor | the findings of `mcp-bridge doctor --json` |
+| viewer | the answers to the pages of `mcp-bridge ui` |
+
+A number after *command* is the exit status: 2 for a wrong use, 4 for a refusal, 5 for an execution that is suspended.
+Where there is none, `run`, `serve`, `servers`, `image`, `doctor` and `demo` end with 3, and the other commands with 1.
+A run that has begun ends with the script's own status, or with 124 if its time was up.
+"""
+
+
+def page() -> str:
+    """The text of docs/error-codes.md."""
+    parts = [_INTRODUCTION]
+    for group in GROUPS:
+        rows = ["| code | what it means | what to do | seen by |", "|---|---|---|---|"]
+        for code, row in group.codes.items():
+            rows.append(f"| `{code}` | {row.meaning} | {row.remedy} | {_seen(group, row)} |")
+        parts.append("\n".join([f"## {group.title}\n", f"{group.about}\n", *rows, ""]))
+    return "\n".join(parts)
+
+
+def _seen(group: Group, row: Description) -> str:
+    status = f" ({row.exit_status})" if row.exit_status else ""
+    names = [f"{audience.name}".lower() for audience in row.seen_by or group.seen_by]
+    return ", ".join(name + status if name == "command" else name for name in names)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,91 @@
+"""What publishing needs of a log, what comes of it, and the alarm that a target has seen another history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.proofs.notes import parse_checkpoint, split_note
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_bridge.ledger.proofs.notes import Checkpoint
+    from mcp_bridge.ledger.proofs.signing import Verifier
+    from mcp_bridge.ledger.publish.targets import Target
+
+CONFLICT: Final = "publish_conflict"
+"""The code of an error that is an alarm: somebody else has seen another history than the one that is here."""
+
+
+class Source(Protocol):
+    """The log that is published."""
+
+    async def roots(self, sizes: Sequence[int]) -> Sequence[bytes | None]:
+        """For each size, the root of the log's first so many entries, 32 bytes; None if it has fewer."""
+
+    async def consistency(self, old: int, new: int) -> Sequence[bytes]:
+        """The consistency proof between two sizes that the log has had, 0 < old < new (RFC 6962, section 2.1.2)."""
+
+    async def keys(self) -> Sequence[Verifier]:
+        """The keys that the log has been signed with, by its own word, each no longer than it was in use."""
+
+    async def rotations(self) -> Sequence[str]:
+        """The checkpoints with which another key took a key's place, signed by both, the first one first."""
+
+    async def is_cosigned(self, size: int, key: Verifier) -> bool:
+        """Whether a checkpoint of the log with that size or more is kept that a witness's key has cosigned."""
+
+    async def newest(self) -> str:
+        """The signed checkpoint of all entries."""
+
+    def last(self, target: str) -> int:
+        """The size of the last checkpoint that a target (by its `Target.id`) has taken; 0 for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What came of a checkpoint that a target has taken.
+
+    Attributes:
+        target: The target's id.
+        size: What the target holds now; more than the checkpoint's if another process was quicker.
+        note: The checkpoint, with the cosignatures.
+        cosignatures: Their lines, each with its newline; none but of a witness.
+    """
+
+    target: str
+    size: int
+    note: str
+    cosignatures: tuple[str, ...] = ()
+
+
+def checkpoint_of(note: str) -> Checkpoint:
+    """The checkpoint of a note, whose signatures are not looked at.
+
+    Raises:
+        BridgeError: `bad_note`.
+    """
+    return parse_checkpoint(split_note(note)[0])
+
+
+def rolled_back(target: Target, size: int, checkpoint: Checkpoint) -> BridgeError:
+    """The alarm that a target has seen a longer log."""
+    return conflict(
+        target,
+        f"The {target.id} has seen {size} entries of the log {checkpoint.origin}, and it has {checkpoint.size} now: "
+        "it was rolled back.",
+        size,
+    )
+
+
+def conflict(target: Target, message: str, size: int) -> BridgeError:
+    """An alarm about what a target has seen up to a size."""
+    return BridgeError(
+        CONFLICT,
+        message,
+        hint="If you have not restored an old backup, somebody has changed the ledger: keep both, and compare them.",
+        target=target.id,
+        size=size,
+    )
