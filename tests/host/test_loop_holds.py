@@ -111,7 +111,7 @@ async def test_a_large_state_is_written_down_off_the_loop(monkeypatch, tmp_path)
         asks = {"id": "b", "type": "approval", "message": "may it?"}
         left = await service.start(steps(asks), {"x": list(range(MANY))}, "two", "me", Tools())
         assert (await driven(service, left))["status"] == "suspended"
-        kept = await service.stored(left.execution, "me")
+        kept = await service.lifecycle.stored(left.execution, "me")
         assert kept.state == state.dump(left.machine)
     assert all(threads)
     assert threading.get_ident() not in threads[0] + threads[1]

@@ -7,7 +7,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 from ledger_looks import decide
-from program_tools import Tools, driven, step
+from program_tools import Tools, database, driven, service, step  # noqa: F401
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.in_doubt import Settlement
